@@ -56,7 +56,7 @@ fn rows_are_the_same_under_every_micro_batch() {
     };
     let (same, rows_notes, batches_notes) = table(", loss: {rows: 20}");
     assert!(same && !rows_notes.contains("eval.loss"), "{rows_notes}");
-    assert!(batches_notes.contains("write eval.loss: {rows: 20}, which makes the same plan"), "{batches_notes}");
+    assert!(batches_notes.contains("write eval.loss: {rows: 20}, which gives the same plan"), "{batches_notes}");
     assert!(!table(", loss: {rows: 19}").0);
     assert!(sandbox.expect(2, "plan x.yaml --set eval.loss={\"rows\":1,\"batches\":1}").contains("batches"));
 }
@@ -178,7 +178,7 @@ fn weights_bring_their_tokenizer() {
     assert_eq!(sandbox.json_of("plan tuned.yaml --json")["data"]["tokenizer_vocab"], 300);
     // The file's own value wins, with a warning if most rows have no token.
     let printed = sandbox.expect(0, "plan tuned.yaml --set data.tokenizer={\"bytes\":{}} --set model.vocab_size=1000");
-    assert!(printed.contains("warning") && printed.contains("trained with another tokenizer"), "{printed}");
+    assert!(printed.contains("warning") && printed.contains("trained with a different tokenizer"), "{printed}");
 }
 
 #[test]
@@ -189,7 +189,8 @@ fn a_vocabulary_without_tokens_gets_a_warning() {
         yaml("lab", "{bytes: {}}", 8, "").replace("context_length", "vocab_size: 1000, context_length"),
     );
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1");
-    let words = "a vocabulary of 1,000, and the tokenizer of data.tokenizer makes only 257 ids, so that 743 rows are never used";
+    let words =
+        "a vocabulary of 1,000, but the tokenizer of data.tokenizer produces only 257 ids, so 743 rows are never used";
     assert!(printed.contains(words) && printed.contains("hub: gpt2"), "{printed}");
     let printed = sandbox.expect(0, "plan exp.yaml --set model.vocab_size=320");
     assert!(!printed.contains("warning"), "{printed}");
@@ -209,7 +210,7 @@ fn a_longer_run_names_the_shorter_one() {
     let words = format!("{id}, of 4 steps, differs in train.steps alone; to go on from its step 4 instead: {hint}");
     assert!(printed.contains(&words), "{printed}");
     sandbox.expect(0, &format!("{} --threads 1 --quiet", hint.strip_prefix("runner ").unwrap()));
-    // Not where something else differs too, and not where there is nothing to go on from.
+    // Not where something else differs too, and not where there is no checkpoint to continue from.
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=7 --set seed=5");
     assert!(!printed.contains("alone"), "{printed}");
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=3");

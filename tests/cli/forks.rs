@@ -137,7 +137,7 @@ const CHANGED_BATCHES: &[ChangedBatch] = {
 };
 
 #[test]
-fn a_fork_with_another_batch_reads_exactly_the_next_rows() {
+fn a_fork_with_a_different_batch_reads_exactly_the_next_rows() {
     let mut references: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     for case in CHANGED_BATCHES {
         let ChangedBatch { name, parallel, data, keys, set, step, sequences, first_rows } = case;
@@ -403,7 +403,7 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
         sandbox.expect(0, &fork)
     };
     let printed = fork("zero", "schedule.decay={linear: {final: 0, steps: 4}}", 12);
-    let own_steps = "warning: the learning rate is 0 in steps 9 to 12, which change no weights: the decay begins after step 0 and ends \
+    let own_steps = "warning: the learning rate is 0 in steps 9 to 12, which change no weights: the decay starts after step 0 and ends \
                      at step 4; `--set schedule.start=fork` counts from the fork";
     assert!(printed.contains(own_steps), "{printed}");
     assert_eq!(printed.matches("warning").count(), 1, "{printed}");
@@ -419,7 +419,7 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
     assert!(!printed.contains("warning"), "{printed}");
     let cool = sandbox.runs().into_values().find(|run| run.id().starts_with("cool")).unwrap().id();
     let printed = sandbox.expect(0, &format!("fork {cool} --from 10 --set train.steps=12 --threads 1 --quiet"));
-    let advice = "is 0 in steps 11 to 12, which change no weights: the decay begins after step 8 and ends at step 10; `--set schedule.start";
+    let advice = "is 0 in steps 11 to 12, which change no weights: the decay starts after step 8 and ends at step 10; `--set schedule.start";
     assert!(printed.contains(advice), "{printed}");
     // A longer run stretches the cosine: (0.1 + 0.9 · (1 + cos(8π/24)) / 2) / 0.325 = 0.775 / 0.325 = 2.385.
     let printed = fork("longer", "seed=1337", 24);
@@ -431,7 +431,10 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
     let plan = sandbox.expect(0, &["plan", "exp.yaml", "--set", "schedule.decay={linear: {final: 0, steps: 4}}"]);
     assert!(plan.contains("the learning rate is 0 in steps 5 to 12"), "{plan}");
     let refused = sandbox.expect(2, &["validate", "exp.yaml", "--set", "schedule.start=fork"]);
-    assert!(refused.contains("`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"));
+    assert!(
+        refused
+            .contains("`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork")
+    );
 }
 
 /// Checkpoints of older versions do not record the position: it follows from the step and the plan's batch.

@@ -61,7 +61,7 @@ impl<T: Copy> PerBlockKind<T> {
 pub(crate) type BlockKindSeconds = PerBlockKind<BlockSeconds>;
 
 impl BlockTimer<'_> {
-    /// Seconds of the blocks for a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.
+    /// Seconds of the blocks for a micro-batch of `rows` rows of `length`. `None` if the device's peak is unknown.
     pub(crate) fn block_seconds(&self, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         match self.rates {
             DeviceRates::Accelerator(rates) => self.accelerated(rates, rows, length),
@@ -71,7 +71,7 @@ impl BlockTimer<'_> {
 
     /// Seconds of the end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
     pub(crate) fn update_seconds(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
-        // AdamW makes 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
+        // AdamW passes through the parameters 9 times: for the norm and the clearing, then weight twice and gradient, then
         // two for each moment.
         let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
         let share = passes / 9.0;

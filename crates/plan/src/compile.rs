@@ -89,8 +89,8 @@ pub fn compile_continuation(
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(
-            "eval.test: a checkpoint is made every {saved} steps and an evaluation every {evaluated}; the best is chosen among \
-             steps that have both: make eval.every a multiple of checkpoint.every"
+            "eval.test: a checkpoint is written every {saved} steps, an evaluation runs every {evaluated}, and the best is chosen among \
+             steps that have both; make eval.every a multiple of checkpoint.every"
         ));
     }
 
@@ -173,15 +173,15 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     if given < tokenizer && data.weights.as_ref().is_some_and(|w| given == w.vocab_size) {
         refuse!(
             "model.vocab_size",
-            "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}): take the \
-             weights' own tokenizer, or model.vocab_size {tokenizer}, whose further rows are drawn",
+            "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}); use the \
+             weights' own tokenizer, or set model.vocab_size to {tokenizer}, whose extra rows are initialized at random",
             tokenizer - 1
         );
     }
     if given < tokenizer {
         refuse!(
             "model.vocab_size",
-            "it is {given}, but the tokenizer produces {tokenizer} ids (0 to {}): take at least {tokenizer}, or leave the key out",
+            "must be at least {tokenizer}, because the tokenizer produces ids 0 to {}, got {given}; raise it, or delete the key",
             tokenizer - 1
         );
     }
@@ -200,7 +200,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     ];
     for (key, size) in sizes {
         if size == 0 {
-            refuse!(key, "it is 0: take at least 1");
+            refuse!(key, "must be at least 1, got 0");
         }
     }
     let multiple = |key, whole, part_key, part| {
@@ -212,7 +212,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
         Some(HeadMistake::Groups) => return Err(multiple("model.heads", m.heads, "kv_heads", m.kv_heads)),
         Some(HeadMistake::Grouped) => {
             let family = choice_name(&m.family);
-            refuse!("model.kv_heads", "it is {}: {family} has as many as heads, {}", m.kv_heads, m.heads)
+            refuse!("model.kv_heads", "must be {}, like model.heads, in {family}, got {}", m.heads, m.kv_heads)
         }
         Some(HeadMistake::OddWidth) | None => {}
     }
@@ -222,7 +222,11 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     let spec = m.spec(vocab_size);
     let bound = spec.parameter_bound();
     if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {
-        refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
+        refuse!(
+            "model",
+            "its sizes give about {bound:.1e} parameters in {} layers, more than any device holds",
+            m.layers
+        );
     }
     Ok(spec)
 }
@@ -235,13 +239,13 @@ fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String
     }
     let (vocabulary, unused, ids) = (count(vocabulary as u64), count((vocabulary - ids) as u64), count(ids as u64));
     let way_out = if data.weights.is_some() {
-        "the weights were trained with another tokenizer, so their rows mean other text: give data.tokenizer the one that belongs to them"
+        "the weights were trained with a different tokenizer, so their rows stand for different text; set data.tokenizer to theirs"
     } else {
-        "give data.tokenizer the one that the vocabulary belongs to (GPT-2's is {hub: gpt2}), or set model.vocab_size to null, which \
-         takes the tokenizer's"
+        "set data.tokenizer to the one that the vocabulary belongs to (GPT-2's is {hub: gpt2}), or set model.vocab_size to null to use \
+         the tokenizer's"
     };
     Some(format!(
-        "the model has a vocabulary of {vocabulary}, and the tokenizer of data.tokenizer makes only {ids} ids, so that {unused} rows \
+        "the model has a vocabulary of {vocabulary}, but the tokenizer of data.tokenizer produces only {ids} ids, so {unused} rows \
          are never used: {way_out}"
     ))
 }
@@ -259,8 +263,8 @@ fn epoch_rows(experiment: &Experiment, data: &DataFacts, sequences: usize, notes
         if experiment.data.drop_last {
             refuse!(
                 "data.drop_last",
-                "it leaves out rows that fill no batch, and an epoch has {read} rows ({} tokens in the source) while batch.sequences \
-                 is {needed}: set data.drop_last to false, which reads {times:.3} epochs in each step, or take at most {read} sequences",
+                "it leaves out rows that do not fill a batch, but an epoch has {read} rows ({} tokens in the source) and batch.sequences \
+                 is {needed}; set data.drop_last to false, which reads {times:.3} epochs in each step, or use at most {read} sequences",
                 count(tokens)
             );
         }
@@ -286,8 +290,8 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
     match theirs.cmp(&ours) {
         Ordering::Equal => None,
         Ordering::Less => Some(format!(
-            "model.init.from: rows {theirs} to {} of the vocabulary are not in the weights and are drawn, as in a run that starts \
-             from nothing",
+            "model.init.from: the weights do not have rows {theirs} to {} of the vocabulary, so these are initialized at random, as \
+             in a run that starts from scratch",
             ours - 1
         )),
         Ordering::Greater => Some(format!(
@@ -300,7 +304,7 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
 fn row_length(experiment: &Experiment) -> Result<usize> {
     let length = experiment.data.layout.length();
     if length == 0 {
-        refuse!("data.layout", "rows of length 0: take at least 1");
+        refuse!("data.layout", "the length of rows must be at least 1, got 0");
     }
     let context = experiment.model.context_length;
     if length > context {
@@ -317,13 +321,10 @@ fn row_length(experiment: &Experiment) -> Result<usize> {
 fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
     let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
     if sequences == 0 {
-        refuse!("batch.sequences", "it is 0: take at least 1");
+        refuse!("batch.sequences", "must be at least 1, got 0");
     }
     if micro_batch == 0 || micro_batch > sequences {
-        refuse!(
-            "batch.micro_batch",
-            "it is {micro_batch}: take 1 to {sequences}, of the {sequences} sequences of a step"
-        );
+        refuse!("batch.micro_batch", "must be 1 to {sequences}, the sequences of a step, got {micro_batch}");
     }
     // A program lists the micro-batches of its replica.
     let replicas =
@@ -333,7 +334,7 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
     if count > MAX_MICRO_BATCHES {
         refuse!(
             "batch.micro_batch",
-            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MAX_MICRO_BATCHES} are planned: take \
+            "{slice} sequences / {micro_batch} = {count} micro-batches in a step; at most {MAX_MICRO_BATCHES} can be planned, so use \
              at least {}",
             slice.div_ceil(MAX_MICRO_BATCHES)
         );
@@ -365,15 +366,19 @@ fn eval_spec(
             None
         }
         (Some(_), Some(split)) if split.rows == 0 => {
-            refuse!("data.validation", "its {} tokens make no row of the layout's length: give it more", split.tokens);
+            refuse!(
+                "data.validation",
+                "its {} tokens do not fill a row of the layout's length; give it more",
+                split.tokens
+            );
         }
         (None, _) => None,
         (Some(loss), Some(_)) => {
             if let EvalLoss::Batches(batches) = loss {
                 let rows = loss.rows(micro_batch);
                 notes.push(format!(
-                    "eval.loss.batches: {batches} micro-batches of {micro_batch} are {rows} rows, and another batch.micro_batch reads \
-                     other rows: write eval.loss: {{rows: {rows}}}, which makes the same plan"
+                    "eval.loss.batches: {batches} micro-batches of {micro_batch} are {rows} rows, and a different batch.micro_batch reads \
+                     different rows; write eval.loss: {{rows: {rows}}}, which gives the same plan"
                 ));
             }
             Some(loss.canonical(micro_batch))
@@ -394,7 +399,7 @@ fn eval_spec(
 fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>> {
     for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
         if every == 0 {
-            refuse!(key, "it is 0: take at least 1");
+            refuse!(key, "must be at least 1, got 0");
         }
     }
     let mut out = Vec::new();

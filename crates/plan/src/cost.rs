@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(count(&spec, &all(&spec)).total, 1_041_453_167);
         let (d, ff) = (4096, 4096);
         assert_eq!(count(&spec, &(1..2)).total, 4 * d * d + 4 * d + 2 * d * ff + ff + d + 4 * d);
-        assert_eq!(count(&spec, &(0..1)).total, 28_783 * d, "sinusoids are no parameters");
+        assert_eq!(count(&spec, &(0..1)).total, 28_783 * d, "sinusoids are not parameters");
         assert_eq!(count(&spec, &(9..10)).total, 28_783 * (d + 1));
         assert!(spec.parameter_bound() >= 1_041_453_167.0);
     }
@@ -144,7 +144,7 @@ mod tests {
     /// The same model: attention computes its projections and both of its products again; a layer all but the MLP's second
     /// product, which no backward reads unless a norm follows the sum.
     #[test]
-    fn what_is_computed_again() {
+    fn flops_that_are_recomputed() {
         let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
         let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layer.recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_part_of_what_is_read() {
+    fn kept_tensors_are_among_those_that_are_read() {
         for spec in [gpt2_124m(50_304), llama_179m(), crate::testing::encoder(28_783, 8, 4096, 16)] {
             let layer = spec.decoder().layer;
             let sum = |recompute| layer.kept(recompute).iter().map(|b| b.per_position).sum::<usize>();

@@ -1,4 +1,4 @@
-//! Memory of a GPU that is not for tensors, and the share that a plan may use: constants, since only the device could tell more.
+//! Memory of a GPU that is not for tensors, and the fraction that a plan may use: constants, because a plan does not ask the device.
 
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::program::{Device, Instruction, Program};
@@ -26,7 +26,7 @@ pub fn communicators(program: &Program) -> u64 {
     u64::from(program.mesh.replicas > 1) + u64::from(tied) + channels
 }
 
-/// Bytes that a plan may fill; `None` where the device's memory is not known.
+/// Bytes that a plan may fill; `None` if the device's memory is unknown.
 pub fn usable_bytes(device: &DeviceFacts) -> Option<u64> {
     let all = device.memory_bytes?;
     Some(match device.device {

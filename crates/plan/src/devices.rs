@@ -36,14 +36,14 @@ pub(crate) fn choose_devices(
             match gpus.and_then(|gpus| unfit_device(&gpus, cluster).map_or(Ok(gpus), |(_, why)| Err(why))) {
                 Ok(gpus) => gpus,
                 Err(why) => {
-                    notes.extend((!cuda.is_empty()).then(|| format!("device: auto takes the CPU: {why}")));
+                    notes.extend((!cuda.is_empty()).then(|| format!("device: auto uses the CPU: {why}")));
                     on_cpus(&cpus, mesh, cluster, "auto")?
                 }
             }
         }
     };
     if let Some((key, why)) = unfit_device(&chosen, cluster) {
-        refuse!(key, "{why}; device: cpu needs none of it");
+        refuse!(key, "{why}; use device: cpu");
     }
     Ok(divide_shared(&chosen))
 }
@@ -91,8 +91,11 @@ impl GpuShortage {
             return too_few_devices(mesh, self.gpus);
         }
         let gpus = counted(self.gpus as u64, "GPU");
-        let message = format!("a machine has {} of the ranks, and a rank sees {gpus}", self.ranks);
-        PlanError::value("parallel", format!("{message}: start fewer on each, or show each rank its own GPU alone"))
+        let message = format!("a machine has {} of the ranks, but a rank sees {gpus}", self.ranks);
+        PlanError::value(
+            "parallel",
+            format!("{message}; start fewer ranks on each machine, or let each rank see only its own GPU"),
+        )
     }
 
     fn describe(self) -> String {
@@ -128,7 +131,7 @@ fn gpu_of_location(gpu: &DeviceFacts, location: RankLocation, visible: usize, cl
     DeviceFacts { node: location.node, device, ..gpu.clone() }
 }
 
-/// Chooses the CPU for each rank, or one of several devices that are no GPUs.
+/// Chooses the CPU for each rank, or one of several devices that are not GPUs.
 fn on_cpus(cpus: &[&DeviceFacts], mesh: Mesh, cluster: &ClusterFacts, wanted: &str) -> Result<Vec<DeviceFacts>> {
     let world_size = mesh.world_size();
     match cpus {
@@ -157,7 +160,7 @@ fn listed_devices(
     let chosen = listed.iter().enumerate().map(facts_of).collect::<Result<Vec<_>>>()?;
     if chosen.len() != mesh.world_size() {
         let message =
-            format!("{}, and parallel.devices lists {}", need_of_devices(mesh), counted(chosen.len() as u64, "device"));
+            format!("{}, but parallel.devices lists {}", need_of_devices(mesh), counted(chosen.len() as u64, "device"));
         return Err(PlanError::value("parallel", message));
     }
     let mut first = HashMap::new();
@@ -165,8 +168,8 @@ fn listed_devices(
         if let Some(other) = first.insert((device.node, device.device), rank) {
             refuse!(
                 "parallel.devices",
-                "{} is listed twice, for ranks {other} and {rank}: each rank has a GPU of its own (to try something, NCCL 2.30 \
-                 lets processes share one where NCCL_MULTI_RANK_GPU_ENABLE=1 is set)",
+                "{} is listed twice, for ranks {other} and {rank}; list a different GPU for each rank (to try something, NCCL 2.30 \
+                 lets processes share one if NCCL_MULTI_RANK_GPU_ENABLE=1 is set)",
                 listed[rank]
             );
         }
@@ -180,12 +183,12 @@ fn unfit_device(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<(&'sta
     let least = ComputeCapability::MINIMUM;
     let old = chosen.iter().find_map(|device| Some((device, device.compute_capability.filter(|c| *c < least)?)));
     if let Some((DeviceFacts { device, name, .. }, capability)) = old {
-        let why = format!("GPUs need compute capability {least} or more, and {device} ({name}) has {capability}");
+        let why = format!("GPUs need compute capability {least} or more, but {device} ({name}) has {capability}");
         return Some(("device", why));
     }
     let several = chosen.len() > 1 && chosen.iter().any(|device| device.device != Device::Cpu);
     let why = cluster.no_nccl.as_ref().filter(|_| several)?;
-    Some(("parallel", format!("ranks on GPUs talk through NCCL: {why}")))
+    Some(("parallel", format!("ranks on GPUs communicate through NCCL: {why}")))
 }
 
 /// The devices of `cluster`, in words: equal machines are described together, and GPUs from the first to the last.
@@ -219,15 +222,14 @@ fn describe_present(cluster: &ClusterFacts) -> String {
 fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> PlanError {
     let why = match &cluster.no_gpu {
         Some(NoGpuReason::NotBuilt) if wanted.starts_with("cuda") => {
-            "asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu"
-                .to_owned()
+            "requested, but runner was built without CUDA; build it with `make cuda`, or use device: cpu".to_owned()
         }
         Some(NoGpuReason::Missing(what)) if wanted.starts_with("cuda") => {
-            format!("asked for, and no GPU can be used here: {what}; device: cpu needs none")
+            format!("requested, but no GPU can be used here: {what}; use device: cpu")
         }
         _ => {
             let has_gpus = cluster.devices.iter().any(|facts| facts.device != Device::Cpu);
-            let advice = if wanted == "cpu" && has_gpus { "; device: auto takes its GPUs" } else { "" };
+            let advice = if wanted == "cpu" && has_gpus { "; device: auto uses its GPUs" } else { "" };
             format!("not {}{advice}", describe_present(cluster))
         }
     };
@@ -247,7 +249,7 @@ fn need_of_devices(mesh: Mesh) -> String {
 fn too_few_devices(mesh: Mesh, devices: usize) -> PlanError {
     let verb = if devices == 1 { "is" } else { "are" };
     let there = format!("there {verb} {}", counted(devices as u64, "device"));
-    PlanError::value("parallel", format!("{}, and {there}", need_of_devices(mesh)))
+    PlanError::value("parallel", format!("{}, but {there}", need_of_devices(mesh)))
 }
 
 /// A device that several ranks share gives each a part of its threads, at least one, and a GPU a part of its memory.
@@ -278,7 +280,7 @@ pub(crate) fn advise_replica_per_node(hardware: &[DeviceFacts], sequences: usize
     })
 }
 
-/// The peak FLOP/s of all devices together, each counted once; `None` if one of them is not known.
+/// The peak FLOP/s of all devices together, each counted once; `None` if one of them is unknown.
 pub(crate) fn total_peak_flops(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
     let mut seen = HashSet::new();
     let distinct = hardware.iter().filter(|device| seen.insert((device.node, device.device)));
@@ -369,10 +371,10 @@ mod tests {
         // The kernels have no code for it, whatever the precision.
         let (device, notes) = first(plan(boards(1, (7, 5)), auto));
         assert_eq!(device, Device::Cpu);
-        insta::assert_snapshot!(notes[0], @"device: auto takes the CPU: GPUs need compute capability 8.0 or more, and cuda:0 (NVIDIA Board) has 7.5");
+        insta::assert_snapshot!(notes[0], @"device: auto uses the CPU: GPUs need compute capability 8.0 or more, but cuda:0 (NVIDIA Board) has 7.5");
         let (device, notes) = first(plan(boards(1, (8, 0)), two));
         assert_eq!(device, Device::Cpu);
-        insta::assert_snapshot!(notes[0], @"device: auto takes the CPU: 1 GPU for 2 ranks");
+        insta::assert_snapshot!(notes[0], @"device: auto uses the CPU: 1 GPU for 2 ranks");
     }
 
     #[test]
@@ -393,10 +395,10 @@ mod tests {
         let peak = |plan: &Plan| plan.ranks[0].program.peak_flops.unwrap();
         assert_eq!(peak(&alone), peak(&launched(4, 1, |_, _| {}).unwrap()));
         let few = launched(4, 2, |x, _| x.device = DeviceChoice::Cuda).unwrap_err();
-        insta::assert_snapshot!(few, @"parallel: a machine has 4 of the ranks, and a rank sees 2 GPUs: start fewer on each, or show each rank its own GPU alone");
+        insta::assert_snapshot!(few, @"parallel: a machine has 4 of the ranks, but a rank sees 2 GPUs; start fewer ranks on each machine, or let each rank see only its own GPU");
         let (device, notes) = first(launched(4, 2, |_, _| {}));
         assert_eq!(device, Device::Cpu);
-        insta::assert_snapshot!(notes[0], @"device: auto takes the CPU: 2 GPUs for 4 ranks of a machine");
+        insta::assert_snapshot!(notes[0], @"device: auto uses the CPU: 2 GPUs for 4 ranks of a machine");
     }
 
     #[test]
@@ -406,7 +408,7 @@ mod tests {
         let cuda = |node, index| (node, Device::Cuda(index));
         assert_eq!(places(&plan), [cuda(0, 1), cuda(0, 0), cuda(1, 1), cuda(1, 0)]);
         let twice = launched(2, 2, |x, _| x.parallel.devices = names([0, 1, 1, 1])).unwrap_err();
-        insta::assert_snapshot!(twice, @"parallel.devices: cuda:1 is listed twice, for ranks 2 and 3: each rank has a GPU of its own (to try something, NCCL 2.30 lets processes share one where NCCL_MULTI_RANK_GPU_ENABLE=1 is set)");
+        insta::assert_snapshot!(twice, @"parallel.devices: cuda:1 is listed twice, for ranks 2 and 3; list a different GPU for each rank (to try something, NCCL 2.30 lets processes share one if NCCL_MULTI_RANK_GPU_ENABLE=1 is set)");
         let gone = launched(4, 1, |x, _| x.parallel.devices = names([0, 1, 2, 3])).unwrap_err();
         insta::assert_snapshot!(gone, @"parallel.devices: cuda:1 is not on this machine, which has cpu, cuda:0");
     }
@@ -437,26 +439,26 @@ mod tests {
         assert_eq!(first(plan(Parallel::single(), DeviceChoice::Cuda)), (Device::Cuda(0), vec![]));
         let (device, notes) = first(plan(ddp(2), DeviceChoice::Auto));
         assert_eq!(device, Device::Cpu);
-        insta::assert_snapshot!(notes[0], @"device: auto takes the CPU: ranks on GPUs talk through NCCL: no libnccl.so.2");
+        insta::assert_snapshot!(notes[0], @"device: auto uses the CPU: ranks on GPUs communicate through NCCL: no libnccl.so.2");
         let refused = plan(ddp(2), DeviceChoice::Cuda).unwrap_err();
-        insta::assert_snapshot!(refused, @"parallel: ranks on GPUs talk through NCCL: no libnccl.so.2; device: cpu needs none of it");
+        insta::assert_snapshot!(refused, @"parallel: ranks on GPUs communicate through NCCL: no libnccl.so.2; use device: cpu");
     }
 
     #[test]
-    fn what_is_asked_for_and_is_not_there() {
+    fn requested_devices_that_do_not_exist() {
         let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
         let fails = |found, change: fn(&mut Experiment)| plan(found, change).expect_err("it cannot be planned");
-        insta::assert_snapshot!(fails(Err(NoGpuReason::NotBuilt), cuda), @"device: cuda is asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu");
+        insta::assert_snapshot!(fails(Err(NoGpuReason::NotBuilt), cuda), @"device: cuda is requested, but runner was built without CUDA; build it with `make cuda`, or use device: cpu");
         let missing = NoGpuReason::Missing("no libcuda.so.1; `runner doctor` shows what is missing".to_owned());
-        insta::assert_snapshot!(fails(Err(missing), cuda), @"device: cuda is asked for, and no GPU can be used here: no libcuda.so.1; `runner doctor` shows what is missing; device: cpu needs none");
+        insta::assert_snapshot!(fails(Err(missing), cuda), @"device: cuda is requested, but no GPU can be used here: no libcuda.so.1; `runner doctor` shows what is missing; use device: cpu");
         insta::assert_snapshot!(fails(boards(1, (8, 0)), |x| {
             x.device = DeviceChoice::Cuda;
             x.parallel = ddp(2);
-        }), @"parallel: 2 replicas need a device each, and there is 1 device");
-        insta::assert_snapshot!(fails(boards(1, (7, 0)), cuda), @"device: GPUs need compute capability 8.0 or more, and cuda:0 (NVIDIA Board) has 7.0; device: cpu needs none of it");
+        }), @"parallel: 2 replicas need a device each, but there is 1 device");
+        insta::assert_snapshot!(fails(boards(1, (7, 0)), cuda), @"device: GPUs need compute capability 8.0 or more, but cuda:0 (NVIDIA Board) has 7.0; use device: cpu");
     }
 
-    /// A busy GPU 0 is not taken by who only reads what another one trained.
+    /// GPU 0 may be busy: a command that only reads what a run trained does not use it.
     #[test]
     fn a_run_is_read_where_it_was_trained() {
         let read = |choice, trained_on, found| {

@@ -3,16 +3,16 @@
 use crate::check::CheckError;
 use runner_spec::error::{Classified, ErrorKind};
 
-/// The result of planning, unless it names another error.
+/// The result of planning, unless it names a different error.
 pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// Mistakes in the request, except `Check`, which is a mistake of the planner.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// The value of a key, by itself or beside other values.
+    /// The value of a key, alone or together with other values.
     #[error("{key}: {message}")]
     Value { key: &'static str, message: String },
-    #[error("the planned program is not a right one (a bug in the planner): {0}")]
+    #[error("the planned program is wrong (a bug in the planner): {0}")]
     Check(#[from] CheckError),
 }
 

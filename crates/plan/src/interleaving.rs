@@ -1,8 +1,8 @@
-//! Executes the steps of several ranks interleaved: each rank goes on until it waits for another one.
+//! Executes the steps of several ranks interleaved: each rank continues until it waits for another rank.
 
 use runner_spec::program::Program;
 
-/// The ranks when none can go on: all have ended their steps, or those that have not are blocked.
+/// The ranks when none can continue: each has ended its step, or is blocked.
 pub(crate) struct StoppedRanks<W> {
     /// Per rank, the index of its next instruction.
     pub next_instructions: Vec<usize>,
@@ -10,7 +10,7 @@ pub(crate) struct StoppedRanks<W> {
     pub blocked: Vec<(usize, W)>,
 }
 
-/// Executes the steps of `programs` until no rank can go on. `execute` executes the instruction of a rank at an index, or returns the
+/// Executes the steps of `programs` until no rank can continue. `execute` executes the instruction of a rank at an index, or returns the
 /// event that it waits for.
 ///
 /// # Errors

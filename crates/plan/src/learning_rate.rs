@@ -20,11 +20,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
             (_, Some(tokens)) => format!(" (from train.tokens {tokens})"),
             _ => String::new(),
         };
-        refuse!(
-            "schedule.warmup.steps",
-            "it is {}, longer than the run of {steps} steps{from}: take at most {steps}",
-            warmup.steps
-        );
+        refuse!("schedule.warmup.steps", "must be at most the {steps} steps of the run{from}, got {}", warmup.steps);
     }
     let rest = steps - decay_start;
     let decay = match experiment.schedule.decay {
@@ -33,7 +29,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
         }
         Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
         Decay::Step(StepDecay { every: Some(0), .. }) => {
-            refuse!("schedule.decay.step.every", "it is 0: take at least 1")
+            refuse!("schedule.decay.step.every", "must be at least 1, got 0")
         }
         Decay::Step(StepDecay { every: Some(every), gamma, .. }) => LrDecay::Step { every, gamma },
         // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
@@ -81,7 +77,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
     } else {
         format!("set schedule.start to decay later, or end the run at step {end}")
     };
-    format!("the learning rate is 0 {which}: the decay begins after step {start} and ends at step {end}; {advice}")
+    format!("the learning rate is 0 {which}: the decay starts after step {start} and ends at step {end}; {advice}")
 }
 
 /// A warning that the decay of a run of `steps` steps ends after the run.
@@ -96,7 +92,7 @@ pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, st
             ("linear.steps", *length, "delete it for the rest of the run")
         }
         Decay::Step(StepDecay { every: Some(length), .. }) => {
-            ("step.every", *length, "take `constant: {}` for no decay")
+            ("step.every", *length, "use `constant: {}` for no decay")
         }
         _ => return None,
     };
@@ -104,7 +100,7 @@ pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, st
         let (length, rest, total) = (count(length), count(rest), count(steps));
         format!(
             "schedule.decay.{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
-             the decay does; take at most {rest}, or {advice}"
+             the decay does; use at most {rest}, or {advice}"
         )
     })
 }

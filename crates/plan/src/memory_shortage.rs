@@ -39,16 +39,16 @@ pub(crate) fn describe_shortage(
     };
     let on_device: Vec<u64> =
         needs.iter().zip(ranks).filter(|(_, other)| same_device(other, rank)).map(|(need, _)| *need).collect();
-    let shared = if on_device.len() > 1 { format!(" ({} ranks share it)", on_device.len()) } else { String::new() };
+    let shared = if on_device.len() > 1 { format!(", which {} ranks share", on_device.len()) } else { String::new() };
     let needed = on_device.into_iter().fold(0, u64::saturating_add);
     let available = rank.hardware.memory_bytes?;
     let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
-    let usable = usable.map_or_else(String::new, |usable| format!(", of which {} may be filled", bytes(usable)));
+    let usable = usable.map_or_else(String::new, |usable| format!(" ({} usable)", bytes(usable)));
     Some(format!(
-        "memory: {subject} is {} over on {}: about {} needed{shared}, {} there{usable}: {}",
-        bytes(over),
-        rank.device,
+        "memory: {subject} needs about {} on {}{shared}, {} more than fits into {}{usable}; {}",
         bytes(needed),
+        rank.device,
+        bytes(over),
         bytes(available),
         suggest_change(layout, ranks, |rank| MemoryFacts { hardware: &rank.hardware, kernels, slots })
     ))
@@ -79,7 +79,7 @@ fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Op
     Some(format!("train.recompute: {}", choice_name(least)))
 }
 
-/// Bytes that the rank of `program` needs with another recomputation. It may change which micro-batches weigh the most.
+/// Bytes that the rank of `program` needs with a different recomputation. It may change which micro-batches weigh the most.
 fn need_with_recompute(program: &Program, facts: MemoryFacts<'_>, recompute: Recompute) -> u64 {
     let program = Program { recompute, ..program.clone() };
     estimate(&program, &live_micro_batches(&program), facts).total()
@@ -105,7 +105,7 @@ fn smaller_micro_batches(program: &Program) -> impl Iterator<Item = usize> {
     (1..program.batch.micro_batch.min(MAX_MICRO_BATCHES_TRIED + 1)).rev().filter(move |mb| rows.is_multiple_of(*mb))
 }
 
-/// Bytes that the rank of `program` needs with another micro-batch.
+/// Bytes that the rank of `program` needs with a different micro-batch.
 fn need_with_micro_batch(
     program: &Program,
     live: &[LiveMicroBatches],

@@ -75,7 +75,7 @@ impl RankLayout {
         if passes > MAX_PASSES {
             refuse!(
                 "parallel",
-                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step, at most {MAX_PASSES} are planned: take larger \
+                "{} ranks · {micro_batches} micro-batches{} = {passes} passes in a step; at most {MAX_PASSES} can be planned, so use larger \
                  micro-batches",
                 mesh.world_size(),
                 if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
@@ -89,7 +89,7 @@ impl RankLayout {
         if chunks == 0 || parts > layers {
             refuse!(
                 "parallel.pipeline.stages",
-                "{stages} stages · {chunks} chunks = {parts} parts, and the model has {layers} layers: each part needs one"
+                "{stages} stages · {chunks} chunks = {parts} parts, but the model has {layers} layers, and each part needs one"
             );
         }
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
@@ -100,7 +100,7 @@ impl RankLayout {
             let (times, rest) = (micro_batches / stages, micro_batches % stages);
             refuse!(
                 "parallel.pipeline.microbatches",
-                "interleaved_1f1b takes a multiple of the stages: {micro_batches} micro-batches = {times}·{stages} + {rest}"
+                "interleaved_1f1b needs a multiple of the stages: {micro_batches} micro-batches = {times}·{stages} + {rest}"
             );
         }
         if chunks > 1 && !interleaved {
@@ -111,7 +111,7 @@ impl RankLayout {
         if listed != parts || sum != layers || counts.contains(&0) {
             refuse!(
                 "parallel.pipeline.partition",
-                "it lists {listed} parts of {sum} layers in all; there are {parts} of {layers}"
+                "it lists {listed} parts with {sum} layers in total, but there are {parts} with {layers}"
             );
         }
         if let Some(why) = why {
@@ -235,7 +235,7 @@ pub(crate) struct BlockTimes {
 
 impl BlockTimes {
     /// Takes the costs from the data sheet of the first device, or else from the FLOPs of the matrix products. Measured times do not
-    /// change the partition: they differ between calibrations, and a plan that changed with them would be another run.
+    /// change the partition: they differ between calibrations, and a plan that changed with them would be a different run.
     pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
         let flops = Self { costs: block_costs(&common.model, common.batch.length), source: "by FLOPs", measured: None };
         let timed = hardware.first().and_then(|device| {
@@ -264,7 +264,7 @@ fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
     (gain >= 1.0).then(|| {
         format!(
             "partition: by the times measured here, the slowest part of {other:?} takes {gain:.0}% less; \
-             write it as parallel.pipeline.partition to have it"
+             to use it, write it as parallel.pipeline.partition"
         )
     })
 }

@@ -15,15 +15,15 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, len
     };
     let too_short = |key: &'static str, arithmetic: String, steps: f64, least: String| {
         let message =
-            format!("{arithmetic} = {steps:.3} steps, and a run needs at least 1: take at least {key}: {least}");
+            format!("{arithmetic} = {steps:.3} steps, but a run needs at least 1; use {key}: {least} or more");
         Err(PlanError::value(key, message))
     };
     let steps = match (train.steps, train.epochs, train.tokens) {
-        (Some(0), None, None) => refuse!("train.steps", "it is 0: take at least 1"),
+        (Some(0), None, None) => refuse!("train.steps", "must be at least 1, got 0"),
         (Some(steps), None, None) => steps,
         (None, Some(epochs), None) => {
             if !epochs.is_finite() || epochs <= 0.0 {
-                refuse!("train.epochs", "{epochs} is no positive number");
+                refuse!("train.epochs", "{epochs} is not a positive number");
             }
             let exact = rows.steps_of_epochs(epochs);
             if exact < 1.0 {
@@ -45,12 +45,12 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, len
         (steps, epochs, tokens) => {
             let given =
                 [steps.is_some(), epochs.is_some(), tokens.is_some()].into_iter().filter(|&given| given).count();
-            refuse!("train", "it needs exactly one of steps, epochs and tokens; {given} are given")
+            refuse!("train", "must have exactly one of steps, epochs and tokens, got {given}")
         }
     };
     // Positions in the data order and tokens seen are u64.
     if steps.checked_mul(per_step).is_none() {
-        refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted: take fewer");
+        refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted; use fewer");
     }
     Ok(steps)
 }
@@ -82,17 +82,17 @@ mod tests {
     #[test]
     fn too_short_and_too_long() {
         let fails = |train| run_steps(&train, &rows(1_000), 64, 8).expect_err("no run").to_string();
-        insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, and a run needs at least 1: take at least train.epochs: 0.064");
-        insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, and a run needs at least 1: take at least train.tokens: 512");
-        insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
-        insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is no positive number");
-        insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
-        insta::assert_snapshot!(fails(train(None, None, None)), @"train: it needs exactly one of steps, epochs and tokens; 0 are given");
+        insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, but a run needs at least 1; use train.epochs: 0.064 or more");
+        insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, but a run needs at least 1; use train.tokens: 512 or more");
+        insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted; use fewer");
+        insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is not a positive number");
+        insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted; use fewer");
+        insta::assert_snapshot!(fails(train(None, None, None)), @"train: must have exactly one of steps, epochs and tokens, got 0");
     }
 
     /// A fork after 10 steps of 8 rows of 8 tokens, with 64 rows a step.
     #[test]
-    fn a_fork_counts_what_was_read_before_it() {
+    fn a_fork_counts_the_rows_read_before_it() {
         let position = DataPosition { step: 10, epoch: 0, row: 80, rows: 80, tokens: 640 };
         let rows = RowSequence::new(64, 8, RowOrder::default(), Some(position), 1_000);
         // 2,000 - 80 rows are 30 steps.

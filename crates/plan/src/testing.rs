@@ -51,7 +51,7 @@ pub fn llama_179m() -> ModelSpec {
 }
 
 /// A tiny GPT-2 on 8 rows a step in micro-batches of 2, with everything that can be evaluated.
-#[expect(clippy::expect_used, reason = "a fixture that is no experiment has failed")]
+#[expect(clippy::expect_used, reason = "a fixture that is not an experiment has failed")]
 pub fn experiment() -> e::Experiment {
     let resolved = json!({
         "version": 1,

@@ -21,7 +21,7 @@ pub struct Timeline {
     pub bubbles: Vec<f64>,
 }
 
-/// The plan's forecast as a timeline; in units where the speed of its devices is not known. `None` if it has too many
+/// The plan's forecast as a timeline; in units if the speed of its devices is unknown. `None` if it has too many
 /// parts.
 pub fn timeline(plan: &Plan) -> Option<Timeline> {
     if let Some(forecast) = plan.forecast.as_ref() {

@@ -42,7 +42,7 @@ pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
     cache_dir.join(format!("calibration-{}.json", &key[..16]))
 }
 
-/// Reads a calibration; `None` if there is none, or one of another program or machine.
+/// Reads a calibration; `None` if there is none, or one of a different program or machine.
 pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
     let text = read_regular_text(&path(cache_dir, device, cores)).ok()?;
     let stored: Calibration = serde_json::from_str(&text).ok()?;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_saved_is_found_on_the_same_machine_only() {
+    fn a_saved_calibration_is_found_on_the_same_machine_only() {
         let dir = tempfile::tempdir().expect("a folder");
         let calibration = Calibration {
             version: VERSION.to_owned(),

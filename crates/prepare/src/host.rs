@@ -22,7 +22,7 @@ pub struct Host {
     pub threads: usize,
     /// True if the number of threads was asked for; else it is the number of this machine's cores.
     pub has_given_threads: bool,
-    /// The cores that this process's threads may run on; empty: all that it may use.
+    /// The cores that this process's threads may run on; empty: every core that it may use.
     pub bound_cores: Vec<usize>,
     /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
     pub bound_nodes: Option<NumaNodes>,

@@ -84,8 +84,8 @@ pub fn foreign_tokenizer(weights: &OpenedWeights, tokenizer: &TextTokenizer, key
     let beside = load_tokenizer(&tokenizer_in(description.parent()?)?).ok()?;
     let difference = token_difference(tokenizer, &beside)?;
     Some(format!(
-        "`{key}` differs from the tokenizer beside the weights: {difference}, so the model reads other tokens than it was trained on; leave \
-         `{key}` out to use the tokenizer beside the weights"
+        "`{key}` differs from the tokenizer beside the weights: {difference}, so the model reads different tokens from those it was trained on; delete \
+         `{key}` to use the tokenizer beside the weights"
     ))
 }
 

@@ -57,7 +57,7 @@ pub fn prepare_data_of_run(
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
         DataError::Io { path, .. } if path.starts_with(cache) => {
-            let advice = "RUNNER_CACHE names the folder for prepared data: choose one that is writable";
+            let advice = "set RUNNER_CACHE to a writable folder for prepared data";
             CommandError::from(error).hint(advice)
         }
         _ => error.into(),
@@ -98,7 +98,7 @@ pub fn prepare_inputs(
     prepare_rank_inputs(experiment, None, pool, host, observer)
 }
 
-/// Prepares the data of `experiment` for a run that begins, or that goes on with the checkpoint of a run, which recorded the
+/// Prepares the data of `experiment` for a run that starts, or that continues from the checkpoint of a run, which recorded the
 /// `recorded_inputs`. Then the weights that this run started from are not needed.
 ///
 /// # Errors
@@ -121,8 +121,8 @@ pub fn prepare_rank_inputs(
         {
             let rows = weights.described.spec.vocab_size;
             error.context(format!(
-                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
-                 model.vocab_size, whose further rows are drawn"
+                "the weights of model.init.from have {rows} tokens; use the tokenizer that they were trained with, or set a larger \
+                 model.vocab_size, whose extra rows are initialized at random"
             ))
         }
         _ => error,
@@ -148,7 +148,7 @@ pub fn prepare_rank_inputs(
 /// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
 ///
 /// # Errors
-/// If they are gone, cannot be downloaded or read, or are of another model.
+/// If they are gone, cannot be downloaded or read, or belong to a different model.
 pub fn initial_weights(
     experiment: &Experiment,
     host: &Host,

@@ -2,7 +2,7 @@
 
 use runner_spec::program::{Instruction, Program};
 
-/// The result of a check, unless it names another error.
+/// The result of a check, unless it names a different error.
 pub(super) type Result<T, E = CheckError> = std::result::Result<T, E>;
 
 /// The first violation, and where it is.

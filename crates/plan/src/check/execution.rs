@@ -164,7 +164,7 @@ impl Execution<'_> {
                 Ok(())
             }
             Instruction::Evaluate | Instruction::Sample | Instruction::Checkpoint => {
-                Err("it is periodic, and no part of a step".to_owned())
+                Err("it is periodic, not part of a step".to_owned())
             }
         }
     }
@@ -245,7 +245,7 @@ impl Execution<'_> {
     fn forward(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
         ensure!(self.loads[mb].is_some(), "Load {mb} has not run");
         // The head scales its gradient in the forward.
-        ensure!(self.counted.is_some(), "CountTokens has not run: what a token weighs is not known");
+        ensure!(self.counted.is_some(), "CountTokens has not run: the weight of a token is unknown");
         ensure!(
             self.program.mesh.mode != ParallelMode::Dp || self.broadcast.is_some(),
             "BroadcastWeights has not run: the replicas have the last step's weights"
@@ -271,7 +271,7 @@ impl Execution<'_> {
         self.check_before_backward(mb, chunk)?;
         let progress = &mut self.progress[chunk][mb];
         let is_fresh = progress.backward_reached == self.program.chunks[chunk].end;
-        ensure!(is_fresh || progress.backward_input.is_some(), "a whole backward of it has already begun");
+        ensure!(is_fresh || progress.backward_input.is_some(), "a whole backward of it has already started");
         once(self.program, &mut progress.backward_input, index)?;
         self.live.move_to_weight_work(chunk);
         Ok(())
@@ -297,7 +297,7 @@ impl Execution<'_> {
         self.check_absent(earlier, &format!("has already run it: {rows} would reach the gradients twice"))?;
         if blocks.is_empty() || blocks.start < whole.start || blocks.end != reached {
             let (from, to, next) = (blocks.start, blocks.end.max(1) - 1, reached.max(1) - 1);
-            return Err(format!("blocks {from} … {to} are not the next ones: {next} is"));
+            return Err(format!("expected block {next} next, got blocks {from} … {to}"));
         }
         for (bucket, reduced) in self.reduced.iter().enumerate() {
             let earlier = reduced.filter(|_| overlap(self.program.buckets[bucket], blocks));

@@ -23,7 +23,7 @@ pub(super) fn check_same_work(programs: &[&Program]) -> Result<()> {
         }
         let (a, b) = (&p.batch, &first.batch);
         if (a.stride, a.order) != (b.stride, b.order) {
-            return fail("batch", format!("its rows are taken in another order than rank {}'s", first.rank));
+            return fail("batch", format!("its rows are taken in a different order from rank {}'s", first.rank));
         }
         if (a.sequences, a.length) != (b.sequences, b.length) {
             let why = format!(
@@ -33,7 +33,10 @@ pub(super) fn check_same_work(programs: &[&Program]) -> Result<()> {
             return fail("batch", why);
         }
         if let Some((field, what)) = first_difference(p, first) {
-            return fail(field, format!("its {what} differs from rank {}'s: they are not one run", first.rank));
+            return fail(
+                field,
+                format!("its {what} differs from rank {}'s, so they are not of the same run", first.rank),
+            );
         }
         let (stage, replica) = p.mesh.stage_and_replica(rank);
         let head = programs[p.mesh.rank(0, replica)];
@@ -82,7 +85,9 @@ fn check_all_blocks_held(programs: &[&Program], first: &Program) -> Result<()> {
         };
         if chunk.start != next {
             let begin = chunk.start;
-            return fail(format!("part {part} of the model begins at block {begin}, and the last ended before {next}"));
+            return fail(format!(
+                "part {part} of the model starts at block {begin}, but the previous one ended before {next}"
+            ));
         }
         next = chunk.end;
     }

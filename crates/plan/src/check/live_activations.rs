@@ -7,7 +7,7 @@ use runner_spec::program::{BlockRange, Program};
 /// Micro-batches of one chunk that hold activations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LiveMicroBatches {
-    /// Micro-batches whose backward has not begun.
+    /// Micro-batches whose backward has not started.
     pub saved: usize,
     /// Micro-batches that still need the gradients of the weights only.
     pub work: usize,

@@ -42,7 +42,7 @@ struct Collective {
     arrived: usize,
 }
 
-/// The group that issues `instruction` together, and whether its members wait for each other there; `None` if it is no collective.
+/// The group that issues `instruction` together, and whether its members wait for each other there; `None` if it is not a collective.
 fn collective_group(program: &Program, instruction: Instruction) -> Option<(RankGroup, bool)> {
     let (stage, replica) = program.mesh.stage_and_replica(program.rank);
     match instruction {

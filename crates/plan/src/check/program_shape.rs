@@ -28,7 +28,7 @@ pub(super) fn check_shape(program: &Program) -> Result<()> {
         ParallelMode::Pipeline => true,
     };
     if !fits {
-        return fail("mesh", format!("{stages} stages and {replicas} replicas are none of mode {:?}", mesh.mode));
+        return fail("mesh", format!("{stages} stages and {replicas} replicas do not fit mode {:?}", mesh.mode));
     }
     if program.chunks.is_empty() || program.chunks.iter().any(|c| c.is_empty()) {
         return fail("chunks", "it holds no blocks, or an empty chunk".to_owned());
@@ -77,7 +77,7 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
             return fail("it is there twice");
         }
         if instruction == Instruction::Evaluate && seen.contains(&Instruction::Checkpoint) {
-            return fail("it comes after Checkpoint, which is to know its result");
+            return fail("it comes after Checkpoint, which needs its result");
         }
         if broadcasts {
             broadcast = Some(periodic.every);

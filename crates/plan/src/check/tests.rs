@@ -92,7 +92,7 @@ fn one_rank() {
     });
     insta::assert_snapshot!(late_load, @"rank 0, step[3] CountTokens: Load 3 has not run: row 6 would not be counted");
     let uncounted = of(|p| remove(p, CountTokens { numerator: 1 }));
-    insta::assert_snapshot!(uncounted, @"rank 0, step[4] Forward 0: CountTokens has not run: what a token weighs is not known");
+    insta::assert_snapshot!(uncounted, @"rank 0, step[4] Forward 0: CountTokens has not run: the weight of a token is unknown");
     let double = of(|p| p.step[4] = CountTokens { numerator: 2 });
     insta::assert_snapshot!(double, @"rank 0, step[4] CountTokens (each weighs 2): each token would weigh 2 / valid tokens of the global batch, not 1");
     let unloaded = of(|p| remove(p, Load { mb: 0 }));
@@ -114,7 +114,7 @@ fn one_rank() {
     let after = of(|p| p.step.push(OptimizerStep));
     insta::assert_snapshot!(after, @"rank 0, step[15] OptimizerStep: it comes after step[14] OptimizerStep, which ends the step");
     let misplaced = of(|p| p.step.insert(0, Evaluate));
-    insta::assert_snapshot!(misplaced, @"rank 0, step[0] Evaluate: it is periodic, and no part of a step");
+    insta::assert_snapshot!(misplaced, @"rank 0, step[0] Evaluate: it is periodic, not part of a step");
     let foreign_sum = of(|p| p.step.insert(13, SumTied));
     insta::assert_snapshot!(foreign_sum, @"rank 0, step[13] SumTied: this rank shares no embedding with another stage");
     let part = of(|p| p.step[6] = Backward { mb: 0, chunk: 0, blocks: Some(BlockRange { start: 2, end: 5 }) });
@@ -159,7 +159,7 @@ fn slices_must_tile_the_global_batch() {
 #[test]
 fn a_checkpoint_knows_the_evaluation_before_it() {
     let late = rejected(single(), 0, |p| p.periodic.reverse());
-    insta::assert_snapshot!(late, @"rank 0, periodic[2] Evaluate: it comes after Checkpoint, which is to know its result");
+    insta::assert_snapshot!(late, @"rank 0, periodic[2] Evaluate: it comes after Checkpoint, which needs its result");
     let never = rejected(single(), 0, |p| p.periodic[0].every = 0);
     insta::assert_snapshot!(never, @"rank 0, periodic[0] Evaluate: it is due every 0 steps, which is never");
     let rare = rejected(dp(), 0, |p| p.periodic[0].every *= 2);
@@ -196,7 +196,7 @@ fn data_parallel() {
     insta::assert_snapshot!(after, @"rank 0, step[10] AllReduce bucket 0: Backward 2 has not run: rows 8 and 10 would be missing from bucket 0");
     let unwaited = rejected(ddp(), 0, |p| remove(p, WaitBuckets));
     insta::assert_snapshot!(unwaited, @"rank 0, step[20] ClipNorm 1: WaitBuckets has not run: the sums over the replicas may not be there yet");
-    // Both ranks sum the same, one in another order.
+    // Both ranks sum the same, one in a different order.
     let mut programs = ddp();
     let (a, b) = (position(&programs[1], AllReduce { bucket: 0 }), position(&programs[1], AllReduce { bucket: 1 }));
     let moved = programs[1].step.remove(a);
@@ -286,7 +286,7 @@ fn pipelines() {
     let tied_before_replicas = rejected(pipeline(OneFOneB, 2, 2), 0, |p| swap(p, SumTied, WaitBuckets));
     insta::assert_snapshot!(tied_before_replicas, @"rank 0, step[22] SumTied: WaitBuckets has not run: the other replicas' gradients are missing");
     let blocks = rejected(pipeline(OneFOneB, 2, 1), 1, |p| p.chunks[0].start += 1);
-    insta::assert_snapshot!(blocks, @"rank 1, chunks: part 1 of the model begins at block 4, and the last ended before 3");
+    insta::assert_snapshot!(blocks, @"rank 1, chunks: part 1 of the model starts at block 4, but the previous one ended before 3");
     let rows = rejected(pipeline(OneFOneB, 2, 2), 2, |p| p.batch.slice = (1, 8));
     insta::assert_snapshot!(rows, @"rank 2, batch: its rows are not those of rank 0, which it is a later stage of");
 }
@@ -378,8 +378,8 @@ fn ranks_are_of_one_run() {
     let said: Vec<String> = changes.into_iter().map(|change| rejected(ddp(), 1, change)).collect();
     insta::assert_snapshot!(said.join("\n"));
     let mesh = |mode: ParallelMode, stages| rejected(ddp(), 1, |p| (p.mesh.mode, p.mesh.stages) = (mode, stages));
-    insta::assert_snapshot!(mesh(ParallelMode::Dp, 2), @"rank 1, mesh: 2 stages and 2 replicas are none of mode Dp");
-    insta::assert_snapshot!(mesh(ParallelMode::Single, 1), @"rank 1, mesh: 1 stages and 2 replicas are none of mode Single");
+    insta::assert_snapshot!(mesh(ParallelMode::Dp, 2), @"rank 1, mesh: 2 stages and 2 replicas do not fit mode Dp");
+    insta::assert_snapshot!(mesh(ParallelMode::Single, 1), @"rank 1, mesh: 1 stages and 2 replicas do not fit mode Single");
 }
 
 /// Stage 0 sends all activations before it receives a gradient; stage 1 works in groups of three. With two slots each way,

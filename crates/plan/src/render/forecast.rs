@@ -9,7 +9,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
 /// The basis of a forecast that may be wrong.
-const DISTURBED: &str = "from what runner calibrate --force measured on a busy machine, so it may be wrong: calibrate again while it is idle";
+const DISTURBED: &str = "from what runner calibrate --force measured on a busy machine, so it may be wrong; calibrate again while the machine is idle";
 
 /// Step time and rates, where they are known; with `price` per device-hour, the cost.
 pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
@@ -23,7 +23,7 @@ pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
     let Some(timeline) = timeline(plan) else { return };
     let unit = if timeline.in_seconds { "" } else { ", in units of time: F 1, B 2, I and W 1" };
     page.blank();
-    page.line("timeline", format!("a row per stage{unit}; at its end the bubble"));
+    page.line("timeline", format!("one row per stage{unit}, with its bubble at the end"));
     for line in timeline.grid() {
         page.raw(&line);
     }
@@ -32,10 +32,10 @@ pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
 fn reason_for_no_forecast(plan: &Plan) -> String {
     let first = plan.ranks.first().filter(|r| r.device != Device::Cpu);
     first.map_or_else(
-        || "none: runner calibrate would let it predict the time on this machine".to_owned(),
+        || "none: run `runner calibrate` to predict times on this machine".to_owned(),
         |rank| {
             let (name, precision) = (&rank.hardware.name, choice_name(&rank.program.precision));
-            format!("none: of {name} too little is known for {precision}; give device.peak_flops.{precision} and links")
+            format!("none: the speed of {name} in {precision} is unknown; give device.peak_flops.{precision} and links")
         },
     )
 }

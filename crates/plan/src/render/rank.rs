@@ -45,7 +45,7 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
         Recompute::Block => Some("each layer, from its input"),
     };
     if let Some(part) = recomputed_part {
-        page.more(format!("computed again in the backward: {part}, {}; not in the MFU", si(recomputed, "FLOP")));
+        page.more(format!("recomputed in the backward: {part}, {}; not in the MFU", si(recomputed, "FLOP")));
     }
     match program.peak_flops {
         Some(peak) => {

@@ -8,7 +8,7 @@ use runner_spec::data::DataFacts;
 use runner_spec::experiment as e;
 
 #[test]
-fn what_changes_no_number_keeps_the_hash() {
+fn changes_that_affect_no_number_keep_the_hash() {
     let reference = compiled(&experiment()).hash;
     assert_eq!(reference.len(), 64);
     let same: [Change<e::Experiment>; 7] = [
@@ -44,7 +44,7 @@ fn the_hash_is_stable() {
 }
 
 #[test]
-fn what_changes_a_number_changes_the_hash() {
+fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
     let changes: [Change<e::Experiment>; 46] = [
         ("seed", |x| x.seed = 1),
@@ -108,7 +108,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
-        // It changes none, but is a plan of its own.
+        // It changes none, but gives a separate plan.
         ("recompute", |x| x.train.recompute = e::Recompute::Block),
         ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),

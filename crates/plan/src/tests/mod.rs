@@ -96,7 +96,7 @@ fn epochs_and_totals() {
 
 /// Steps 0 to 9 had 4 rows each; then 8 rows a step.
 #[test]
-fn a_position_counts_what_was_read_before_it() {
+fn a_position_counts_the_rows_read_before_it() {
     let position = DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 };
     let mut experiment = experiment();
     experiment.data.position = Some(position);
@@ -128,10 +128,10 @@ fn steps_with_a_rate_of_zero_get_a_warning() {
     let warmup = |steps, from| e::Warmup { steps, from };
     let start = e::ScheduleStart::default();
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90) }).is_empty());
-    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50) }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay begins after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
+    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50) }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay starts after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
     insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, Some(0.0)), decay: linear(89) }).join("\n"), @r"
     the learning rate is 0 in step 1, which changes no weights: the warmup starts from 0; set schedule.warmup.from above 0
-    the learning rate is 0 in step 100, which changes no weights: the decay begins after step 10 and ends at step 99; set schedule.start to decay later, or end the run at step 99
+    the learning rate is 0 in step 100, which changes no weights: the decay starts after step 10 and ends at step 99; set schedule.start to decay later, or end the run at step 99
     ");
     let start = e::ScheduleStart::Step(40);
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50) }).is_empty());
@@ -170,32 +170,32 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
         compile(&experiment, &data(), &cluster).expect("plans").shortage.unwrap_or_default()
     };
     assert_eq!(plan(24 << 30), "");
-    insta::assert_snapshot!(plan(60 << 20), @"memory: the run is 8.58 MiB over on cpu: about 68.58 MiB needed, 60.00 MiB there: batch.micro_batch 256 fits, and so does train.recompute: block");
-    insta::assert_snapshot!(plan(1 << 20), @"memory: the run is 67.58 MiB over on cpu: about 68.58 MiB needed, 1.00 MiB there: no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may");
+    insta::assert_snapshot!(plan(60 << 20), @"memory: the run needs about 68.58 MiB on cpu, 8.58 MiB more than fits into 60.00 MiB; batch.micro_batch 256 fits, and so does train.recompute: block");
+    insta::assert_snapshot!(plan(1 << 20), @"memory: the run needs about 68.58 MiB on cpu, 67.58 MiB more than fits into 1.00 MiB; no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may");
 }
 
 #[test]
-fn mistakes_are_told_in_the_files_words() {
-    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: it is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
+fn reports_mistakes_in_the_words_of_the_file() {
+    insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: must be at least 257, because the tokenizer produces ids 0 to 256, got 200; raise it, or delete the key");
     insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
-    insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that fill no batch, and an epoch has 1,000 rows (8,001 tokens in the source) while batch.sequences is 1,001: set data.drop_last to false, which reads 1.001 epochs in each step, or take at most 1,000 sequences");
-    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps: it is 101, longer than the run of 100 steps: take at most 100");
+    insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that do not fill a batch, but an epoch has 1,000 rows (8,001 tokens in the source) and batch.sequences is 1,001; set data.drop_last to false, which reads 1.001 epochs in each step, or use at most 1,000 sequences");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
     insta::assert_snapshot!(fails(|x, _| {
         x.schedule.warmup.steps = 101;
         x.train.steps = None;
         x.train.tokens = Some(6_400);
-    }), @"schedule.warmup.steps: it is 101, longer than the run of 100 steps (from train.tokens 6400): take at most 100");
+    }), @"schedule.warmup.steps: must be at most the 100 steps of the run (from train.tokens 6400), got 101");
     insta::assert_snapshot!(fails(|x, _| x.device = e::DeviceChoice::Cuda), @"device: cuda is not on this machine, which has cpu");
     insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag: it is set, but no items of it were prepared");
     insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
-    insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: it is 0: take at least 1");
-    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes make about 8.0e22 parameters in 18446744073709551615 layers: no device holds them");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: must be at least 1, got 0");
+    insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes give about 8.0e22 parameters in 18446744073709551615 layers, more than any device holds");
     insta::assert_snapshot!(fails(|x, _| x.model.pad_vocab_to = Some(0)), @"model.pad_vocab_to: 257 has no multiple of 0 above it");
-    insta::assert_snapshot!(fails(|x, _| x.batch.micro_batch = 9), @"batch.micro_batch: it is 9: take 1 to 8, of the 8 sequences of a step");
+    insta::assert_snapshot!(fails(|x, _| x.batch.micro_batch = 9), @"batch.micro_batch: must be 1 to 8, the sequences of a step, got 9");
     insta::assert_snapshot!(fails(|x, d| {
         (x.batch.sequences, d.train.rows) = (1 << 40, 1 << 41);
-    }), @"batch.micro_batch: 1099511627776 sequences / 2 = 549755813888 micro-batches in a step, at most 65536 are planned: take at least 16777216");
-    insta::assert_snapshot!(fails(|x, _| x.checkpoint.every = 0), @"checkpoint.every: it is 0: take at least 1");
+    }), @"batch.micro_batch: 1099511627776 sequences / 2 = 549755813888 micro-batches in a step; at most 65536 can be planned, so use at least 16777216");
+    insta::assert_snapshot!(fails(|x, _| x.checkpoint.every = 0), @"checkpoint.every: must be at least 1, got 0");
 }
 
 /// A program is never built for sizes that only a mistake explains; none of these may panic, hang or allocate.
@@ -252,7 +252,8 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
     assert!(refused.shortage.is_some(), "{}", refused.ranks[0].memory.total());
     let page = render(&refused, &RenderOptions::default());
     assert!(
-        page.starts_with("error: this plan does not fit: memory: ") && page.matches(" over on cpu").count() == 1,
+        page.starts_with("error: this plan does not fit: memory: ")
+            && page.matches(" more than fits into ").count() == 1,
         "{page}"
     );
     let plan = compile(&pipeline(3, e::AutoOr::Auto), &data(), &cluster).expect("plans");
@@ -266,9 +267,9 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
 }
 
 #[test]
-fn a_stage_that_does_not_fit_gets_another_partition() {
+fn a_stage_that_does_not_fit_gets_a_different_partition() {
     let plan = compile(&pipeline(3, e::AutoOr::Given(vec![2, 2, 8])), &data(), &machines(3, 225 << 20)).expect("plans");
-    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 10.83 MiB over on cpu: about 235.83 MiB needed, 225.00 MiB there: partition [2, 3, 7] fits");
+    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 needs about 235.83 MiB on cpu, 10.83 MiB more than fits into 225.00 MiB; partition [2, 3, 7] fits");
 }
 
 #[test]
@@ -288,9 +289,9 @@ fn ranks_need_devices_and_batches_that_divide() {
         change(&mut experiment);
         compile(&experiment, &data(), cluster).expect_err("it cannot be planned").to_string()
     };
-    insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 2, &machines(4, 1 << 30)), @"parallel: 3 stages · 2 replicas = 6 ranks need a device each, and there are 4 devices");
+    insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 2, &machines(4, 1 << 30)), @"parallel: 3 stages · 2 replicas = 6 ranks need a device each, but there are 4 devices");
     insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 3, &cluster()), @"parallel.replicas: batch.sequences 8 = 2·3 + 2 does not divide among 3 replicas");
-    insta::assert_snapshot!(fails(&|x| x.model.layers = 2, &cluster()), @"parallel.pipeline.stages: 3 stages · 1 chunks = 3 parts, and the model has 2 layers: each part needs one");
+    insta::assert_snapshot!(fails(&|x| x.model.layers = 2, &cluster()), @"parallel.pipeline.stages: 3 stages · 1 chunks = 3 parts, but the model has 2 layers, and each part needs one");
     let cuda =
         |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![runner_spec::program::Device::Cuda(0); 3]);
     insta::assert_snapshot!(fails(&cuda, &cluster()), @"parallel.devices: cuda:0 is not on this machine, which has cpu");
@@ -299,7 +300,7 @@ fn ranks_need_devices_and_batches_that_divide() {
             (p.schedule, p.chunks) = (e::PipelineSchedule::Interleaved, 2);
         }
     };
-    insta::assert_snapshot!(fails(&interleaved, &cluster()), @"parallel.pipeline.microbatches: interleaved_1f1b takes a multiple of the stages: 8 micro-batches = 2·3 + 2");
+    insta::assert_snapshot!(fails(&interleaved, &cluster()), @"parallel.pipeline.microbatches: interleaved_1f1b needs a multiple of the stages: 8 micro-batches = 2·3 + 2");
 }
 
 /// Layouts are other plans of the same mathematics.

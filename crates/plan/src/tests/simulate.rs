@@ -105,7 +105,7 @@ impl StepCosts for Fixed {
     }
 }
 
-/// Four micro-batches of 3 units; the sums start while the last backward goes on, and only what is left after it shows.
+/// Four micro-batches of 3 units; the sums start during the last backward, and only the rest after it shows.
 #[test]
 fn sums_hide_behind_the_backward() {
     let plan = compiled(&ddp(2));
@@ -222,7 +222,7 @@ fn a_forecast_from_a_disturbed_calibration_says_so() {
 fn without_rates_there_is_no_forecast_and_it_is_not_in_the_hash() {
     let without = compiled(&experiment());
     assert_eq!(without.forecast, None);
-    assert!(render(&without, &RenderOptions::default()).contains("runner calibrate would let it predict"));
+    assert!(render(&without, &RenderOptions::default()).contains("run `runner calibrate` to predict"));
     let with = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
     assert!(with.forecast.is_some());
     assert_eq!((with.hash, with.math_hash), (without.hash, without.math_hash));
@@ -265,7 +265,7 @@ fn gpt2_124m() -> e::Experiment {
 /// The anchors that the assumed efficiencies were chosen by: llm.c's 218k tokens/s per A100 and 468k per H100 on 8 of
 /// them. Within 5%: that is what the choice was made to.
 #[test]
-fn known_devices_are_near_what_was_measured_on_them() {
+fn known_devices_are_near_their_measurements() {
     for (device, want) in [("A100", 218e3), ("H100", 468e3)] {
         let cluster = runner_machine::cluster_description::named_cluster(&format!("1x8x{device}")).expect("known");
         let plan = compile(&gpt2_124m(), &data(), &cluster).expect("plans");
