@@ -109,9 +109,9 @@ fn threads_do_not_change_a_byte_and_finished_work_stays() {
     let before = sandbox.files_in("one");
     let refused = |line: &str| sandbox.expect(2, &format!("data prepare docs.jsonl {line} --to llmc one --name x"));
     assert!(refused("--tokenizer bpe:400 --shard-tokens 20000").contains("30000 tokens"));
-    assert!(refused("--tokenizer bytes --shard-tokens 30000").contains("its tokenizer is another"));
+    assert!(refused("--tokenizer bytes --shard-tokens 30000").contains("its tokenizer differs"));
     write_documents(&sandbox, 2000);
-    assert!(refused("--tokenizer bpe:400 --shard-tokens 30000").contains("its source has other content"));
+    assert!(refused("--tokenizer bpe:400 --shard-tokens 30000").contains("its source has different content"));
     assert_eq!(sandbox.files_in("one"), before);
     // The shards of a longer set do not stay behind.
     sandbox.stdout_of("data prepare docs.jsonl --tokenizer bytes --to llmc one --name x --shard-tokens 400000 --force");
@@ -122,7 +122,7 @@ fn threads_do_not_change_a_byte_and_finished_work_stays() {
 
 /// Killed again and again, each time after some more shards, until it is done: the same bytes as in one go.
 #[test]
-fn killed_at_any_moment_and_gone_on_with_equals_uninterrupted() {
+fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
     let sandbox = Sandbox::new();
     write_documents(&sandbox, 60_000);
     for (format, end) in [("npy", ".npy"), ("nanogpt", ".bin")] {
@@ -155,7 +155,7 @@ fn killed_at_any_moment_and_gone_on_with_equals_uninterrupted() {
                     thread::sleep(Duration::from_millis(3 * kills));
                     break None;
                 }
-                assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor goes on");
+                assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor makes progress");
                 thread::sleep(Duration::from_millis(1));
             };
             if let Some(status) = ended {
@@ -284,7 +284,7 @@ fn files_say_what_they_hold() {
     sandbox.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
     let text = sandbox.expect(2, "data inspect short.bin");
     assert!(
-        text.contains("short.bin: llm.c header says 7 tokens, which is not the file's size (1026 bytes)"),
+        text.contains("short.bin: llm.c header says 7 tokens, which does not match the file's size (1026 bytes)"),
         "{text}"
     );
     sandbox.write("huge.npy", [&npy(&[])[..10], &[b' '; 118]].concat());
@@ -304,5 +304,5 @@ fn a_limit_may_cut_the_first_document() {
     assert_eq!((&card["documents"], &card["text_bytes"], &card["tokens"]), (&1.into(), &9999.into(), &10_000.into()));
     assert!(sandbox.expect(0, command).contains("up to date"));
     let printed = sandbox.expect(2, "data prepare big.txt --tokenizer bytes --to nanogpt gpt --max-tokens 1000");
-    assert!(printed.contains("the limit comes before any text that is held out"), "{printed}");
+    assert!(printed.contains("the limit is reached before any text that is held out"), "{printed}");
 }

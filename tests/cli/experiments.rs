@@ -253,7 +253,7 @@ fn encoder_layers_in_bf16_resume_to_the_same_bits() {
     let printed = sandbox.only_run().metrics_of("eval");
     assert_eq!(evaluated["val_loss"], printed.last().unwrap()["val_loss"]);
     sandbox.expect(0, &["sample", &run.id(), "--prompt", "the ", "--max-tokens", "4"]);
-    // A fork with master weights goes on from the bf16 numbers, and one without them from its rounded f32 numbers.
+    // A fork with master weights continues from the bf16 numbers, and one without them from its rounded f32 numbers.
     let first = run.id();
     sandbox.expect(0, &["fork", &first, "--from", "latest", "--set", "train.steps=63", "--set", "master_weights=true"]);
     let masters = sandbox.runs().into_keys().find(|id| *id != first).unwrap();
@@ -281,7 +281,7 @@ fn the_plan_of_an_encoder_of_a_billion_parameters() {
     assert_eq!(plan["totals"]["parameters"], 1_041_453_167_u64);
 }
 
-/// The run tests its best checkpoint after its last step. A run that was stopped and went on tests it too. The text must be in no
+/// The run tests its best checkpoint after its last step. A run that was stopped and resumed tests it too. The text must be in no
 /// other split.
 #[test]
 fn the_best_checkpoint_is_tested_once() {
@@ -319,5 +319,5 @@ fn the_best_checkpoint_is_tested_once() {
     let incomparable = compared["incomparable"].to_string();
     assert!(incomparable.contains("test_loss") && incomparable.contains("test rows"), "{incomparable}");
     let printed = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
-    assert!(printed.contains("eval.test") && printed.contains("test on other text"), "{printed}");
+    assert!(printed.contains("eval.test") && printed.contains("test on different text"), "{printed}");
 }

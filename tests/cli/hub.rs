@@ -109,7 +109,7 @@ fn run_with_kills(sandbox: &Sandbox, server: &Server, line: &str, most_kills: u6
                 thread::sleep(Duration::from_millis(10 * kills));
                 break None;
             }
-            assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor goes on");
+            assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor makes progress");
             thread::sleep(Duration::from_millis(1));
         };
         if let Some(status) = ended {
@@ -130,7 +130,7 @@ fn blobs(sandbox: &Sandbox) -> usize {
 
 /// Killed again and again, each time after some more shards: the same bytes as in one go.
 #[test]
-fn a_killed_preparation_goes_on_with_the_same_shards() {
+fn a_killed_preparation_resumes_to_the_same_shards() {
     let server = serve_lines(Duration::from_millis(40));
     let whole = Sandbox::new().with("exp.yaml", EXPERIMENT);
     run(&whole, &server, &line("out", "")).expect_code(0);
@@ -272,7 +272,7 @@ fn a_run_starts_from_a_model_of_the_hub_at_its_commit() {
     for line in ["fork b --from 2 --name bad --threads 1", "resume b --threads 1"] {
         let refused = offline(line).expect_code(2).stderr;
         assert!(refused.contains("this tokenizer of a run is damaged: "), "{refused}");
-        assert!(refused.contains("remove this copy, and the tokenizer is read from the hub"), "{refused}");
+        assert!(refused.contains("remove this copy to read the tokenizer from the hub"), "{refused}");
     }
     fs::write(&tokenizer, text).unwrap();
     online("resume b --threads 1 --quiet").expect_code(0);
@@ -321,7 +321,10 @@ fn mistakes_in_names_of_models_stand_at_the_key() {
         ("hub:own/small@v9", "model own/small has no revision `v9`"),
         ("hub:own/small@", "the revision is empty"),
         ("hub:own//small", "the name has more than one `/`"),
-        ("hub:own/pickle", "model own/pickle (main) has no model.safetensors; weights in other formats are not read"),
+        (
+            "hub:own/pickle",
+            "model own/pickle (main) has no model.safetensors; weights in other formats are not supported",
+        ),
         ("hub:gated/model", "model gated/model is gated: accept its terms"),
     ] {
         let printed = validate(from);

@@ -133,8 +133,8 @@ fn wrong_requests_say_what_is_missing() {
         ("eval --weights out --text other.txt --length 17", "the model's context is 16; take 1 to 16"),
         ("eval --weights out --text none.txt", "there is no file none.txt"),
         ("eval --weights out --text a.yaml", "does not end in .txt"),
-        ("eval --weights m.bin --text other.txt", "--tokenizer: the model has none that is known"),
-        ("eval --weights m.bin --builtin", "--tokenizer: the model has none that is known"),
+        ("eval --weights m.bin --text other.txt", "--tokenizer: the tokenizer of the model is unknown"),
+        ("eval --weights m.bin --builtin", "--tokenizer: the tokenizer of the model is unknown"),
         (foreign.as_str(), "the tokenizer has 257 tokens"),
         ("eval --weights out --tokenizer chars --text other.txt", "--tokenizer: made from text"),
         ("sample --weights out", "there are no prompts"),
@@ -192,7 +192,7 @@ fn the_vocabulary_is_enough_for_token_shards() {
     for (arguments, words) in [
         ("sample ids --prompt Once", "is not an id"),
         ("eval ids --builtin", "there is no tokenizer"),
-        ("eval ids --text ids.txt", "--tokenizer: the model has none that is known"),
+        ("eval ids --text ids.txt", "--tokenizer: the tokenizer of the model is unknown"),
         ("eval ids --tokenizer bytes --text ids.txt", "the tokenizer has 257 tokens"),
     ] {
         sandbox.write("ids.txt", "a text of more than sixteen characters");

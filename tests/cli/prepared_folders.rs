@@ -12,7 +12,10 @@ fn mistakes_are_reported_before_anything_is_written() {
     let sandbox = Sandbox::new();
     write_three_documents(&sandbox);
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to llmc d");
-    assert!(text.contains("--shard-tokens: the first shard is validation, and all 9 tokens are in it"), "{text}");
+    assert!(
+        text.contains("--shard-tokens: the first shard is for validation, and it has room for all 9 tokens"),
+        "{text}"
+    );
     assert_eq!(sandbox.names_in("d"), [""; 0]);
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt d --validation 0.000001");
     assert!(text.contains("a fraction of 0.000001 of 3 documents is less than one document"), "{text}");
@@ -45,17 +48,17 @@ fn mistakes_are_reported_before_anything_is_written() {
     // What someone else put there is not replaced.
     sandbox.write("other/train.bin", "mine");
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none");
-    assert!(text.contains("holds train.bin, which no dataset.json lists; move it away"), "{text}");
+    assert!(text.contains("contains train.bin, which is not listed in a dataset.json; move it away"), "{text}");
     let forced = "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none --force";
     assert_eq!(sandbox.expect(2, forced), text);
     assert_eq!(sandbox.names_in("other"), ["train.bin"]);
     assert_eq!(sandbox.read("other/train.bin"), "mine");
     let text = sandbox.expect(2, "tokenizer encode --tokenizer chars a");
-    assert!(text.contains("--tokenizer: made from text, of which there is none here"), "{text}");
+    assert!(text.contains("--tokenizer: made from text, and there is no text here"), "{text}");
 }
 
 #[test]
-fn what_a_preparation_did_not_write_stays() {
+fn files_that_a_preparation_did_not_write_stay() {
     let sandbox = Sandbox::new();
     sandbox.write("a.txt", "the cat sat on the mat, the cat sat on the mat. ".repeat(40));
     fs::create_dir(sandbox.path("d")).unwrap();
@@ -66,12 +69,15 @@ fn what_a_preparation_did_not_write_stays() {
     sandbox.write("d/tokenizer.json", &mine);
     for force in ["", " --force"] {
         let text = sandbox.expect(2, &format!("data prepare a.txt --tokenizer bytes --to nanogpt d{force}"));
-        assert!(text.contains("holds a different tokenizer.json; move it away, or name another folder"), "{text}");
+        assert!(
+            text.contains("contains a different tokenizer.json; move it away, or name a different folder"),
+            "{text}"
+        );
         sandbox.stdout_of(&format!("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d{force}"));
         assert_eq!(sandbox.read("d/tokenizer.json"), mine);
     }
     let text = sandbox.expect(2, "data prepare a.txt --tokenizer bytes --to nanogpt d --force");
-    assert!(text.contains("holds a different tokenizer.json"), "{text}");
+    assert!(text.contains("contains a different tokenizer.json"), "{text}");
     assert_eq!(sandbox.read("d/tokenizer.json"), mine);
     // One that a preparation wrote is replaced.
     sandbox.stdout_of("data prepare a.txt --tokenizer bytes --to nanogpt own");
@@ -88,14 +94,14 @@ fn what_a_preparation_did_not_write_stays() {
     sandbox.write("e/.train.bin.partial", "mine");
     for force in ["", " --force"] {
         let text = sandbox.expect(2, &format!("data prepare a.txt --tokenizer chars --to nanogpt e{force}"));
-        assert!(text.contains("holds a different meta.pkl"), "{text}");
+        assert!(text.contains("contains a different meta.pkl"), "{text}");
         assert_eq!(sandbox.names_in("e"), [".movie.mkv.partial", ".train.bin.partial", "meta.pkl"]);
         assert_eq!(sandbox.read("e/.train.bin.partial") + &sandbox.read("e/meta.pkl"), "minemine");
     }
     // A description of something else.
     sandbox.write("f/dataset.json", "{}");
     let text = sandbox.expect(2, "data prepare a.txt --tokenizer bytes --to nanogpt f --force");
-    assert!(text.contains("holds a dataset.json of something else; move it away"), "{text}");
+    assert!(text.contains("contains a dataset.json of something else; move it away"), "{text}");
     assert_eq!(sandbox.read("f/dataset.json"), "{}");
 }
 
@@ -133,7 +139,7 @@ fn forced_preparation_removes_only_listed_shards() {
     std::os::unix::fs::symlink(sandbox.path("elsewhere/x_train_000099.npy"), sandbox.path("d/x_train_000098.npy"))
         .unwrap();
     let text = sandbox.expect(2, &prepare(2000, " --force"));
-    assert!(text.contains("holds x_train_000098.npy, which no dataset.json lists"), "{text}");
+    assert!(text.contains("contains x_train_000098.npy, which is not listed in a dataset.json"), "{text}");
     let with_link = sandbox.names_in("d");
     assert_eq!((with_link.len(), sandbox.read("elsewhere/x_train_000099.npy")), (left.len() + 1, "mine".to_owned()));
     fs::remove_file(sandbox.path("d/x_train_000098.npy")).unwrap();
@@ -178,6 +184,6 @@ fn damaged_shards_are_not_up_to_date() {
         let json = fs::read(&tokenizer).unwrap();
         fs::write(&tokenizer, [&json[..json.len() - 1], b" "].concat()).unwrap();
         let text = sandbox.expect(2, &command);
-        assert!(text.contains("tokenizer.json is missing, or is not what was written with the shards"), "{text}");
+        assert!(text.contains("tokenizer.json is missing, or was changed after the shards were written"), "{text}");
     }
 }

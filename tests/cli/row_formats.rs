@@ -193,7 +193,7 @@ fn clipped_and_cut_text_is_counted() {
     );
 
     // `[BOT]` and four words: the later half of the context has two tokens.
-    let cut = "the prompt \"a b c d\"… has 5 tokens and the context 4: the model reads only the last 2";
+    let cut = "the prompt \"a b c d\"… has 5 tokens and the context 4, so the model reads only the last 2";
     let prompts = ["--set", "eval.samples.prompts=[a b c, a b c d]"];
     let planned = sandbox.expect(0, &["plan a.yaml", narrow].join(" ").split(' ').chain(prompts).collect::<Vec<_>>());
     assert_eq!(planned.matches("the prompt").count(), 1, "{planned}");

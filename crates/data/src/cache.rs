@@ -1,7 +1,7 @@
 //! The cache folder. Its entries are complete or absent, whichever processes build them and whenever one is killed.
 //!
 //! An entry is a folder `<kind>/<key>`, built under `tmp/` and renamed after everything in it is on disk. The folder under `tmp/` has a
-//! locked file. The operating system releases the lock with its process, which tells leftovers of killed processes from work in
+//! locked file. The operating system releases the lock with its process, which distinguishes leftovers of killed processes from work in
 //! progress. A process that uses an entry holds a shared lock of its folder, so that no other process removes it. Notes under `uses/`
 //! say which data consists of which entries; `gc.rs` reads them to free space.
 //!
@@ -201,7 +201,7 @@ impl DataCache {
     pub(super) fn evict(&self, kind: EntryKind, key: &str) -> io::Result<bool> {
         let path = self.path(kind, key);
         let building = self.building_lock(kind, key).map_err(io::Error::other)?.0;
-        // Without locks in the file system, nothing tells whether a process uses an entry, so none is removed.
+        // Without locks in the file system, it is unknown whether a process uses an entry, so none is removed.
         if building.try_lock().is_err() {
             return Ok(false);
         }

@@ -50,7 +50,7 @@ pub(super) fn load_items(
         }
     }
     if written.is_empty() {
-        return Err(DataError::setting("eval.hellaswag", format!("{} gives no items", path.display())));
+        return Err(DataError::setting("eval.hellaswag", format!("{} has no items", path.display())));
     }
     let items: Vec<_> = written.par_iter().map(|item| encode(item, path, tokenizer)).collect::<Result<_, _>>()?;
     let mut hasher = blake3::Hasher::new();
@@ -81,7 +81,7 @@ fn fields(text: ChoiceText) -> &'static [&'static str] {
 fn parse(place: String, object: &Map<String, Value>, text: ChoiceText) -> Result<RawItem, String> {
     let wanted = |name: &str| {
         object.get(name).ok_or_else(|| match text {
-            ChoiceText::Raw => format!("no field `{name}`; an item has ctx, label and endings"),
+            ChoiceText::Raw => format!("no field `{name}`; an item must have ctx, label and endings"),
             ChoiceText::LmEval => format!("no field `{name}`; `text: lm_eval` needs {}", fields(text).join(", ")),
         })
     };
@@ -103,7 +103,7 @@ fn parse(place: String, object: &Map<String, Value>, text: ChoiceText) -> Result
     });
     let endings: Vec<_> = endings.collect::<Option<_>>().ok_or("`endings` are not all strings")?;
     if endings.len() < 2 {
-        return Err(format!("{} endings; a choice is of two or more", endings.len()));
+        return Err(format!("an item must have at least 2 endings, got {}", endings.len()));
     }
     // The parquet release has labels as strings, which JSON made from it keeps.
     let label = match wanted("label")? {
@@ -112,7 +112,8 @@ fn parse(place: String, object: &Map<String, Value>, text: ChoiceText) -> Result
         other => other.as_u64().map(|label| label as usize),
     };
     let label = label.filter(|&label| label < endings.len());
-    let label = label.ok_or_else(|| format!("`label` does not number one of the {} endings, from 0", endings.len()))?;
+    let label = label
+        .ok_or_else(|| format!("`label` must be the number of one of the {} endings, counted from 0", endings.len()))?;
     Ok(RawItem { place, context, endings, label })
 }
 
@@ -328,7 +329,7 @@ mod tests {
     #[test]
     fn mistakes_name_the_line() {
         let error = |line: &str| items(&format!("\n{line}"), None).unwrap_err();
-        assert_eq!(error(r#"{"ctx": "a"}"#), ", line 2: no field `endings`; an item has ctx, label and endings");
+        assert_eq!(error(r#"{"ctx": "a"}"#), ", line 2: no field `endings`; an item must have ctx, label and endings");
         assert!(error(r#"{"ctx": "a", "label": 4, "endings": ["a", "b"]}"#).contains("one of the 2 endings"));
         assert!(error(r#"{"ctx": "a", "label": "", "endings": ["a", "b"]}"#).contains("test set"));
         assert!(error(r#"{"ctx": 1, "label": "", "endings": ["a", "b"]}"#).contains("`ctx` is not a string"));

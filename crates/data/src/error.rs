@@ -7,7 +7,7 @@ use super::hub::HubError;
 use runner_files::explain_io_error;
 use runner_spec::error::{Classified, ErrorKind};
 
-/// The result of work on data, unless it names another error.
+/// The result of work on data, unless it names a different error.
 pub(crate) type Result<T, E = DataError> = std::result::Result<T, E>;
 
 /// Why data cannot be prepared or read.
@@ -35,7 +35,7 @@ pub enum DataError {
     /// The system refuses threads.
     #[error("{0}")]
     Threads(String),
-    #[error("row {row} was asked for, of {rows}")]
+    #[error("there is no row {row}: the data has {rows} rows")]
     NoSuchRow { row: u64, rows: u64 },
     /// A cache entry is cut short, or another program wrote it. Preparing again replaces it.
     #[error("{}: damaged cache entry: {message}", path.display())]
@@ -57,8 +57,8 @@ impl DataError {
     }
 
     pub(super) fn not_text(path: &Path, offset: u64) -> Self {
-        let advice = "files of tokens are given as `tokens: {files: […]}`";
-        Self::file(path, format!("this is no text: it has a zero byte at offset {offset}; {advice}"))
+        let advice = "give files of tokens as `tokens: {files: […]}`";
+        Self::file(path, format!("not a text file: it has a zero byte at offset {offset}; {advice}"))
     }
 
     pub(super) fn damaged(path: &Path, message: impl Into<String>) -> Self {

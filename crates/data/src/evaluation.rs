@@ -75,7 +75,7 @@ pub fn prepare_evaluation(
     if !tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
         return Err(DataError::setting(
             "tokenizer",
-            "the model has none that is known, so text has no tokens: name one",
+            "the tokenizer of the model is unknown, so text cannot be turned into tokens; name it",
         ));
     }
     let cache = DataCache::open(request.cache_dir)?;

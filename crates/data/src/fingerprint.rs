@@ -120,8 +120,8 @@ fn seconds_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64)
 }
 
-/// Content hash of the files at `paths`, in order: BLAKE3 of the content of one file, or over the hashes of several. A file that has not
-/// changed since it was hashed with the same `cache_dir` is not read again.
+/// Content hash of the files at `paths`, in order: BLAKE3 of the content of one file, or over the hashes of several. A file that did not
+/// change since it was hashed with the same `cache_dir` is not read again.
 ///
 /// # Errors
 /// If one of them cannot be read, or the cache cannot be opened.

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_run_needs_goes() {
+    fn removes_entries_that_no_run_needs() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         for (key, data) in [("a", "first"), ("b", "second"), ("b", "third")] {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_did_not_write_stays() {
+    fn keeps_files_that_the_program_did_not_write() {
         let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let (root, outside) = (dir.path(), elsewhere.path());
         use_entry(root, "a", Some("first"));

@@ -85,14 +85,14 @@ impl MappedFile {
         let advice = match self.path.parent() {
             Some(entry) if EntryKind::Tokens.is_own(entry) => {
                 let _ = std::fs::remove_file(entry.join(CHECKSUMS));
-                "The same command prepares the tokens again"
+                "run the same command again to replace them"
             }
-            _ => "Move the folder away, and the same command prepares the tokens again",
+            _ => "move the folder away, and run the same command again to replace them",
         };
         let (start, end) = (block.start, block.end);
         let message = format!(
-            "bytes {start} to {end} are not those that were written. The file was changed, or the disk returns other bytes than it \
-             was given. {advice}"
+            "bytes {start} to {end} differ from those that were written: the file was changed, or the disk returned wrong bytes; \
+             {advice}"
         );
         DataError::damaged(&self.path, message)
     }
@@ -132,12 +132,12 @@ pub(super) fn write_checksums(folder: &Path, files: [Vec<u32>; 2]) -> Result<()>
 /// Reads `checksums.bin` of `folder`.
 ///
 /// # Errors
-/// `Damaged`, if it does not have its hash.
+/// `Damaged`, if it does not match its hash.
 pub(super) fn read_checksums(folder: &Path) -> Result<Vec<u32>> {
     let path = folder.join(CHECKSUMS);
     let bytes = std::fs::read(&path).map_err(DataError::io(&path))?;
     let whole = bytes.split_last_chunk::<{ blake3::OUT_LEN }>().filter(|(values, hash)| blake3::hash(values) == **hash);
-    let (values, _) = whole.ok_or_else(|| DataError::damaged(&path, "it does not have its hash"))?;
+    let (values, _) = whole.ok_or_else(|| DataError::damaged(&path, "it does not match its hash"))?;
     Ok(values.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
 }
 

@@ -87,7 +87,7 @@ impl ModelTokenizer {
             let start: String = prompt.chars().take(20).collect();
             let kept = tokens_kept(context);
             format!(
-                "the prompt {start:?}… has {tokens} tokens and the context {context}: the model reads only the last {kept}"
+                "the prompt {start:?}… has {tokens} tokens and the context {context}, so the model reads only the last {kept}"
             )
         }))
     }
@@ -105,7 +105,7 @@ mod tests {
     use runner_spec::experiment::{PaddingMask, Tokenizer};
 
     #[test]
-    fn prompts_begin_as_the_rows_of_training() {
+    fn prompts_start_like_the_rows_of_training() {
         let names = ["[BOT]", "[EOT]", "[PAD]"].map(str::to_owned);
         let added = names.iter().zip(1..).map(|(name, id)| {
             serde_json::json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
@@ -150,7 +150,7 @@ mod tests {
         let tokenizer = ModelTokenizer::of_weights(TextTokenizer::bytes());
         assert_eq!(tokenizer.cut_prompt("once", 4).unwrap(), None);
         let warning = tokenizer.cut_prompt("once upon", 4).unwrap().unwrap();
-        let expected = "the prompt \"once upon\"… has 9 tokens and the context 4: the model reads only the last 2";
+        let expected = "the prompt \"once upon\"… has 9 tokens and the context 4, so the model reads only the last 2";
         assert_eq!(warning, expected);
     }
 }

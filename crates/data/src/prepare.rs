@@ -140,7 +140,7 @@ impl Preparation<'_> {
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
         let mut warnings = self.warnings.borrow_mut();
         if let Some(validation) = &validation {
-            let why = ", which trains; hold out a part of it with {fraction: 0.1}";
+            let why = ", which is trained on; hold out a part of it with {fraction: 0.1}";
             warnings.extend(check_disjoint(&train, validation, why)?);
         }
         if fraction.is_some() {
@@ -148,9 +148,9 @@ impl Preparation<'_> {
         }
         let test = request.test.map(|source| self.locate(source, SplitName::Test)).transpose()?;
         if let Some(test) = &test {
-            warnings.extend(check_disjoint(&train, test, ", which trains: test on other text")?);
+            warnings.extend(check_disjoint(&train, test, ", which is trained on; test on different text")?);
             if let Some(validation) = &validation {
-                let why = ", by which the best checkpoint is chosen: test on other text";
+                let why = ", which chooses the best checkpoint; test on different text";
                 warnings.extend(check_disjoint(validation, test, why)?);
             }
         }
@@ -317,7 +317,7 @@ impl Preparation<'_> {
             let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
             let least = (length + 1) * columns;
             let message = if padding.is_some() {
-                format!("{count} documents{total} make no row")
+                format!("{count} documents{total} do not fill a row")
             } else if columns > 1 {
                 format!("{count} tokens{total} are too few: {columns} columns of one row of {length} need {least}")
             } else {
@@ -372,7 +372,7 @@ impl Preparation<'_> {
         if !split.knows_text_bytes() {
             return Ok(None);
         }
-        // A share of documents is another part of the text than a share of tokens.
+        // A share of documents is a different part of the text from the same share of tokens.
         let is_padded = matches!(self.layout, Layout::Padded { .. });
         let text_hash = hash_parts(["text", source, &format!("{fraction:?} {is_padded}")]);
         let memo = hash_parts(["text bytes", hash]);

@@ -27,7 +27,7 @@ pub enum Progress {
     Renewing(&'static str),
     /// This entry of the cache has no hashes, and is used without, because the cache cannot be written to.
     Unverified(&'static str),
-    /// This process waits for another one, which prepares the same data.
+    /// This process waits for a process that prepares the same data.
     Waiting,
     /// The training source is read for the tokenizer's vocabulary.
     TrainingTokenizer {

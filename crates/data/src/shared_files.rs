@@ -14,7 +14,7 @@ pub(super) fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: 
     let Some(file) = other.files.iter().find(|file| is_shared(&file.hash)) else { return Ok(None) };
     let (path, known_key) = (file.path.display(), known.split.key());
     if known.documents == other.documents {
-        return Err(DataError::setting(other.split.key(), format!("{path} is in {known_key} too{why}")));
+        return Err(DataError::setting(other.split.key(), format!("{path} is also in {known_key}{why}")));
     }
     let key = other.split.key();
     Ok(Some(format!(

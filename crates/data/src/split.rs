@@ -23,7 +23,7 @@ pub struct Split {
     rows: u64,
     length: usize,
     layout: RowLayout,
-    /// The bytes of text that each id stands for; `None` if ids do not tell.
+    /// The bytes of text that each id stands for; `None` if ids do not show them.
     token_bytes: Option<Arc<[u32]>>,
 }
 
@@ -68,7 +68,7 @@ impl Split {
         self.token_bytes.is_some()
     }
 
-    /// The bytes of text that the targets of `rows` stand for; `None` if ids do not tell.
+    /// The bytes of text that the targets of `rows` stand for; `None` if ids do not show them.
     pub fn text_bytes(&self, rows: &Rows) -> Option<u64> {
         let bytes = self.token_bytes.as_deref()?;
         // An ignored target is beyond every vocabulary.

@@ -1,4 +1,4 @@
-//! Reads token shards in place: llm.c's and nanoGPT's `.bin` and build-nanogpt's `.npy`, told apart by their content.
+//! Reads token shards in place: llm.c's and nanoGPT's `.bin` and build-nanogpt's `.npy`, recognized by their content.
 
 use std::path::Path;
 
@@ -60,7 +60,7 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
         let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
         if expected != Some(size) {
             return Err(wrong(format!(
-                "the .npy header says {count} tokens, which is not the file's size ({size} bytes)"
+                "the .npy header says {count} tokens, which does not match the file's size ({size} bytes)"
             )));
         }
         ("npy", offset, width, count)
@@ -69,21 +69,29 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
     } else if let Some(format) = ShardFormat::ALL.into_iter().find(|format| is_llmc(*format)) {
         let (width, version) = (format.width(), format.magic().map_or(0, |(_, version)| version));
         if word(1) != version {
-            return Err(wrong(format!("llm.c token shard of version {}; version {version} is read", word(1))));
+            return Err(wrong(format!(
+                "llm.c token shard of version {}; only version {version} is supported",
+                word(1)
+            )));
         }
         let count = u64::from(word(2));
         if size != LLMC_HEADER as u64 + count * width.bytes() as u64 {
-            let message = format!("llm.c header says {count} tokens, which is not the file's size ({size} bytes)");
+            let message =
+                format!("llm.c header says {count} tokens, which does not match the file's size ({size} bytes)");
             return Err(wrong(message));
         }
         (format.name(), LLMC_HEADER, width, count)
     } else if path.extension().is_none_or(|e| e != "bin") {
         // Without a header, 16-bit numbers can be anything, even text: only the name says that they are tokens.
-        return Err(wrong("no header of llm.c or numpy, and tokens without one (nanoGPT's) are in .bin files".into()));
+        return Err(wrong(
+            "no header of llm.c or NumPy; tokens without a header (nanoGPT's) must be in a .bin file".into(),
+        ));
     } else if size.is_multiple_of(2) {
         ("nanogpt", 0, TokenWidth::U16, size / 2)
     } else {
-        return Err(wrong(format!("{size} bytes are no 16-bit tokens, and there is no header of llm.c or numpy")));
+        return Err(wrong(format!(
+            "no header of llm.c or NumPy, and its size must be a multiple of 2 bytes for 16-bit tokens, got {size}"
+        )));
     };
     let segment = TokenSegment::new(file, offset, width, count);
     Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
@@ -111,12 +119,12 @@ fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
     let width = match kind.as_str() {
         "<u2" => TokenWidth::U16,
         "<u4" => TokenWidth::U32,
-        other => return Err(format!("its elements are {other:?}; tokens are '<u2' or '<u4'")),
+        other => return Err(format!("its elements are {other:?}; tokens must be '<u2' or '<u4'")),
     };
     let shape = value("shape").and_then(|text| text.strip_prefix('(')?.split_once(')')).ok_or("it has no shape")?.0;
     let dimensions: Vec<_> = shape.split(',').map(str::trim).filter(|d| !d.is_empty()).collect();
     let [count] = dimensions[..] else {
-        return Err(format!("its shape is ({shape}); tokens have one dimension"));
+        return Err(format!("its shape is ({shape}); tokens must have one dimension"));
     };
     let count = count.trim_end_matches('L').parse().map_err(|_| format!("its shape is ({shape})"))?;
     Ok((end, width, count))
@@ -161,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formats_are_told_apart() {
+    fn distinguishes_the_formats() {
         let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (3,), }";
         assert_eq!(tokens(&npy_file(header, &[5, 50_256, 7])).unwrap(), [5, 50_256, 7]);
         assert_eq!(tokens(&llmc(20_240_520, 1, 2, &[1, 0, 2, 0])).unwrap(), [1, 2]);
@@ -174,10 +182,10 @@ mod tests {
     fn lying_headers_are_errors() {
         let error = |content: &[u8]| tokens(content).unwrap_err();
         assert!(error(&llmc(20_240_520, 1, 3, &[1, 0, 2, 0])).contains("says 3 tokens"));
-        assert!(error(&llmc(20_240_520, 1, u32::MAX, &[])).contains("not the file's size"));
+        assert!(error(&llmc(20_240_520, 1, u32::MAX, &[])).contains("does not match the file's size"));
         assert!(error(&llmc(20_240_520, 2, 0, &[])).contains("version 2"));
         assert!(error(&20_240_801_u32.to_le_bytes()).contains("version 0"));
-        assert!(error(&[1, 2, 3]).contains("3 bytes are no 16-bit tokens"));
+        assert!(error(&[1, 2, 3]).contains("must be a multiple of 2 bytes for 16-bit tokens, got 3"));
         assert!(error(&[]).contains("empty file"));
         assert!(tokens_of("text.txt", b"To be, or not to be").unwrap_err().contains(".bin"));
         let npy = |header: &str| error(&npy_file(header, &[1, 2]));
@@ -185,7 +193,7 @@ mod tests {
         assert!(npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }").contains("\"<f4\""));
         assert!(npy("{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2), }").contains("one dimension"));
         assert!(npy("{'descr': '<u2', 'shape': (99999999999999999999,), }").contains("its shape is"));
-        assert!(npy("{'descr': '<u2', 'shape': (18446744073709551615,), }").contains("not the file's size"));
+        assert!(npy("{'descr': '<u2', 'shape': (18446744073709551615,), }").contains("does not match the file's size"));
         assert!(npy("").contains("no type"));
         for cut in 6..128 {
             let whole = npy_file("{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", &[]);

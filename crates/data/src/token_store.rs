@@ -52,7 +52,7 @@ impl TokenStore {
         let whole = tokens.len() as u64 == HEADER_BYTES as u64 + count * width.bytes() as u64
             && documents.len() as u64 == (document_count + 1) * 8;
         if !whole || skip > count {
-            return Err(damaged("its files do not have the lengths that the header says"));
+            return Err(damaged("the lengths of its files do not match its header"));
         }
         let of_tokens = (tokens.len() - HEADER_BYTES).div_ceil(BLOCK_BYTES);
         let mut checksums = read_checksums(folder)?;
@@ -233,7 +233,7 @@ mod tests {
         damaged.tokens.read(24_576, 15_424, |token| sum += token).unwrap();
         let error = damaged.tokens.read(16_000, 400, |token| sum += token).unwrap_err();
         assert!(error.to_string().contains("tokens.bin"), "{error}");
-        assert!(error.to_string().contains("bytes 32896 to 49280 are not those that were written"), "{error}");
+        assert!(error.to_string().contains("bytes 32896 to 49280 differ from those that were written"), "{error}");
         assert!(TokenStore::open(&entry).is_err(), "the next preparation replaces the entry");
 
         let (dir, _) = store(None, &[&[1], &[2]], TokenWidth::U32);

@@ -32,7 +32,7 @@ pub(super) fn check_hashes(folder: &Path) -> Result<()> {
     let found = file_hashes(folder)?;
     match known.iter().find(|(name, hash)| found.get(*name) != Some(hash)) {
         None => Ok(()),
-        Some((name, _)) => Err(DataError::damaged(folder, format!("{name} does not have its hash"))),
+        Some((name, _)) => Err(DataError::damaged(folder, format!("{name} does not match its hash"))),
     }
 }
 

@@ -70,7 +70,7 @@ pub fn claim_cache(root: &Path) -> Result<PathBuf> {
 /// The error that `path`, the cache or something in it, cannot be written, with what to do if that is not permitted.
 pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + '_ {
     move |error| {
-        let advice = "set RUNNER_CACHE to a folder that can be written to";
+        let advice = "set RUNNER_CACHE to a writable folder";
         let is_read_only = is_read_only(&error);
         let explained = if is_read_only { io::Error::new(error.kind(), format!("{error}; {advice}")) } else { error };
         DataError::io(path)(explained)
@@ -102,7 +102,7 @@ fn mark_with_tag(root: &Path, tag: Option<&str>) -> Result<Mark> {
         Some(VERSION) => return Ok(Mark::Present),
         Some(other) => {
             let message = format!(
-                "this cache has version {} of the layout, and this program uses version {VERSION}; set RUNNER_CACHE to another folder",
+                "this cache has version {} of the layout, but this version of runner uses {VERSION}; set RUNNER_CACHE to a different folder",
                 other.escape_default()
             );
             return Err(DataError::file(root, message));

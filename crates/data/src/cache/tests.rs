@@ -96,7 +96,7 @@ fn files_of_a_tokenizer_are_verified_when_they_are_opened() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn an_entry_without_hashes_is_made_again_or_used_if_nothing_can_be_written() {
+fn an_entry_without_hashes_is_rebuilt_or_used_if_the_cache_is_read_only() {
     let dir = tempfile::tempdir().unwrap();
     let reports = Mutex::new(Vec::new());
     let get = |is_writable: bool| {
@@ -124,8 +124,8 @@ fn an_entry_without_hashes_is_made_again_or_used_if_nothing_can_be_written() {
     fs::write(&file, "odd").unwrap();
     let (got, reported) = get(false);
     let text = got.unwrap_err();
-    assert!(text.contains("tokenizer.json does not have its hash; it cannot be made again: "), "{text}");
-    assert!(text.contains("set RUNNER_CACHE to a folder that can be written to") && reported.is_empty(), "{text}");
+    assert!(text.contains("tokenizer.json does not match its hash; it cannot be made again: "), "{text}");
+    assert!(text.contains("set RUNNER_CACHE to a writable folder") && reported.is_empty(), "{text}");
     assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
 }
 
@@ -183,7 +183,7 @@ fn leftovers_go_and_work_in_progress_stays() {
 }
 
 #[test]
-fn what_is_used_or_built_is_not_evicted() {
+fn entries_in_use_or_being_built_are_not_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let cache = DataCache::open(dir.path()).unwrap();
     let use_it = || {

@@ -64,7 +64,7 @@ mod tests {
 
     /// The right sides are those of the same file's `process_docs`.
     #[test]
-    fn a_context_begins_with_its_activity() {
+    fn a_context_starts_with_its_activity() {
         assert_eq!(context("Roof removal", "A man sits on a roof.", "he"), "Roof removal: A man sits on a roof. He");
         assert_eq!(context("Baking", "[header] How to bake [title] Mix.", ""), "Baking: How to bake. Mix.");
         assert_eq!(context("A", "b", "the Man in NY"), "A: b The man in ny");

@@ -46,7 +46,7 @@ pub(super) struct Client<'a> {
     pub(super) memos: &'a Path,
     pub(super) report: &'a Report<'a>,
     agent: Agent,
-    /// Set by another thread when nobody needs the answers any more.
+    /// Set by another thread when the answers are no longer needed.
     stopped: Option<Arc<AtomicBool>>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Client<'a> {
     }
 
     /// # Errors
-    /// If nobody needs the answers any more.
+    /// If the answers are no longer needed.
     pub(super) fn check_not_stopped(&self) -> Result<()> {
         match &self.stopped {
             Some(stopped) if stopped.load(Ordering::SeqCst) => {
@@ -160,9 +160,9 @@ impl<'a> Client<'a> {
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {
                     let target = answer.header("location").and_then(|to| absolute(&url, to));
-                    let Some(target) = target else { return Err(wrong(&url, "a redirect to nowhere").into()) };
+                    let Some(target) = target else { return Err(wrong(&url, "it redirects to no address").into()) };
                     if url.starts_with("https:") && !target.starts_with("https:") {
-                        return Err(wrong(&url, "a redirect to an address without encryption").into());
+                        return Err(wrong(&url, "it redirects to an unencrypted address").into());
                     }
                     if method == Method::Head && origin(&target) != origin(&url) {
                         return Ok(answer);
@@ -173,13 +173,13 @@ impl<'a> Client<'a> {
                     let after =
                         answer.header("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
                     let why = if answer.status == 429 { "too many requests: " } else { "" };
-                    let message = format!("{why}it answers with status {}", answer.status);
+                    let message = format!("{why}it answered with status {}", answer.status);
                     return Err(Failure::Retry { message, after, moved: false });
                 }
                 _ => return Ok(answer),
             }
         }
-        Err(wrong(&url, "redirects without end").into())
+        Err(wrong(&url, "too many redirects").into())
     }
 
     /// Retries `attempt` until it succeeds, fails for good, or has received nothing [`MAX_ATTEMPTS`] times in a row.
@@ -198,7 +198,7 @@ impl<'a> Client<'a> {
             let wait = after.unwrap_or(self.settings.wait * 2_u32.pow(failed - 1));
             if failed >= MAX_ATTEMPTS || wait > MAX_WAIT {
                 let endpoint = &self.settings.endpoint;
-                return Err(HubError::Unreachable(format!("the hub at {endpoint} cannot be read: {message}")));
+                return Err(HubError::Unreachable(format!("cannot read from the hub at {endpoint}: {message}")));
             }
             self.sleep(wait)?;
         }
@@ -224,7 +224,7 @@ impl<'a> Client<'a> {
             return Err(wrong(url, "its answer is too long"));
         }
         serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(url, &format!("its answer is not the expected one: {}", quoted(&error.to_string()))))
+            .map_err(|error| wrong(url, &format!("unexpected answer: {}", quoted(&error.to_string()))))
     }
 }
 

@@ -264,7 +264,7 @@ impl SharedDownloads {
         let target = fs::read_link(&path).ok();
         let etag = target.as_deref().and_then(Path::file_name).and_then(|name| name.to_str());
         if etag.is_some_and(|etag| etag != listed.etag) {
-            let message = format!("`{}` has another content than the list of files says", listed.path);
+            let message = format!("the content of `{}` differs from what the list of files says", listed.path);
             return Err(repository.wrong_answer(&message));
         }
         Ok(path)

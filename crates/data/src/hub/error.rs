@@ -6,7 +6,7 @@ use std::path::Path;
 
 pub(super) use runner_spec::format::quoted_line as quoted;
 
-/// The result of reading the hub, unless it names another error.
+/// The result of reading the hub, unless it names a different error.
 pub(super) type Result<T, E = HubError> = std::result::Result<T, E>;
 
 /// The reason why something on the hub cannot be read.

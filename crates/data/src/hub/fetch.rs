@@ -81,7 +81,7 @@ impl Fetch<'_> {
         let parent = blob.parent().unwrap_or(&blob).to_owned();
         fs::create_dir_all(&parent).map_err(HubError::io(&parent))?;
         let held = repository.open_lock(commit, etag)?;
-        // If the file system has no locks, other processes may write to the part of that name: then this one writes to a part of its own.
+        // If the file system has no locks, other processes may write to the part of that name, so this one writes to a separate part.
         let own = if held.lock().is_ok() {
             None
         } else {
@@ -129,18 +129,18 @@ impl Fetch<'_> {
     fn facts(&self, answer: &HubAnswer) -> Result<RemoteFile> {
         let wrong = |message: String| self.repository.wrong_answer(&format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
-            return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
+            return Err(wrong(format!("it is of commit {}, expected {}", quoted(other), self.commit)));
         }
         let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));
-        let etag = etag.ok_or_else(|| wrong("no etag".to_owned()))?;
+        let etag = etag.ok_or_else(|| wrong("it has no etag".to_owned()))?;
         let etag = etag.trim().trim_start_matches("W/").trim_matches('"');
         if !is_etag(etag) {
-            return Err(wrong(format!("`{}` is no etag", quoted(etag))));
+            return Err(wrong(format!("invalid etag `{}`", quoted(etag))));
         }
-        // A redirect's length is that of its own body.
+        // The length of a redirect is the length of its body, not of the file.
         let length = if answer.status == 200 { answer.header("content-length") } else { None };
         let size = answer.header("x-linked-size").or(length);
-        let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("`{}` is no size", quoted(size)))));
+        let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("invalid size `{}`", quoted(size)))));
         Ok(RemoteFile { etag: etag.to_owned(), size: size.transpose()? })
     }
 
@@ -158,7 +158,7 @@ impl Fetch<'_> {
         if facts.size == Some(have) && have > 0 && is_content(part, facts).map_err(io)? {
             return file.sync_all().map_err(io);
         }
-        // Without a length, nothing tells whether these bytes are a part of the file.
+        // Without a length, these bytes may not be a part of the file.
         if facts.size.is_none_or(|size| have >= size) {
             file.set_len(0).map_err(io)?;
             have = 0;
@@ -181,17 +181,17 @@ impl Fetch<'_> {
                     from == have && total.zip(facts.size).is_none_or(|(total, size)| total == size)
                 };
                 if !range.is_some_and(is_rest) {
-                    return discard(&file, "it sends another part than was asked for");
+                    return discard(&file, "the hub sent a different part from the one requested");
                 }
                 range.and_then(|(_, total)| total)
             }
-            416 => return discard(&file, "it has no more bytes"),
+            416 => return discard(&file, "the hub has no more bytes"),
             _ => return Err(self.repository.refusal(&answer, Some(self.path)).into()),
         };
         let size = facts.size.or(length);
         let chunked = answer.header("transfer-encoding").is_some_and(|how| how.to_lowercase().contains("chunked"));
         if size.is_none() && !chunked && facts.sha256().is_none() {
-            let message = format!("`{}`: nothing tells where it ends", self.path);
+            let message = format!("`{}`: its length is unknown", self.path);
             return Err(Failure::Final(self.repository.wrong_answer(&message)));
         }
         let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK_BYTES]);
@@ -212,11 +212,11 @@ impl Fetch<'_> {
                         bytes_per_second: (have - start) as f64 / seconds,
                     });
                     if size.is_some_and(|size| have > size) {
-                        break ("it goes on".to_owned(), true);
+                        break ("it did not end".to_owned(), true);
                     }
                     if size.is_none() && have > MAX_UNSTATED_BYTES {
                         let most = runner_spec::format::bytes(MAX_UNSTATED_BYTES);
-                        let message = format!("`{}` has no stated size, and more than {most}", self.path);
+                        let message = format!("`{}` has no stated size, and is larger than {most}", self.path);
                         file.set_len(0).map_err(io)?;
                         return Err(Failure::Final(self.repository.wrong_answer(&message)));
                     }
@@ -237,7 +237,7 @@ impl Fetch<'_> {
             return Err(Failure::Retry { message, after: None, moved });
         }
         if !is_content(part, facts).map_err(io)? {
-            return discard(&file, "its content is not what its SHA-256 says");
+            return discard(&file, "its content does not match its SHA-256");
         }
         file.sync_all().map_err(io)
     }

@@ -54,7 +54,7 @@ impl Repository<'_> {
             let file = listed.get(path.as_str()).and_then(|file| parse_listed_file(path, file));
             file.ok_or_else(|| {
                 let advice = "download the dataset and name its files";
-                self.wrong_answer(&format!("it states neither size nor content of `{path}`; {advice}"))
+                self.wrong_answer(&format!("it gives neither the size nor the hash of `{path}`; {advice}"))
             })
         };
         let listed = files.iter().map(parse).collect::<Result<Vec<_>>>()?;
@@ -92,7 +92,7 @@ fn parse_listed_file(path: &str, file: &Value) -> Option<ListedFile> {
 /// Checks that `folder`, or the nearest folder above it, has room for `needed` bytes.
 ///
 /// # Errors
-/// If it has not; the message says what helps.
+/// If there is too little space; the message says how to make room.
 pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
     let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
     // A file system that does not say is not refused.
@@ -102,8 +102,8 @@ pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
         return Ok(());
     }
     Err(HubError::Request(format!(
-        "the downloads need {needed} bytes, and {} has {free} bytes free: make room, name another folder with HF_HOME, or in `runner \
-         data prepare` give a limit (--max-tokens, --max-rows)",
+        "the downloads need {needed} bytes, but {} has {free} bytes free; make room, set HF_HOME to a different folder, or give `runner \
+         data prepare` a limit (--max-tokens, --max-rows)",
         existing.display()
     )))
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::super::settings::Settings;
     use super::*;
 
-    /// A small file has the same name of its content before and after its download, also if it is no link.
+    /// A small file has the same content name before and after its download, even if it is not a link.
     #[test]
     fn a_cached_file_without_link_has_the_etag_of_the_list() {
         let folder = tempfile::tempdir().unwrap();
@@ -137,7 +137,7 @@ mod tests {
             repository.listed_files(commit, &["a.txt".to_owned()]).unwrap()[0].etag.clone()
         };
         assert_eq!(etag(4), "abc123");
-        // The list is of another content.
+        // The list is of a different content.
         assert_eq!(etag(5).len(), 64);
     }
 }

@@ -112,7 +112,7 @@ pub fn lower(
 
 /// The error that `split` cannot be a multiple-choice set, because it `is` something else.
 fn not_a_choice_set(split: &str, is: &str) -> HubError {
-    HubError::Request(format!("split `{split}` {is}; a multiple-choice set is one parquet or JSON-lines file"))
+    HubError::Request(format!("split `{split}` {is}; a multiple-choice set must be one parquet or JSON Lines file"))
 }
 
 impl Client<'_> {
@@ -160,7 +160,7 @@ impl Client<'_> {
         let HubChoice { dataset, config, split, revision } = named.clone();
         let found = self.open_split(&HubSource { dataset, config, split, revision, column: None, template: None })?;
         match (found.downloads.files().len(), found.format) {
-            (1, Format::Text) => Err(not_a_choice_set(&named.split, "is a text")),
+            (1, Format::Text) => Err(not_a_choice_set(&named.split, "is plain text")),
             (1, _) => Ok(found),
             (files, _) => Err(not_a_choice_set(&named.split, &format!("has {files} files"))),
         }
@@ -173,7 +173,7 @@ impl Client<'_> {
             Source::Jsonl(from) => from.files,
             _ => Vec::new(),
         };
-        files.into_iter().next().ok_or_else(|| not_a_choice_set(&split.pinned.split, "is one array of JSON"))
+        files.into_iter().next().ok_or_else(|| not_a_choice_set(&split.pinned.split, "is one JSON array"))
     }
 
     /// Finds the files of the split that `source` names. Downloads the dataset's card alone.

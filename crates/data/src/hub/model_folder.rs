@@ -48,7 +48,7 @@ pub fn fetch_model_folder(
         let index = repository.file(&snapshot.commit, INDEX, (1, 1))?;
         files.extend(indexed_files(&index, &snapshot, &client)?);
     } else {
-        return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not read")));
+        return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not supported")));
     }
     let tokenizer = super::lower::tokenizer_files(&snapshot);
     let mut companions = super::lower::companion_files(&repository, &snapshot, &tokenizer);

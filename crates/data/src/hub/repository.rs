@@ -72,7 +72,7 @@ impl Repository<'_> {
         }
         match self.request_info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
-            Ok(info) => Err(self.wrong_answer(&format!("commit {commit} is said to be {}", quoted(&info.sha)))),
+            Ok(info) => Err(self.wrong_answer(&format!("asked for commit {commit}, got {}", quoted(&info.sha)))),
             // A refusal of the hub is final.
             Err(error) if error.is_unreachable() => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
@@ -136,7 +136,7 @@ impl Repository<'_> {
             .json(&url, &|answer| self.refusal(answer, None))
             .map_err(|error| self.name_missing(error, "the list of files"))?;
         if !is_commit(&info.sha) {
-            return Err(self.wrong_answer(&format!("`{}` is no commit", quoted(&info.sha))));
+            return Err(self.wrong_answer(&format!("invalid commit `{}`", quoted(&info.sha))));
         }
         if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
             return Err(
@@ -155,7 +155,7 @@ impl Repository<'_> {
         let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
         let (title, page) = (self.title(), self.page());
         let token = if self.client.settings.token.is_some() {
-            "the token has no right to it"
+            "the token does not give access to it"
         } else {
             "set HF_TOKEN to a token that may read it"
         };
@@ -169,12 +169,12 @@ impl Repository<'_> {
                 format!("{title} has no revision `{}`", self.revision)
             }
             (404, "EntryNotFound") => format!("{title} has no file `{}`{said}", file.unwrap_or_default()),
-            (401, _) => format!("{title} is not there, or not for everybody: {token}{said}"),
+            (401, _) => format!("{title} does not exist, or is private: {token}{said}"),
             (404, _) => match file {
                 Some(file) => format!("{title} has no file `{file}`{said}"),
                 None => format!("there is no {title} at {}", self.client.settings.endpoint),
             },
-            (status, _) => format!("{title}: the hub refuses with status {status}{said}"),
+            (status, _) => format!("{title}: the hub refused with status {status}{said}"),
         })
     }
 
@@ -231,8 +231,8 @@ pub(super) fn suggestion(name: &str, all: &[String]) -> String {
     let known = runner_spec::diagnostic::list(all, "and");
     match nearest(name, all.iter().map(String::as_str)) {
         _ if all.is_empty() => String::new(),
-        Some(near) => format!(": did you mean `{near}`? there is {known}"),
-        None => format!("; there is {known}"),
+        Some(near) => format!(": did you mean `{near}`? available: {known}"),
+        None => format!("; available: {known}"),
     }
 }
 

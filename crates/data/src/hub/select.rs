@@ -33,7 +33,7 @@ const DESCRIPTIONS: [&str; 7] = [
 pub(super) enum Format {
     Parquet,
     Jsonl,
-    /// One array or lines, which the file's first bytes tell.
+    /// One array or lines; the file's first bytes decide which.
     Json,
     /// Each file is a document.
     Text,
@@ -123,7 +123,7 @@ pub(super) fn configs(text: &str) -> Vec<Config> {
     out
 }
 
-/// The files among `all` of `split` of `config`; `None` if neither card nor names tell.
+/// The files among `all` of `split` of `config`; `None` if neither the card nor the names show them.
 ///
 /// # Errors
 /// A message that lists the configurations or splits that exist.
@@ -191,7 +191,7 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, PlainError> {
     let pattern = listed_path(pattern);
     if pattern.matches(['*', '?', '[']).count() > MAX_WILDCARDS {
         return Err(PlainError::request(format!(
-            "its card has a pattern that is too wide: `{}`",
+            "its card has a pattern that is too broad: `{}`",
             super::error::quoted(pattern)
         )));
     }
@@ -301,7 +301,7 @@ pub(super) fn missing_part(selected: &SelectedFiles) -> Option<String> {
             shards.entry((prefix, total)).or_default().insert(index);
         } else if selected.by == SelectedBy::Pattern || selected.files.len() > 1 || is_numbered(file) {
             let files = selected.files.len();
-            return Some(format!("`{file}`, {files} in all, and nothing there tells whether there are more"));
+            return Some(format!("`{file}`, {files} in all, and there may be more"));
         }
     }
     let missing = shards.iter().find(|((_, total), there)| there.len() < *total);
@@ -366,11 +366,11 @@ mod tests {
         assert_eq!(of(Some("two"), "test").unwrap(), ["other/a.jsonl", "other/b.jsonl"]);
         assert_eq!(
             of(Some("sample-10BTs"), "train").unwrap_err(),
-            "no configuration `sample-10BTs`: did you mean `sample-10BT`? there is `default`, `sample-10BT` and `two`"
+            "no configuration `sample-10BTs`: did you mean `sample-10BT`? available: `default`, `sample-10BT` and `two`"
         );
         assert_eq!(
             of(Some("two"), "tests").unwrap_err(),
-            "configuration `two` has no split `tests`: did you mean `test`? there is `test`"
+            "configuration `two` has no split `tests`: did you mean `test`? available: `test`"
         );
     }
 
@@ -378,11 +378,11 @@ mod tests {
     fn names_say_it_where_the_card_is_silent() {
         let alpaca = ["README.md", "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", ".gitattributes"];
         assert_eq!(chosen(&alpaca, "# no head", None, "train").unwrap(), alpaca[1..2]);
-        assert!(chosen(&alpaca, "", None, "test").unwrap_err().contains("no split `test`; there is `train`"));
+        assert!(chosen(&alpaca, "", None, "test").unwrap_err().contains("no split `test`; available: `train`"));
         let configs = ["en/train-0.parquet", "en/test-0.parquet", "de/train.jsonl", "de/dataset.txt"];
         assert_eq!(chosen(&configs, "", Some("en"), "test").unwrap(), configs[1..2]);
         assert_eq!(chosen(&configs, "", Some("de"), "train").unwrap(), configs[2..3]);
-        assert!(chosen(&configs, "", Some("fr"), "train").unwrap_err().contains("there is `de` and `en`"));
+        assert!(chosen(&configs, "", Some("fr"), "train").unwrap_err().contains("available: `de` and `en`"));
         let converted = ["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"];
         assert_eq!(chosen(&converted, "", None, "train").unwrap(), converted[..2]);
         let sample = ["sample/10BT/000.parquet", "sample/100BT/000.parquet"];
@@ -410,7 +410,7 @@ mod tests {
             assert_eq!(configs(card), []);
         }
         let wide = "---\nconfigs: [{config_name: a, data_files: '*a*a*a*a*a*a*a*a*a*a*b'}]\n---\n";
-        assert!(chosen(&[&"a".repeat(300)], wide, None, "train").unwrap_err().contains("too wide"));
+        assert!(chosen(&[&"a".repeat(300)], wide, None, "train").unwrap_err().contains("too broad"));
         let away = "---\nconfigs: [{config_name: a, data_files: ../../etc/passwd}]\n---\n";
         assert!(chosen(&["x.parquet"], away, None, "train").is_err());
     }
@@ -422,9 +422,9 @@ mod tests {
         let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
         assert_eq!(missing(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
         assert_eq!(missing(&shards, SelectedBy::Pattern), None);
-        // A file that is no shard does not hide that one is missing.
+        // A file that is not a shard does not hide that one is missing.
         assert!(missing(&["a.parquet", shards[0]], SelectedBy::Name).is_some());
-        assert!(missing(&["a.parquet", "b.parquet"], SelectedBy::Name).unwrap().contains("whether there are more"));
+        assert!(missing(&["a.parquet", "b.parquet"], SelectedBy::Name).unwrap().contains("there may be more"));
         assert_eq!(missing(&["a.parquet", "b.parquet"], SelectedBy::List), None);
         for one in ["train.parquet", "data/wikitext2.parquet", "corpus-v2.jsonl"] {
             assert_eq!(missing(&[one], SelectedBy::Name), None, "{one}");
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn json_files_about_data_are_none() {
+    fn json_files_about_data_are_not_data() {
         let train = |files: &[&str]| select(&names(files), &[], None, "train").unwrap();
         assert_eq!(train(&["metadata.json", "dataset_infos.json", "LICENSE.txt"]), None);
         let one = train(&["metadata.json", "alpaca.json"]).unwrap();

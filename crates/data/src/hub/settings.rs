@@ -53,7 +53,7 @@ impl Settings {
         if host.is_none_or(|host| {
             host.is_empty() || host.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '@'))
         }) {
-            return wrong(format!("HF_ENDPOINT is {endpoint:?}, and is an address such as {ENDPOINT}"));
+            return wrong(format!("HF_ENDPOINT must be an address such as {ENDPOINT}, got {endpoint:?}"));
         }
         let home = given("HF_HOME").map(PathBuf::from).or_else(|| {
             let caches = given("XDG_CACHE_HOME")
@@ -71,7 +71,7 @@ impl Settings {
         let token = token.or_else(|| read_regular_text(&file?).ok());
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         if token.as_ref().is_some_and(|token| token.contains(|c: char| !c.is_ascii_graphic())) {
-            return wrong("HF_TOKEN is no token: it has blanks, or characters beyond ASCII".to_owned());
+            return wrong("HF_TOKEN must not contain blanks or characters beyond ASCII".to_owned());
         }
         let yes = |value: String| matches!(value.trim().to_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
         let offline = given("HF_HUB_OFFLINE").is_some_and(yes);

@@ -174,7 +174,7 @@ fn several_documents_are_separated() {
     assert_eq!(tokens(text(&[&a])), (1, 97, vec![98]));
     let lines = folder.write("a.jsonl", "{\"t\": \"x\"}\n{\"t\": \"<|endoftext|>\"}\n");
     let (documents, first, targets) = tokens(jsonl(lines, "t"));
-    // What is written like the separator is text.
+    // Text that looks like the separator is text.
     assert_eq!((documents, first, targets.len()), (2, 256, 2 + 13));
 }
 
@@ -278,7 +278,7 @@ fn sources_that_do_not_do() {
     assert_eq!(message, "data.train: 11 tokens are too few: one row of length 64 needs 65");
     let tokens = folder.write("tokens.bin", [104, 0, 105, 0]);
     let message = error(folder.prepare(&chars(text(&[&tokens]), None)));
-    assert!(message.contains("a zero byte at offset 1; files of tokens are given as `tokens: "), "{message}");
+    assert!(message.contains("a zero byte at offset 1; give files of tokens as `tokens: "), "{message}");
     let long = folder.write("long.txt", STORY.repeat(3));
     let message = error(folder.prepare(&chars(text(&[&long]), Some(Validation::Fraction(0.1)))));
     assert_eq!(
@@ -291,7 +291,7 @@ fn sources_that_do_not_do() {
             .contains("long.txt is listed more than once, so held-out text would be trained on")
     );
     let same = Validation::Source(Source::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] });
-    assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
+    assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is also in data.train"));
     let other = Validation::Source(Source::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] });
     let message = error(folder.prepare(&chars(text(&[&long]), Some(other))));
     let other = folder.0.path().canonicalize().unwrap().join("other.txt");
@@ -299,7 +299,7 @@ fn sources_that_do_not_do() {
     assert_eq!(
         message,
         format!(
-            "data.validation: 'T' (U+0054), {place}, is not among the 19 characters of the training source: take it out, or \
+            "data.validation: 'T' (U+0054), {place}, is not among the 19 characters of the training source: remove it, or \
              choose a tokenizer that knows all characters, such as bytes"
         )
     );
@@ -313,7 +313,10 @@ fn sources_that_do_not_do() {
     let shards = Source::Tokens { files: vec![folder.write("a.bin", [0, 0])] };
     assert!(error(folder.prepare(&chars(shards, None))).contains("data.tokenizer.chars"));
     let message = error(folder.prepare(&packed(bpe(200), text(&[&long]), None, 8)));
-    assert_eq!(message, "data.tokenizer.bpe.vocab_size: 200 is too small: 256 bytes and 3 special tokens make 259");
+    assert_eq!(
+        message,
+        "data.tokenizer.bpe.vocab_size: must be at least 259, for 256 bytes and 3 special tokens, got 200"
+    );
 }
 
 #[test]
@@ -427,7 +430,7 @@ fn a_template_makes_documents_of_records_in_every_format() {
 }
 
 #[test]
-fn null_columns_are_no_documents_and_no_text() {
+fn skips_null_columns() {
     let folder = Folder::new();
     let path = folder.0.path().join("a.parquet");
     parquet(

@@ -90,7 +90,7 @@ pub(super) fn read_batches(
     let (mut documents, mut offset, mut characters) = (from.first_document, 0_u64, 0_u64);
     for file in from.file..source.files.len() {
         let first_document = documents;
-        // The last part of the text so far; the next piece tells whether the document ends with it.
+        // The last part of the text so far; the next piece shows whether the document ends with it.
         let mut last: Option<TextPart> = None;
         read_file(source, file, cut, &mut |TextPiece { text, starts_document }: TextPiece| {
             if starts_document {
@@ -234,7 +234,7 @@ mod tests {
 
     /// Reading from the start of any part gives the text that followed it.
     #[test]
-    fn reading_goes_on_at_any_unit() {
+    fn reading_resumes_at_any_unit() {
         let dir = tempfile::tempdir().unwrap();
         let (jsonl, text) = (dir.path().join("a.jsonl"), dir.path().join("a.txt"));
         let long = "some words ".repeat(MAX_PART_BYTES / 4);

@@ -72,7 +72,7 @@ impl fmt::Display for HeldOut {
         match self {
             Self::FirstShard => f.write_str("the first shard"),
             Self::Fraction(fraction) => write!(f, "a fraction of {fraction}"),
-            Self::Source => f.write_str("a source of its own"),
+            Self::Source => f.write_str("a separate source"),
             Self::Nothing => f.write_str("nothing"),
         }
     }
@@ -139,9 +139,9 @@ impl Settings {
                 other.shard_tokens.map_or(String::new(), |n| format!("its shards have {n} tokens"))
             }),
             (self.held_out != other.held_out, format!("held out is {}", other.held_out)),
-            (self.source != other.source, "its source has other content".to_owned()),
-            (self.validation != other.validation, "its validation source has other content".to_owned()),
-            (self.tokenizer != other.tokenizer, "its tokenizer is another".to_owned()),
+            (self.source != other.source, "its source has different content".to_owned()),
+            (self.validation != other.validation, "its validation source has different content".to_owned()),
+            (self.tokenizer != other.tokenizer, "its tokenizer differs".to_owned()),
             (self.max_tokens != other.max_tokens, limit("max_tokens", other.max_tokens)),
             (self.max_rows != other.max_rows, limit("max_rows", other.max_rows)),
         ];

@@ -42,7 +42,7 @@ pub(super) fn read_folder(
     let refuse = |message: String| Err(DataError::file(folder, message));
     let card = Card::read(folder);
     if card.is_none() && folder.join(CARD).symlink_metadata().is_ok() {
-        return refuse(format!("holds a {CARD} of something else; move it away, or name another folder"));
+        return refuse(format!("contains a {CARD} of something else; move it away, or name a different folder"));
     }
     if request.force {
         let own = own_files(request, card.as_ref());
@@ -52,7 +52,7 @@ pub(super) fn read_folder(
     if let Some(card) = card {
         if card.settings != *settings {
             let differences = settings.differences(&card.settings);
-            return refuse(format!("holds a finished set of shards: {differences}; --force replaces it"));
+            return refuse(format!("contains a finished set of shards: {differences}; use --force to replace it"));
         }
         if let Some(damage) = find_damage(folder, request.format, &card.shards, report)? {
             return refuse(format!("{damage}; use --force to write all shards again"));
@@ -69,7 +69,7 @@ pub(super) fn read_folder(
         }
         Some(state) if !state.is_empty() => {
             let differences = settings.differences(&state.settings);
-            return refuse(format!("holds an unfinished set of shards: {differences}; --force starts over"));
+            return refuse(format!("contains an unfinished set of shards: {differences}; use --force to start over"));
         }
         Some(_) => remove_unfinished(folder, &[]),
         None => {}
@@ -83,7 +83,8 @@ pub(super) fn read_folder(
 fn refuse_foreign_files(request: &ShardRequest<'_>, own: &[String]) -> Result<()> {
     let found = files_of_set(request);
     found.iter().find(|name| !own.contains(name)).map_or(Ok(()), |name| {
-        let message = format!("holds {name}, which no {CARD} lists; move it away, or name another folder");
+        let message =
+            format!("contains {name}, which is not listed in a {CARD}; move it away, or name a different folder");
         Err(DataError::file(request.folder, message))
     })
 }
@@ -155,7 +156,7 @@ pub(super) fn remove_unfinished(folder: &Path, kept: &[OpenFile]) {
     for name in file_names(folder) {
         let target = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"));
         if target.is_some_and(|target| is_ours(target) && !kept.iter().any(|open| open.file == target)) {
-            // A file that stays takes space, and is in nobody's way.
+            // A file that stays takes space, but does no harm.
             let _ = fs::remove_file(folder.join(name));
         }
     }
@@ -193,7 +194,7 @@ pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &Text
             continue;
         }
         if !card.as_ref().is_some_and(|card| was_written_with(card, folder, name)) {
-            let message = format!("holds a different {name}; move it away, or name another folder");
+            let message = format!("contains a different {name}; move it away, or name a different folder");
             return Err(DataError::file(folder, message));
         }
         write_file(&path, &content)?;
@@ -208,7 +209,7 @@ pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &Text
 pub(super) fn verify_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<()> {
     let differs = |(name, content): &(&str, Vec<u8>)| !is_same(&request.folder.join(name), content, tokenizer);
     companion_files(request, tokenizer).iter().find(|file| differs(file)).map_or(Ok(()), |(name, _)| {
-        let message = format!("{name} is missing, or is not what was written with the shards; remove it, and use --force to write all again");
+        let message = format!("{name} is missing, or was changed after the shards were written; remove it, and use --force to write everything again");
         Err(DataError::file(request.folder, message))
     })
 }
@@ -269,7 +270,7 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + 
             io::ErrorKind::QuotaExceeded => "the disk quota is used up",
             _ => return DataError::Io { path: path.to_owned(), source },
         };
-        let text = format!("{cause}: make room, and the same command continues where it can");
+        let text = format!("{cause}; make room, and run the same command again to continue");
         DataError::Io { path: path.to_owned(), source: io::Error::other(text) }
     }
 }

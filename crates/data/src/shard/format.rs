@@ -11,7 +11,7 @@ use crate::token_stream::TokenWidth;
 pub enum ShardFormat {
     /// llm.c: a header of 256 i32, then 16-bit tokens.
     Llmc,
-    /// llm.c for large vocabularies: another magic number than `Llmc`, and 32-bit tokens.
+    /// llm.c for large vocabularies: a different magic number from `Llmc`, and 32-bit tokens.
     LlmcU32,
     /// nanoGPT: `train.bin` and `val.bin`, 16-bit tokens and nothing else.
     #[serde(rename = "nanogpt")]

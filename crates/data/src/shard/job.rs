@@ -64,7 +64,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     let validation = match (held_out, separate) {
         (HeldOut::Source, Some(source)) => Some(find(source, validation_on_hub, SplitName::Validation)?),
         (HeldOut::Source, None) => {
-            return Err(DataError::setting("data.validation", "there is no validation source to take"));
+            return Err(DataError::setting("data.validation", "there is no validation source to hold out"));
         }
         _ => None,
     };
@@ -76,7 +76,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         warnings.extend(
             describe_repeated_files(validation).map(|warning| format!("{}: {warning}", validation.split.key())),
         );
-        warnings.extend(check_disjoint(&train, validation, ", which trains: validate on other text")?);
+        warnings.extend(check_disjoint(&train, validation, ", which is trained on; validate on different text")?);
     }
     for warning in warnings {
         report(ShardEvent::Warning(warning));
@@ -97,9 +97,9 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     };
     runner_files::create_dir_all(request.folder).map_err(write_error(request.folder))?;
     let lock = File::open(request.folder).map_err(DataError::io(request.folder))?;
-    // Without locks in the file system, nothing tells of another process.
+    // Without locks in the file system, another process goes unnoticed.
     if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
-        return Err(DataError::file(request.folder, "another process prepares into this folder"));
+        return Err(DataError::file(request.folder, "another process is preparing data in this folder"));
     }
     let content = read_folder(request, &settings, report)?;
     if let FolderContent::Finished(_) = &content {
@@ -185,13 +185,13 @@ fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenize
     let (format, vocabulary) = (request.format, tokenizer.vocab_size());
     if format.width() == TokenWidth::U16 && vocabulary > 1 << 16 {
         let message = format!(
-            "the tokenizer has {vocabulary} ids, and {} holds ids below 65536; llmc-u32, llm.c's shards of 32 bits, holds them",
+            "the tokenizer has {vocabulary} ids, but {} holds only ids below 65536; use llmc-u32, llm.c's 32-bit shards",
             format.name()
         );
         return Err(DataError::setting("format", message));
     }
     if request.shard_tokens == 0 || request.shard_tokens > format.max_shard_tokens() {
-        let message = format!("a shard of {} has 1 to {} tokens", format.name(), format.max_shard_tokens());
+        let message = format!("a shard of {} must have 1 to {} tokens", format.name(), format.max_shard_tokens());
         return Err(DataError::setting("shard_tokens", message));
     }
     if let Some((key, _)) = [("max_tokens", request.max_tokens), ("max_rows", request.max_rows)]
@@ -202,11 +202,12 @@ fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenize
     }
     match held_out {
         HeldOut::FirstShard if format.one_file() => {
-            Err(DataError::setting("held_out", "nanoGPT's files are no shards; give a fraction, such as 0.1"))
+            Err(DataError::setting("held_out", "nanoGPT's format has no shards; give a fraction, such as 0.1"))
         }
-        HeldOut::Fraction(fraction) if !(fraction > 0.0 && fraction < 1.0) => {
-            Err(DataError::setting("held_out", format!("a fraction lies between 0 and 1, and this is {fraction}")))
-        }
+        HeldOut::Fraction(fraction) if !(fraction > 0.0 && fraction < 1.0) => Err(DataError::setting(
+            "held_out",
+            format!("a fraction must be greater than 0 and less than 1, got {fraction}"),
+        )),
         _ => Ok(()),
     }
 }

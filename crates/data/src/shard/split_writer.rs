@@ -80,10 +80,13 @@ impl<'a> SplitWriter<'a> {
             Ok(Some(file))
         };
         let Some(file) = open().map_err(write_error(&path))? else {
-            return Err(DataError::file(&path, "shorter than was written; --force starts over"));
+            return Err(DataError::file(&path, "shorter than was written; use --force to start over"));
         };
         if blake3.as_ref().is_some_and(|hash| hasher.finalize().to_hex().as_str() != hash) {
-            return Err(DataError::file(&path, "was damaged or changed after it was written; --force starts over"));
+            return Err(DataError::file(
+                &path,
+                "was damaged or changed after it was written; use --force to start over",
+            ));
         }
         let writer = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(OpenShard { name: name.clone(), path, writer, tokens: *tokens, hasher })

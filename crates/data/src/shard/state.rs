@@ -98,8 +98,9 @@ impl ResumeState {
         let bytes = if_present(read_regular(&path)).map_err(DataError::io(&path))?;
         let Some(bytes) = bytes else { return Ok(None) };
         let state = serde_json::from_slice::<Self>(&bytes).ok().filter(|state| state.format == 1);
-        let state = state
-            .ok_or_else(|| DataError::file(&path, "does not say how far the preparation came; --force starts over"))?;
+        let state = state.ok_or_else(|| {
+            DataError::file(&path, "does not record how far the preparation came; use --force to start over")
+        })?;
         Ok(Some(state))
     }
 

@@ -99,7 +99,7 @@ impl<'a> ShardWriter<'a> {
             let read = move || {
                 let mut take = |batch| sender.send(Ok(batch)).map_err(|_| DataError::file(Path::new(""), "stopped"));
                 if let Err(error) = read_batches(pass.source, cut, pass.assignment, from, size, &mut take) {
-                    // The receiver is gone if it stopped first, with an error of its own.
+                    // The receiver is gone if it stopped first, with a separate error.
                     let _ = sender.send(Err(error));
                 }
             };
@@ -321,14 +321,13 @@ impl<'a> ShardWriter<'a> {
                 let whole: u64 = self.state.shards.iter().map(|shard| shard.tokens).sum();
                 let tokens = whole + self.validation.open_tokens();
                 let message = format!(
-                    "the first shard is validation, and all {tokens} tokens are in it: give fewer, such as {}, or hold nothing out",
+                    "the first shard is for validation, and it has room for all {tokens} tokens; use fewer per shard, such as {}, or hold nothing out",
                     (tokens / 10).max(1)
                 );
                 DataError::setting("shard_tokens", message)
             }
             HeldOut::Fraction(_) if self.is_at_limit && is_empty(SplitName::Validation, &self.validation) => {
-                let message =
-                    "the limit comes before any text that is held out: give a larger one, or hold nothing out";
+                let message = "the limit is reached before any text that is held out; raise it, or hold nothing out";
                 DataError::setting("held_out", message)
             }
             HeldOut::Fraction(fraction) if is_empty(SplitName::Validation, &self.validation) => {

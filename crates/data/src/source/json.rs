@@ -13,7 +13,7 @@ use runner_files::{open_regular, strict_json, without_byte_order_mark};
 
 const BLOCK_BYTES: usize = 256 << 10;
 /// The mistake of a file that is not JSON Lines, but an array.
-const ONE_ARRAY: &str = "the file is one JSON array (`json`); JSON lines have one object a line";
+const ONE_ARRAY: &str = "the file is one JSON array, so use `json`; JSON Lines have one object per line";
 
 /// The arrangement of objects in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) enum JsonFormat {
 pub(crate) struct RecordPosition {
     /// From 1.
     pub(crate) line: u64,
-    /// The index in the array, from 0, and the offset in bytes; `None` for an object on a line of its own.
+    /// The index in the array, from 0, and the offset in bytes; `None` for an object on a separate line.
     item: Option<(u64, u64)>,
 }
 
@@ -108,7 +108,8 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
     match array.peek()? {
         Some(b'[') => array.skip(1),
         Some(b'{') => {
-            let message = "an object, not an array of objects; if it has one object a line, it is JSON lines (`jsonl`)";
+            let message =
+                "expected an array of objects, found an object; if the file has one object per line, use `jsonl`";
             return Err(array.error(message));
         }
         Some(_) => return Err(array.error("expected a JSON array of objects")),
@@ -298,7 +299,7 @@ mod tests {
         assert!(
             error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object")
         );
-        assert!(error("{\"text\": \"a\"}\n{}").contains("it is JSON lines (`jsonl`)"));
+        assert!(error("{\"text\": \"a\"}\n{}").contains("use `jsonl`"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: expected `,` or `]` at column 1");
         assert!(error("[{\"text\": \"a\"},]").contains("trailing comma"));
         assert!(error("[{\"text\": \"a\"}] x").contains("trailing characters at column 17"));

@@ -197,7 +197,7 @@ fn expand_patterns(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBu
             && let Some(kind) = special_file_kind(pattern)
         {
             let example = pattern.is_dir().then(|| format!(", such as {}", pattern.join("*").display()));
-            return Err(DataError::file(pattern, format!("{kind}; {key} wants files{}", example.unwrap_or_default())));
+            return Err(DataError::file(pattern, format!("{kind}; {key} needs files{}", example.unwrap_or_default())));
         }
         if found.is_empty() {
             return Err(DataError::setting(key, format!("no file matches {}", pattern.display())));
@@ -217,7 +217,7 @@ pub(crate) fn count_files(patterns: &[PathBuf]) -> usize {
 
 fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     let illegal = |message: &dyn std::fmt::Display| {
-        DataError::setting(key, format!("{} is not a legal file pattern: {message}", pattern.display()))
+        DataError::setting(key, format!("invalid file pattern {}: {message}", pattern.display()))
     };
     let text = pattern.to_str().ok_or_else(|| illegal(&"not UTF-8"))?;
     let mut files = Vec::new();
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_expand_in_order_and_say_what_is_missing() {
+    fn patterns_expand_in_order_and_report_missing_files() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["b.txt", "a.txt", "c[1].txt"] {
             fs::write(dir.path().join(name), name).unwrap();
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(names(&["c[1].txt", "a*"]).unwrap(), ["c[1].txt", "a.txt"]);
         let message = |patterns: &[&str]| names(patterns).unwrap_err().to_string();
         assert!(message(&["*.md"]).starts_with("data.train: no file matches "), "{}", message(&["*.md"]));
-        assert!(message(&["***"]).contains("not a legal file pattern"), "{}", message(&["***"]));
+        assert!(message(&["***"]).contains("invalid file pattern"), "{}", message(&["***"]));
         assert!(message(&["."]).contains("a folder"), "{}", message(&["."]));
         assert!(message(&[]).contains("names no file"));
     }

@@ -46,7 +46,7 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
             let values = values.collect::<Result<Vec<_>, _>>()?;
             let records = values.first().map_or(0, Vec::len);
             if values.iter().any(|values| values.len() != records) {
-                return Err(corrupt(path, "its columns are not equally long"));
+                return Err(corrupt(path, "its columns differ in length"));
             }
             if records == 0 {
                 break;
@@ -58,7 +58,7 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
                     record.insert(column.name.to_owned(), value.map_or(Value::Null, Value::String));
                 }
                 let document = match text {
-                    // A null is no document.
+                    // A null is not a document.
                     TextSelector::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
                     _ => text
                         .extract(record)
@@ -81,7 +81,7 @@ pub(crate) type RowSink<'a> = dyn FnMut(u64, Map<String, Value>) -> Result<bool>
 /// lists of texts.
 ///
 /// # Errors
-/// If it is not a parquet file, lacks a column, has a value of another type, or `sink` fails.
+/// If it is not a parquet file, lacks a column, has a value of a different type, or `sink` fails.
 pub(crate) fn for_each_row(path: &Path, names: &[&str], sink: &mut RowSink<'_>) -> Result<()> {
     let reader = open(path)?;
     let root = reader.metadata().file_metadata().schema_descr().root_schema_ptr();
@@ -155,7 +155,7 @@ impl StringColumn<'_> {
         }
         match guarded(self.path, || group.get_column_reader(self.index))? {
             ColumnReader::ByteArrayColumnReader(reader) => Ok(reader),
-            _ => Err(corrupt(self.path, "a row group has another type for the column than the file")),
+            _ => Err(corrupt(self.path, "a row group gives the column a different type from the file's")),
         }
     }
 
@@ -195,7 +195,7 @@ impl StringColumn<'_> {
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
     match catch_panic(read) {
         Ok(result) => result.map_err(|error| corrupt(path, &error.to_string())),
-        Err(_) => Err(corrupt(path, "its pages make no sense")),
+        Err(_) => Err(corrupt(path, "its pages are invalid")),
     }
 }
 
@@ -218,7 +218,7 @@ fn find_string_column(schema: &SchemaDescriptor, column: &str) -> Result<usize, 
     };
     let found = &columns[index];
     if found.max_rep_level() > 0 {
-        return Err(format!("column `{column}` is a list; a document is one string a row"));
+        return Err(format!("column `{column}` is a list; a document must be one string per row"));
     }
     if found.physical_type() != Type::BYTE_ARRAY {
         let strings: Vec<_> =

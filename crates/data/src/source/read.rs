@@ -16,7 +16,7 @@ pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<
     (0..source.files.len()).try_for_each(|file| read_file(source, file, cut, sink))
 }
 
-/// Hands the documents of the file `index` of `source` to `sink`, as [`read`] does. No document goes on in another file.
+/// Hands the documents of the file `index` of `source` to `sink`, as [`read`] does. No document continues in the next file.
 ///
 /// # Errors
 /// If the file cannot be downloaded, does not have the format that the source says, or `sink` fails.

@@ -1,5 +1,5 @@
 //! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer. A byte order
-//! mark at the start of a file is no text.
+//! mark at the start of a file is not text.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
         if pending.len() > MAX_DOCUMENT_BYTES {
             let message = match cut {
                 CutPoints::Never => {
-                    "this tokenizer takes documents whole: give each a line of its own (`jsonl`), or a row (`parquet`)"
+                    "this tokenizer reads whole documents, so put each on one line (`jsonl`) or in one row (`parquet`)"
                 }
                 _ => "is this text?",
             };
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_is_no_text() {
+    fn skips_a_byte_order_mark() {
         let texts = |text: &str| -> Vec<String> {
             pieces(text.as_bytes(), CutPoints::Never).unwrap().into_iter().map(|piece| piece.text).collect()
         };

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn empty_texts_and_nulls_are_no_documents() {
+    fn skips_empty_texts_and_nulls() {
         let text = |record: Value| {
             let Value::Object(record) = record else { panic!() };
             TextSelector::new(None, None).unwrap().extract(record)

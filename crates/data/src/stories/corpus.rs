@@ -13,7 +13,7 @@ const TRAIN_BYTES: usize = 5_000_000;
 const VALIDATION_BYTES: usize = 250_000;
 const ITEMS: usize = 520;
 
-/// A multiple-choice item: a story and its endings in another order.
+/// A multiple-choice item: a story and its endings in a different order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) story: Story,
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_told_twice() {
+    fn no_story_occurs_twice() {
         let stories = generate_stories();
         let train: HashSet<_> = stories.train.iter().map(String::as_str).collect();
         assert_eq!(train.len(), stories.train.len());

@@ -88,7 +88,7 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
             write_column::<ByteArrayType>(&mut row_group, &values.collect::<Vec<_>>())?;
         }
         write_column::<DoubleType>(&mut row_group, &vec![1.0; texts.len()])?;
-        // The count of words: the stories have no tokenizer of their own.
+        // The count of words: the stories do not have a tokenizer.
         let counts = texts.iter().map(|text| text.split_whitespace().count() as i64).collect::<Vec<_>>();
         write_column::<Int64Type>(&mut row_group, &counts)?;
         row_group.close()?;

@@ -16,7 +16,7 @@ enum CharacterClass {
 }
 
 /// The class of each code point, in the Unicode version that the `tokenizers` crate has: the standard library's tables grow with
-/// the compiler, and its `char::is_alphabetic` includes marks that are no letters.
+/// the compiler, and its `char::is_alphabetic` includes marks that are not letters.
 static CLASSES: LazyLock<Vec<CharacterClass>> = LazyLock::new(|| {
     let mut classes = vec![CharacterClass::Other; char::MAX as usize + 1];
     for (expression, class) in
@@ -149,7 +149,7 @@ mod tests {
         splits.into_iter().map(|(_, offsets, _)| offsets).collect()
     }
 
-    /// Another hash means another Unicode version, with which the tokens of rare characters change.
+    /// A different hash means a different Unicode version, in which the tokens of rare characters change.
     #[test]
     fn the_classes_are_those_of_unicode_16() {
         let classes: Vec<u8> = CLASSES.iter().map(|&class| class as u8).collect();

@@ -63,7 +63,7 @@ impl LibraryTokenizer {
             }
             let wrong = |message: String| DataError::Line { path: merges.to_owned(), line: number, message };
             let (left, right) =
-                line.split_once(' ').ok_or_else(|| wrong("not two tokens with a blank between".into()))?;
+                line.split_once(' ').ok_or_else(|| wrong("expected two tokens with a blank between them".into()))?;
             for token in [left, right, &format!("{left}{right}")] {
                 if !tokens.contains_key(token) {
                     return Err(wrong(format!("{token:?} is not in {}", vocab.display())));
@@ -102,7 +102,7 @@ impl LibraryTokenizer {
         // The crate trusts these files in places, and may panic on a wrong one. Its `from_bytes` would compile the whole reader once more.
         let loaded = catch_panic(|| text.parse::<Tokenizer>());
         let tokenizer = loaded
-            .map_err(|_| wrong("its parts do not fit each other".into()))?
+            .map_err(|_| wrong("its parts do not fit together".into()))?
             .map_err(|error| wrong(error.to_string()))?;
         let model = &json["model"];
         let named = model["unk_token"].as_str().and_then(|name| tokenizer.token_to_id(name));
@@ -206,7 +206,7 @@ impl LibraryTokenizer {
         Ok(())
     }
 
-    /// The bytes of text that each id stands for; `None` if ids do not tell.
+    /// The bytes of text that each id stands for; `None` if ids do not show them.
     pub(super) fn token_bytes(&self, vocab_size: usize) -> Option<Arc<[u32]>> {
         library_token_bytes(&self.tokenizer, vocab_size)
     }
@@ -385,7 +385,7 @@ mod tests {
             std::fs::write(&merges, text).unwrap();
             LibraryTokenizer::gpt2(&vocab, &merges).map(|_| ()).unwrap_err().to_string()
         };
-        assert!(error("h e\nx").contains("line 2: not two tokens"));
+        assert!(error("h e\nx").contains("line 2: expected two tokens"));
         assert!(error("h x\n").contains("line 1: \"hx\" is not in"));
         std::fs::write(&vocab, "{\"a\": 0}").unwrap();
         assert!(error("").contains("byte token"));

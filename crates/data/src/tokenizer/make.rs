@@ -23,7 +23,7 @@ use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenize
 /// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
 ///
 /// # Errors
-/// If a file is no tokenizer, or the training source cannot be read for a vocabulary.
+/// If a file is not a tokenizer, or the training source cannot be read for a vocabulary.
 pub(crate) fn make_tokenizer(
     data: &Data,
     train: &LocatedSource,
@@ -70,7 +70,7 @@ pub(crate) fn make_tokenizer(
             vocabulary.open_or_make("words 1", &settings, special_tokens, "words.json", &parse, &make)
         }
         Tokenizer::Ids {} => vocab_size.map(TextTokenizer::ids).ok_or_else(|| {
-            let message = "token ids alone do not tell the vocabulary: give model.vocab_size, or name the tokenizer";
+            let message = "the size of the vocabulary is unknown; set model.vocab_size, or name the tokenizer that made the token shards";
             DataError::setting("data.tokenizer.ids", message)
         }),
         other => read_tokenizer(other, "data.tokenizer"),
@@ -80,7 +80,7 @@ pub(crate) fn make_tokenizer(
 /// Loads a tokenizer that is made without text.
 ///
 /// # Errors
-/// If its files are no tokenizer, or it is trained on text or on the hub.
+/// If its files are not a tokenizer, or it is trained on text or on the hub.
 pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer> {
     read_tokenizer(tokenizer, "tokenizer")
 }
@@ -111,9 +111,9 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
         }
         Tokenizer::Bytes {} => return Ok(TextTokenizer::bytes()),
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
-            "made from text, of which there is none here"
+            "made from text, and there is no text here"
         }
-        Tokenizer::Ids {} => "none: it knows ids and no text",
+        Tokenizer::Ids {} => "none: only ids are known, not their text",
         Tokenizer::Hub(_) => "on the hub, and its files are not here yet",
     };
     let message = format!("{problem}; give GPT-2's vocab.json and merges.txt, a tokenizer.json or bytes");
@@ -167,7 +167,7 @@ pub fn train_tokenizer(
 
 impl TextTokenizer {
     /// Reads the tokenizer with the content hash `hash` that a run keeps in the file at `path`. `None` if there is no file, as in a run of an
-    /// earlier version, or if it holds another tokenizer.
+    /// earlier version, or if it holds a different tokenizer.
     ///
     /// # Errors
     /// If the file is damaged or cannot be read.
@@ -193,7 +193,7 @@ impl TextTokenizer {
         };
         let (reason, advice) = match named {
             _ if is_gone => ("the tokenizer's files are gone, and ", "restore the tokenizer's files or this copy"),
-            Tokenizer::Hub(_) => ("", "remove this copy, and the tokenizer is read from the hub"),
+            Tokenizer::Hub(_) => ("", "remove this copy to read the tokenizer from the hub"),
             Tokenizer::File(file) if is_file_alone(file, hash) => {
                 if load_tokenizer(named).is_ok_and(|read| read.hash() == hash) {
                     return Ok(None);
@@ -278,10 +278,10 @@ fn training_part(data: &Data) -> TrainingPart {
 fn check_special_tokens(special: &[String], key: &'static str) -> Result<()> {
     let distinct: BTreeSet<_> = special.iter().collect();
     if distinct.len() < special.len() {
-        return Err(DataError::setting(key, "a token is named twice"));
+        return Err(DataError::setting(key, "a token is listed twice"));
     }
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
-        return Err(DataError::setting(key, format!("{short:?} is too short to tell from text")));
+        return Err(DataError::setting(key, format!("{short:?} is too short to be distinguished from text")));
     }
     Ok(())
 }
@@ -290,11 +290,12 @@ fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
     check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
     let least = 256 + special.len();
     if vocab_size < least {
-        let message = format!("{vocab_size} is too small: 256 bytes and {} special tokens make {least}", special.len());
+        let message =
+            format!("must be at least {least}, for 256 bytes and {} special tokens, got {vocab_size}", special.len());
         return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }
     if vocab_size > MAX_BPE_VOCABULARY as usize {
-        let message = format!("{vocab_size} is too large: at most {MAX_BPE_VOCABULARY} tokens are trained");
+        let message = format!("must be at most {MAX_BPE_VOCABULARY}, got {vocab_size}");
         return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }
     Ok(())

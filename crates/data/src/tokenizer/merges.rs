@@ -106,7 +106,7 @@ fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// A hasher of pairs. Pairs come from a vocabulary, so that deliberate collisions are no concern.
+/// A hasher of pairs. Pairs come from a vocabulary, so deliberate collisions cannot occur.
 #[derive(Default)]
 pub(super) struct PairHasher(u64);
 

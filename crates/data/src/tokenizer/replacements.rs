@@ -33,7 +33,7 @@ pub(super) fn check_replacements(tokenizer: &Value) -> Result<f64, PlainError> {
         }
         let most = count(growth.min(1e18) as u64);
         Err(PlainError::request(format!(
-            "its {part} can make {most} characters of one, at most {MAX_GROWTH} are allowed: remove `Replace` or `Prepend` steps"
+            "its {part} can turn one character into {most}, and at most {MAX_GROWTH} are allowed; remove `Replace` or `Prepend` steps"
         )))
     };
     growth("decoder")?;
@@ -49,7 +49,7 @@ pub(super) fn check_normalized_length(length: usize, growth: f64) -> Result<(), 
     }
     let (length, longest, limit) = (length as f64 / 1e6, longest / 1e6, describe_document_limit());
     Err(PlainError::request(format!(
-        "its normalizers can make {longest:.1} MB of this text of {length:.1} MB, and a document may have {limit}: split it into shorter ones"
+        "its normalizers can turn this text of {length:.1} MB into {longest:.1} MB, and a document may have {limit}; split it into shorter ones"
     )))
 }
 
@@ -123,13 +123,13 @@ fn check_pattern(pattern: &str) -> Result<(), PlainError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         let length = bytes(pattern.len() as u64);
         return Err(PlainError::request(format!(
-            "its pattern {start:?} … has {length}, at most {} are allowed",
+            "its pattern {start:?} … has {length}; at most {} are allowed",
             bytes(MAX_PATTERN_BYTES as u64)
         )));
     }
     if deepest > MAX_PATTERN_DEPTH {
         return Err(PlainError::request(format!(
-            "its pattern {start:?} … is nested {deepest} levels deep, at most {MAX_PATTERN_DEPTH} are allowed"
+            "its pattern {start:?} … is nested {deepest} levels deep; at most {MAX_PATTERN_DEPTH} are allowed"
         )));
     }
     Ok(())
@@ -172,13 +172,13 @@ mod tests {
         let steps: Vec<Value> = (0..4).map(|_| replace(&json!({"String": "a"}), &"a".repeat(1000))).collect();
         let error = growth_of(&steps).unwrap_err();
         assert!(
-            error.text.starts_with("its normalizer can make 1,000,000,000,000 characters of one, at most 100"),
+            error.text.starts_with("its normalizer can turn one character into 1,000,000,000,000, and at most 100"),
             "{error}"
         );
         let prepended = json!({"type": "Prepend", "prepend": "a".repeat(101)});
-        assert!(growth_of(&[prepended]).unwrap_err().text.contains("101 characters of one"));
+        assert!(growth_of(&[prepended]).unwrap_err().text.contains("one character into 101,"));
         let decoder = json!({"decoder": {"type": "Sequence", "decoders": steps}});
-        assert!(check_replacements(&decoder).unwrap_err().text.starts_with("its decoder can make"));
+        assert!(check_replacements(&decoder).unwrap_err().text.starts_with("its decoder can turn"));
         assert_eq!(check_normalized_length(MAX_DOCUMENT_BYTES, 1.0), Ok(()));
         assert_eq!(check_normalized_length(MAX_DOCUMENT_BYTES / 3, 3.0), Ok(()));
         let error = check_normalized_length(MAX_DOCUMENT_BYTES, 3.0).unwrap_err();
@@ -194,7 +194,7 @@ mod tests {
         };
         assert!(split(&format!("{}x{}", "(".repeat(100), ")".repeat(100))).is_ok());
         assert!(split(r"\(\(\[".repeat(500).as_str()).is_ok());
-        assert!(split(&"(".repeat(101)).unwrap_err().text.contains("is nested 101 levels deep, at most 100"));
+        assert!(split(&"(".repeat(101)).unwrap_err().text.contains("is nested 101 levels deep; at most 100"));
         assert!(
             split(&"x".repeat(20_000)).unwrap_err().text.contains("at most 16"),
             "{:?}",

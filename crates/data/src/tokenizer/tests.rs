@@ -183,7 +183,7 @@ fn text_that_normalizers_make_too_long_is_an_error() {
     assert!(tokenizer.encode_document("banana").is_ok());
     let error = tokenizer.encode_document(&"b".repeat(3 << 20)).unwrap_err().to_string();
     assert!(
-        error.contains("its normalizers can make 283.1 MB of this text of 3.1 MB, and a document may have 268.4 MB"),
+        error.contains("its normalizers can turn this text of 3.1 MB into 283.1 MB, and a document may have 268.4 MB"),
         "{error}"
     );
 }

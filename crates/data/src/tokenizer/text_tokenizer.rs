@@ -20,7 +20,7 @@ const END_NAMES: [&str; 8] = [END_OF_TEXT, "<|end_of_text|>", "[EOT]", "<eot>", 
 /// The id of a character that is not in the vocabulary.
 const UNKNOWN_CHARACTER: u32 = u32::MAX;
 /// The advice for a text with a character that the tokenizer does not know.
-const UNKNOWN_CHARACTER_ADVICE: &str = "take it out, or choose a tokenizer that knows all characters, such as bytes";
+const UNKNOWN_CHARACTER_ADVICE: &str = "remove it, or choose a tokenizer that knows all characters, such as bytes";
 
 /// Turns text into token ids and back. Cheap to clone.
 #[derive(Clone)]
@@ -132,7 +132,7 @@ impl TextTokenizer {
         Self::new(Encoder::Words(Box::new(words)), FolderTokens::default(), hash)
     }
 
-    /// The tokens of a vocabulary of `size` ids, whose text is not known. Their hash does not depend on the size: ids are ids.
+    /// The tokens of a vocabulary of `size` ids, whose text is unknown. Their hash does not depend on the size: ids are ids.
     pub fn ids(size: usize) -> Self {
         Self::new(Encoder::Ids(size), FolderTokens::default(), blake3::hash(b"ids").to_hex().to_string())
     }

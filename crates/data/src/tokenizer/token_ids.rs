@@ -1,10 +1,10 @@
-//! Token ids as text, for tokens whose tokenizer is not known.
+//! Token ids as text, for tokens whose tokenizer is unknown.
 
 use runner_spec::error::PlainError;
 
 /// The message about text that a model without a tokenizer should read.
 pub(super) const NO_TOKENIZER: &str =
-    "there is no tokenizer, so text has no tokens: name the one that the token shards were made with";
+    "there is no tokenizer to turn text into tokens; name the one that made the token shards";
 
 /// The ids in `text`, which blanks or commas separate, as in `464 3290`. A vocabulary has `size` ids.
 ///
@@ -18,8 +18,8 @@ pub(super) fn parse(text: &str, size: usize) -> Result<Vec<u32>, PlainError> {
         Err(_) => {
             let part: String = part.chars().take(20).collect();
             Err(PlainError::request(format!(
-                "{part:?} is not an id. There is no tokenizer, so a prompt is ids, as in `1 2 3`; for text, name the tokenizer that the \
-                 token shards were made with"
+                "{part:?} is not an id: there is no tokenizer, so a prompt must be ids, such as `1 2 3`; for text, name the tokenizer that made \
+                 the token shards"
             )))
         }
     };

@@ -68,13 +68,13 @@ impl TextTokenizer {
     /// Reads the tokenizer in the file `path`.
     ///
     /// # Errors
-    /// If the file is missing, changed or of another version.
+    /// If the file is missing, changed or of a different version.
     pub fn read(path: &Path) -> Result<Self> {
         let damaged = |message: String| DataError::file(path, format!("this tokenizer of a run is damaged: {message}"));
         let bytes = read_regular(path).map_err(DataError::io(path))?;
         let file: TokenizerFile = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if file.format != FORMAT {
-            let message = format!("format {}, this version reads format {FORMAT}", file.format);
+            let message = format!("it has format {}, but this version of runner reads format {FORMAT}", file.format);
             return Err(damaged(message));
         }
         if content_hash(&file.tokenizer, &file.folder) != file.blake3 {
@@ -85,7 +85,7 @@ impl TextTokenizer {
             TokenizerKind::Bytes => Self::bytes(),
             TokenizerKind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
             TokenizerKind::Ids => {
-                Self::ids(file.tokenizer.parse().map_err(|_| damaged("its content is no number".to_owned()))?)
+                Self::ids(file.tokenizer.parse().map_err(|_| damaged("its content is not a number".to_owned()))?)
             }
             TokenizerKind::Words => {
                 let words = WordVocabulary::from_json(&file.tokenizer);
@@ -95,7 +95,11 @@ impl TextTokenizer {
                 Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, file.folder, hash)
             }
         };
-        if tokenizer.hash() == file.hash { Ok(tokenizer) } else { Err(damaged("it is another tokenizer's".to_owned())) }
+        if tokenizer.hash() == file.hash {
+            Ok(tokenizer)
+        } else {
+            Err(damaged("it belongs to a different tokenizer".to_owned()))
+        }
     }
 }
 
@@ -153,10 +157,10 @@ mod tests {
         let damaged = format!("{}: this tokenizer of a run is damaged", path.display());
         let error = recorded(&path, "g").err().unwrap().to_string();
         assert!(error.starts_with(&damaged), "{error}");
-        // Only what is needed is read.
+        // Only the needed part is read.
         let hub = Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: "main".to_owned() });
         for (named, words) in
-            [(Tokenizer::File(absent), "the tokenizer's files are gone"), (hub, "is read from the hub")]
+            [(Tokenizer::File(absent), "the tokenizer's files are gone"), (hub, "to read the tokenizer from the hub")]
         {
             let error = TextTokenizer::read_recorded_for(&named, &path, "g").err().unwrap().to_string();
             assert!(error.contains(&damaged) && error.contains(words), "{error}");

@@ -38,7 +38,12 @@ impl TextTokenizer {
             Encoder::Chars { characters, .. } => characters_json(characters),
             Encoder::Bytes => bytes_json(),
             Encoder::Words(words) => words_json(words),
-            Encoder::Ids(_) => return Err(DataError::setting("data.tokenizer.ids", "the model knows ids and no text")),
+            Encoder::Ids(_) => {
+                return Err(DataError::setting(
+                    "data.tokenizer.ids",
+                    "the model has only token ids, and their text is unknown",
+                ));
+            }
         };
         json["post_processor"] = post_processor(&Value::Null, first);
         serde_json::to_string(&json).map_err(wrong)
@@ -167,7 +172,7 @@ mod tests {
 
     /// The differences that the documentation of `to_tokenizer_json` states for words.
     #[test]
-    fn ids_of_words_differ_where_it_says_so() {
+    fn ids_of_words_differ_where_reported() {
         let counts = ["ας", "ασ"].map(|word| (word.to_owned(), 1)).into();
         let tokenizer = TextTokenizer::words(WordVocabulary::new(counts, true, 1, &["<eos>".to_owned()]).unwrap());
         let json = tokenizer.to_tokenizer_json().unwrap();

@@ -1,6 +1,6 @@
 //! Words as torchtext's `basic_english` tokenizer splits them, numbered by their frequency in the training source.
 //!
-//! Text is lowercased; `"` is removed; `'`, `.`, `,`, `(`, `)`, `!` and `?` are words of their own; `;`, `:` and `<br />` separate
+//! Text is lowercased; `"` is removed; `'`, `.`, `,`, `(`, `)`, `!` and `?` are separate words; `;`, `:` and `<br />` separate
 //! words as white space does. Line ends are white space: the words of all lines follow one another.
 
 use std::borrow::Cow;
@@ -31,7 +31,7 @@ impl WordVocabulary {
     /// their characters.
     ///
     /// # Errors
-    /// If a special token is named twice.
+    /// If a special token is listed twice.
     pub(super) fn new(
         counts: HashMap<String, u64>,
         lowercase: bool,
@@ -63,12 +63,12 @@ impl WordVocabulary {
     fn with_ids(mut self) -> Result<Self, PlainError> {
         let special: HashSet<&str> = self.special_names().collect();
         if special.len() < 1 + self.special_tokens.len() {
-            return Err(PlainError::request("a special token is named twice"));
+            return Err(PlainError::request("a special token is listed twice"));
         }
         let first = special.len() as u32;
         self.ids = self.words.iter().cloned().zip(first..).collect();
         if self.ids.len() < self.words.len() {
-            return Err(PlainError::request("a word is named twice"));
+            return Err(PlainError::request("a word is listed twice"));
         }
         Ok(self)
     }
@@ -141,12 +141,12 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     }
 }
 
-/// True if `c` is a word of its own.
+/// True if `c` is a separate word.
 fn is_mark(c: char) -> bool {
     matches!(c, '\'' | '.' | ',' | '(' | ')' | '!' | '?')
 }
 
-/// True if `c` is a word of its own, separates words, or may begin a `<br />`, or if it is left out.
+/// True if `c` is a separate word, separates words, or may begin a `<br />`, or if it is left out.
 fn may_end_word(c: char) -> bool {
     // The four separators of ASCII are white space in Python.
     is_mark(c)

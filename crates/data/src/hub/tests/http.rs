@@ -20,7 +20,7 @@ pub(super) struct Reply {
     pub(super) body: Vec<u8>,
     /// The connection ends after so many bytes of the body.
     pub(super) cut: Option<usize>,
-    /// In chunks, so that nothing tells its length.
+    /// In chunks, without a length.
     pub(super) chunked: bool,
     /// Until the connection ends.
     pub(super) endless: bool,

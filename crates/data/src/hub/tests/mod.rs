@@ -64,7 +64,7 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
 }
 
 #[test]
-fn a_broken_download_goes_on_where_it_broke() {
+fn resumes_a_broken_download() {
     let large = fine()[0].2[1].1.clone();
     let content = large.clone();
     // Every answer breaks off after 250,000 bytes.
@@ -81,7 +81,7 @@ fn a_broken_download_goes_on_where_it_broke() {
     assert_eq!(ranges.len(), 3);
     assert_eq!((ranges[0].clone(), ranges[2].as_deref()), (None, Some("bytes=500000-")));
 
-    // One that was begun by huggingface_hub goes on, too; what is longer than the file is none of it.
+    // A download that huggingface_hub started is resumed, too; one that is longer than the file is discarded.
     for begun in [&large[..400_000], &vec![0; 700_000][..]] {
         let here = Here::new(&hub.address);
         let blobs = here.repo("datasets--own--fine").join("blobs");
@@ -98,7 +98,7 @@ fn a_server_that_never_sends_all_is_given_up() {
         // Always from the beginning, always cut.
         (|_, all| Reply { cut: Some(1000), ..Reply::new(200, all) }, "after 1000 of 600000 bytes"),
         (|_, all| Reply::new(200, &all[..5]), "after 5 of 600000 bytes"),
-        (|_, all| Reply::new(200, [all, all].concat()), "it goes on after "),
+        (|_, all| Reply::new(200, [all, all].concat()), "it did not end after "),
         (|_, _| Reply::new(503, "busy"), "status 503"),
     ];
     for (answer, expected) in cases {
@@ -129,9 +129,9 @@ fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
         ("abc", true, vec![cut, whole], Ok(2)),
         ("abc", true, vec![cut], Err("after 5000 bytes")),
         (&sha256, true, vec![cut, whole], Ok(2)),
-        ("abc", false, vec![whole], Err("nothing tells where it ends")),
+        ("abc", false, vec![whole], Err("its length is unknown")),
         (&sha256, false, vec![cut, whole], Ok(2)),
-        (&sha256, false, vec![cut], Err("its content is not what its SHA-256 says")),
+        (&sha256, false, vec![cut], Err("its content does not match its SHA-256")),
     ];
     for (name, chunked, cuts, expected) in cases {
         let inner = hub(fine(), None);
@@ -169,7 +169,7 @@ fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
 
 #[test]
 fn a_reply_without_length_ends_at_the_size_that_the_repository_lists() {
-    for (surplus, expected) in [(0, None), (1, Some("it goes on after 600001 of 600000 bytes"))] {
+    for (surplus, expected) in [(0, None), (1, Some("it did not end after 600001 of 600000 bytes"))] {
         let inner = hub(fine(), None);
         let server = Server::start(Arc::new(move |asked: &Asked, before| {
             if asked.path.ends_with("?blobs=true") {
@@ -195,7 +195,7 @@ fn a_reply_without_length_ends_at_the_size_that_the_repository_lists() {
 }
 
 #[test]
-fn what_others_left_is_not_taken_for_the_file() {
+fn leftovers_of_others_are_not_taken_for_the_file() {
     let content = fine()[0].2[1].1.clone();
     let sha256 = etag(&content);
     for (name, begun) in [
@@ -251,12 +251,12 @@ fn a_part_of_a_split_is_not_the_split() {
     fs::remove_file(&second).unwrap();
     let message = here.lower(&wanted).unwrap_err();
     assert!(message.contains("`sample/001.parquet` of dataset own/fine (main) is not in the cache"), "{message}");
-    // It is not known, and the card has a pattern: neither one nor two may be all.
+    // It is unknown, and the card has a pattern: there may be more than one or two.
     fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
     for files in ["1 in all", "2 in all"] {
         let message = here.lower(&wanted).unwrap_err();
-        let told = ["`sample/000.parquet`", files, "whether there are more", "HF_HUB_OFFLINE is set"];
-        assert!(told.iter().all(|part| message.contains(part)), "{message}");
+        let parts = ["`sample/000.parquet`", files, "there may be more", "HF_HUB_OFFLINE is set"];
+        assert!(parts.iter().all(|part| message.contains(part)), "{message}");
         let _ = std::os::unix::fs::symlink(&link, &second);
     }
     // One that the card names is.
@@ -265,10 +265,10 @@ fn a_part_of_a_split_is_not_the_split() {
     assert!(message.contains("has no parquet, JSON or text files") && message.contains("HF_HUB_OFFLINE"), "{message}");
     fs::write(second.parent().unwrap().parent().unwrap().join("test.jsonl"), "{}").unwrap();
     assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
-    // A server that cannot be reached is as good as none; one that refuses is heard.
+    // The cache replaces a server that cannot be reached, but not one that refuses.
     here.settings.offline = false;
     here.settings.endpoint = "http://127.0.0.1:1".to_owned();
-    assert!(here.lower(&wanted).unwrap_err().contains("127.0.0.1:1 cannot be read"));
+    assert!(here.lower(&wanted).unwrap_err().contains("cannot read from the hub at http://127.0.0.1:1"));
     assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
     let refusing = Server::start(Arc::new(|_: &Asked, _| Reply::new(403, "{}")));
     here.settings.endpoint.clone_from(&refusing.address);
@@ -298,7 +298,7 @@ fn refusals_say_what_to_do() {
     };
     assert_eq!(
         refused(401, "RepoNotFound", &[]).0,
-        "data.train.hub: dataset own/fine is not there, or not for everybody: the token has no right to it (the hub says: said so)"
+        "data.train.hub: dataset own/fine does not exist, or is private: the token does not give access to it (the hub says: said so)"
     );
     let gated = refused(403, "GatedRepo", &[]).0;
     assert!(gated.contains("is gated: accept its terms at HUB/datasets/own/fine, and set HF_TOKEN"), "{gated}");
@@ -313,7 +313,10 @@ fn refusals_say_what_to_do() {
     }
     // Nobody there.
     let message = Here::new("http://127.0.0.1:1").lower(&data(source("own/fine", None, "train"))).unwrap_err();
-    assert!(message.contains("is not in the cache") && message.contains("127.0.0.1:1 cannot be read"), "{message}");
+    assert!(
+        message.contains("is not in the cache") && message.contains("cannot read from the hub at http://127.0.0.1:1"),
+        "{message}"
+    );
     let mut nobody = Here::new("http://127.0.0.1:1");
     nobody.settings.token = None;
     assert!(nobody.lower(&data(source("own/fine", None, "train"))).is_err());
@@ -363,11 +366,16 @@ fn answers_that_mean_harm_are_refused() {
     }
     // Redirects in a circle.
     let server = Server::start(Arc::new(|asked: &Asked, _| Reply::new(307, "").with("location", asked.path.clone())));
-    assert!(Here::new(&server.address).lower(&data(source("a/b", None, "train"))).unwrap_err().contains("without end"));
+    assert!(
+        Here::new(&server.address)
+            .lower(&data(source("a/b", None, "train")))
+            .unwrap_err()
+            .contains("too many redirects")
+    );
 }
 
 #[test]
-fn what_huggingface_hub_cached_is_used() {
+fn uses_the_cache_of_huggingface_hub() {
     let mut here = Here::new("http://127.0.0.1:1");
     here.settings.offline = true;
     let repo = here.repo("datasets--tatsu-lab--alpaca");
@@ -387,13 +395,13 @@ fn what_huggingface_hub_cached_is_used() {
     fs::rename(data_folder.join(name), data_folder.join("train-00000-of-00002.parquet")).unwrap();
     let message = here.lower(&wanted).unwrap_err();
     assert!(message.contains("the cache has 1 of the 2 files"), "{message}");
-    // A link to nowhere is no file.
+    // A dangling link is not a file.
     fs::remove_file(repo.join("blobs/abc123")).unwrap();
     assert!(here.lower(&wanted).unwrap_err().contains("is not in the cache"));
 }
 
 #[test]
-fn what_the_hub_converted_is_read_where_there_is_nothing_else() {
+fn reads_the_hubs_conversion_if_there_is_nothing_else() {
     let files: Files = vec![
         ("datasets/own/plain", COMMIT, vec![("README.md", b"# plain".to_vec()), ("input.txt", b"x".to_vec())]),
         ("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]),
@@ -413,7 +421,7 @@ fn what_the_hub_converted_is_read_where_there_is_nothing_else() {
 }
 
 #[test]
-fn what_the_hub_converted_goes_before_json_of_no_split() {
+fn the_hubs_conversion_precedes_json_without_a_split() {
     let own = vec![("notes.json", b"[]".to_vec()), ("input.txt", b"x".to_vec())];
     let plain = vec![("datasets/own/plain", COMMIT, own)];
     let mut both = plain.clone();
@@ -432,7 +440,7 @@ fn what_the_hub_converted_goes_before_json_of_no_split() {
     here.settings.offline = true;
     assert_eq!(here.lower(&wanted).unwrap(), lowered);
     assert_eq!(server.count(), before);
-    // Whether something was converted is not known.
+    // It is unknown whether something was converted.
     let inner = hub(plain, None);
     let server = Server::start(Arc::new(move |asked: &Asked, before| {
         if asked.path.contains("convert") { Reply::new(503, "busy") } else { inner(asked, before) }
@@ -452,6 +460,6 @@ fn a_list_without_sizes_does_not_cause_a_request_for_each_of_its_files() {
         if is_list { Reply::new(200, info.clone()) } else { Reply::new(404, "{}") }
     }));
     let error = Here::new(&server.address).lower(&data(source("own/many", None, "train"))).unwrap_err();
-    assert!(error.contains("states neither size nor content of `train-00000.parquet`"), "{error}");
+    assert!(error.contains("gives neither the size nor the hash of `train-00000.parquet`"), "{error}");
     assert!(server.count() < 10, "{:?}", server.count());
 }

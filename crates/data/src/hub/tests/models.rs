@@ -102,7 +102,7 @@ fn a_model_is_a_folder_of_the_cache() {
     let many = fetch("own/many").unwrap();
     let parts = ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
     assert_eq!(names(&many.path), [&["config.json"][..], &parts[..]].concat());
-    // A part is gone, and nothing on this machine says which parts the model has: without the hub, that is no defect of the model.
+    // A part is gone, and nothing on this machine says which parts the model has, so the model is not reported as defective.
     fs::remove_file(many.path.join("model-2.safetensors")).unwrap();
     fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
     let fetch_without_hub = |offline: bool| {

@@ -249,14 +249,14 @@ fn a_hub_that_fails_for_a_while_gives_the_same_tokens() {
 }
 
 #[test]
-fn what_a_retry_does_not_help_is_an_error_that_says_what() {
+fn errors_that_a_retry_does_not_mend_say_what_to_do() {
     let faults: [(&str, Fault); 4] = [
         ("SHA-256", |_, mut reply, _| {
             reply.body.reverse();
             reply
         }),
         ("status 429", |_, _, _| Reply::new(429, "")),
-        ("it goes on after", |_, reply, _| Reply::new(200, [&*reply.body, &*reply.body].concat())),
+        ("it did not end after", |_, reply, _| Reply::new(200, [&*reply.body, &*reply.body].concat())),
         ("is gated", |_, _, _| Reply::new(403, "").with("x-error-code", "GatedRepo")),
     ];
     for (expected, fault) in faults {

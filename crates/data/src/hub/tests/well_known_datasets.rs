@@ -124,7 +124,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     let text: Files = vec![("datasets/Rowan/hellaswag", COMMIT, vec![("data/validation.txt", b"text".to_vec())])];
     let array: Files = vec![("datasets/Rowan/hellaswag", COMMIT, vec![("data/validation.json", b"[{}]".to_vec())])];
     for (files, is, downloads) in
-        [(several, "has 2 files", 0), (text, "is a text", 0), (array, "is one array of JSON", 1)]
+        [(several, "has 2 files", 0), (text, "is plain text", 0), (array, "is one JSON array", 1)]
     {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);
@@ -132,7 +132,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
         assert_eq!(
             error.unwrap_err().to_string(),
             format!(
-                "eval.hellaswag.hub: split `validation` {is}; a multiple-choice set is one parquet or JSON-lines file"
+                "eval.hellaswag.hub: split `validation` {is}; a multiple-choice set must be one parquet or JSON Lines file"
             )
         );
         let is_content = |asked: &&Asked| asked.method == "GET" && asked.path.contains("/resolve/");

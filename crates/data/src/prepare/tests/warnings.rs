@@ -48,7 +48,8 @@ fn repeated_files_are_reported() {
         let other = Some(Validation::Source(twice));
         assert_eq!(warnings(&data(&text(&[&a]), other.clone())), [format!("data.validation: {expected}")]);
         assert!(
-            error(folder.prepare(&data(&train, other))).contains(&format!("{name} is in data.train too, which trains"))
+            error(folder.prepare(&data(&train, other)))
+                .contains(&format!("{name} is also in data.train, which is trained on"))
         );
     }
     // Another field of a file that trains may hold the same text.
