@@ -281,7 +281,7 @@ fn the_check_of_xml_can_fail() {
 }
 
 #[test]
-fn a_run_that_began_with_a_checkpoint_of_another_mathematics_is_not_the_same() {
+fn a_run_that_started_from_a_checkpoint_of_different_mathematics_is_not_the_same() {
     let sandbox = new_sandbox();
     let done = |line: &str| {
         sandbox.expect(0, &line.split(' ').collect::<Vec<_>>());

@@ -133,7 +133,7 @@ fn diff_reports_losses_that_contradict_equal_plans() {
 }
 
 #[test]
-fn deleted_checkpoints_and_a_missing_manifest_are_told() {
+fn reports_deleted_checkpoints_and_a_missing_manifest() {
     let sandbox = new_sandbox(&[]);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let run = sandbox.only_run();

@@ -81,7 +81,7 @@ fn a_folder_without_libraries_is_noted() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_mends_it() {
+fn names_what_is_missing_and_how_to_install_it() {
     let report = report_of(None);
     for name in ["training on one GPU", "training on several GPUs (NCCL)"] {
         let feature = find(&report["features"], name);

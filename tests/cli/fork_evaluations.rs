@@ -72,7 +72,7 @@ fn a_fork_inherits_only_evaluations_that_it_measures_in_the_same_way() {
 
 /// Padded rows put `bos` in front of the context of a multiple-choice item, and packed rows put nothing there.
 #[test]
-fn a_fork_does_not_inherit_accuracies_of_contexts_that_begin_with_another_token() {
+fn a_fork_does_not_inherit_accuracies_of_contexts_that_start_with_a_different_token() {
     let (sandbox, id) = trained();
     let padded = "data.layout={padded: {length: 8, bos: '<|endoftext|>', eos: '<|endoftext|>', pad: '<|endoftext|>'}}";
     let train = "data.train={jsonl: {files: [docs.jsonl]}}";
@@ -140,7 +140,7 @@ fn the_test_of_an_inherited_checkpoint_is_named_as_such() {
 }
 
 #[test]
-fn a_run_that_continues_another_and_measures_otherwise_begins_without_its_evaluations() {
+fn a_run_that_continues_another_with_different_measurements_starts_without_its_evaluations() {
     let (sandbox, id) = trained();
     sandbox
         .expect(0, &format!("fork {id} --from 4 --name first --set train.steps=12 --until-step 6 --threads 1 --quiet"));
@@ -171,7 +171,7 @@ fn a_run_that_continues_another_and_measures_otherwise_begins_without_its_evalua
 }
 
 #[test]
-fn a_fork_says_what_becomes_of_the_optimizers_moments() {
+fn a_fork_reports_whether_it_keeps_the_optimizers_moments() {
     let (sandbox, id) = trained();
     let moments = format!("the optimizer's moments of {id} are");
     for (name, set, said) in [

@@ -43,7 +43,7 @@ fn checkpoint_steps(sandbox: &Sandbox, id: &str) -> Vec<u64> {
     shown["checkpoints"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
 }
 
-/// Starts a run that does not end by itself, and waits until it trains. Returns the process and the run's id.
+/// Starts a run that does not end on its own, and waits until it trains. Returns the process and the run's id.
 fn start_endless_run(sandbox: &Sandbox) -> (RunningProcess, String) {
     let process = sandbox.spawn("apply exp.yaml --set train.steps=10000000 --threads 1");
     let mut id = None;
@@ -170,7 +170,7 @@ fn gc_frees_what_it_showed() {
     let steps = checkpoint_steps(&sandbox, &kept);
     assert!(steps.contains(&20) && steps.len() + count("checkpoint") == 5, "{steps:?} {kinds:?}");
     assert_eq!(sandbox.stdout_of("gc"), "nothing to free\n");
-    // What is left is enough to go on with.
+    // The rest is enough to resume the run.
     fs::write(sandbox.path("input.txt"), text).unwrap();
     sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     fs::create_dir(sandbox.path("empty")).unwrap();
@@ -241,7 +241,7 @@ fn output_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
 }
 
 #[test]
-fn a_run_with_a_name_that_is_no_text_hides_no_other() {
+fn a_run_whose_name_is_not_text_hides_no_other() {
     use std::os::unix::ffi::OsStrExt as _;
     let sandbox = new_sandbox();
     let id = train(&sandbox, 1);
@@ -256,7 +256,7 @@ fn a_run_with_a_name_that_is_no_text_hides_no_other() {
 }
 
 #[test]
-fn names_and_paths_of_runs_are_told_apart() {
+fn distinguishes_names_and_paths_of_runs() {
     let sandbox = new_sandbox();
     let id = train(&sandbox, 1);
     sandbox.expect(0, "apply exp.yaml --set name=lab-b --threads 1 --quiet --until-step 8");
@@ -271,7 +271,7 @@ fn names_and_paths_of_runs_are_told_apart() {
     assert!(sandbox.stdout_of(&["runs", "show", &points[0]]).contains(&format!("{sweep}, point 1 (seed=2)")));
     let printed = sandbox.expect(2, "runs show la");
     assert!(printed.contains(&format!("{} (point 1 of {sweep})", points[0])), "{printed}");
-    // A path that is no run is named as what it is.
+    // A path that is not a run is named as what it is.
     for (name, part) in [
         (sweep.as_str(), "it is a sweep: `runner runs --sweep s-"),
         ("runs", "it is a folder of runs: name one of them, such as runs/lab-"),
@@ -348,7 +348,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn a_cache_folder_that_holds_something_else_is_refused_and_stays_as_it_is() {
+fn a_cache_folder_that_holds_something_else_is_refused_and_stays_unchanged() {
     let sandbox = new_sandbox();
     sandbox.write("home/tmp/project/a.txt", "mine");
     sandbox.write("home/tmp/notes.txt", "mine");
@@ -378,7 +378,7 @@ fn a_cache_folder_that_holds_something_else_is_refused_and_stays_as_it_is() {
 }
 
 #[test]
-fn what_is_foreign_in_the_cache_survives_every_command() {
+fn foreign_files_in_the_cache_survive_every_command() {
     let sandbox = new_sandbox();
     train(&sandbox, 1);
     let tokens = names_in(&sandbox.path("cache/tokens"));
@@ -414,7 +414,7 @@ fn what_is_foreign_in_the_cache_survives_every_command() {
 }
 
 #[test]
-fn what_is_foreign_among_runs_survives_every_command() {
+fn foreign_files_among_runs_survive_every_command() {
     let sandbox = new_sandbox();
     let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
     sandbox.write("elsewhere/model.safetensors", "mine");

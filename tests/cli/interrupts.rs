@@ -1,4 +1,4 @@
-//! Ctrl-C: each command that trains ends with the command that goes on, which a shell can run as it is.
+//! Ctrl-C: each command that trains ends by naming the command that resumes it, which a shell can run unchanged.
 
 #![cfg(unix)]
 
@@ -10,7 +10,7 @@ use std::ptr;
 
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, runner_binary, wait_until};
 
-/// A sandbox with an experiment whose run does not end by itself, and a sweep of it.
+/// A sandbox with an experiment whose run does not end on its own, and a sweep of it.
 fn new_sandbox() -> Sandbox {
     let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
                 data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}\n\
@@ -143,7 +143,7 @@ fn a_sweep_names_itself_without_new() {
 }
 
 #[test]
-fn an_interrupt_before_training_names_the_command_as_it_was_given() {
+fn an_interrupt_before_training_repeats_the_command() {
     let sandbox = new_sandbox();
     let mut command = sandbox.command("apply /dev/stdin --new --set seed=2");
     let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -21,7 +21,7 @@ const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
 const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
 const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
 
-/// The longest time from the end of one rank to the end of all. It is generous: seconds are meant, and not minutes.
+/// The longest time from the end of one rank to the end of all. It is generous: the test is about seconds, not minutes.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn yaml(parallel: &str, steps: usize) -> String {
@@ -90,7 +90,7 @@ fn local_run(sandbox: &Sandbox) -> RunFolder {
 }
 
 /// A port on which nothing listens. It is below the ports that the system hands out, so that no other connection takes it before
-/// rank 0 does, and each call of this process returns another one.
+/// rank 0 does, and each call of this process returns a different one.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -139,7 +139,7 @@ fn replicas_of_dp_may_be_processes_too() {
     assert_eq!(sandbox.only_run().numbers_and_samples(), local_run(&sandbox).numbers_and_samples());
 }
 
-/// Interrupted, on whatever rank, all stop after the same step with a checkpoint, and go on from there under either launcher.
+/// Interrupted, on whatever rank, all stop after the same step with a checkpoint, and continue from there under either launcher.
 #[test]
 fn a_stop_reaches_all_and_is_resumed() {
     let sandbox = new_sandbox(MESH, 60);
@@ -173,7 +173,7 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
         .map(|mut command| RunningProcess(command.spawn().unwrap()))
         .collect();
     wait_until("12 steps are recorded", || sandbox.runs().values().any(|run| run.metrics_of("train").len() >= 12));
-    // Each rank tells the others its progress at least once a second.
+    // Each rank sends the others its progress at least once a second.
     thread::sleep(Duration::from_millis(1200));
     let started = Instant::now();
     for &rank in victims {
@@ -231,7 +231,7 @@ fn expect_ended(outputs: &[Finished], code: i32) -> String {
 }
 
 #[test]
-fn another_number_of_ranks_is_reported_once_with_both() {
+fn a_different_number_of_ranks_is_reported_once_with_both() {
     let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
     let printed = expect_ended(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
     assert!(printed.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
@@ -239,7 +239,7 @@ fn another_number_of_ranks_is_reported_once_with_both() {
 }
 
 #[test]
-fn another_plan_on_one_rank_is_reported_with_both() {
+fn a_different_plan_on_one_rank_is_reported_with_both() {
     let sandbox = new_sandbox(DDP, 20);
     let outputs = run_commands(2, |rank, port| {
         let seed = format!("seed={}", 7 + rank);
@@ -292,7 +292,7 @@ fn a_failure_in_a_step_names_rank_and_instruction() {
 }
 
 #[test]
-fn who_waits_alone_is_reported_what_is_missing() {
+fn a_rank_that_waits_alone_reports_the_missing_ranks() {
     let sandbox = new_sandbox(DDP, 20);
     let port = free_port();
     let start = |rank, port| faulty_rank(&sandbox, rank, port, "operation-timeout=500");
@@ -322,7 +322,7 @@ fn variables_that_make_no_sense_are_named() {
 
 /// The shell of an allocation, a batch script, and one process of a launcher with a plan of one rank.
 #[test]
-fn who_is_alone_starts_the_ranks_itself() {
+fn a_process_that_is_alone_starts_the_ranks_itself() {
     let sandbox = new_sandbox(DDP, 10);
     let slurm = [("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1"), ("SLURM_STEP_ID", "0")];
     let arguments = ["apply", "exp.yaml", "--threads", "2"];
@@ -359,7 +359,7 @@ fn ranks_of_one_machine_share_a_secret_in_a_file() {
         command.env("RUNNER_TOKEN", "of these ranks");
         command
     });
-    assert!(expect_ended(&outputs, 0).contains("up to date"), "a token of their own does without the file");
+    assert!(expect_ended(&outputs, 0).contains("up to date"), "ranks with a token in the environment need no file");
 }
 
 #[test]

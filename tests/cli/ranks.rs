@@ -27,7 +27,7 @@ const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
 const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
 const THREE: &str = "parallel: {mode: pipeline, pipeline: {stages: 3}}\n";
 
-/// The longest time from the end of a rank to the end of the run. It is generous: seconds are meant, and not minutes.
+/// The longest time from the end of a rank to the end of the run. It is generous: the test is about seconds, not minutes.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// True once a run is at the moment that a test waits for.
@@ -89,7 +89,7 @@ fn rank_log(sandbox: &Sandbox, rank: usize) -> String {
     sandbox.only_run().read(&format!("ranks/rank-{rank}.log"))
 }
 
-/// Starts `apply` with injected faults in a process group of its own, and waits until its ranks have started and the run is at the
+/// Starts `apply` with injected faults in a separate process group, and waits until its ranks have started and the run is at the
 /// given moment. Returns the process, and the ranks' process ids.
 fn start_until(
     sandbox: &Sandbox,
@@ -208,7 +208,7 @@ fn layouts_agree_with_one_process_and_with_themselves() {
 }
 
 #[test]
-fn a_killed_rank_ends_the_run_which_then_goes_on() {
+fn a_killed_rank_ends_the_run_which_can_be_resumed() {
     for (layout, world) in [(DDP, 2), (MESH, 4)] {
         let whole = new_sandbox(layout);
         apply(&whole);
@@ -275,7 +275,7 @@ fn a_second_interrupt_ends_all_at_once() {
     while ranks.values().any(|&pid| is_alive(pid)) {
         assert!(started.elapsed() < END_TIMEOUT, "a rank lives on");
     }
-    assert_eq!(sandbox.only_run().manifest()["status"], "running", "nothing was recorded any more");
+    assert_eq!(sandbox.only_run().manifest()["status"], "running", "nothing more was recorded");
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_run_that_is_deleted_while_it_trains_has_failed() {
 }
 
 #[test]
-fn what_a_rank_fails_of_is_reported() {
+fn reports_why_a_rank_failed() {
     // A full disk.
     let sandbox = new_sandbox(DDP);
     let errors = expect_failure(&sandbox, "full-disk=0@20");
@@ -408,7 +408,7 @@ fn what_a_rank_fails_of_is_reported() {
 }
 
 #[test]
-fn a_reader_who_stands_still_does_not_hold_up_the_run() {
+fn a_stalled_reader_does_not_hold_up_the_run() {
     let sandbox = new_sandbox(DDP);
     let set = ["--set", "train.steps=300", "--set", "checkpoint.every=100"];
     let mut command =
@@ -495,7 +495,7 @@ fn ranks_start_again_as_often_as_allowed() {
 }
 
 #[test]
-fn a_run_goes_on_under_another_layout() {
+fn a_run_resumes_under_a_different_layout() {
     for (from, to, name) in [(MESH, SINGLE, "single"), (SINGLE, THREE, "three")] {
         let sandbox = new_sandbox(from);
         sandbox.write("to.yaml", yaml(to));
@@ -547,7 +547,7 @@ fn a_pipelines_run_is_read_in_one_process() {
 }
 
 #[test]
-fn a_rank_that_no_run_started_says_who_starts_ranks() {
+fn a_rank_process_started_by_hand_names_what_starts_ranks() {
     let printed = Sandbox::new().expect(2, "rank --run . --rank 0 --fd 9");
     assert!(printed.contains("a rank is started by `runner apply`"), "{printed}");
 }

@@ -162,7 +162,7 @@ fn a_served_report_answers_this_machine_alone() {
     let metrics = sandbox.only_run().path("metrics.jsonl");
     let mut file = fs::OpenOptions::new().append(true).open(metrics).unwrap();
     writeln!(file, "{{\"kind\":\"eval\",\"step\":99,\"val_loss\":1.25}}").unwrap();
-    // Clients that ask and do not read; meanwhile the second passes for which data is not read anew.
+    // Clients that send requests and do not read; meanwhile the second passes in which data is not read again.
     let mut idle: Vec<TcpStream> = Vec::new();
     for _ in 0..3 {
         let mut stream = TcpStream::connect(&address).unwrap();

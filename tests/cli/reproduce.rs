@@ -82,7 +82,7 @@ fn a_run_is_resumed_from_its_folder() {
     assert_eq!(recorded_end(&run), recorded_end(&whole.only_run()));
     let printed = broken.expect(0, "resume lab");
     assert!(printed.contains("up to date") && !printed.contains("--new"), "{printed}");
-    // What is no longer the same is not resumed.
+    // A run whose plan has changed is not resumed.
     let other = new_sandbox(SINGLE);
     other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
     change_data(&other, "7 ");
@@ -96,7 +96,7 @@ fn a_run_is_resumed_from_its_folder() {
 }
 
 #[test]
-fn nothing_is_begun_of_another_plan_than_expected() {
+fn starts_nothing_if_the_plan_is_not_the_expected_one() {
     let sandbox = new_sandbox(SINGLE);
     let printed = sandbox.expect(2, "apply exp.yaml --threads 1 --expect-plan 0123456789abcdef");
     assert!(printed.contains("not 0123456789ab;") && printed.contains("Nothing was begun"), "{printed}");
@@ -126,7 +126,7 @@ fn a_run_of_each_mode_is_reproduced_bit_for_bit() {
     for (layout, name) in [(SINGLE, "single"), (DP, "dp"), (DDP, "ddp"), (PIPELINE, "pipeline"), (MESH, "mesh")] {
         let sandbox = new_sandbox(layout);
         sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --trace");
-        // File and defaults do not matter any more.
+        // File and defaults no longer matter.
         fs::write(sandbox.path("exp.yaml"), "version: 1\n").unwrap();
         let (id, run) = id_and_run(&sandbox);
         let printed = sandbox.expect(0, &format!("reproduce {id} --threads 2 --trace"));
@@ -145,7 +145,7 @@ fn a_run_of_each_mode_is_reproduced_bit_for_bit() {
 }
 
 #[test]
-fn another_number_of_threads_is_the_same() {
+fn a_different_number_of_threads_gives_the_same_result() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let printed = sandbox.expect(0, "reproduce lab --threads 3");
@@ -228,7 +228,7 @@ fn an_edited_plan_is_named() {
 }
 
 #[test]
-fn what_an_interrupted_run_has_is_reproduced() {
+fn reproduces_the_steps_of_an_interrupted_run() {
     for layout in [SINGLE, DDP] {
         let sandbox = new_sandbox(layout);
         sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 3");
@@ -240,10 +240,10 @@ fn what_an_interrupted_run_has_is_reproduced() {
             "{printed}"
         );
         assert!(printed.contains("bitwise: ") && printed.contains("6 steps, 1 evaluation "), "{printed}");
-        // A second one is another run, as the first has its verdict.
+        // A second one is a different run, because the first has its verdict.
         sandbox.expect(0, &format!("reproduce {id} --threads 1 --quiet"));
         assert_eq!(sandbox.runs().len(), 3);
-        // One that was stopped goes on.
+        // One that was stopped is resumed.
         let (copy, run) = sandbox.runs().pop_last().unwrap();
         fs::remove_file(run.path("verdict.json")).unwrap();
         let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
@@ -266,7 +266,7 @@ fn a_trace_has_no_step_twice() {
     let lines = |sandbox: &Sandbox| {
         let text = sandbox.only_run().read("trace.jsonl");
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        // Stages tell theirs in any order.
+        // Stages report theirs in any order.
         lines.sort();
         lines
     };
@@ -370,10 +370,10 @@ fn a_fork_begins_with_a_checkpoint() {
         assert_eq!(steps, (1..=16).collect::<Vec<u64>>(), "{name}");
         let at = |run: &RunFolder, step: u64| run.metrics().into_iter().find(|l| l["step"] == step).unwrap();
         assert_eq!(at(&again, 8), at(&run, 8), "{name}: taken over");
-        // The first step of its own has the old weights under another learning rate.
+        // The fork's first step has the old weights under a different learning rate.
         assert_eq!(at(&again, 9)["loss"], at(&run, 9)["loss"], "{name}");
         assert_ne!(at(&again, 9)["lr"], at(&run, 9)["lr"], "{name}");
-        // The best is of its own evaluations.
+        // The best checkpoint is chosen among the fork's evaluations.
         let best = again.summary()["best_eval"]["step"].as_u64().unwrap();
         assert!(best > 8, "{name}: {best}");
         let manifest = again.manifest();
@@ -427,7 +427,7 @@ fn a_fork_that_cannot_begin_is_refused() {
     let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
     assert!(printed.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);
-    // Without moments it goes on.
+    // Without moments it continues.
     let sgd = "--set train.steps=14 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0}}";
     sandbox.expect(0, &format!("fork {id} --threads 1 --quiet --from latest {sgd}"));
 }
@@ -453,7 +453,7 @@ fn a_run_can_be_sampled_from_without_its_data() {
 }
 
 #[test]
-fn a_reproduction_that_was_killed_goes_on() {
+fn resumes_a_killed_reproduction() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=1200");
     let (id, _) = id_and_run(&sandbox);
@@ -481,7 +481,7 @@ fn a_reproduction_that_was_killed_goes_on() {
 }
 
 #[test]
-fn what_is_missing_on_one_side_is_no_bitwise_reproduction() {
+fn a_value_missing_on_one_side_is_not_bitwise_equal() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let (id, run) = id_and_run(&sandbox);
@@ -521,7 +521,7 @@ fn a_run_that_is_removed_while_it_is_done_again_is_compared_all_the_same() {
     let (id, run) = id_and_run(&sandbox);
     let mut command = sandbox.command(&format!("reproduce {id} --threads 1"));
     let mut process = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    wait_until("the reproduction has begun", || sandbox.runs().len() == 2);
+    wait_until("the reproduction has started", || sandbox.runs().len() == 2);
     sandbox.expect(0, &format!("runs rm {id} --yes"));
     assert!(!process.has_ended() && !run.0.exists(), "it was removed before the end");
     let (code, printed) = process.finish();

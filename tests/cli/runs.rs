@@ -25,7 +25,7 @@ fn new_sandbox() -> Sandbox {
     Sandbox::new().with_numbers(4000).with("exp.yaml", yaml)
 }
 
-/// A sandbox with an experiment whose run does not end by itself.
+/// A sandbox with an experiment whose run does not end on its own.
 fn new_endless_sandbox() -> Sandbox {
     let sandbox = new_sandbox();
     sandbox.edit("exp.yaml", &format!("steps: {STEPS}"), "steps: 10000000");
@@ -151,7 +151,7 @@ fn the_first_interrupt_ends_a_finished_run_whose_output_nobody_reads() {
 
 #[test]
 #[cfg(unix)]
-fn an_interrupt_saves_and_the_run_goes_on() {
+fn an_interrupted_run_saves_and_resumes() {
     for signal in ["INT", "TERM"] {
         let sandbox = new_sandbox();
         let mut child = apply_until(&sandbox, |run| metric_lines(run) >= 33);

@@ -40,7 +40,7 @@ fn a_session_records_its_platform_and_variables_and_no_secrets() {
 }
 
 #[test]
-fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
+fn a_different_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
     let sandbox = new_sandbox();
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 2");
     let run = sandbox.only_run();
@@ -124,7 +124,7 @@ fn a_damaged_newest_checkpoint_of_a_finished_run_is_named() {
 }
 
 #[test]
-fn missing_metrics_and_long_decays_are_said_with_what_to_do() {
+fn reports_missing_metrics_and_long_decays_with_advice() {
     let sandbox = new_sandbox();
     let decay = "--set schedule.decay.cosine.steps=5000";
     let printed = sandbox.expect(0, &format!("apply exp.yaml --threads 1 {decay}"));

@@ -111,7 +111,7 @@ fn an_array_gives_what_this_process_gives() {
 }
 
 #[test]
-fn what_failed_is_submitted_again_and_what_waits_is_not() {
+fn failed_points_are_submitted_again_and_waiting_ones_are_not() {
     let sandbox = SlurmSandbox::new();
     // The second task never gets to run, the third is still in the queue.
     let partial =
@@ -150,7 +150,7 @@ fn more_points_than_an_array_has_numbers_are_refused() {
 }
 
 #[test]
-fn what_cannot_be_submitted_is_reported_before_anything_is_made() {
+fn an_impossible_submission_is_reported_before_anything_is_written() {
     let sandbox = SlurmSandbox::new();
     let out = sandbox.submit(&["--slurm-option=partition"]);
     assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());

@@ -69,7 +69,7 @@ fn a_sweep_goes_with_the_runs_that_nothing_else_needs() {
 }
 
 #[test]
-fn what_is_foreign_in_a_sweep_and_in_its_runs_stays() {
+fn foreign_files_in_a_sweep_and_its_runs_stay() {
     let sandbox = new_sandbox();
     sandbox.expect(0, "sweep second.yaml --threads 1 --quiet");
     let sweep = sandbox.json_of("sweep list --json")[0]["id"].as_str().unwrap().to_owned();

@@ -48,7 +48,7 @@ fn a_known_peak_gives_mfu() {
         assert_eq!(row["mfu"], run.summary()["medians"]["mfu"]);
         assert!(row["mfu"].as_f64().unwrap() > 0.0, "{row}");
     }
-    // Where points are compared by something else, the speed has a column of its own.
+    // If points are compared by something else, the speed has a separate column.
     sandbox.edit("s.yaml", "tokens_per_second", "train_loss");
     let other = Finished::of(sandbox.command("sweep s.yaml --threads 1").env("RUNNER_PEAK_FLOPS", "1e9"));
     let printed = other.expect_code(0).text();

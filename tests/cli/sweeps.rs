@@ -29,7 +29,7 @@ fn run_sweep(sandbox: &Sandbox) -> Finished {
     sandbox.run("sweep s.yaml --threads 1")
 }
 
-/// Runs the sweep, which must end with this exit code, and returns all that it printed.
+/// Runs the sweep, which must end with this exit code, and returns everything it printed.
 #[track_caller]
 fn expect_sweep(sandbox: &Sandbox, code: i32) -> String {
     run_sweep(sandbox).expect_code(code).text()
@@ -151,7 +151,7 @@ fn a_sweep_is_done_once() {
         assert_eq!((run.steps, run.sessions()), (STEPS, vec![(0, Some(STEPS))]));
         assert_eq!(run.manifest["sweep"]["id"], sweep_folder(&sandbox).file_name().unwrap().to_str().unwrap());
     }
-    // Sweeps are no runs.
+    // Sweeps are not runs.
     let listed = sandbox.run("runs --json").json();
     assert_eq!(listed.as_array().unwrap().len(), 3);
 
@@ -190,14 +190,14 @@ fn killed_again_and_again_it_ends_as_an_undisturbed_one() {
         let mut at = 0;
         for (from, to) in run.sessions() {
             assert_eq!(from, at, "{:?}", run.sessions());
-            at = to.expect("it ended by itself");
+            at = to.expect("it ended on its own");
         }
         assert_eq!(at, STEPS);
     }
 }
 
 #[test]
-fn an_interrupt_saves_and_the_sweep_goes_on() {
+fn an_interrupted_sweep_saves_and_resumes() {
     let sandbox = new_sandbox(&GRID);
     let mut child = start_until(&sandbox, 40);
     assert!(Command::new("kill").args(["-s", "INT", &child.id().to_string()]).status().unwrap().success());
@@ -216,7 +216,7 @@ fn an_interrupt_saves_and_the_sweep_goes_on() {
 }
 
 #[test]
-fn what_is_edited_after_the_start_does_not_leak() {
+fn edits_after_the_start_do_not_leak() {
     let (whole, edited) = (new_sandbox(&GRID), new_sandbox(&GRID));
     expect_sweep(&whole, 0);
     let stop = |moment| {
@@ -342,7 +342,7 @@ fn a_process_that_dies_is_tried_again() {
         assert_eq!(child.wait(), Some(then));
         let runs = recorded_runs(&sandbox);
         let killed = runs.values().find(|r| r.manifest["id"] == run.manifest["id"]).unwrap();
-        assert_eq!(killed.sessions()[0].1, None, "it did not end by itself");
+        assert_eq!(killed.sessions()[0].1, None, "it did not end on its own");
         if retries == 0 {
             assert!(
                 result_rows(&sandbox).contains(&(1, "interrupted".to_owned(), killed.steps)),
@@ -362,7 +362,7 @@ fn a_process_that_dies_is_tried_again() {
 }
 
 #[test]
-fn a_run_that_cannot_be_gone_on_with_is_tried_again_and_reported() {
+fn a_run_that_cannot_be_resumed_is_tried_again_and_reported() {
     let sandbox = new_sandbox(&["grid: {seed: [1, 2]}", "retries: 1"]);
     sandbox.expect(0, "sweep s.yaml --dry-run");
     let mut child = start_until(&sandbox, 5);
@@ -389,7 +389,7 @@ const ASHA: [&str; 3] = [
 ];
 
 #[test]
-fn what_was_measured_and_not_saved_does_not_count() {
+fn unsaved_measurements_do_not_count() {
     let sandbox = new_sandbox(&ASHA);
     // Checkpoints are too large to be written; all else is small.
     sandbox.edit("exp.yaml", "d_model: 16", "d_model: 96");
@@ -404,7 +404,7 @@ fn what_was_measured_and_not_saved_does_not_count() {
 }
 
 #[test]
-fn early_stopping_goes_on_from_its_own_checkpoints_and_decides_the_same_after_kills() {
+fn early_stopping_resumes_from_its_checkpoints_and_decides_the_same_after_kills() {
     let (whole, broken, full) = (new_sandbox(&ASHA), new_sandbox(&ASHA), new_sandbox(&[ASHA[0], ASHA[2]]));
     let printed = expect_sweep(&whole, 0);
     assert!(printed.contains("saved by early stopping"), "{printed}");
@@ -559,7 +559,7 @@ fn tables_of_sweeps_fit_the_terminal() {
 }
 
 #[test]
-fn what_diverged_is_not_recommended_and_the_best_is_not_taken_for_more_than_it_is() {
+fn a_diverged_point_is_not_recommended_and_the_best_is_not_overstated() {
     let sandbox =
         new_sandbox(&["grid: {optimizer.sgd.lr: [0.02, 0.1, 10000], train.clip_norm: [null, 1.0], seed: [1, 2]}"]);
     expect_sweep(&sandbox, 1);

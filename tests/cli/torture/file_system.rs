@@ -10,11 +10,11 @@ use super::injector::Call;
 /// The changes that survive although they were not synced. Systems may keep others too; these are the extremes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
-    /// Every change of names, and the contents of files as they were last synced.
+    /// Every change of names, and the contents of files at their last sync.
     Names,
     /// The same, and the sizes of files: bytes that were not synced are zero.
     NamesAndSizes,
-    /// Nothing: contents and names are as they were last synced.
+    /// Nothing: contents and names have the state of the last sync.
     Nothing,
 }
 
