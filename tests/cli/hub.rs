@@ -339,7 +339,7 @@ fn mistakes_in_names_of_models_stand_at_the_key() {
     // Nobody listens there.
     let unreachable = Server { address: "http://127.0.0.1:1".to_owned(), ..server };
     let printed = run(&sandbox, &unreachable, "validate b.yaml").expect_code(2).stderr;
-    assert!(printed.contains("b.yaml:1:22") && printed.contains("cannot be read"), "{printed}");
+    assert!(printed.contains("b.yaml:1:22") && printed.contains("cannot read from the hub"), "{printed}");
     // A path that begins like a name of the hub.
     fs::rename(sandbox.path("out"), sandbox.path("hub:out")).unwrap();
     sandbox.write("c.yaml", FROM_HUB.replace("hub:own/small", "./hub:out"));

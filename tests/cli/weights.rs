@@ -353,11 +353,11 @@ fn contradictions_are_errors_at_their_key() {
     let folder = fixture("gpt2");
     let from = format!("init: {{from: {}}}", folder.display());
     for (keys, words) in [
-        ("layers: 3", "`model.layers` is 3, and the weights of `model.init.from` have 2"),
-        ("preset: gpt2-nano", "`model.layers` is 3, and the weights"),
-        ("family: llama", "`model.family` is llama, and the weights of `model.init.from` have gpt2"),
+        ("layers: 3", "`model.layers` is 3, but the weights of `model.init.from` have 2"),
+        ("preset: gpt2-nano", "`model.layers` is 3, but the weights"),
+        ("family: llama", "`model.family` is llama, but the weights of `model.init.from` have gpt2"),
         ("norm_eps: 1e-6", "`model.norm_eps` is"),
-        ("context_length: 17", "`model.context_length` is 17, and the weights of `model.init.from` have 16"),
+        ("context_length: 17", "`model.context_length` is 17, but the weights of `model.init.from` have 16"),
         ("tie_embeddings: false", "`model.tie_embeddings` is false"),
         ("vocab_size: 39", "beyond the vocabulary of 39"),
         ("dropout: 0.0", "the weights of model.init.from have 40 tokens"),

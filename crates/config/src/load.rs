@@ -139,8 +139,8 @@ pub fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigErro
     ExperimentFile::read(path)?.load(options)
 }
 
-/// Loads the experiment that this program wrote to `file`. Files that the experiment names need not be there: what needs the data reads it
-/// later, and says what is missing.
+/// Loads the experiment that this program wrote to `file`. Files that the experiment names may be missing: the code that needs the data reads
+/// it later, and reports missing files.
 ///
 /// # Errors
 /// All mistakes of the file.

@@ -113,7 +113,7 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
     Ok(())
 }
 
-/// True if what follows a `%` begins with a width or precision of more than three digits, or takes it from an argument.
+/// True if the text after a `%` starts with a width or precision of more than three digits, or takes it from an argument.
 fn has_large_width(spec: &str) -> bool {
     let flags: &str = &spec[..spec.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(spec.len())];
     flags.contains('*') || flags.split(|c: char| !c.is_ascii_digit()).any(|n| n.trim_start_matches('0').len() > 3)

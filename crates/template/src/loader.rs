@@ -147,7 +147,7 @@ impl TemplateFiles {
         }
         let wrong = |problem: &str| invalid_operation(format!("`{}` {problem}", short(name)));
         let bad_name = |problem: &str| {
-            let help = "include files from the template's folder or from templates/, by their names in it";
+            let help = "include files of the template's folder or of templates/, by their paths from there";
             wrong(&format!("{problem}\n{help}"))
         };
         if name.starts_with('/') {

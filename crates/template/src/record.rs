@@ -97,7 +97,7 @@ impl RecordTemplate {
     /// The text of `record`.
     ///
     /// # Errors
-    /// A field that is not there, is null or no text; what the template uses up.
+    /// A field that is missing, null or not text; a template that exceeds its limits.
     pub fn render(&self, record: &Map<String, Json>) -> Result<String, PlainError> {
         let explain = |panic| format!("the template engine failed on a value of this record: {panic}");
         let rendered = catch_panic(|| self.render_unguarded(record)).map_err(explain).flatten();

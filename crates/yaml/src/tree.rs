@@ -14,7 +14,7 @@ use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
 /// Values in all, counting what an alias stands for each time it is used.
 const MAX_VALUES: usize = 100_000;
 
-/// A value and where it stands. Cheap to clone: an alias shares what it stands for.
+/// A value and its place. Cheap to clone: an alias shares its target.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub place: Place,

@@ -263,7 +263,7 @@ fn gpt2_124m() -> e::Experiment {
 }
 
 /// The anchors that the assumed efficiencies were chosen by: llm.c's 218k tokens/s per A100 and 468k per H100 on 8 of
-/// them. Within 5%: that is what the choice was made to.
+/// them. They were chosen to agree within 5%.
 #[test]
 fn known_devices_are_near_their_measurements() {
     for (device, want) in [("A100", 218e3), ("H100", 468e3)] {

@@ -130,7 +130,7 @@ impl Schedule {
     /// The step at which the schedule starts, in a run of `steps` steps, if their number is known.
     ///
     /// # Errors
-    /// What is wrong and what to do, if it starts at a fork and the run is none, or the run ends before the warmup does.
+    /// What is wrong and what to do, if it starts at a fork and the run is not one, or the run ends before the warmup does.
     pub fn start_step(&self, steps: Option<u64>) -> Result<u64, (String, String)> {
         let ScheduleStart::Step(start) = self.start else {
             return Err((

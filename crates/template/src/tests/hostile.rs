@@ -139,7 +139,7 @@ fn values_do_not_outgrow_the_memory() {
         format!("{{% set a %}}{{% for i in range(100000) %}}{}{{% endfor %}}{{% endset %}}", "y".repeat(100_000)),
         "{% for a in ['xxxxxxxxxx'] %}".to_owned() + &"{% for a in [a ~ a] %}".repeat(60) + &"{% endfor %}".repeat(61),
         format!("{{{{ {} }}}}", vec!["'x' * 10**7"; 20].join(" ~ ")),
-        // What is constant, minijinja computes before anything runs, and keeps.
+        // minijinja computes constants before anything runs, and keeps them.
         "{{ 'x' * 10**7 }}".repeat(5000),
         "x".repeat((1 << 20) + 1),
     ] {

@@ -223,7 +223,7 @@ fn leftovers_of_others_are_not_taken_for_the_file() {
         let found = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap();
         assert!(read(&found)[0] == content, "{name} {}", begun.len());
     }
-    // A server that sends what it does not say.
+    // A server whose content does not match the hash that it announces.
     let inner = hub(fine(), None);
     let server = Server::start(Arc::new(move |asked: &Asked, before| {
         let mut reply = inner(asked, before);
