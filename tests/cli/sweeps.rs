@@ -262,7 +262,7 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
     assert_eq!(sandbox.expect(2, "validate s.yaml"), printed);
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, -0.00010]}"]);
     let printed = expect_sweep(&sandbox, 2);
-    assert!(printed.contains("s.yaml:3:37") && printed.contains("is -0.00010"), "as written: {printed}");
+    assert!(printed.contains("s.yaml:3:37") && printed.contains("got -0.00010"), "as written: {printed}");
     assert!(!sandbox.path("runs").exists());
     // An objective that nobody measures, and rungs at which nobody does.
     let sandbox = new_sandbox(&[

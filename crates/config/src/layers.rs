@@ -175,7 +175,7 @@ impl Layers {
                 let mut broken = Vec::new();
                 map.retain(|key, inner| {
                     let Some(slot) = keys.get(key) else { return false };
-                    // A choice that names nothing is the default, as one that is not given.
+                    // An empty choice is the default, like one that is not given.
                     if matches!(slot.shape, Shape::Variants(_)) && inner.as_object().is_some_and(Map::is_empty) {
                         return false;
                     }

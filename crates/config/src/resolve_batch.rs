@@ -107,7 +107,7 @@ impl Resolver<'_> {
         self.divide(MICRO_BATCH, micro_batch, slice).map(|_| micro_batch)
     }
 
-    /// Micro-batch of a pipeline, which goes with the number of micro-batches.
+    /// Micro-batch of a pipeline, which follows from the number of micro-batches.
     fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: &RawPipeline) -> Option<usize> {
         let each = slice.each();
         let stages = pipeline.stages;

@@ -10,7 +10,7 @@ use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubModel, Layout, Mod
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
-/// Names of a folder that are looked at for the one that was meant.
+/// The most names of a folder that are searched for a similar one.
 const MAX_NAMES: usize = 2000;
 
 impl Resolver<'_> {

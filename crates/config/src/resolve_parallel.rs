@@ -1,4 +1,4 @@
-//! The `parallel` section: a mode and the keys that go with it, stages that fit the model.
+//! The `parallel` section: a mode and the keys that belong to it, stages that fit the model.
 
 use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
 use super::resolver::Resolver;

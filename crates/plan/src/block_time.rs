@@ -164,7 +164,7 @@ impl BlockTimer<'_> {
         Some(time * (self.sharers as f64 / cores as f64).max(1.0))
     }
 
-    /// A layer's time has a part that goes with its matrix products and one that goes with the length.
+    /// A part of a layer's time grows with its matrix products, and a part with the length.
     fn layer(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64, length: f64) -> Option<BlockSeconds> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
@@ -208,7 +208,7 @@ impl BlockTimer<'_> {
         })
     }
 
-    /// A head's time goes with its vocabulary.
+    /// A head's time grows with its vocabulary.
     fn head(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64) -> Option<BlockSeconds> {
         let spec = &self.program.model;
         let predict = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {

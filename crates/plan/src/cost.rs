@@ -7,7 +7,7 @@ use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::plan::{Flops, ParamCounts};
 use runner_spec::program::BlockRange;
 
-/// The convention by which the FLOPs of MFU are counted. The text stands beside every figure, because MFU cannot be compared without it.
+/// The convention by which the FLOPs of MFU are counted. The text appears beside every figure, because MFU cannot be compared without it.
 pub(crate) const CONVENTION: &str =
     "6·N + 12·L·d·T per token (nanoGPT, torchtitan): N without position and lookup-only embeddings, attention in full";
 

@@ -1,7 +1,7 @@
 //! Interpolates measured times: between two measured sizes, a time is a power of the size.
 
 /// Time at `size`, given (size, time) in any order. Between points the time per unit is interpolated over the logarithms;
-/// beyond the largest it stays; below the smallest, the part of the time that does not go with size stays.
+/// beyond the largest it stays; below the smallest, the part of the time that does not depend on the size stays.
 pub(crate) fn by_size(points: impl Iterator<Item = (f64, f64)>, size: f64) -> Option<f64> {
     let mut points: Vec<(f64, f64)> = points.filter(|p| p.0 > 0.0 && p.1 > 0.0).collect();
     points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));

@@ -65,7 +65,7 @@ pub(crate) fn partition(
     }
 }
 
-/// The blocks of each part: the embedding goes with the first layers, norm and head with the last.
+/// The blocks of each part: the embedding belongs to the first layers, norm and head to the last.
 pub(crate) fn parts(counts: &[usize]) -> Vec<BlockRange> {
     let layers: usize = counts.iter().sum();
     let mut out = Vec::with_capacity(counts.len());

@@ -322,7 +322,7 @@ const NOT_EMPTY: [(&str, &str); 6] = [
     ("eval.test", "is empty"),
     ("model.init", "is empty"),
     ("eval.hellaswag", "names no items"),
-    // It does not go with the texts of this experiment.
+    // It does not fit the texts of this experiment.
     ("data.tokenizer.ids", "cannot turn text into tokens"),
 ];
 

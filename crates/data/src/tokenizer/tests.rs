@@ -1,4 +1,4 @@
-//! Tokenizers of every structure, held against what Python's `tokenizers` makes of them; and what stands beside a tokenizer's file.
+//! Tokenizers of every structure, compared with Python's `tokenizers`; and the files beside a tokenizer's file.
 
 use std::fs;
 use std::path::Path;
