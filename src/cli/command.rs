@@ -82,7 +82,7 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Continue prompts with a checkpoint of a run.
     Sample(sample::SampleArgs),
-    /// Write the weights of a run's checkpoint for other programs: `transformers` and llm.c.
+    /// Write the weights of a run's checkpoint for other programs: `transformers`, PyTorch and llm.c.
     Export(export::ExportArgs),
     Sweep(sweep::SweepArgs),
     Tokenizer(tokenizer::TokenizerArgs),
@@ -226,6 +226,7 @@ mod tests {
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
             "runner export abc --to hf dir --dtype bf16 --shard-size 2GB --vocab trimmed --json",
+            "runner export abc --to torch model.pt --dtype bf16 --base-model",
             "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
             "runner sweep status",

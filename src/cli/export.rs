@@ -19,7 +19,7 @@ use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
-use runner_weights::{Dtype, HfExport, LlmcExport, WeightsError, WrittenFiles};
+use runner_weights::{Dtype, HfExport, LlmcExport, TorchExport, WeightsError, WrittenFiles};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
@@ -28,7 +28,8 @@ pub(crate) struct ExportArgs {
     /// The format to write.
     #[arg(long, value_enum)]
     pub to: Target,
-    /// The folder to write to, which is created if it is missing. For llmc: a file (*.bin), or a folder for model.bin.
+    /// The folder to write to, which is created if it is missing. For torch: a file (*.pt, *.pth or *.bin). For llmc: a file (*.bin), or a
+    /// folder for model.bin.
     pub dir: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
@@ -41,6 +42,9 @@ pub(crate) struct ExportArgs {
     /// With hf: write all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
     #[arg(long, value_enum)]
     pub vocab: Option<Vocab>,
+    /// With torch: leave out the head, and the prefix of the other names, as in model.base_model.state_dict().
+    #[arg(long)]
+    pub base_model: bool,
     /// Replace files that are there.
     #[arg(long)]
     pub force: bool,
@@ -58,6 +62,8 @@ pub(crate) enum Target {
     Safetensors,
     /// A folder for `transformers`: config.json, safetensors files, the tokenizer.
     Hf,
+    /// A state dict for torch.load; names and matrices are those of `transformers`.
+    Torch,
     /// A model file for llm.c; only GPT-2 models.
     Llmc,
 }
@@ -94,15 +100,26 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// If there is no such run or checkpoint, it is damaged, the model has no such form, or files are there already or cannot be
 /// written.
 pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
-    let only_for_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
-    if let Some((flag, _)) = only_for_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
-        refuse!("{flag} is for --to hf");
+    let only_for = [
+        ("--shard-size", args.shard_size.is_some(), Target::Hf, "hf"),
+        ("--vocab", args.vocab.is_some(), Target::Hf, "hf"),
+        ("--base-model", args.base_model, Target::Torch, "torch"),
+    ];
+    if let Some((flag, _, _, to)) = only_for.iter().find(|(_, given, target, _)| *given && args.to != *target) {
+        refuse!("{flag} is for --to {to}");
     }
     if args.to == Target::Safetensors && args.dtype.is_some() {
-        refuse!("--dtype is for --to hf and --to llmc: --to safetensors writes the numbers of the run");
+        refuse!("--dtype is for --to hf, --to torch and --to llmc: --to safetensors writes the numbers of the run");
     }
-    // The path of llm.c's file may be that of a file.
-    let mut folders = args.dir.ancestors().skip(usize::from(args.to == Target::Llmc));
+    let ends = ["pt", "pth", "bin"].map(Some);
+    if args.to == Target::Torch
+        && (!ends.contains(&args.dir.extension().and_then(|end| end.to_str())) || args.dir.is_dir())
+    {
+        refuse!("--to torch writes a file: give it a name that ends in .pt, .pth or .bin, got {}", args.dir.display());
+    }
+    // The path of PyTorch's or llm.c's file may be that of a file.
+    let is_file = matches!(args.to, Target::Torch | Target::Llmc);
+    let mut folders = args.dir.ancestors().skip(usize::from(is_file));
     if let Some(file) = folders.find(|path| path.is_file()) {
         refuse!("{} is not a folder", file.display());
     }
@@ -110,6 +127,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let written = match args.to {
         Target::Safetensors => safetensors(args, &opened)?,
         Target::Hf => hf(args, &opened)?,
+        Target::Torch => torch(args, &opened)?,
         Target::Llmc => llmc(args, &opened)?,
     };
     let place = match args.to {
@@ -167,6 +185,18 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
         },
         tokenizer: tokenizer.to_hf(rows, spec.context_length),
         special: tokenizer.special_tokens(rows).0,
+    };
+    let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
+    Ok(export.write(&args.dir, args.force, source)?)
+}
+
+fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
+    let layout = layout(opened)?;
+    let export = TorchExport {
+        spec: &opened.program()?.model,
+        layout: &layout,
+        dtype: args.dtype.unwrap_or(Dtype::F32),
+        base_model: args.base_model,
     };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
     Ok(export.write(&args.dir, args.force, source)?)

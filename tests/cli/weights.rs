@@ -224,6 +224,101 @@ fn llmc_files_close_the_loop() {
     assert!(sandbox.expect(2, &["export", "untied", "--to", "llmc", "l.bin"]).contains("tie_embeddings"));
 }
 
+#[test]
+fn state_dicts_of_pytorch_close_the_loop() {
+    for (model, heads) in [(format!("{GPT2}, pad_vocab_to: 64"), 2), (LLAMA.to_owned(), 4)] {
+        let sandbox = new_sandbox();
+        write_experiment(&sandbox, "a", &model, SINGLE);
+        let first = val_loss(&train(&sandbox, "a"), 2);
+        sandbox.stdout_of(&["export", "a", "--to", "hf", "hf"]);
+        sandbox.stdout_of(&["export", "a", "--to", "torch", "m.pt"]);
+        sandbox.stdout_of(&["export", "a", "--to", "torch", "bf16.pth", "--dtype", "bf16"]);
+        sandbox.stdout_of(&["export", "a", "--to", "torch", "base.bin", "--base-model"]);
+        let size = |path: &str| fs::metadata(sandbox.path(path)).unwrap().len();
+        assert!(size("bf16.pth") < size("m.pt") * 2 / 3);
+        let weights = |name: &str| OpenedWeights::open(&sandbox.path(name)).unwrap();
+        let (hf, torch) = (weights("hf"), weights("m.pt"));
+        for parameter in runner_spec::model::parameters(&hf.described.spec) {
+            let [mut a, mut b] = [(); 2].map(|()| vec![0.0; parameter.len()]);
+            hf.read(&parameter.name, &parameter.shape, &mut a).unwrap();
+            torch.read(&parameter.name, &parameter.shape, &mut b).unwrap();
+            assert!(a.iter().map(|v| v.to_bits()).eq(b.iter().map(|v| v.to_bits())), "{}", parameter.name);
+        }
+
+        // The heads are the experiment's, and for a Llama the context.
+        let missing = if heads == 2 { "add `heads: N`" } else { "add `heads: N, context_length: N`" };
+        write_experiment(&sandbox, "b", "init: {from: m.pt}", SINGLE);
+        let printed = sandbox.expect(2, &["validate", "b.yaml"]);
+        assert!(printed.contains(missing) && printed.contains("b.yaml:2:22"), "{printed}");
+        let sizes = format!("heads: {heads}, context_length: 16");
+        write_experiment(&sandbox, "b", &format!("init: {{from: m.pt}}, {sizes}"), MESH);
+        let second = train(&sandbox, "b");
+        assert!((first - val_loss(&second, 0)).abs() <= ROUNDING, "{}", val_loss(&second, 0));
+        write_experiment(&sandbox, "wrong", &format!("init: {{from: m.pt}}, {sizes}, d_ff: 44"), SINGLE);
+        let printed = sandbox.expect(2, &["validate", "wrong.yaml"]);
+        assert!(printed.contains("`model.d_ff` is 44, and the weights of `model.init.from` have"), "{printed}");
+
+        // A run reads the embedding as its head, or draws a head.
+        write_experiment(&sandbox, "tied", &format!("init: {{from: base.bin}}, tie_embeddings: true, {sizes}"), SINGLE);
+        let tied = val_loss(&train(&sandbox, "tied"), 0);
+        assert_eq!(tied == first, heads == 2, "{tied}");
+        write_experiment(
+            &sandbox,
+            "drawn",
+            &format!("init: {{from: base.bin}}, tie_embeddings: false, {sizes}"),
+            SINGLE,
+        );
+        let printed = sandbox.expect(0, &["plan", "drawn.yaml"]);
+        assert!(printed.contains("have no head, which is drawn"), "{printed}");
+        train(&sandbox, "drawn");
+
+        // Without an experiment, a description beside the file is needed.
+        let printed = sandbox.expect(2, &["eval", "--weights", "m.pt", "--text", "input.txt"]);
+        assert!(printed.contains("does not say how many heads") && printed.contains("`config.json`"), "{printed}");
+        fs::copy(sandbox.path("hf/config.json"), sandbox.path("config.json")).unwrap();
+        let eval = |weights: &str| {
+            let words = format!("eval --weights {weights} --tokenizer bytes --text input.txt --threads 1 --json");
+            let mut value: serde_json::Value = serde_json::from_str(&sandbox.stdout_of(words.as_str())).unwrap();
+            value["val_loss"].take()
+        };
+        assert_eq!(eval("m.pt"), eval("hf"));
+        assert!(eval("hf").is_number());
+        sandbox.stdout_of("sample --weights m.pt --tokenizer bytes --prompt one --max-tokens 3 --threads 1");
+        write_experiment(&sandbox, "c", "init: {from: m.pt}", SINGLE);
+        assert_eq!(val_loss(&train(&sandbox, "c"), 0), first);
+
+        for (flags, words) in [
+            (vec!["--to", "torch", "out"], "give it a name that ends in .pt, .pth or .bin"),
+            (vec!["--to", "torch", "m.pt"], "is there already: --force replaces it"),
+            (vec!["--to", "hf", "out", "--base-model"], "--base-model is for --to torch"),
+            (vec!["--to", "torch", "x.pt", "--vocab", "trimmed"], "--vocab is for --to hf"),
+        ] {
+            let printed = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
+            assert!(printed.contains(words), "{printed}");
+        }
+        assert_eq!(unfinished_files(&sandbox), Vec::<String>::new());
+    }
+}
+
+/// Heads that share keys are in the shapes: an experiment gives the number of heads alone.
+#[test]
+fn heads_of_a_state_dict_fit_its_keys() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", LLAMA, SINGLE);
+    train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "torch", "m.pt"]);
+    for (heads, code, words) in [
+        ("heads: 8", 0, ""),
+        ("heads: 8, kv_heads: 4", 0, ""),
+        ("heads: 8, kv_heads: 2", 2, "`model.kv_heads` is 2, and the weights of `model.init.from` have 4"),
+        ("heads: 1", 2, "`model.heads` is 1, and the weights of `model.init.from` have a multiple of 2"),
+    ] {
+        write_experiment(&sandbox, "b", &format!("init: {{from: m.pt}}, context_length: 16, {heads}"), "");
+        let printed = sandbox.expect(code, &["plan", "b.yaml"]);
+        assert!(printed.contains(words), "{heads}: {printed}");
+    }
+}
+
 /// Padding takes no part in the softmax unless it is asked for.
 #[test]
 fn both_formats_of_a_run_start_with_the_same_loss() {
@@ -329,7 +424,7 @@ fn exports_at_once_do_not_mix() {
     let sandbox = new_sandbox();
     write_experiment(&sandbox, "a", GPT2, SINGLE);
     train(&sandbox, "a");
-    for (to, place) in [("hf", "out"), ("llmc", "m.bin"), ("safetensors", "whole")] {
+    for (to, place) in [("hf", "out"), ("llmc", "m.bin"), ("torch", "m.pt"), ("safetensors", "whole")] {
         let codes = || -> Vec<i32> {
             let export = || sandbox.run(&["export", "a", "--to", to, place, "--force"]).code;
             std::thread::scope(|scope| {

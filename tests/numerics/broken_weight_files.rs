@@ -168,7 +168,7 @@ fn an_index_is_held_against_its_shards() {
         ("../x.safetensors", "no file of the folder itself"),
         ("/etc/passwd", "no file of the folder itself"),
         ("..", "no file of the folder itself"),
-        ("pytorch_model.bin", "which is no safetensors file"),
+        ("pytorch_model.bin", "does not end in `.safetensors`"),
     ] {
         let error = changed(&|text| text.replacen(shard, to, 1));
         assert!(error.contains(words), "{to}: {error}");
@@ -198,16 +198,21 @@ fn error_of(dir: &tempfile::TempDir) -> String {
 fn the_error_of_another_file_says_what_to_do() {
     let dir = copy("gpt2");
     fs::rename(dir.path().join("model.safetensors"), dir.path().join("pytorch_model.bin")).unwrap();
-    let pickle = error(dir.path());
-    assert!(pickle.contains("pytorch_model.bin is a pickle") && pickle.contains("python -c"), "{pickle}");
-    fs::remove_file(dir.path().join("pytorch_model.bin")).unwrap();
+    assert!(error(dir.path()).contains("pytorch_model.bin: not a file that `torch.save` wrote"));
+    fs::write(dir.path().join("pytorch_model.bin"), b"\x80\x02\x8a\nl").unwrap();
+    assert!(error(dir.path()).contains("before version 1.6") && error(dir.path()).contains("python -c"));
+    fs::rename(dir.path().join("pytorch_model.bin"), dir.path().join("model.pt")).unwrap();
+    let named = error(dir.path());
+    assert!(named.contains("name the file to read") && named.contains("/model.pt"), "{named}");
+    fs::remove_file(dir.path().join("model.pt")).unwrap();
     fs::remove_file(dir.path().join("expected.safetensors")).unwrap();
     assert!(error(dir.path()).contains("there are no weights"));
     fs::write(dir.path().join("model-00001-of-00002.safetensors"), "").unwrap();
     assert!(error(dir.path()).contains("neither model.safetensors nor"));
-    assert!(error(&dir.path().join("config.json")).contains("not a model file of llm.c"));
+    assert!(error(&dir.path().join("config.json")).contains("nor a model file of llm.c"));
+    fs::remove_file(dir.path().join("config.json")).unwrap();
     fs::write(dir.path().join("x.bin"), b"PK\x03\x04 zip").unwrap();
-    assert!(error(&dir.path().join("x.bin")).contains("a pickle of PyTorch"));
+    assert!(error(&dir.path().join("x.bin")).contains("not a whole zip archive"));
     assert!(error(tempfile::tempdir().unwrap().path()).contains("there is no config.json"));
     assert!(error(Path::new("/nowhere/at/all")).contains("/nowhere/at/all"));
 }
@@ -230,7 +235,7 @@ fn llmc_headers_are_held_against_the_file() {
         (vec![20_240_326, 3, 2, 3, 1, 1, 4, 128], 100_000, "too long"),
         (vec![20_240_326, 3, 2, 300, 1, 1, 4, 128], 0, "300 in an embedding of 128"),
         (vec![20_240_326, 5, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX], 0, "are possible"),
-        (vec![20_240_327, 3], 0, "not a model file"),
+        (vec![20_240_327, 3], 0, "nor a model file"),
     ] {
         header(&numbers, more);
         let error = error(&path);

@@ -54,7 +54,7 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
 
 #[test]
 fn configurations_say_what_the_models_are() {
-    assert!(describe(&fixture("gpt2")).unwrap().gives_dropout);
+    assert!(describe(&fixture("gpt2")).unwrap().gives("dropout"));
     let of = |name: &str| describe(&fixture(name)).unwrap().spec;
     let gpt2 = of("gpt2");
     assert_eq!((gpt2.family, gpt2.d_ff, gpt2.dropout, gpt2.tie_embeddings), (Family::Gpt2, 40, 0.0, true));

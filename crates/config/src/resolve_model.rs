@@ -48,11 +48,23 @@ impl Resolver<'_> {
                 "give a number; `null` removes the value that a preset, weights or a lower layer gives",
             );
         } else if !unreported.is_empty() {
-            self.error(
-                &["model.preset"],
-                format!("without a preset, {} {verb} missing in `model`", list(&unreported, "and")),
-                format!("give {them}, or set `preset` to one of {}", list(&presets::names(), "or")),
-            );
+            let missing = list(&unreported, "and");
+            match &self.weights {
+                Some(weights) => {
+                    let file = weights.file.display();
+                    let keys: Vec<String> = unreported.iter().map(|key| format!("{key}: N")).collect();
+                    self.error(
+                        &["model.init.from"],
+                        format!("{missing} {verb} missing in `model`, and cannot be read from {file}"),
+                        format!("add `{}` with the numbers that the model was trained with", keys.join(", ")),
+                    );
+                }
+                None => self.error(
+                    &["model.preset"],
+                    format!("without a preset, {missing} {verb} missing in `model`"),
+                    format!("give {them}, or set `preset` to one of {}", list(&presets::names(), "or")),
+                ),
+            }
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
             self.check_family_keys(raw, family);
@@ -64,8 +76,11 @@ impl Resolver<'_> {
             self.notes.insert("model.d_ff", format!("default ({})", defaults.d_ff_text));
             (defaults.d_ff)(d_model)
         });
+        // A state dict that does not say how many heads there are has keys for a group of them.
+        let groups = self.weights.as_ref().map_or(1, |weights| weights.spec.heads / weights.spec.kv_heads);
         if raw.kv_heads.is_none() {
-            self.notes.insert("model.kv_heads", "default (heads)".into());
+            let note = if groups == 1 { "default (heads)" } else { "default (heads that share keys in the weights)" };
+            self.notes.insert("model.kv_heads", note.into());
         }
         if raw.tie_embeddings.is_none() {
             self.notes.insert("model.tie_embeddings", format!("default of {}", choice_name(&family)));
@@ -80,7 +95,7 @@ impl Resolver<'_> {
             context_length,
             layers,
             heads,
-            kv_heads: raw.kv_heads.unwrap_or(heads),
+            kv_heads: raw.kv_heads.unwrap_or(heads / groups),
             d_model,
             d_ff,
             dropout: raw.dropout.unwrap_or(0.0),

@@ -46,12 +46,18 @@ impl EvaluatedModel {
         Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
 
-    /// The model of the weights at `path`, a Hugging Face folder or a model file of llm.c.
+    /// The model of the weights at `path`, a Hugging Face folder, a state dict of PyTorch or a model file of llm.c.
     ///
     /// # Errors
-    /// If there are no weights, or they are of a model that cannot be computed here.
+    /// If there are no weights, they do not say how many heads the model has, or they are of a model that cannot be computed here.
     pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self> {
         let weights = OpenedWeights::open(path)?;
+        if !weights.described.gives("heads") {
+            return Err(CommandError::request(format!(
+                "{}: a state dict does not say how many heads its model has; put the model's `config.json` beside the file",
+                path.display()
+            )));
+        }
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
         let inference = InferenceSettings { spec, precision };
         Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })

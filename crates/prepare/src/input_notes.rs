@@ -79,7 +79,7 @@ pub(crate) fn warn_of_cut_text(
 /// The warning if an id stands for different text in `tokenizer`, which `key` names, and in the tokenizer in the folder of `weights`. `None` if
 /// the folder has no tokenizer that can be read.
 pub fn foreign_tokenizer(weights: &OpenedWeights, tokenizer: &TextTokenizer, key: &str) -> Option<String> {
-    // A model file of llm.c describes itself, and the files beside it may belong to other models.
+    // A single file may describe itself, and the files beside it may belong to other models.
     let description = Some(&weights.described.file).filter(|file| !weights.files.contains(file))?;
     let beside = load_tokenizer(&tokenizer_in(description.parent()?)?).ok()?;
     let difference = token_difference(tokenizer, &beside)?;

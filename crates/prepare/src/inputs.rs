@@ -138,6 +138,11 @@ pub fn prepare_rank_inputs(
         if let Some(warning) = foreign_tokenizer(&weights, &prepared.tokenizer.text, "data.tokenizer") {
             observer.observe(&RunEvent::Warning(&warning));
         }
+        if weights.lacks_head() && !experiment.model.tie_embeddings {
+            observer.observe(&RunEvent::Warning(
+                "the weights of model.init.from have no head, which is drawn by the seed; `model.tie_embeddings: true` uses the embedding",
+            ));
+        }
         let cache = host.cache()?;
         let hash = pool.install(|| content_hash(&weights.files, cache, &|_| {}))?;
         prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });

@@ -1,4 +1,4 @@
-//! The description of a model that stands beside its weights: a folder's `config.json`, or llm.c's header.
+//! The description of a model that stands beside its weights, a `config.json`, or is in them: llm.c's header, a state dict's shapes.
 
 use std::path::Path;
 
@@ -6,7 +6,9 @@ use serde_json::{Map, Value};
 
 use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
-use super::{folder, gpt2, llama, llmc};
+use super::torch_file::{FileKind, file_kind, legacy_error};
+use super::{folder, gpt2, llama, llmc, state_dict};
+use runner_files::is_absent;
 use runner_spec::format::choice_name;
 use runner_spec::model::{Family, ModelSpec};
 
@@ -15,14 +17,21 @@ pub(super) const CONFIG: &str = "config.json";
 /// A larger description is refused.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// Reads the description of the model whose weights are at `path`, a folder or a model file of llm.c. The weights are not read.
+/// Reads the description of the model whose weights are at `path`: a folder, a file of `torch.save`, or a model file of llm.c. The weights
+/// are not read, except to see whether a head in a state dict is the embedding.
 ///
 /// # Errors
 /// If there are none, they are of a model that cannot be trained here, or their numbers cannot be.
 pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let meta = std::fs::metadata(path).map_err(WeightsError::io(path))?;
     if !meta.is_dir() {
-        return llmc::read_header(path)?.described(path);
+        let file = path.with_file_name(CONFIG);
+        return match file_kind(path)? {
+            FileKind::Other => llmc::read_header(path)?.described(path),
+            FileKind::Legacy => Err(legacy_error(path)),
+            FileKind::Archive if is_absent(&file) => state_dict::describe(path),
+            FileKind::Archive => describe_config(&file, folder::read_object(&file, MAX_CONFIG_BYTES)?),
+        };
     }
     let file = path.join(CONFIG);
     let config = match folder::read_object(&file, MAX_CONFIG_BYTES) {
@@ -33,7 +42,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         Err(error) => return Err(error),
     };
     let described = described(&config)?;
-    folder::check_has_weights(path)?;
+    folder::form(path)?;
     Ok(described)
 }
 

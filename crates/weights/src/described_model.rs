@@ -16,9 +16,12 @@ pub struct DescribedModel {
     pub file: PathBuf,
     /// The vocabulary is without the padding of llm.c's files.
     pub spec: ModelSpec,
-    /// True if the file gives one dropout. If not, it is 0 in `spec`.
-    pub gives_dropout: bool,
+    /// Keys of the `model` section that the file does not give. The experiment gives them; `spec` has defaults that fit the others.
+    pub unknown: Vec<&'static str>,
 }
+
+/// The longest context that an experiment may have.
+pub(super) const MAX_CONTEXT: usize = 16_777_216;
 
 impl DescribedModel {
     /// Checks that the numbers can be those of a model.
@@ -31,7 +34,7 @@ impl DescribedModel {
         // The limits are those of the experiment file.
         let sizes = [
             ("vocabulary", spec.vocab_size, 100_000_000),
-            ("context length", spec.context_length, 16_777_216),
+            ("context length", spec.context_length, MAX_CONTEXT),
             ("number of layers", spec.layers, 10_000),
             ("number of heads", spec.heads, 10_000),
             ("number of key-value heads", spec.kv_heads, 10_000),
@@ -68,15 +71,17 @@ impl DescribedModel {
         Ok(self)
     }
 
+    /// True if the file gives the `key` of the `model` section.
+    pub fn gives(&self, key: &str) -> bool {
+        !self.unknown.contains(&key)
+    }
+
     /// The description as a `model` section of an experiment file.
     #[expect(clippy::expect_used, reason = "a specification is numbers, texts and truth values")]
     pub fn model_section(&self) -> Value {
         let mut section = serde_json::to_value(&self.spec).expect("a specification is plain JSON");
         if let Some(keys) = section.as_object_mut() {
-            if !self.gives_dropout {
-                keys.remove("dropout");
-            }
-            for key in self.spec.family.hidden_keys() {
+            for key in self.unknown.iter().copied().chain(self.spec.family.hidden_keys()) {
                 keys.remove(key);
             }
         }

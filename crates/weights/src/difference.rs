@@ -34,6 +34,15 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
             all.push(Difference { key: key.clone(), ours: ours.clone(), theirs: Some(theirs.clone()) });
         }
     }
+    let groups = described.spec.heads / described.spec.kv_heads;
+    if !described.gives("heads") && model.heads != model.kv_heads * groups {
+        // The heads that share keys follow from the shapes, their number does not.
+        let (key, ours, theirs) = match model.heads.is_multiple_of(groups) {
+            true => ("kv_heads", model.kv_heads, (model.heads / groups).into()),
+            false => ("heads", model.heads, format!("a multiple of {groups}").into()),
+        };
+        all.push(Difference { key: key.to_owned(), ours: ours.into(), theirs: Some(theirs) });
+    }
     let options = beyond_format(&model.options).into_iter();
     all.extend(options.map(|(key, ours)| Difference { key, ours, theirs: None }));
     if model.context_length > described.spec.context_length {

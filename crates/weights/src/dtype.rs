@@ -10,14 +10,27 @@ pub enum Dtype {
     Bf16,
 }
 
-/// Each element type with its name in safetensors, its name in PyTorch, and the bytes of an element.
-const TYPES: [(Dtype, &str, &str, usize); 3] =
-    [(Dtype::F32, "F32", "float32", 4), (Dtype::F16, "F16", "float16", 2), (Dtype::Bf16, "BF16", "bfloat16", 2)];
+/// Each element type with its name in safetensors, its name in PyTorch, the class of its storages there, and the bytes of an element.
+const TYPES: [(Dtype, &str, &str, &str, usize); 3] = [
+    (Dtype::F32, "F32", "float32", "FloatStorage", 4),
+    (Dtype::F16, "F16", "float16", "HalfStorage", 2),
+    (Dtype::Bf16, "BF16", "bfloat16", "BFloat16Storage", 2),
+];
 
 impl Dtype {
     /// The type that safetensors calls `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         TYPES.iter().find(|(_, known, ..)| *known == name).map(|(dtype, ..)| *dtype)
+    }
+
+    /// The type of the storages whose class PyTorch calls `class`.
+    pub(super) fn from_storage(class: &str) -> Option<Self> {
+        TYPES.iter().find(|(_, _, _, known, _)| *known == class).map(|(dtype, ..)| *dtype)
+    }
+
+    /// The class of storages of the type in PyTorch.
+    pub(super) fn storage(self) -> &'static str {
+        TYPES[self as usize].3
     }
 
     /// The name of the type in safetensors.
@@ -32,7 +45,7 @@ impl Dtype {
 
     /// The bytes of an element.
     pub fn size(self) -> usize {
-        TYPES[self as usize].3
+        TYPES[self as usize].4
     }
 
     /// Writes the numbers of `bytes`, little-endian, to `out`, exactly; as many as `out` has.

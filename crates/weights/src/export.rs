@@ -1,11 +1,13 @@
 //! The parts of an export that do not depend on its format.
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use super::difference::beyond_format;
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::writer::{NewFile, TensorDestination, Writer};
+use super::writer::{FileForm, NewFile, TensorDestination, Writer};
+use runner_files::{OutputFile, create_dir_all, parent_folder};
 use runner_spec::error::CommandError;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
@@ -38,6 +40,39 @@ pub(super) fn write_weights(
     let step = source(&mut |position, bytes| writer.write_piece(position, bytes)).map_err(WeightsError::Source)?;
     writer.finish()?;
     Ok(step)
+}
+
+/// Writes the file `to` with `write`, which returns the step of the weights, first under a temporary name. With `force`, replaces a file that
+/// is there.
+///
+/// # Errors
+/// If the file is there, or something cannot be read or written.
+pub(super) fn write_file(
+    to: &Path,
+    force: bool,
+    form: FileForm,
+    write: impl FnOnce(NewFile) -> Result<u64, WeightsError>,
+) -> Result<WrittenFiles, WeightsError> {
+    if to.file_name().is_none() {
+        return Err(WeightsError::Request(format!("cannot write to {}: give the name of a file", to.display())));
+    }
+    let io_or_exists = |error: io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            WeightsError::Request(format!("{} is there already: --force replaces it", to.display()))
+        }
+        _ => WeightsError::io(to)(error),
+    };
+    let folder = parent_folder(to);
+    if folder.exists() && !folder.is_dir() {
+        return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
+    }
+    create_dir_all(folder).map_err(WeightsError::io(folder))?;
+    let output = OutputFile::create(to, force, false).map_err(io_or_exists)?;
+    let step = write(NewFile { path: output.temporary_path().to_owned(), target: to.to_owned(), form })?;
+    let bytes = output.as_file().metadata().map_err(WeightsError::io(to))?.len();
+    // Another process may have been faster.
+    output.finish().map_err(io_or_exists)?;
+    Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
 }
 
 /// Checks that `spec` has no extensions, which the formats of other programs lack.

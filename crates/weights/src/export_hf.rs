@@ -11,7 +11,7 @@ use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::folder::{INDEX, SINGLE};
 use super::staged_folder::StagedFolder;
-use super::writer::{NewFile, TensorDestination};
+use super::writer::{FileForm, NewFile, TensorDestination};
 use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
@@ -81,7 +81,7 @@ impl HfExport<'_> {
         let names: Vec<String> =
             (0..shards.len()).map(&name).chain(texts.iter().map(|(name, _)| (*name).to_owned())).collect();
         let folder = StagedFolder::begin(to, names.clone(), is_own, &LOADED_BESIDE, force)?;
-        let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
+        let (mut files, mut targets, mut bytes) = (Vec::new(), vec![None; self.layout.entries.len()], 0);
         for (file, shard) in shards.iter().enumerate() {
             let header = self.header(shard);
             let mut at = header.len() as u64;
@@ -90,9 +90,10 @@ impl HfExport<'_> {
                 targets[placed.index] = Some(TensorDestination { file, at, elements, transposed: placed.transposed });
                 at += placed.bytes;
             }
-            files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), header, bytes: at });
+            let form = FileForm::Plain { header, bytes: at };
+            files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), form });
+            bytes += at;
         }
-        let bytes = files.iter().map(|f| f.bytes).sum();
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         for (name, text) in &texts {
             write_atomic(&folder.path(name), text.as_bytes()).map_err(WeightsError::io(&to.join(name)))?;

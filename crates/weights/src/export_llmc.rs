@@ -1,14 +1,12 @@
 //! A GPT-2 as llm.c's model file.
 
-use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
+use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_file, write_weights};
 use super::llmc::{FAMILY, HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
-use super::writer::{NewFile, TensorDestination};
-use runner_files::{OutputFile, parent_folder};
+use super::writer::{FileForm, TensorDestination};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::PartParameter;
@@ -32,27 +30,10 @@ impl LlmcExport<'_> {
     /// If llm.c has no such model, the file is there, or something cannot be read or written.
     pub fn write(&self, to: &Path, force: bool, source: WeightSource<'_>) -> Result<WrittenFiles, WeightsError> {
         let header = self.header()?;
-        if to.file_name().is_none() {
-            return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
-        }
-        let io_or_exists = |error: io::Error| match error.kind() {
-            ErrorKind::AlreadyExists => {
-                WeightsError::Request(format!("{} is there already: --force replaces it", to.display()))
-            }
-            _ => WeightsError::io(to)(error),
-        };
-        let folder = parent_folder(to);
-        if folder.exists() && !folder.is_dir() {
-            return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
-        }
-        runner_files::create_dir_all(folder).map_err(WeightsError::io(folder))?;
-        let output = OutputFile::create(to, force, false).map_err(io_or_exists)?;
         let (header, targets, bytes) = self.lay_out(&header);
-        let files = [NewFile { path: output.temporary_path().to_owned(), target: to.to_owned(), header, bytes }];
-        let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
-        // Another process may have been faster.
-        output.finish().map_err(io_or_exists)?;
-        Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
+        write_file(to, force, FileForm::Plain { header, bytes }, |file| {
+            write_weights(self.layout, self.dtype, &[file], targets, source)
+        })
     }
 
     /// The bytes of the header, the position of each parameter, and the size of the file. Padding rows of the vocabulary that the file

@@ -1,4 +1,4 @@
-//! The tensors of a Hugging Face folder, in one safetensors file, or in several with an index.
+//! The tensors of a Hugging Face folder, in one file of safetensors or PyTorch, or in several with an index.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::error::WeightsError;
+use super::file_tensor::FileTensor;
+use super::torch_file::TorchFile;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 use runner_files::{open_regular, strict_json, without_byte_order_mark};
 use runner_spec::experiment::Tokenizer;
@@ -15,24 +17,20 @@ use runner_spec::experiment::Tokenizer;
 pub(super) const SINGLE: &str = "model.safetensors";
 /// The index of weights in several files: the file of each tensor.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// The names of weights in one file, of an index of several, and the ends of their names. The first that is there is read.
+const FORMS: [[&str; 3]; 2] =
+    [[SINGLE, INDEX, ".safetensors"], ["pytorch_model.bin", "pytorch_model.bin.index.json", ".bin"]];
 /// A larger index is refused.
 const MAX_INDEX_BYTES: u64 = 16 << 20;
 
 /// The limit that the format sets for a header.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
-/// A tensor, and the file that holds it.
-#[derive(Debug)]
-pub(super) struct FileTensor {
-    pub(super) file: usize,
-    pub(super) name: String,
-    pub(super) info: TensorInfo,
-    /// The first byte of its data in the file.
-    pub(super) start: u64,
-}
-
-/// The tensors of the safetensors file `path`, which is number `file` of its folder, in the order of their bytes.
+/// The tensors of `path`, which is number `file` of its folder; those of a safetensors file in the order of their bytes.
 fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsError> {
+    if path.extension().is_some_and(|end| end == "bin") {
+        return Ok(TorchFile::open(file, path)?.tensors);
+    }
     let mut opened = open_regular(path).map_err(WeightsError::io(path))?;
     let metadata = opened.metadata().map_err(WeightsError::io(path))?;
     if !metadata.is_file() {
@@ -43,24 +41,30 @@ fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsE
         HeaderError::Io(error) => WeightsError::io(path)(error),
     })?;
     let data_start = header.bytes.len() as u64;
-    let located =
-        |(name, info): (String, TensorInfo)| FileTensor { file, name, start: data_start + info.data_offsets[0], info };
+    let located = |(name, TensorInfo { dtype, shape, data_offsets: [begin, _] })| FileTensor {
+        file,
+        name,
+        dtype,
+        shape,
+        start: data_start + begin,
+        transposed: false,
+    };
     Ok(header.tensors.into_iter().map(located).collect())
 }
 
 /// The files of the folder `folder`, and every tensor in them.
 ///
 /// # Errors
-/// If there are no safetensors, or files, headers and index do not fit one another.
+/// If there are no weights, or files, headers and index do not fit one another.
 pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), WeightsError> {
-    let single = folder.join(SINGLE);
+    let [single, index, end] = form(folder)?;
+    let single = folder.join(single);
     if single.symlink_metadata().is_ok() {
         let found = tensors_of_file(0, &single)?;
         return Ok((vec![single], found));
     }
-    let index = folder.join(INDEX);
-    check_has_weights(folder)?;
-    let map = weight_map(&index)?;
+    let index = folder.join(index);
+    let map = weight_map(&index, end)?;
     let mut names: Vec<&String> = map.values().collect();
     names.sort_unstable();
     names.dedup();
@@ -89,8 +93,8 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
     Ok((files, found))
 }
 
-/// The name of each tensor's file, by the name of the tensor. Every file is in the folder itself.
-fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
+/// The name of each tensor's file, which has the end `end`, by the name of the tensor. Every file is in the folder itself.
+fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, WeightsError> {
     let wrong = |message: String| WeightsError::file(index, message);
     let mut object = read_object(index, MAX_INDEX_BYTES)?;
     let Some(Value::Object(map)) = object.remove("weight_map") else {
@@ -109,8 +113,8 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
             let message = format!("tensor {tensor} is said to be in {file:?}, which is no file of the folder itself");
             return Err(wrong(message));
         }
-        if !file.ends_with(".safetensors") {
-            return Err(wrong(format!("tensor {tensor} is said to be in {file:?}, which is no safetensors file")));
+        if !file.ends_with(end) {
+            return Err(wrong(format!("the file of tensor {tensor}, {file:?}, does not end in `{end}`")));
         }
         out.insert(tensor, file);
     }
@@ -131,13 +135,14 @@ pub fn tokenizer_in(path: &Path) -> Option<Tokenizer> {
     Some(Tokenizer::Gpt2 { vocab, merges })
 }
 
-/// Checks that the folder has a file of weights or an index of such files.
+/// The form of the weights in the folder, which has their one file or an index of such files.
 ///
 /// # Errors
 /// If it has neither.
-pub(super) fn check_has_weights(folder: &Path) -> Result<(), WeightsError> {
-    let there = [SINGLE, INDEX].into_iter().any(|name| folder.join(name).symlink_metadata().is_ok());
-    if there { Ok(()) } else { Err(no_weights(folder)) }
+pub(super) fn form(folder: &Path) -> Result<[&'static str; 3], WeightsError> {
+    let is_there = |name: &str| folder.join(name).symlink_metadata().is_ok();
+    let found = FORMS.into_iter().find(|[single, index, _]| is_there(single) || is_there(index));
+    found.ok_or_else(|| no_weights(folder))
 }
 
 /// The error for a folder without weights that can be read.
@@ -151,22 +156,15 @@ fn no_weights(folder: &Path) -> WeightsError {
     names.sort();
     let ends = |name: &String, end: &str| name.ends_with(end);
     if let Some(pickle) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
-        return WeightsError::file(folder, format!("{pickle} is a pickle: {}", conversion_advice(folder)));
+        let pickle = folder.join(pickle);
+        let message = format!("there is no {SINGLE} or pytorch_model.bin; name the file to read, {}", pickle.display());
+        return WeightsError::file(folder, message);
     }
     if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
         let message = format!("{shard} is there, but neither {SINGLE} nor {INDEX}, which says what the shards hold");
         return WeightsError::file(folder, message);
     }
     WeightsError::file(folder, format!("there are no weights: neither {SINGLE} nor {INDEX}"))
-}
-
-/// The advice how to convert a pickle in `folder` to safetensors.
-pub(super) fn conversion_advice(folder: &Path) -> String {
-    let folder = folder.display();
-    format!(
-        "reading one can run any program, so it is not read; convert it to safetensors, once:\n\
-         python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
-    )
 }
 
 /// Reads the JSON object in the file `path`, which has at most `most` bytes. A byte order mark in front of it is skipped.

@@ -44,7 +44,7 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
     let same = dropouts.iter().all(|p| p == &dropouts[0]);
     Ok(DescribedModel {
         file: config.file.to_owned(),
-        gives_dropout: same,
+        unknown: if same { Vec::new() } else { vec!["dropout"] },
         spec: ModelSpec {
             d_ff: config.size("n_inner")?.unwrap_or(base.d_ff),
             dropout: if same { dropouts[0] } else { 0.0 },

@@ -1,4 +1,4 @@
-//! Weights of other programs: Hugging Face folders and llm.c's model files, read and written.
+//! Weights of other programs: Hugging Face folders, state dicts of PyTorch and llm.c's model files, read and written.
 
 #![forbid(unsafe_code)]
 
@@ -10,12 +10,17 @@ mod error;
 mod export;
 mod export_hf;
 mod export_llmc;
+mod export_torch;
+mod file_tensor;
 mod folder;
 mod gpt2;
 mod llama;
 mod llmc;
 mod opened;
+mod pickle;
 mod staged_folder;
+mod state_dict;
+mod torch_file;
 mod writer;
 
 pub use describe::{describe, describe_config};
@@ -26,5 +31,6 @@ pub use error::WeightsError;
 pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
 pub use export_llmc::LlmcExport;
+pub use export_torch::TorchExport;
 pub use folder::tokenizer_in;
 pub use opened::OpenedWeights;

@@ -53,7 +53,7 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
     }
     Ok(DescribedModel {
         file: config.file.to_owned(),
-        gives_dropout: false,
+        unknown: vec!["dropout"],
         spec: ModelSpec {
             kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
             d_ff: config.required_size("intermediate_size")?,

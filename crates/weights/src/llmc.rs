@@ -7,7 +7,6 @@ use std::path::Path;
 use super::described_model::DescribedModel;
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::folder::conversion_advice;
 use runner_files::open_regular;
 use runner_spec::model::parts::PartParameter;
 use runner_spec::model::{Family, ModelSpec};
@@ -68,7 +67,8 @@ impl LlmcHeader {
     /// If its sizes cannot be those of a model.
     pub(super) fn described(self, path: &Path) -> Result<DescribedModel, WeightsError> {
         let (vocab, padded) = (self.spec.vocab_size, self.padded_vocab_size);
-        let described = DescribedModel { file: path.to_owned(), gives_dropout: false, spec: self.spec }.checked()?;
+        let described =
+            DescribedModel { file: path.to_owned(), unknown: vec!["dropout"], spec: self.spec }.checked()?;
         if padded > MAX_ROWS {
             return Err(WeightsError::file(path, format!("an embedding of {padded} rows; {MAX_ROWS} are possible")));
         }
@@ -95,17 +95,15 @@ pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
         let four = bytes.get(4 * at..4 * at + 4)?;
         Some(u32::from_le_bytes([four[0], four[1], four[2], four[3]]))
     };
-    if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(&[0x80, 2]) {
-        let folder = path.parent().unwrap_or(path);
-        return Err(wrong(format!("a pickle of PyTorch: {}", conversion_advice(folder))));
-    }
     if number(0) != Some(MAGIC) {
         let help = if path.extension().is_some_and(|e| e == "safetensors") {
             "; of safetensors the folder is named, whose config.json says what they are"
         } else {
             ""
         };
-        return Err(wrong(format!("not a model file of llm.c, which begins with {MAGIC}{help}")));
+        return Err(wrong(format!(
+            "neither a file of `torch.save` nor a model file of llm.c, which begins with {MAGIC}{help}"
+        )));
     }
     if bytes.len() < HEADER_BYTES as usize {
         return Err(wrong(format!("{} bytes are no model file of llm.c: its header has {HEADER_BYTES}", bytes.len())));

@@ -10,12 +10,14 @@ use super::described_model::DescribedModel;
 use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::folder::{self, FileTensor};
+use super::file_tensor::{FileTensor, canonical, equal_bytes, is_buffer};
+use super::folder;
 use super::llmc;
+use super::torch_file::{FileKind, TorchFile, file_kind};
 use runner_files::open_regular;
 use runner_spec::experiment::Model;
 use runner_spec::model::parts::{Head, PartParameter, Rows};
-use runner_spec::model::{Family, InitialWeights, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -44,20 +46,41 @@ struct Tensor {
 }
 
 impl OpenedWeights {
-    /// Opens the weights at `path`: a folder, or a model file of llm.c.
+    /// Opens the weights at `path`: a folder, a file of `torch.save`, or a model file of llm.c.
     ///
     /// # Errors
     /// If there are none, or files, description and tensors do not fit one another.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let described = describe(path)?;
-        if described.file == path { Self::open_llmc(path, described) } else { Self::open_folder(path, described) }
+        if path.is_dir() {
+            let (files, found) = folder::tensors(path)?;
+            return Self::open_named(path, described, files, found);
+        }
+        match file_kind(path)? {
+            FileKind::Archive => {
+                let found = TorchFile::open(0, path)?.tensors;
+                Self::open_named(path, described, vec![path.to_owned()], found)
+            }
+            _ => Self::open_llmc(path, described),
+        }
     }
 
-    fn open_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
-        let (files, found) = folder::tensors(path)?;
+    /// Opens the tensors `found` in `files`, which have the names of `transformers`.
+    fn open_named(
+        path: &Path,
+        described: DescribedModel,
+        files: Vec<PathBuf>,
+        found: Vec<FileTensor>,
+    ) -> Result<Self, WeightsError> {
         let family = described.spec.family;
         let parameters: BTreeMap<String, PartParameter> =
             described.spec.decoder().parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
+        // nanoGPT has the names of `transformers`, and matrices as `nn.Linear` has them.
+        let is_linear = found.iter().any(|found| {
+            let parameter = parameters.get(&canonical(family, &found.name)).filter(|parameter| parameter.transposed);
+            let is_square = found.shape.first() == found.shape.last();
+            parameter.is_some_and(|parameter| !is_square && parameter.spec.shape == found.shape)
+        });
         let mut tensors = BTreeMap::new();
         for found in found {
             let name = canonical(family, &found.name);
@@ -65,9 +88,10 @@ impl OpenedWeights {
                 continue;
             }
             let path = &files[found.file];
-            let tensor = tensor(parameters.get(&name), &found).map_err(|message| WeightsError::file(path, message))?;
+            let tensor = tensor(parameters.get(&name), &found, is_linear)
+                .map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
-                let message = format!("tensor {} is there with and without `{}`", found.name, family.defaults().prefix);
+                let message = format!("tensor {} is there twice, perhaps with another prefix", found.name);
                 return WeightsError::invalid(path, message);
             }
         }
@@ -108,24 +132,14 @@ impl OpenedWeights {
             let message = format!("{} {what} {name}, and {} ties the two", Head::WEIGHT, self.described.file.display());
             Err(WeightsError::file(path, message))
         };
-        if (head.dtype, &head.shape) != (embedding.dtype, &embedding.shape) {
+        let form = |tensor: &Tensor| (tensor.dtype, tensor.shape.clone(), tensor.transposed);
+        if form(&head) != form(embedding) {
             return differ("has another shape or type than");
         }
         let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
-        let equal = || -> std::io::Result<bool> {
-            let [a, b] = [&head, embedding].map(|tensor| open_regular(&self.files[tensor.file]));
-            let (a, b, mut x, mut y) = (a?, b?, vec![0; CHUNK_BYTES.min(bytes)], vec![0; CHUNK_BYTES.min(bytes)]);
-            for begin in (0..bytes).step_by(CHUNK_BYTES) {
-                let n = CHUNK_BYTES.min(bytes - begin);
-                a.read_exact_at(&mut x[..n], head.at + begin as u64)?;
-                b.read_exact_at(&mut y[..n], embedding.at + begin as u64)?;
-                if x[..n] != y[..n] {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
-        if equal().map_err(WeightsError::io(path))? { Ok(()) } else { differ("holds other numbers than") }
+        let [a, b] = [&head, embedding].map(|tensor| (self.files[tensor.file].as_path(), tensor.at));
+        let equal = a == b || equal_bytes(a, b, bytes).map_err(WeightsError::io(path))?;
+        if equal { Ok(()) } else { differ("holds other numbers than") }
     }
 
     /// Checks that the tensors are those of the described model.
@@ -185,11 +199,14 @@ impl OpenedWeights {
     }
 
     /// Reads the parameter `name` of shape `shape` into `values`, which has as many elements. Rows that the file does not have
-    /// are left as they are; rows that `shape` does not have are not read.
+    /// are left as they are, as are all of a head that a state dict lacks; rows that `shape` does not have are not read.
     ///
     /// # Errors
     /// If there is no such tensor of such a shape, or the file cannot be read.
     pub fn read(&self, name: &str, shape: &[usize], values: &mut [f32]) -> Result<(), WeightsError> {
+        if name == Head::WEIGHT && self.lacks_head() {
+            return Ok(());
+        }
         let path = &self.described.file;
         let Some(tensor) = self.tensors.get(name) else {
             return WeightsError::invalid(path, format!("there is no tensor {name}"));
@@ -212,6 +229,11 @@ impl OpenedWeights {
             _ => tensor.read_plain(&file, values),
         };
         read.map_err(WeightsError::io(path))
+    }
+
+    /// True if they are a state dict without a head, whose model may tie it to the embedding or not.
+    pub fn lacks_head(&self) -> bool {
+        !self.described.gives("tie_embeddings")
     }
 
     /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
@@ -262,19 +284,20 @@ impl Tensor {
     }
 }
 
-/// The tensor `found` of a file as `parameter`, if the model has it, or the reason why it cannot be one.
-fn tensor(parameter: Option<&PartParameter>, found: &FileTensor) -> Result<Tensor, String> {
-    let FileTensor { file, info, start, .. } = found;
-    let Some(dtype) = Dtype::from_name(&info.dtype) else {
-        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, info.dtype));
+/// The tensor `found` of a file as `parameter`, if the model has it, or the reason why it cannot be one. With `is_linear` all matrices of
+/// the file are [out, in].
+fn tensor(parameter: Option<&PartParameter>, found: &FileTensor, is_linear: bool) -> Result<Tensor, String> {
+    let Some(dtype) = Dtype::from_name(&found.dtype) else {
+        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, found.dtype));
     };
-    let mut shape = info.shape.clone();
-    let transposed = shape.len() == 2 && parameter.is_some_and(|parameter| parameter.transposed);
+    let mut shape = found.shape.clone();
+    let is_conv = !is_linear && shape.len() == 2 && parameter.is_some_and(|parameter| parameter.transposed);
     let rows_vary = parameter.is_some_and(|parameter| parameter.rows != Rows::Fixed);
-    if transposed {
+    if is_conv {
         shape.reverse();
     }
-    Ok(Tensor { file: *file, dtype, shape, transposed, rows_vary, at: *start })
+    let transposed = is_conv != found.transposed;
+    Ok(Tensor { file: found.file, dtype, shape, transposed, rows_vary, at: found.start })
 }
 
 impl InitialWeights for OpenedWeights {
@@ -283,20 +306,10 @@ impl InitialWeights for OpenedWeights {
     }
 }
 
-/// `name` with the prefix that this program uses. Files of a model without its head leave the prefix out.
-fn canonical(family: Family, name: &str) -> String {
-    let prefix = family.defaults().prefix;
-    if name.starts_with(prefix) || name == Head::WEIGHT { name.to_owned() } else { format!("{prefix}{name}") }
-}
-
-/// True if the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved.
-fn is_buffer(family: Family, name: &str) -> bool {
-    family.defaults().buffers.iter().any(|end| name.ends_with(end))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_spec::model::Family;
 
     #[test]
     fn only_the_four_matrices_and_the_buffers_are_special() {

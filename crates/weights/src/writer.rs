@@ -2,14 +2,22 @@
 //! requires it. At most one tensor is in memory.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
+use std::mem::ManuallyDrop;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
 
+/// The multiple of bytes at which the data of an archive's entry begins, as PyTorch has it.
+const ENTRY_ALIGNMENT: u16 = 64;
+/// Larger entries have their sizes in the fields of zip64.
+const MAX_ZIP32_BYTES: u64 = 0xffff_fffe;
 /// Elements converted at a time.
 const CHUNK_ELEMENTS: usize = 1 << 16;
 
@@ -17,7 +25,7 @@ const CHUNK_ELEMENTS: usize = 1 << 16;
 #[derive(Debug, Clone)]
 pub(super) struct TensorDestination {
     pub(super) file: usize,
-    /// The position of its first byte.
+    /// The position of its first byte; in an archive, the number of its entry.
     pub(super) at: u64,
     /// The number of elements that are written, from the first: whole rows.
     pub(super) elements: usize,
@@ -25,16 +33,82 @@ pub(super) struct TensorDestination {
     pub(super) transposed: bool,
 }
 
-/// A file to write, with the bytes of its header.
+/// A file to write.
 #[derive(Debug)]
 pub(super) struct NewFile {
     /// The temporary path.
     pub(super) path: PathBuf,
     /// The path that the user named, for messages.
     pub(super) target: PathBuf,
-    pub(super) header: Vec<u8>,
-    /// The size of the complete file.
-    pub(super) bytes: u64,
+    pub(super) form: FileForm,
+}
+
+/// How a file holds tensors.
+#[derive(Debug)]
+pub(super) enum FileForm {
+    /// At positions after a header; with the size of the complete file.
+    Plain { header: Vec<u8>, bytes: u64 },
+    /// As entries of a zip archive of `torch.save`, after the entries that are given.
+    Archive(Vec<(&'static str, Vec<u8>)>),
+}
+
+/// An unfinished file.
+#[derive(Debug)]
+enum OpenFile {
+    Plain(File),
+    /// Dropping an archive would finish it, and complain if that fails.
+    Archive(ManuallyDrop<ZipWriter<File>>),
+}
+
+impl OpenFile {
+    /// Begins `file`; a plain one in its whole size and filled with zeros.
+    fn begin(NewFile { path, form, .. }: &NewFile) -> io::Result<Self> {
+        let mut file = File::create(path)?;
+        match form {
+            FileForm::Plain { header, bytes } => {
+                file.write_all(header)?;
+                file.set_len(*bytes)?;
+                Ok(Self::Plain(file))
+            }
+            FileForm::Archive(entries) => {
+                let mut archive = ZipWriter::new(file);
+                for (name, bytes) in entries {
+                    begin_entry(&mut archive, name, bytes.len())?;
+                    archive.write_all(bytes)?;
+                }
+                Ok(Self::Archive(ManuallyDrop::new(archive)))
+            }
+        }
+    }
+
+    /// Writes `bytes` from byte `first` of `target` on, whose numbers have `width` bytes.
+    fn write(&mut self, target: &TensorDestination, width: usize, first: usize, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.write_all_at(bytes, target.at + first as u64),
+            Self::Archive(archive) => {
+                if first == 0 {
+                    begin_entry(archive, &format!("data/{}", target.at), target.elements * width)?;
+                }
+                archive.write_all(bytes)
+            }
+        }
+    }
+
+    /// Makes the file durable.
+    fn finish(self) -> io::Result<()> {
+        let file = match self {
+            Self::Plain(file) => file,
+            Self::Archive(archive) => ManuallyDrop::into_inner(archive).finish()?,
+        };
+        file.sync_all()
+    }
+}
+
+/// Begins an entry of `bytes` bytes in an archive of `torch.save`.
+fn begin_entry(archive: &mut ZipWriter<File>, name: &str, bytes: usize) -> io::Result<()> {
+    let options =
+        SimpleFileOptions::default().with_alignment(ENTRY_ALIGNMENT).large_file(bytes as u64 > MAX_ZIP32_BYTES);
+    Ok(archive.start_file(format!("archive/{name}"), options)?)
 }
 
 /// Writes unfinished files.
@@ -42,7 +116,7 @@ pub(super) struct NewFile {
 pub(super) struct Writer<'a> {
     layout: &'a ParamLayout,
     dtype: Dtype,
-    files: Vec<(PathBuf, File)>,
+    files: Vec<(PathBuf, OpenFile)>,
     /// One for each entry of the layout; `None`: it is not written.
     targets: Vec<Option<TensorDestination>>,
     /// The elements so far of a matrix that is written transposed.
@@ -51,7 +125,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Creates `files`, each in its whole size and filled with zeros.
+    /// Begins `files`. Tensors of an archive are written one after another.
     pub(super) fn begin(
         layout: &'a ParamLayout,
         dtype: Dtype,
@@ -59,10 +133,8 @@ impl<'a> Writer<'a> {
         targets: Vec<Option<TensorDestination>>,
     ) -> Result<Self, WeightsError> {
         let mut open = Vec::with_capacity(files.len());
-        for NewFile { path, target, header, bytes } in files {
-            let mut file = File::create(path).map_err(WeightsError::io(target))?;
-            file.write_all(header).and_then(|()| file.set_len(*bytes)).map_err(WeightsError::io(target))?;
-            open.push((target.clone(), file));
+        for file in files {
+            open.push((file.target.clone(), OpenFile::begin(file).map_err(WeightsError::io(&file.target))?));
         }
         Ok(Self { layout, dtype, files: open, targets, matrix: Vec::new(), bytes: Vec::new() })
     }
@@ -93,8 +165,9 @@ impl<'a> Writer<'a> {
         first: usize,
         numbers: &[f32],
     ) -> Result<(), WeightsError> {
-        let (path, file) = &self.files[target.file];
-        let mut at = target.at + (first * self.dtype.size()) as u64;
+        let (path, file) = &mut self.files[target.file];
+        let width = self.dtype.size();
+        let mut at = first * width;
         for numbers in numbers.chunks(CHUNK_ELEMENTS) {
             self.bytes.clear();
             if let Some(beyond) = self.dtype.encode(numbers, &mut self.bytes) {
@@ -102,8 +175,8 @@ impl<'a> Writer<'a> {
                 let message = format!("tensor {name} has {beyond:e}, which {dtype} cannot hold: take --dtype f32");
                 return Err(WeightsError::Request(message));
             }
-            file.write_all_at(&self.bytes, at).map_err(WeightsError::io(path))?;
-            at += self.bytes.len() as u64;
+            file.write(target, width, at, &self.bytes).map_err(WeightsError::io(path))?;
+            at += self.bytes.len();
         }
         Ok(())
     }
@@ -130,8 +203,8 @@ impl<'a> Writer<'a> {
 
     /// Makes the files durable.
     pub(super) fn finish(self) -> Result<(), WeightsError> {
-        for (path, file) in &self.files {
-            file.sync_all().map_err(WeightsError::io(path))?;
+        for (path, file) in self.files {
+            file.finish().map_err(WeightsError::io(&path))?;
         }
         Ok(())
     }

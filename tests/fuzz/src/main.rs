@@ -4,6 +4,7 @@
 #![no_main]
 
 use std::fs;
+use std::io::{Cursor, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -142,12 +143,20 @@ fn read_tokens(input: &[u8]) {
     let _ = runner_data::inspect_tokens(&[path], None, None, 2, 3, &|_, _| {}).map_err(|error| error.to_string());
 }
 
-/// A model file of llm.c; the header of a safetensors file; config.json.
+/// A model file of llm.c or a file of PyTorch; the header of a safetensors file; config.json; the pickle of a file of PyTorch.
 fn open_weights(input: &[u8]) {
-    let Some((kind, rest)) = split_choice(input, 3) else { return };
+    let Some((kind, rest)) = split_choice(input, 4) else { return };
     let config = br#"{"model_type": "gpt2", "vocab_size": 8, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 1}"#;
     let path = match kind {
         0 => write("model.bin", rest),
+        3 => {
+            let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+            for (name, bytes) in [("x/data.pkl", rest), ("x/data/0", &[0; 256])] {
+                archive.start_file(name, zip::write::SimpleFileOptions::default()).expect("room in memory");
+                archive.write_all(bytes).expect("room in memory");
+            }
+            write("model.bin", &archive.finish().expect("room in memory").into_inner())
+        }
         _ => {
             let folder = FOLDER.path().join("model");
             fs::create_dir_all(&folder).expect("room in memory");

@@ -24,13 +24,13 @@ pub(super) fn translate_model(
     let described = runner_weights::describe_config(path, map)?;
     if is_gpt2 {
         let origins = dropouts.map(|(key, value)| match value {
-            Some(_) if described.gives_dropout => key.to_owned(),
+            Some(_) if described.gives("dropout") => key.to_owned(),
             Some(value) => format!("{key} = {value}"),
-            None if described.gives_dropout => format!("{key} (Hugging Face's default)"),
+            None if described.gives("dropout") => format!("{key} (Hugging Face's default)"),
             None => format!("{key} = 0.1 (Hugging Face's default)"),
         });
         let origins = origins.join(", ");
-        if described.gives_dropout {
+        if described.gives("dropout") {
             draft.set("model.dropout", described.spec.dropout, origins);
         } else {
             draft.leave_out(origins, "`model.dropout` is one number for all three and defaults to 0; set it");

@@ -48,7 +48,7 @@ pub struct FamilyTraits {
     pub(super) names: fn(&Names) -> &'static [&'static str],
     /// True if a folder holds the matrices of layers as [in, out] (Conv1D), transposed.
     pub(super) transposes: bool,
-    /// The ends of names of tensors that folders of older versions of `transformers` hold, masks and angles that follow from the
+    /// The ends of names of tensors that older versions of `transformers` and other programs save, masks and angles that follow from the
     /// configuration.
     pub buffers: &'static [&'static str],
 }
@@ -115,7 +115,7 @@ static LLAMA: FamilyTraits = FamilyTraits {
     layers: "model.layers",
     names: |names| names.llama,
     transposes: false,
-    buffers: &["rotary_emb.inv_freq"],
+    buffers: &["rotary_emb.inv_freq", "rotary_emb.cos", "rotary_emb.sin"],
 };
 
 impl Family {

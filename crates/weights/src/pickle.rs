@@ -1,0 +1,434 @@
+//! A strict reader of the pickles that `torch.save` writes. It executes nothing: a pickle becomes numbers, texts, lists, dicts and
+//! tensors, and a name of anything else in Python ends the reading.
+
+use std::collections::HashMap;
+
+/// The number of values that a pickle may have. A state dict takes some twenty for each tensor.
+const MAX_VALUES: usize = 1 << 22;
+/// The last protocol that is read.
+const MAX_PROTOCOL: u64 = 5;
+
+/// The place of a value in its pickle.
+pub(super) type ValueId = usize;
+
+/// A value. Texts are part of the pickle's bytes.
+#[derive(Debug)]
+enum Value<'a> {
+    /// None, a truth value, a float, bytes: nothing that a state dict consists of.
+    Other,
+    Int(i64),
+    Text(&'a str),
+    /// A list or a tuple.
+    Sequence(Vec<ValueId>),
+    Dict(Vec<(ValueId, ValueId)>),
+    Global(Global<'a>),
+    /// What the pickle says of a storage: a tuple.
+    Storage(ValueId),
+    /// The arguments of a tensor: a tuple.
+    Tensor(ValueId),
+}
+
+/// A name in Python that a state dict needs.
+#[derive(Debug, Clone, Copy)]
+enum Global<'a> {
+    OrderedDict,
+    RebuildTensor,
+    RebuildParameter,
+    /// The class of a storage, such as `FloatStorage`.
+    StorageClass(&'a str),
+}
+
+/// A tensor as the pickle describes it. Nothing of it is checked against the data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PickledTensor<'a> {
+    /// The class of its storage, such as `FloatStorage`.
+    pub(super) class: &'a str,
+    /// The name of its storage in the file.
+    pub(super) storage: &'a str,
+    /// Elements of the storage before the tensor's first.
+    pub(super) offset: u64,
+    pub(super) shape: Vec<usize>,
+    /// Elements from one index to the next, by dimension.
+    pub(super) strides: Vec<usize>,
+}
+
+/// A pickle that was read.
+#[derive(Debug)]
+pub(super) struct Pickle<'a> {
+    values: Vec<Value<'a>>,
+    pub(super) root: ValueId,
+}
+
+impl<'a> Pickle<'a> {
+    /// Reads the pickle `bytes`. The memory needed is proportional to them.
+    ///
+    /// # Errors
+    /// A name or an instruction that a state dict does not need, or bytes that are not a pickle.
+    pub(super) fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let (mut values, mut stack) = (Vec::new(), Stack::default());
+        let mut input = Input(bytes);
+        let root = loop {
+            if values.len() > MAX_VALUES {
+                return Err(format!("its pickle has more than {MAX_VALUES} values"));
+            }
+            let at = bytes.len() - input.0.len();
+            let step = read_step(&mut input, &mut values, &mut stack);
+            if let Some(root) = step.map_err(|message| format!("{message} (byte {at} of its pickle)"))? {
+                break root;
+            }
+        };
+        Ok(Self { values, root })
+    }
+
+    /// The entries of a dict whose keys are texts, in order; `None` if `id` is no such dict.
+    pub(super) fn entries(&self, id: ValueId) -> Option<Vec<(&'a str, ValueId)>> {
+        let Value::Dict(entries) = &self.values[id] else { return None };
+        entries.iter().map(|(key, value)| Some((self.text(*key)?, *value))).collect()
+    }
+
+    /// The whole number `id`.
+    pub(super) fn int(&self, id: ValueId) -> Option<i64> {
+        if let Value::Int(number) = self.values[id] { Some(number) } else { None }
+    }
+
+    /// True if `id` is a tensor.
+    pub(super) fn is_tensor(&self, id: ValueId) -> bool {
+        matches!(self.values[id], Value::Tensor(_))
+    }
+
+    /// The tensor `id`; `None` if it is none, or its numbers cannot be those of a tensor.
+    pub(super) fn tensor(&self, id: ValueId) -> Option<PickledTensor<'a>> {
+        let Value::Tensor(arguments) = self.values[id] else { return None };
+        let &[storage, offset, shape, strides, ..] = self.sequence(arguments)? else { return None };
+        let Value::Storage(storage) = self.values[storage] else { return None };
+        let &[_, class, key, ..] = self.sequence(storage)? else { return None };
+        let Value::Global(Global::StorageClass(class)) = self.values[class] else { return None };
+        let sizes =
+            |id| self.sequence(id)?.iter().map(|id| usize::try_from(self.int(*id)?).ok()).collect::<Option<_>>();
+        Some(PickledTensor {
+            class,
+            storage: self.text(key)?,
+            offset: u64::try_from(self.int(offset)?).ok()?,
+            shape: sizes(shape)?,
+            strides: sizes(strides)?,
+        })
+    }
+
+    fn text(&self, id: ValueId) -> Option<&'a str> {
+        if let Value::Text(text) = self.values[id] { Some(text) } else { None }
+    }
+
+    fn sequence(&self, id: ValueId) -> Option<&[ValueId]> {
+        if let Value::Sequence(items) = &self.values[id] { Some(items) } else { None }
+    }
+}
+
+/// The bytes that are left.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn take(&mut self, count: u64) -> Result<&'a [u8], String> {
+        let parts = usize::try_from(count).ok().and_then(|count| self.0.split_at_checked(count));
+        let (taken, rest) = parts.ok_or("the pickle is cut short")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    /// The unsigned little-endian number of the next `width` bytes, at most eight.
+    fn unsigned(&mut self, width: u64) -> Result<u64, String> {
+        Ok(self.take(width)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    }
+
+    /// The text after its length, a number of `width` bytes.
+    fn text(&mut self, width: u64) -> Result<&'a str, String> {
+        let length = self.unsigned(width)?;
+        std::str::from_utf8(self.take(length)?).map_err(|_| "a text is not UTF-8".to_owned())
+    }
+
+    fn line(&mut self) -> Result<&'a str, String> {
+        let end = self.0.iter().position(|byte| *byte == b'\n').ok_or("the pickle is cut short")?;
+        let line = self.take(end as u64 + 1)?;
+        std::str::from_utf8(&line[..end]).map_err(|_| "a name is not UTF-8".to_owned())
+    }
+}
+
+/// The stack of the pickle machine, with the marks on it, and its memo.
+#[derive(Default)]
+struct Stack {
+    values: Vec<ValueId>,
+    /// The heights of the stack at which marks are.
+    marks: Vec<usize>,
+    memo: HashMap<u64, ValueId>,
+}
+
+impl Stack {
+    fn top(&self) -> Result<ValueId, String> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        self.values[floor..].last().copied().ok_or_else(|| "a value is missing".to_owned())
+    }
+
+    fn pop(&mut self) -> Result<ValueId, String> {
+        let top = self.top()?;
+        self.values.pop();
+        Ok(top)
+    }
+
+    /// The values above the last mark, which is removed.
+    fn pop_to_mark(&mut self) -> Result<Vec<ValueId>, String> {
+        let mark = self.marks.pop().ok_or("a mark is missing")?;
+        Ok(self.values.split_off(mark))
+    }
+
+    fn pop_last(&mut self, count: usize) -> Result<Vec<ValueId>, String> {
+        let mut items = (0..count).map(|_| self.pop()).collect::<Result<Vec<_>, _>>()?;
+        items.reverse();
+        Ok(items)
+    }
+}
+
+/// Follows one instruction of the pickle. Returns the value of the pickle after the last one.
+fn read_step<'a>(
+    input: &mut Input<'a>,
+    values: &mut Vec<Value<'a>>,
+    stack: &mut Stack,
+) -> Result<Option<ValueId>, String> {
+    let opcode = input.unsigned(1)? as u8;
+    let value = match opcode {
+        b'.' => return stack.pop().map(Some),
+        0x80 => {
+            let protocol = input.unsigned(1)?;
+            return if protocol > MAX_PROTOCOL { Err(format!("protocol {protocol}")) } else { Ok(None) };
+        }
+        // The length of a frame, which is not needed.
+        0x95 => return input.take(8).map(|_| None),
+        b'(' => {
+            stack.marks.push(stack.values.len());
+            return Ok(None);
+        }
+        b'q' | b'r' | 0x94 => {
+            let key = if opcode == 0x94 { stack.memo.len() as u64 } else { input.unsigned(index_width(opcode))? };
+            stack.memo.insert(key, stack.top()?);
+            return Ok(None);
+        }
+        b'h' | b'j' => {
+            let key = input.unsigned(index_width(opcode))?;
+            stack.values.push(*stack.memo.get(&key).ok_or("an unknown index of the memo")?);
+            return Ok(None);
+        }
+        b'a' | b'e' => {
+            let items = if opcode == b'a' { vec![stack.pop()?] } else { stack.pop_to_mark()? };
+            let Value::Sequence(list) = &mut values[stack.top()?] else { return Err("not a list".to_owned()) };
+            list.extend(items);
+            return Ok(None);
+        }
+        b's' | b'u' => {
+            let items = if opcode == b's' { stack.pop_last(2)? } else { stack.pop_to_mark()? };
+            let Value::Dict(entries) = &mut values[stack.top()?] else { return Err("not a dict".to_owned()) };
+            entries.extend(items.as_chunks().0.iter().map(|[key, value]| (*key, *value)));
+            return Ok(None);
+        }
+        // The attributes of a dict, `_metadata` of a state dict.
+        b'b' => {
+            stack.pop()?;
+            return match values[stack.top()?] {
+                Value::Dict(_) => Ok(None),
+                _ => Err("attributes of something that is not a dict".to_owned()),
+            };
+        }
+        b'R' => match call(values, stack)? {
+            Called::Made(value) => value,
+            Called::Argument(id) => {
+                stack.values.push(id);
+                return Ok(None);
+            }
+        },
+        b'c' => {
+            let (module, name) = (input.line()?, input.line()?);
+            Value::Global(global(module, name)?)
+        }
+        0x93 => match stack.pop_last(2)?.as_slice() {
+            &[module, name] => match (&values[module], &values[name]) {
+                (Value::Text(module), Value::Text(name)) => Value::Global(global(module, name)?),
+                _ => return Err("a name that is not a text".to_owned()),
+            },
+            _ => return Err("a value is missing".to_owned()),
+        },
+        b'Q' => Value::Storage(stack.pop()?),
+        b'}' => Value::Dict(Vec::new()),
+        b']' | b')' => Value::Sequence(Vec::new()),
+        b't' => Value::Sequence(stack.pop_to_mark()?),
+        0x85..=0x87 => Value::Sequence(stack.pop_last(usize::from(opcode - 0x84))?),
+        b'X' => Value::Text(input.text(4)?),
+        0x8c => Value::Text(input.text(1)?),
+        0x8d => Value::Text(input.text(8)?),
+        b'K' => Value::Int(input.unsigned(1)? as i64),
+        b'M' => Value::Int(input.unsigned(2)? as i64),
+        b'J' => Value::Int(i64::from(input.unsigned(4)? as i32)),
+        0x8a => long(input)?,
+        b'G' => input.take(8).map(|_| Value::Other)?,
+        b'C' | b'B' | 0x8e => {
+            let length = input.unsigned(match opcode {
+                b'C' => 1,
+                b'B' => 4,
+                _ => 8,
+            })?;
+            input.take(length).map(|_| Value::Other)?
+        }
+        b'N' | 0x88 | 0x89 => Value::Other,
+        _ => return Err(format!("the instruction {opcode:#04x}, which `torch.save` does not use")),
+    };
+    stack.values.push(values.len());
+    values.push(value);
+    Ok(None)
+}
+
+/// The bytes of an index of the memo.
+fn index_width(opcode: u8) -> u64 {
+    if opcode == b'q' || opcode == b'h' { 1 } else { 4 }
+}
+
+/// A whole number after the number of its bytes. One of more than eight bytes is no size.
+fn long<'a>(input: &mut Input<'a>) -> Result<Value<'a>, String> {
+    let width = input.unsigned(1)?;
+    let bytes = input.take(width)?;
+    let Some(last) = bytes.last().filter(|_| width <= 8) else {
+        return Ok(if width == 0 { Value::Int(0) } else { Value::Other });
+    };
+    let mut whole = [if *last >= 0x80 { 0xff } else { 0 }; 8];
+    whole[..bytes.len()].copy_from_slice(bytes);
+    Ok(Value::Int(i64::from_le_bytes(whole)))
+}
+
+/// What a call in a pickle gives: a new value, or one that is there.
+enum Called<'a> {
+    Made(Value<'a>),
+    Argument(ValueId),
+}
+
+/// Calls what is below the top of the stack with the tuple at the top.
+fn call<'a>(values: &[Value<'a>], stack: &mut Stack) -> Result<Called<'a>, String> {
+    let (arguments, function) = (stack.pop()?, stack.pop()?);
+    let Value::Sequence(items) = &values[arguments] else { return Err("arguments that are not a tuple".to_owned()) };
+    match (&values[function], items.as_slice()) {
+        (Value::Global(Global::OrderedDict), []) => Ok(Called::Made(Value::Dict(Vec::new()))),
+        (Value::Global(Global::RebuildTensor), _) => Ok(Called::Made(Value::Tensor(arguments))),
+        (Value::Global(Global::RebuildParameter), [tensor, ..]) => Ok(Called::Argument(*tensor)),
+        _ => Err("a call that `torch.save` does not write".to_owned()),
+    }
+}
+
+/// # Errors
+/// If a state dict does not need `name` of `module`.
+fn global<'a>(module: &'a str, name: &'a str) -> Result<Global<'a>, String> {
+    match (module, name) {
+        ("collections", "OrderedDict") => Ok(Global::OrderedDict),
+        ("torch._utils", "_rebuild_tensor_v2") => Ok(Global::RebuildTensor),
+        ("torch._utils", "_rebuild_parameter") => Ok(Global::RebuildParameter),
+        ("torch", class) if class.ends_with("Storage") => Ok(Global::StorageClass(class)),
+        _ => Err(format!(
+            "it holds `{}.{}`, and only tensors, dicts, lists, texts and numbers are read",
+            module.escape_debug(),
+            name.escape_debug()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(pickle: &[u8]) -> String {
+        Pickle::read(pickle).err().expect("a hostile pickle")
+    }
+
+    #[test]
+    fn a_pickle_that_calls_anything_is_refused() {
+        for (pickle, name) in [
+            (&b"cos\nsystem\n(X\x02\0\0\0lstR."[..], "`os.system`"),
+            (b"\x80\x02cbuiltins\neval\n.", "`builtins.eval`"),
+            (b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x02ls\x85R.", "`posix.system`"),
+            (b"ctorch\nload\n.", "`torch.load`"),
+            (b"ctorch._utils\n_rebuild_sparse_tensor\n.", "`torch._utils._rebuild_sparse_tensor`"),
+            (b"c__main__\nGPTConfig\n)\x81}b.", "`__main__.GPTConfig`"),
+            (b"ca\x1b[2J\nb\n.", "`a\\u{1b}[2J.b`"),
+        ] {
+            let error = error(pickle);
+            assert!(error.contains(name), "{error}");
+        }
+        for (pickle, words) in [
+            // INST, OBJ, NEWOBJ, EXT1, and a persistent id of protocol 0.
+            (&b"(ios\nsystem\n."[..], "the instruction 0x69"),
+            (b"(o.", "the instruction 0x6f"),
+            (b"))\x81.", "the instruction 0x81"),
+            (b"\x82\x01.", "the instruction 0x82"),
+            (b"P1\n.", "the instruction 0x50"),
+            (b"\x80\x06.", "protocol 6"),
+            (b"ctorch\nFloatStorage\n)R.", "a call that `torch.save` does not write"),
+            (b"ccollections\nOrderedDict\n]\x85R.", "a call that"),
+            (b"ctorch._utils\n_rebuild_parameter\n)R.", "a call that"),
+            (b"))R.", "a call that"),
+            (b"N)b.", "attributes of something"),
+        ] {
+            let error = error(pickle);
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_pickle_that_is_cut_short_or_has_no_sense_is_refused() {
+        for (pickle, words) in [
+            (&b""[..], "cut short"),
+            (b"\x80", "cut short"),
+            (b"N", "cut short"),
+            (b"cos", "cut short"),
+            (b"X\xff\xff\xff\xffabc", "cut short"),
+            (b"\x8d\xff\xff\xff\xff\xff\xff\xff\xffabc", "cut short"),
+            (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f", "cut short"),
+            (b"\x8a\xff1", "cut short"),
+            (b"X\x01\0\0\0\xff.", "not UTF-8"),
+            (b".", "a value is missing"),
+            (b"N(.", "a value is missing"),
+            (b"N(R.", "a value is missing"),
+            (b"N\x86.", "a value is missing"),
+            (b"t.", "a mark is missing"),
+            (b"h\0.", "an unknown index of the memo"),
+            (b"q\0.", "a value is missing"),
+            (b"NNa.", "not a list"),
+            (b"NNNs.", "not a dict"),
+            (b"KKKK\x93.", "a name that is not a text"),
+        ] {
+            let error = error(pickle);
+            assert!(error.contains(words), "{words}: {error}");
+        }
+    }
+
+    /// Neither depth nor references that double take more than their bytes.
+    #[test]
+    fn nesting_and_sharing_cost_no_more_than_their_bytes() {
+        let deep: Vec<u8> = b"]".repeat(1 << 20).into_iter().chain(b"a".repeat((1 << 20) - 1)).chain(*b".").collect();
+        Pickle::read(&deep).unwrap();
+        // A list of two references to a list of two references, and so on.
+        let doubling: Vec<u8> = b")q\0".iter().copied().chain(b"h\0h\0\x86q\0".repeat(100_000)).chain(*b".").collect();
+        Pickle::read(&doubling).unwrap();
+        // A list that holds itself.
+        Pickle::read(b"]q\0h\0a.").unwrap();
+        assert!(error(&b"N".repeat(MAX_VALUES + 2)).contains("more than"));
+    }
+
+    #[test]
+    fn whole_numbers_have_their_signs() {
+        for (pickle, number) in [
+            (&b"K\xff."[..], Some(255)),
+            (b"M\xff\xff.", Some(65_535)),
+            (b"J\xff\xff\xff\xff.", Some(-1)),
+            (b"\x8a\0.", Some(0)),
+            (b"\x8a\x01\xff.", Some(-1)),
+            (b"\x8a\x02\xff\0.", Some(255)),
+            (b"\x8a\x08\0\0\0\0\0\0\0\x80.", Some(i64::MIN)),
+            (b"\x8a\x09\0\0\0\0\0\0\0\x80\0.", None),
+        ] {
+            let pickle = Pickle::read(pickle).unwrap();
+            assert_eq!(pickle.int(pickle.root), number);
+        }
+    }
+}

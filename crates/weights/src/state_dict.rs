@@ -1,0 +1,86 @@
+//! The model whose state dict is in a file: its sizes are the shapes of its tensors.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::described_model::{DescribedModel, MAX_CONTEXT};
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::file_tensor::{FileTensor, canonical, equal_bytes};
+use super::torch_file::TorchFile;
+use runner_spec::model::parts::Head;
+use runner_spec::model::{Family, ModelSpec};
+
+/// Describes the model whose state dict is in the file `path`. What no shape says has the family's default, and is `unknown`.
+///
+/// # Errors
+/// If the file cannot be read, or its tensors are not those of a GPT-2 or a Llama.
+pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
+    let TorchFile { tensors, heads } = TorchFile::open(0, path)?;
+    let families = Family::ALL.map(|family| {
+        let by_name = tensors.iter().map(|tensor| (canonical(family, &tensor.name), tensor));
+        (family, tokens(family), by_name.collect::<BTreeMap<String, &FileTensor>>())
+    });
+    let Some((family, tokens, by_name)) = families.iter().find(|(_, tokens, by_name)| by_name.contains_key(*tokens))
+    else {
+        let names = families.map(|(_, tokens, _)| format!("`{tokens}`")).join(" nor ");
+        return WeightsError::invalid(
+            path,
+            format!("not the state dict of a GPT-2 or a Llama: it has neither {names}"),
+        );
+    };
+    let shape = |name: &str| match by_name.get(name) {
+        Some(tensor) => Ok(tensor.shape.as_slice()),
+        None => WeightsError::invalid(path, format!("tensor {name} is missing")),
+    };
+    let rows = |name: &str| Ok(shape(name)?.first().copied().unwrap_or(0));
+    let &[vocab_size, d_model] = shape(tokens)? else {
+        return WeightsError::invalid(path, format!("tensor {tokens} is not a matrix"));
+    };
+    // The tensors whose rows are positions, the width of the first MLP, and that of keys, which may be fewer than queries.
+    let (positions, mlp, keys) = match family {
+        Family::Gpt2 => (Some("transformer.wpe.weight"), "transformer.h.0.mlp.c_fc.bias", None),
+        Family::Llama => (None, "model.layers.0.mlp.gate_proj.weight", Some("model.layers.0.self_attn.k_proj.weight")),
+    };
+    let layers = (0..by_name.len()).take_while(|n| by_name.contains_key(&mlp.replace(".0.", &format!(".{n}."))));
+    let layers = layers.count();
+    let context_length = positions.map_or(Ok(MAX_CONTEXT), rows)?;
+    // Heads that share keys: as many as the width of the queries has widths of the keys.
+    let groups = match keys.map(rows).transpose()? {
+        None => 1,
+        Some(width) if width > 0 && d_model.is_multiple_of(width) => d_model / width,
+        Some(width) => return WeightsError::invalid(path, format!("keys of width {width} do not divide {d_model}")),
+    };
+    let mut unknown = vec!["dropout", "norm_eps", "rope_theta"];
+    if heads.is_none() {
+        unknown.extend(["heads", "kv_heads"]);
+    }
+    if positions.is_none() {
+        unknown.push("context_length");
+    }
+    let tie_embeddings = match by_name.get(Head::WEIGHT) {
+        Some(head) => is_same(path, head, by_name[*tokens]).map_err(WeightsError::io(path))?,
+        None => {
+            unknown.push("tie_embeddings");
+            true
+        }
+    };
+    let heads = heads.unwrap_or(groups);
+    let sizes = [vocab_size, context_length, layers, heads, d_model];
+    let spec = ModelSpec::with_defaults(*family, sizes);
+    let spec = ModelSpec { kv_heads: heads / groups, d_ff: rows(mlp)?, tie_embeddings, ..spec };
+    DescribedModel { file: path.to_owned(), unknown, spec }.checked()
+}
+
+/// The name of the embedding of tokens.
+fn tokens(family: Family) -> &'static str {
+    ModelSpec::with_defaults(family, [1; 5]).decoder().embedding.tokens
+}
+
+/// True if two tensors of the file `path` have the same numbers in the same shape and type.
+fn is_same(path: &Path, a: &FileTensor, b: &FileTensor) -> std::io::Result<bool> {
+    let form = |tensor: &FileTensor| (tensor.dtype.clone(), tensor.shape.clone(), tensor.transposed);
+    let Some(dtype) = Dtype::from_name(&a.dtype).filter(|_| form(a) == form(b)) else { return Ok(false) };
+    let bytes = a.shape.iter().product::<usize>() * dtype.size();
+    Ok(a.start == b.start || equal_bytes((path, a.start), (path, b.start), bytes)?)
+}

@@ -1,0 +1,217 @@
+//! A file of `torch.save`: a zip archive of a pickle and of the bytes of each storage.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read as _};
+use std::path::Path;
+
+use zip::{CompressionMethod, ZipArchive};
+
+use super::dtype::Dtype;
+use super::error::WeightsError;
+use super::file_tensor::FileTensor;
+use super::pickle::{Pickle, PickledTensor, ValueId};
+use runner_files::open_regular;
+
+/// The pickle of a file, in the folder of the archive.
+pub(super) const PICKLE: &str = "data.pkl";
+/// A larger pickle is refused.
+const MAX_PICKLE_BYTES: u64 = 16 << 20;
+/// The keys under which programs store the state dict beside other values.
+const STATE_DICT_KEYS: [&str; 2] = ["model", "state_dict"];
+
+/// What the first bytes of a file say that it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FileKind {
+    /// A zip archive, as `torch.save` writes it.
+    Archive,
+    /// A bare pickle or a tar archive, as `torch.save` wrote them before PyTorch 1.6.
+    Legacy,
+    Other,
+}
+
+/// The tensors of a file.
+#[derive(Debug)]
+pub(super) struct TorchFile {
+    pub(super) tensors: Vec<FileTensor>,
+    /// The number of heads, which nanoGPT stores beside the state dict.
+    pub(super) heads: Option<usize>,
+}
+
+/// The kind of the file `path`.
+///
+/// # Errors
+/// If it cannot be read.
+pub(super) fn file_kind(path: &Path) -> Result<FileKind, WeightsError> {
+    let mut bytes = Vec::new();
+    let file = open_regular(path).map_err(WeightsError::io(path))?;
+    file.take(262).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
+    Ok(match bytes.as_slice() {
+        [b'P', b'K', 3, 4, ..] => FileKind::Archive,
+        [0x80, 2, ..] => FileKind::Legacy,
+        bytes if bytes.get(257..) == Some(b"ustar") => FileKind::Legacy,
+        _ => FileKind::Other,
+    })
+}
+
+/// The error for a file of the kind `Legacy`.
+pub(super) fn legacy_error(path: &Path) -> WeightsError {
+    let (old, new) = (path.display(), path.with_extension("new.pt"));
+    let new = new.display();
+    WeightsError::file(
+        path,
+        format!(
+            "PyTorch wrote it before version 1.6, in a format that is not read; convert it once, and use the new file:\n\
+             python -c \"import torch; torch.save(torch.load('{old}', weights_only=True), '{new}')\""
+        ),
+    )
+}
+
+impl TorchFile {
+    /// Reads which tensors the file `path` has, number `file` of its folder.
+    ///
+    /// # Errors
+    /// If it is not a file of `torch.save`, holds anything but tensors and plain values, or its parts do not fit one another.
+    pub(super) fn open(file: usize, path: &Path) -> Result<Self, WeightsError> {
+        match file_kind(path)? {
+            FileKind::Archive => {}
+            FileKind::Legacy => return Err(legacy_error(path)),
+            FileKind::Other => return WeightsError::invalid(path, "not a file that `torch.save` wrote"),
+        }
+        let mut archive = Archive::open(path)?;
+        let invalid = |message: String| WeightsError::file(path, message);
+        let bytes = archive.read(PICKLE, MAX_PICKLE_BYTES)?;
+        if archive.position("byteorder").is_some() && archive.read("byteorder", 16)? != b"little" {
+            return Err(invalid("its numbers are big-endian; little-endian ones are read".to_owned()));
+        }
+        let pickle = Pickle::read(&bytes).map_err(|message| invalid(format!("{message}{SAVE_ADVICE}")))?;
+        let entries = |id: ValueId| pickle.entries(id);
+        let root = entries(pickle.root).ok_or_else(|| invalid(format!("not a state dict{SAVE_ADVICE}")))?;
+        let nested = |wanted: &str| {
+            let found = root.iter().rev().find(|(key, _)| *key == wanted)?;
+            entries(found.1)
+        };
+        let state_dict = STATE_DICT_KEYS.into_iter().find_map(nested);
+        let heads = nested("model_args").and_then(|arguments| {
+            let (_, heads) = arguments.into_iter().find(|(key, _)| *key == "n_head")?;
+            usize::try_from(pickle.int(heads)?).ok()
+        });
+        let mut tensors = Vec::new();
+        for (name, id) in state_dict.as_ref().unwrap_or(&root) {
+            let name = name.escape_debug();
+            if !pickle.is_tensor(*id) {
+                return Err(invalid(format!(
+                    "`{name}` is not a tensor, as the values of a state dict are{SAVE_ADVICE}"
+                )));
+            }
+            let tensor = pickle.tensor(*id).ok_or_else(|| "its numbers are not those of a tensor".to_owned());
+            let placed = tensor.and_then(|tensor| archive.place(file, name.to_string(), &tensor));
+            tensors.push(placed.map_err(|message| invalid(format!("tensor {name}: {message}")))?);
+        }
+        Ok(Self { tensors, heads })
+    }
+}
+
+const SAVE_ADVICE: &str = "; nothing further of the file is read\n\
+                           save the state dict alone: torch.save(model.state_dict(), 'model.pt'), or \
+                           torch.save(checkpoint['model'], 'model.pt')";
+
+/// An archive of `torch.save`, whose entries are not compressed.
+struct Archive<'a> {
+    path: &'a Path,
+    zip: ZipArchive<BufReader<File>>,
+    /// The folder of all entries, with a slash.
+    root: String,
+    bytes: u64,
+}
+
+impl<'a> Archive<'a> {
+    fn open(path: &'a Path) -> Result<Self, WeightsError> {
+        let file = open_regular(path).map_err(WeightsError::io(path))?;
+        let bytes = file.metadata().map_err(WeightsError::io(path))?.len();
+        let zip = ZipArchive::new(BufReader::new(file))
+            .map_err(|error| WeightsError::file(path, format!("not a whole zip archive: {error}")))?;
+        let root = zip.file_names().filter_map(Result::ok).find_map(|name| {
+            let root = name.strip_suffix(PICKLE)?;
+            (root.find('/') == Some(root.len().checked_sub(1)?)).then(|| root.to_owned())
+        });
+        let Some(root) = root else {
+            return WeightsError::invalid(
+                path,
+                format!("a zip archive without `{PICKLE}`: `torch.save` did not write it"),
+            );
+        };
+        Ok(Self { path, zip, root, bytes })
+    }
+
+    fn position(&self, entry: &str) -> Option<usize> {
+        self.zip.index_for_name(&format!("{}{entry}", self.root))
+    }
+
+    /// The first byte of `entry` in the file, and the number of its bytes.
+    fn extent(&mut self, entry: &str) -> Result<(u64, u64), String> {
+        let index = self.position(entry).ok_or_else(|| format!("there is no entry `{}`", entry.escape_debug()))?;
+        let found = self.zip.by_index_raw(index).map_err(|error| error.to_string())?;
+        if found.compression() != CompressionMethod::Stored || found.encrypted() {
+            return Err(format!("the entry `{entry}` is compressed; `torch.save` does not compress"));
+        }
+        let (start, size) = (found.data_start().unwrap_or(u64::MAX), found.size());
+        if start.checked_add(size).is_none_or(|end| end > self.bytes) {
+            return Err(format!("the entry `{entry}` goes beyond the end of the file"));
+        }
+        Ok((start, size))
+    }
+
+    /// The bytes of `entry`, at most `most`.
+    fn read(&mut self, entry: &str, most: u64) -> Result<Vec<u8>, WeightsError> {
+        let (_, size) = self.extent(entry).map_err(|message| WeightsError::file(self.path, message))?;
+        if size > most {
+            return WeightsError::invalid(self.path, format!("`{entry}` has {size} bytes; at most {most} are read"));
+        }
+        let index = self.position(entry).unwrap_or_default();
+        let mut bytes = Vec::with_capacity(size as usize);
+        let found = self.zip.by_index_raw(index).map_err(io::Error::from);
+        found.and_then(|found| found.take(size).read_to_end(&mut bytes)).map_err(WeightsError::io(self.path))?;
+        Ok(bytes)
+    }
+
+    /// The tensor `name` of file number `file`.
+    fn place(&mut self, file: usize, name: String, tensor: &PickledTensor<'_>) -> Result<FileTensor, String> {
+        let PickledTensor { class, shape, strides, offset, storage } = tensor;
+        let (start, size) = self.extent(&format!("data/{storage}"))?;
+        let tensor =
+            FileTensor { file, name, dtype: (*class).to_owned(), shape: shape.clone(), start, transposed: false };
+        // A tensor of another type may be a buffer, whose numbers are not read.
+        let Some(dtype) = Dtype::from_storage(class) else { return Ok(tensor) };
+        let elements = shape.iter().try_fold(1_u64, |product, &n| product.checked_mul(n as u64));
+        let width = dtype.size() as u64;
+        let end = elements.and_then(|n| n.checked_add(*offset)?.checked_mul(width));
+        if end.is_none_or(|end| end > size) {
+            return Err(format!(
+                "the storage `{storage}` of {size} bytes does not hold {shape:?} from element {offset} on"
+            ));
+        }
+        let reversed: Vec<usize> = shape.iter().rev().copied().collect();
+        let transposed = match strides.as_slice() {
+            strides if is_contiguous(shape, strides) => false,
+            &[rows, columns] if is_contiguous(&reversed, &[columns, rows]) => true,
+            _ => {
+                return Err(format!("a view of {shape:?} with the strides {strides:?}; save `tensor.contiguous()`"));
+            }
+        };
+        Ok(FileTensor { dtype: dtype.name().to_owned(), start: start + offset * width, transposed, ..tensor })
+    }
+}
+
+/// True if the elements of a tensor lie one after another, the last dimension's next to each other.
+fn is_contiguous(shape: &[usize], strides: &[usize]) -> bool {
+    let mut expected = 1_usize;
+    shape.len() == strides.len()
+        && shape.iter().zip(strides).rev().all(|(&size, &stride)| {
+            let fits = size == 1 || stride == expected;
+            expected = expected.saturating_mul(size);
+            fits
+        })
+}
+
+#[cfg(test)]
+mod tests;

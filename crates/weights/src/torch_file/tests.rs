@@ -1,0 +1,192 @@
+use std::io::Write as _;
+
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+use super::*;
+use crate::OpenedWeights;
+use crate::export_torch::{add_tensor, int, text};
+use runner_spec::model::{Family, ModelSpec};
+
+const DICT: &[u8] = b"\x80\x02ccollections\nOrderedDict\n)R(";
+
+/// Writes an archive with these entries, which are in the folder `x`.
+fn write(path: &Path, entries: &[(&str, &[u8])]) {
+    let mut zip = ZipWriter::new(File::create(path).unwrap());
+    for (name, bytes) in entries {
+        zip.start_file(format!("x/{name}"), SimpleFileOptions::default()).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap();
+}
+
+/// The numbers of tensor `number`, which has `elements`.
+fn numbers(number: usize, elements: usize) -> Vec<f32> {
+    (0..elements).map(|i| (100 * number + i) as f32).collect()
+}
+
+/// Writes the state dict of a GPT-2 of width 4 and one layer, as nanoGPT does: matrices are [out, in], the head is the embedding.
+fn write_nanogpt(path: &Path, model_args: Option<usize>) -> Vec<(String, Vec<f32>)> {
+    let spec = ModelSpec::with_defaults(Family::Gpt2, [8, 6, 1, 2, 4]);
+    let mut pickle = b"\x80\x02}(".to_vec();
+    text(&mut pickle, "model");
+    pickle.extend(&DICT[2..]);
+    let mut storages = Vec::new();
+    let mut expected = Vec::new();
+    for (number, parameter) in spec.decoder().parameters().into_iter().enumerate() {
+        let name = format!("_orig_mod.{}", parameter.spec.name);
+        add_tensor(&mut pickle, Dtype::F32, &name, number, &parameter.spec.shape);
+        let values = numbers(number, parameter.spec.len());
+        storages
+            .push((format!("data/{number}"), values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()));
+        expected.push((parameter.spec.name, values));
+    }
+    add_tensor(&mut pickle, Dtype::F32, "_orig_mod.lm_head.weight", 0, &[8, 4]);
+    pickle.push(b'u');
+    if let Some(heads) = model_args {
+        text(&mut pickle, "model_args");
+        pickle.extend(b"}(");
+        text(&mut pickle, "n_head");
+        int(&mut pickle, heads);
+        text(&mut pickle, "bias");
+        pickle.extend(b"\x88u");
+    }
+    text(&mut pickle, "best_val_loss");
+    pickle.extend(b"G@\x09\x21\xfb\x54\x44\x2d\x18u.");
+    let entries = storages.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    write(path, &[("data.pkl", pickle.as_slice())].into_iter().chain(entries).collect::<Vec<_>>());
+    expected
+}
+
+#[test]
+fn a_checkpoint_of_nanogpt_is_read_with_its_heads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ckpt.pt");
+    let expected = write_nanogpt(&path, Some(2));
+    let opened = OpenedWeights::open(&path).unwrap();
+    let spec = &opened.described.spec;
+    assert_eq!((spec.vocab_size, spec.context_length, spec.layers, spec.heads, spec.d_model), (8, 6, 1, 2, 4));
+    assert_eq!((spec.d_ff, spec.tie_embeddings, opened.described.gives("heads")), (16, true, true));
+    for (parameter, (name, values)) in spec.decoder().parameters().iter().zip(expected) {
+        let mut read = vec![0.0; values.len()];
+        opened.read(&name, &parameter.spec.shape, &mut read).unwrap();
+        assert_eq!(read, values, "{name}");
+    }
+    write_nanogpt(&path, None);
+    let described = OpenedWeights::open(&path).unwrap().described;
+    assert!(!described.gives("heads") && !described.gives("norm_eps") && described.gives("d_ff"));
+}
+
+/// The error of a state dict with one tensor, made by replacing bytes of its pickle.
+fn error_with(shape: &[usize], change: impl Fn(&mut Vec<u8>)) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pt");
+    let mut pickle = DICT.to_vec();
+    add_tensor(&mut pickle, Dtype::F32, "wte.weight", 0, shape);
+    pickle.extend(b"u.");
+    change(&mut pickle);
+    write(&path, &[("data.pkl", &pickle), ("data/0", &[0; 24])]);
+    TorchFile::open(0, &path).expect_err("a hostile file").to_string()
+}
+
+/// Replaces the first bytes `from` of `pickle`, of which there are as many as of `to`.
+fn replace(pickle: &mut [u8], from: &[u8], to: &[u8]) {
+    let at = pickle.windows(from.len()).position(|window| window == from).unwrap();
+    pickle[at..at + to.len()].copy_from_slice(to);
+}
+
+/// A whole number as `int` writes it.
+fn long(value: i64) -> Vec<u8> {
+    b"\x8a\x08".iter().copied().chain(value.to_le_bytes()).collect()
+}
+
+#[test]
+fn tensors_beyond_their_storages_are_refused() {
+    let same = |_: &mut Vec<u8>| {};
+    for (error, words) in [
+        (error_with(&[2, 4], same), "the storage `0` of 24 bytes does not hold [2, 4] from element 0 on"),
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"(", &*long(2)].concat(), &[b"(", &*long(i64::MAX)].concat())),
+            "does not hold",
+        ),
+        // The offset, after the storage.
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"tQ", &*long(0)].concat(), &[b"tQ", &*long(1)].concat())),
+            "from element 1 on",
+        ),
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"tQ", &*long(0)].concat(), &[b"tQ", &*long(i64::MAX)].concat())),
+            "from element 9223372036854775807 on",
+        ),
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"tQ", &*long(0)].concat(), &[b"tQ", &*long(-1)].concat())),
+            "its numbers are not those of a tensor",
+        ),
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"(", &*long(2)].concat(), &[b"(", &*long(-2)].concat())),
+            "its numbers are not those",
+        ),
+        (
+            error_with(&[2, 3], |p| replace(p, &[b"(", &*long(3)].concat(), &[b"(", &*long(7)].concat())),
+            "with the strides [7, 1]",
+        ),
+        (error_with(&[2, 3], |p| replace(p, b"X\x01\0\0\00", b"X\x01\0\0\09")), "there is no entry `data/9`"),
+        (error_with(&[2, 3], |p| replace(p, b"FloatStorage", b"Flood-Storag")), "torch.Flood-Storag"),
+        (error_with(&[2, 3], |p| p.truncate(60)), "cut short"),
+        (error_with(&[2, 3], |p| *p = b"}X\x01\0\0\0aK\x01s.".to_vec()), "`a` is not a tensor"),
+        (error_with(&[2, 3], |p| *p = b"].".to_vec()), "not a state dict"),
+        (error_with(&[2, 3], |p| *p = b"cos\nsystem\n.".to_vec()), "`os.system`, and only tensors"),
+    ] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
+}
+
+#[test]
+fn archives_that_torch_did_not_write_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pt");
+    let error = || OpenedWeights::open(&path).expect_err("a hostile file").to_string();
+    write(&path, &[("readme.txt", b"a")]);
+    assert!(error().contains("a zip archive without `data.pkl`"), "{}", error());
+    write(&path, &[("data.pkl", b"}."), ("byteorder", b"big")]);
+    assert!(error().contains("big-endian"), "{}", error());
+    write(&path, &[("data.pkl", b"}.")]);
+    assert!(error().contains("neither `transformer.wte.weight` nor `model.embed_tokens.weight`"), "{}", error());
+    std::fs::write(&path, b"PK\x03\x04 and no more").unwrap();
+    assert!(error().contains("not a whole zip archive"), "{}", error());
+    std::fs::write(&path, b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
+    assert!(error().contains("before version 1.6") && error().contains("python -c"), "{}", error());
+}
+
+/// Truncations and changed bytes: what opens can be read whole; nothing panics.
+#[test]
+fn no_bytes_make_it_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pt");
+    write_nanogpt(&path, Some(2));
+    let whole = std::fs::read(&path).unwrap();
+    let attempt = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let Ok(opened) = OpenedWeights::open(&path) else { return };
+        for parameter in opened.described.spec.decoder().parameters() {
+            let mut values = vec![0.0; parameter.spec.len()];
+            opened.read(&parameter.spec.name, &parameter.spec.shape, &mut values).unwrap();
+        }
+    };
+    for cut in (0..whole.len()).step_by(7) {
+        attempt(&whole[..cut]);
+    }
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    for _ in 0..1000 {
+        let mut bytes = whole.clone();
+        for _ in 0..=random() % 3 {
+            let at = random() % bytes.len();
+            bytes[at] = if random() % 2 == 0 { random() as u8 } else { bytes[at] ^ (1 << (random() % 8)) };
+        }
+        attempt(&bytes);
+    }
+}
