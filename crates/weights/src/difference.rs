@@ -37,9 +37,10 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
     let groups = described.spec.heads / described.spec.kv_heads;
     if !described.gives("heads") && model.heads != model.kv_heads * groups {
         // The heads that share keys follow from the shapes, their number does not.
-        let (key, ours, theirs) = match model.heads.is_multiple_of(groups) {
-            true => ("kv_heads", model.kv_heads, (model.heads / groups).into()),
-            false => ("heads", model.heads, format!("a multiple of {groups}").into()),
+        let (key, ours, theirs) = if model.heads.is_multiple_of(groups) {
+            ("kv_heads", model.kv_heads, (model.heads / groups).into())
+        } else {
+            ("heads", model.heads, format!("a multiple of {groups}").into())
         };
         all.push(Difference { key: key.to_owned(), ours: ours.into(), theirs: Some(theirs) });
     }

@@ -12,7 +12,8 @@ use runner_spec::error::CommandError;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
-/// Passes weights piece by piece to its argument: the position of the first element in the layout's buffer, and little-endian f32.
+/// Passes weights piece by piece to its argument: the position of the first element in the layout's buffer, and little-endian f32. The
+/// pieces of a tensor come in order, without those of another between them.
 /// Returns the step of the weights when all have been passed on and checked.
 pub type WeightSource<'a> =
     &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, CommandError>;

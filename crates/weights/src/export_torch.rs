@@ -80,7 +80,9 @@ pub(super) fn add_tensor(pickle: &mut Vec<u8>, dtype: Dtype, name: &str, number:
     int(pickle, 0);
     for sizes in [shape, &strides] {
         pickle.push(b'(');
-        sizes.iter().for_each(|size| int(pickle, *size));
+        for size in sizes {
+            int(pickle, *size);
+        }
         pickle.push(b't');
     }
     // No gradient, no hooks.

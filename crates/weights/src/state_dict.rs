@@ -58,13 +58,12 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     if positions.is_none() {
         unknown.push("context_length");
     }
-    let tie_embeddings = match by_name.get(Head::WEIGHT) {
-        Some(head) => is_same(path, head, by_name[*tokens]).map_err(WeightsError::io(path))?,
-        None => {
-            unknown.push("tie_embeddings");
-            true
-        }
-    };
+    let head = by_name.get(Head::WEIGHT);
+    if head.is_none() {
+        unknown.push("tie_embeddings");
+    }
+    let is_tied = head.map_or(Ok(true), |head| is_same(path, head, by_name[*tokens]));
+    let tie_embeddings = is_tied.map_err(WeightsError::io(path))?;
     let heads = heads.unwrap_or(groups);
     let sizes = [vocab_size, context_length, layers, heads, d_model];
     let spec = ModelSpec::with_defaults(*family, sizes);

@@ -57,7 +57,7 @@ pub(super) enum FileForm {
 enum OpenFile {
     Plain(File),
     /// Dropping an archive would finish it, and complain if that fails.
-    Archive(ManuallyDrop<ZipWriter<File>>),
+    Archive(ManuallyDrop<Box<ZipWriter<File>>>),
 }
 
 impl OpenFile {
@@ -71,7 +71,7 @@ impl OpenFile {
                 Ok(Self::Plain(file))
             }
             FileForm::Archive(entries) => {
-                let mut archive = ZipWriter::new(file);
+                let mut archive = Box::new(ZipWriter::new(file));
                 for (name, bytes) in entries {
                     begin_entry(&mut archive, name, bytes.len())?;
                     archive.write_all(bytes)?;
@@ -139,7 +139,7 @@ impl<'a> Writer<'a> {
         Ok(Self { layout, dtype, files: open, targets, matrix: Vec::new(), bytes: Vec::new() })
     }
 
-    /// Writes the elements from `position` of the layout's buffer on: little-endian f32 of one tensor, whose pieces come in order.
+    /// Writes the elements from `position` of the layout's buffer on: little-endian f32 of one tensor, whose pieces come one after another.
     pub(super) fn write_piece(&mut self, position: u64, piece: &[u8]) -> Result<(), WeightsError> {
         let position = position as usize;
         let index = self.layout.entries.partition_point(|entry| entry.range().end <= position);

@@ -52,7 +52,7 @@ pub fn export_weights(
 }
 
 /// Receives pieces of a state: the position of the first element in the layout's flat buffer, and the bytes, little-endian f32. The
-/// pieces of a tensor come in order, and each piece belongs to one tensor.
+/// pieces of a tensor come in order, without those of another between them.
 pub type NumberSink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), CommandError>;
 
 /// Sends the weights of a checkpoint in `folder`, from all its parts, to `sink`. They are right only if this returns without an error.
