@@ -92,7 +92,7 @@ pub(crate) fn add_weights(
                 let from = LayerOrigin::Weights(file.display().to_string());
                 layers.insert(0, Layer { from, value: json!({ "data": { "tokenizer": tokenizer } }) });
             }
-            return (!allows_absent(options)).then_some(described);
+            return (!options.allows_absent_initial_inputs).then_some(described);
         }
         Err(mistake) => mistake,
     };

@@ -145,7 +145,9 @@ pub fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigErro
 /// # Errors
 /// All mistakes of the file.
 pub fn load_resolved(file: &Path) -> Result<Loaded, ConfigError> {
-    load(file, &LoadOptions { allows_absent_files: true, ..LoadOptions::default() })
+    let options =
+        LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..LoadOptions::default() };
+    load(file, &options)
 }
 
 /// Loads `text`, the content of the file `path`, under the layers of `options`.

@@ -80,7 +80,7 @@ impl<'a> Pickle<'a> {
         Ok(Self { values, root })
     }
 
-    /// The entries of a dict whose keys are texts, in order; `None` if `id` is no such dict.
+    /// The entries of a dict whose keys are texts, in order; `None` for any other value.
     pub(super) fn entries(&self, id: ValueId) -> Option<Vec<(&'a str, ValueId)>> {
         let Value::Dict(entries) = &self.values[id] else { return None };
         entries.iter().map(|(key, value)| Some((self.text(*key)?, *value))).collect()
@@ -287,7 +287,7 @@ fn index_width(opcode: u8) -> u64 {
     if opcode == b'q' || opcode == b'h' { 1 } else { 4 }
 }
 
-/// A whole number after the number of its bytes. One of more than eight bytes is no size.
+/// A whole number after the number of its bytes. One of more than eight bytes cannot be a size.
 fn long<'a>(input: &mut Input<'a>) -> Result<Value<'a>, String> {
     let width = input.unsigned(1)?;
     let bytes = input.take(width)?;
