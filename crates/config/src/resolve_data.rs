@@ -119,7 +119,7 @@ impl Resolver<'_> {
                             "`vocab_size` must be at least {least}, for 256 bytes and {} special tokens, got {vocab_size}",
                             special_tokens.len()
                         ),
-                        format!("common sizes are 1024 to 50257"),
+                        "common sizes are 1024 to 50257",
                     );
                 }
             }
