@@ -25,28 +25,28 @@ pub(crate) struct ApplyArgs {
     pub training: TrainingArgs,
     #[command(flatten)]
     pub launcher: LauncherArgs,
-    /// Start another run, even if this experiment has one.
+    /// Start a new run, even if this experiment already has one.
     #[arg(long)]
     pub new: bool,
-    /// Begin with the record and newest checkpoint of this run, which trains the same model under another layout.
+    /// Start from the record and the newest checkpoint of this run, which trains the same model in a different layout.
     #[arg(long = "continue", value_name = "RUN", add = runs_completer())]
     pub continue_run: Option<String>,
-    /// Begin with its checkpoint after this many steps instead.
+    /// Use its checkpoint after this many steps instead of the newest.
     #[arg(long = "continue-step", value_name = "N", requires = "continue_run")]
     pub continue_step: Option<u64>,
     /// Record hashes of what each step computes, which `runner reproduce --trace` compares.
     #[arg(long)]
     pub trace: bool,
-    /// Do nothing unless the plan's hash is HASH, or begins with it (8 digits at least).
+    /// Do nothing unless the plan's hash is HASH or starts with HASH (at least 8 digits).
     #[arg(long, value_name = "HASH", value_parser = parse_plan_hash)]
     pub expect_plan: Option<String>,
-    /// The point of a sweep that this is.
+    /// The point of a sweep that this run is.
     #[arg(long, hide = true, value_name = "ID:N", value_parser = parse_sweep_point)]
     pub sweep_point: Option<SweepPoint>,
 }
 
 /// # Errors
-/// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
+/// A wrong request, a machine that refuses, or a run that failed (which its record then shows, too).
 pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
     // A point ends when its sweep does, and no launcher starts it as a rank.
     let is_point = args.sweep_point.is_some();
@@ -88,13 +88,13 @@ fn parse_plan_hash(text: &str) -> Result<String, String> {
     if digits && (MIN_DIGITS..=HASH_DIGITS).contains(&text.len()) {
         Ok(text.to_ascii_lowercase())
     } else {
-        Err(format!("a plan's hash has {HASH_DIGITS} hexadecimal digits, of which {MIN_DIGITS} or more are enough"))
+        Err(format!("must be the first {MIN_DIGITS} to {HASH_DIGITS} hexadecimal digits of a plan's hash"))
     }
 }
 
 /// `ID:N`, with N from 1.
 fn parse_sweep_point(text: &str) -> Result<SweepPoint, String> {
-    let wrong = || format!("{text:?} is no ID:N, such as lr-0a1b2c3d:4");
+    let wrong = || format!("expected ID:N, for example `lr-0a1b2c3d:4`, found {text:?}");
     let (id, point) = text.rsplit_once(':').ok_or_else(wrong)?;
     match point.parse() {
         Ok(point) if point > 0 && !id.is_empty() => Ok(SweepPoint { id: id.to_owned(), point }),

@@ -16,7 +16,7 @@ use runner_spec::format::{counted, percent};
 /// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
 /// The measurement takes about 40 s. It times the program's own kernels with one thread and with all threads, and stores the
-/// results in the cache folder. Measure while the machine is idle, and again after an update of the program. If the machine is busy, or
+/// results in the cache folder. Measure while the machine is idle, and again after you update runner. If the machine is busy, or
 /// its measurements vary by more than a quarter twice in a row, nothing is stored.
 #[derive(Debug, Clone, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -24,7 +24,7 @@ pub(crate) struct CalibrateArgs {
     /// Measure fewer sizes, which takes a few seconds.
     #[arg(long, conflicts_with = "show")]
     pub quick: bool,
-    /// Show the stored measurements and measure nothing.
+    /// Show the stored measurements without measuring.
     #[arg(long)]
     pub show: bool,
     /// Measure even if the machine is busy, and store measurements that vary.
@@ -48,14 +48,15 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
     let calibration = if args.show {
         load(&dir, &device, cores).ok_or_else(|| {
             CommandError::request(format!(
-                "{device} with {cores} cores has not been measured yet: run `runner calibrate`"
+                "{device} with {cores} cores has not been measured yet; run `runner calibrate`"
             ))
         })?
     } else {
         let load = load_problem(load_average(), cores);
         if let Some(problem) = load.as_ref().filter(|_| !args.force) {
             refuse!(
-                "this machine is busy: {problem}; measure while it is idle, a minute after other work ends, or measure now with --force"
+                "this machine is busy: {problem}; run the command a minute after other work has ended, or use \
+                 `--force` to measure now"
             );
         }
         // A folder that cannot hold the result is refused before the measurement.
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
         let (mut calibration, variation) = measure(args, &device, cores)?;
         if let Some(disturbance) = load.or(variation) {
             output::print_to_stderr(&format!(
-                "warning: {disturbance}; predictions that use this calibration say that they may be wrong"
+                "warning: {disturbance}; plans that use this calibration warn that their predictions may be wrong"
             ));
             calibration.set_disturbance(&disturbance);
         }
@@ -72,23 +73,26 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
     };
     output::print_result(args.json, &calibration, || {
         let table = calibration_text(&device, cores, &calibration.rates);
-        format!("{table}kept in {}\n", path(&dir, &device, cores).display())
+        format!("{table}stored in {}\n", path(&dir, &device, cores).display())
     })
 }
 
 /// Describes why a machine with `cores` cores and the load average `load` is too busy to be measured, if it is.
 fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
     let load = load.filter(|load| *load > cores as f64)?;
-    Some(format!("{load:.1} processes computed over the last minute on {}", counted(cores as u64, "core")))
+    Some(format!(
+        "on average, {load:.1} processes were running over the last minute, on {}",
+        counted(cores as u64, "core")
+    ))
 }
 
-/// Measures this machine, and measures once more if the measurements vary. Says how much they vary if they do so in the end.
+/// Measures this machine, and measures once more if the measurements vary. If they still vary, returns by how much.
 ///
 /// # Errors
 /// If they still vary and `--force` is not given; if memory is short.
 fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> Result<(Calibration, Option<String>)> {
     let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
-    output::print_to_stderr(&format!("calibration takes {time}; no other program should compute meanwhile"));
+    output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
     let mut attempt = 0;
     loop {
@@ -100,14 +104,18 @@ fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> Result<(Calibrat
         if spread <= MAX_SPREAD {
             return Ok((calibration, None));
         }
-        let disturbed =
-            format!("the same work took up to {} longer than at best: another program computes too", percent(spread));
+        let disturbed = format!(
+            "the same work took up to {} longer than in its fastest run, so another program is using the \
+                CPU",
+            percent(spread)
+        );
         if args.force {
             return Ok((calibration, Some(disturbed)));
         }
         if attempt == ATTEMPTS {
             refuse!(
-                "{disturbed}; nothing was stored: measure while the machine is idle, or store such measurements with --force"
+                "{disturbed}; nothing was stored; run the command while the machine is idle, or use `--force` to \
+                 store the measurements anyway"
             );
         }
         output::print_to_stderr(&format!("{disturbed}; measuring once more"));

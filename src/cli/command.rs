@@ -54,11 +54,11 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     /// Start a new run from the settings of another run, with changes, or from its checkpoint.
     ///
-    /// --from says where it begins: at the start or with a checkpoint. The same command without --new resumes the new run.
+    /// --from says where it starts: from scratch or from a checkpoint. The same command without --new resumes the new run.
     Fork(fork::ForkArgs),
     /// Resume an interrupted or failed run from its own directory.
     ///
-    /// The run's resolved.yaml is used, so changes of the experiment file or of defaults since then do not matter.
+    /// The run's resolved.yaml is used, so later changes to the experiment file or to defaults do not matter.
     Resume(resume::ResumeArgs),
     Init(init::InitArgs),
     Import(import::ImportArgs),
@@ -76,7 +76,7 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// List recorded runs, show one, tag runs, or remove them.
     Runs(runs::RunsArgs),
-    /// Write an HTML page about runs (curves, timelines, memory, samples, settings), or serve it while they go on.
+    /// Write an HTML page about runs (curves, timelines, memory, samples, settings), or serve it while they train.
     Report(report::ReportArgs),
     /// Evaluate a checkpoint of a run: validation loss and multiple choice.
     Eval(eval::EvalArgs),

@@ -37,7 +37,7 @@ const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 pub(crate) fn apply_process_variables() -> Result<()> {
     for (name, _) in utf8_environment() {
         if let Some(meant) = own_variable_meant(&name) {
-            refuse!("{name} is no variable of this program: did you mean {meant}?");
+            refuse!("unknown environment variable `{name}`; did you mean `{meant}`?");
         }
     }
     if let Some(name) = env::var_os(BF16_PRODUCTS).filter(|name| !name.is_empty()) {
@@ -49,11 +49,11 @@ pub(crate) fn apply_process_variables() -> Result<()> {
     Ok(())
 }
 
-/// The program's own variables, which are no keys of the experiment.
+/// The program's own variables, which do not set keys of the experiment.
 pub(crate) const OWN_VARIABLES: [&str; 6] =
     [RUNS, CACHE, TOKEN, BF16_PRODUCTS, PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
-/// The variable of the program that is meant by one with almost its name.
+/// The program's own variable whose name is nearest to the misspelled `name`.
 fn own_variable_meant(name: &str) -> Option<&'static str> {
     const PREFIX: &str = "RUNNER_";
     let rest = name.strip_prefix(PREFIX).filter(|_| !OWN_VARIABLES.contains(&name))?;
@@ -80,7 +80,7 @@ pub(crate) struct TemplateArgs {
     /// Give a variable of a template (a file that ends in .j2) a value, read as YAML; may be given several times.
     #[arg(long, value_name = "NAME=VALUE")]
     pub var: Vec<String>,
-    /// Take variables of a template from this YAML file; later files win over earlier ones, --var over all.
+    /// Read variables of a template from this YAML file; later files override earlier ones, and --var overrides all.
     #[arg(long, value_name = "FILE")]
     pub vars: Vec<PathBuf>,
 }
@@ -159,7 +159,7 @@ pub(crate) fn word_parser<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 /// Parses a number from 0 on.
 pub(crate) fn parse_non_negative(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
-    number.ok_or_else(|| "give a number from 0 on, such as 2.5 or 1e-4".to_owned())
+    number.ok_or_else(|| "must be a number, at least 0, such as 2.5 or 1e-4".to_owned())
 }
 
 /// The folder of runs on the command line.
@@ -174,9 +174,9 @@ pub(crate) struct RunsFolderArgs {
 fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(|path| {
         if path.is_file() {
-            Err("this is a file: name a folder".to_owned())
+            Err("this is a file; name a folder".to_owned())
         } else if path.join(MANIFEST).is_file() {
-            Err("this is a run: name the folder that it is in".to_owned())
+            Err("this is a run; name the folder that contains it".to_owned())
         } else {
             Ok(path)
         }
@@ -206,10 +206,11 @@ fn parse_threads(text: &str) -> Result<u16, String> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let limit = cores * MAX_THREADS_PER_CORE;
     match text.parse::<u64>() {
-        Ok(0) | Err(_) => Err("give a whole number of threads, from 1 on".to_owned()),
+        Ok(0) | Err(_) => Err("must be a whole number, at least 1".to_owned()),
         Ok(threads) => u16::try_from(threads).ok().filter(|&threads| usize::from(threads) <= limit).ok_or_else(|| {
             format!(
-                "more than {MAX_THREADS_PER_CORE} threads for each of {cores} cores would only wait: give at most {limit}"
+                "must be at most {limit}, which is {MAX_THREADS_PER_CORE} for each of {cores} cores; more threads \
+                 would only wait"
             )
         }),
     }
@@ -274,7 +275,7 @@ pub(crate) fn cache_dir() -> Result<PathBuf> {
     variable(CACHE)
         .or_else(|| variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("runner")))
         .or_else(|| variable("HOME").map(|path| path.join(".cache/runner")))
-        .ok_or_else(|| CommandError::request(format!("no home folder: set {CACHE} to a folder for prepared data")))
+        .ok_or_else(|| CommandError::request(format!("no home folder; set `{CACHE}` to a folder for prepared data")))
 }
 
 /// This machine, for commands that record no run.
@@ -337,7 +338,7 @@ fn parse_peak_flops(value: Option<OsString>) -> Result<Option<f64>> {
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
         Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
-        _ => refuse!("{PEAK_FLOPS}: {} is not a positive number; give FLOP/s, such as 400e9", value.display()),
+        _ => refuse!("`{PEAK_FLOPS}` must be a positive number of FLOP/s, such as 400e9, got {}", value.display()),
     }
 }
 
@@ -366,10 +367,10 @@ mod tests {
     fn a_number_of_threads_fits_the_machine() {
         assert_eq!(parse_threads("2"), Ok(2));
         for text in ["0", "-1", "x"] {
-            assert!(parse_threads(text).unwrap_err().starts_with("give a whole number"), "{text}");
+            assert!(parse_threads(text).unwrap_err().starts_with("must be a whole number"), "{text}");
         }
         for text in ["65535", "70000"] {
-            assert!(parse_threads(text).unwrap_err().starts_with("more than"), "{text}");
+            assert!(parse_threads(text).unwrap_err().starts_with("must be at most"), "{text}");
         }
     }
 

@@ -20,7 +20,7 @@ use runner_sweep::stopped_points;
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
-    /// The runs: directories, ids, or beginnings of ids.
+    /// The runs: directories, ids, or prefixes of ids.
     #[arg(required = true, value_name = "RUN", add = runs_completer())]
     pub run_names: Vec<String>,
     /// Also draw the curves of all runs into this SVG file.
@@ -74,9 +74,9 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
         let known = table.sort_keys().join(", ");
-        table = table.sorted(key).ok_or_else(|| {
-            CommandError::request(format!("--sort {key}: there is no such column; the columns are {known}"))
-        })?;
+        table = table
+            .sorted(key)
+            .ok_or_else(|| CommandError::request(format!("--sort: unknown column `{key}`; the columns are {known}")))?;
     }
     if let Some(path) = &args.plot {
         draw(args, &runs, path)?;

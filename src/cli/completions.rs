@@ -74,7 +74,7 @@ pub(crate) fn sweeps_completer() -> ArgValueCompleter {
     })
 }
 
-/// The folder of runs. A flag `--runs` in the unfinished command is not known here.
+/// The folder of runs. A flag `--runs` in the unfinished command is unknown here.
 fn runs_folder() -> PathBuf {
     std::env::var_os(RUNS).map_or_else(|| PathBuf::from("runs"), PathBuf::from)
 }

@@ -11,7 +11,7 @@ use runner_spec::safe_text::terminal_text;
 /// If standard input or standard error is not a terminal.
 pub(super) fn confirmed(question: &str) -> Result<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        refuse!("there is no terminal to ask on: give --yes to remove without asking");
+        refuse!("cannot ask for confirmation without a terminal; use `--yes` to remove without asking");
     }
     write!(io::stderr(), "{} [y/N] ", terminal_text(question))?;
     io::stderr().flush()?;

@@ -30,7 +30,7 @@ use runner_spec::format::printable;
 pub(crate) struct PrepareArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Take tokenizer, text and validation from the data section of this experiment file.
+    /// Use the tokenizer, text and validation from the data section of this experiment file.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "tokenizer", "column", "field"])]
     pub from: Option<PathBuf>,
     /// With --from: override a key of the file, such as `data.tokenizer={bytes: {}}`.
@@ -43,7 +43,7 @@ pub(crate) struct PrepareArgs {
     /// The format, and the folder to write to. Formats: llmc, llmc-u32 (32 bits per token), nanogpt, npy (build-nanogpt).
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], required = true)]
     pub to: Vec<String>,
-    /// The beginning of the shards' file names: NAME_train_000001.bin [default: the name of DIR].
+    /// The prefix of the shards' file names, as in NAME_train_000001.bin [default: the name of DIR].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Tokens in a shard.
@@ -65,7 +65,7 @@ pub(crate) struct PrepareArgs {
     pub validation: Option<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Replace shards that are there, finished or not.
+    /// Replace existing shards, finished or not.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -80,14 +80,14 @@ pub(crate) struct PrepareArgs {
 
 /// A count, which may have `_` between digits.
 fn parse_count(text: &str) -> Result<u64, String> {
-    text.replace('_', "").parse().map_err(|_| "not a whole number".to_owned())
+    text.replace('_', "").parse().map_err(|_| "must be a whole number".to_owned())
 }
 
 /// # Errors
 /// If the request is wrong, the text cannot be read or the shards cannot be written.
 pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     let [format, folder] = &args.to[..] else {
-        refuse!("--to takes a format and a folder");
+        refuse!("--to needs a format and a folder");
     };
     let (format, folder) = (parse_format(format)?, Path::new(folder));
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
         None => folder_name(folder)?,
     };
     if name.is_empty() || name.contains('/') || name.starts_with('.') || name.chars().any(char::is_control) {
-        refuse!("--name: {:?} cannot begin the name of a file", printable(&name));
+        refuse!("--name: file names cannot start with {:?}", printable(&name));
     }
     let fraction = match data.validation {
         Some(Validation::Fraction(fraction)) => Some(HeldOut::Fraction(fraction)),
@@ -178,7 +178,7 @@ fn parse_format(name: &str) -> Result<ShardFormat> {
     }
     let names = formats.map(ShardFormat::name);
     let near = nearest(name, names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
-    refuse!("--to: there is no format {:?}{near}; the formats are {}", printable(name), names.join(", "))
+    refuse!("--to: unknown format {:?}{near}; the formats are {}", printable(name), names.join(", "))
 }
 
 /// The name of the folder itself.
@@ -188,7 +188,13 @@ fn folder_name(folder: &Path) -> Result<String> {
         |name| Some(name.to_owned()),
     );
     let name = name.and_then(|name| name.into_string().ok());
-    name.ok_or_else(|| CommandError::request(format!("--name: the shards in {} need a name", printable_path(folder))))
+    name.ok_or_else(|| {
+        CommandError::request(format!(
+            "--name is required, because {} does not name a folder in \
+        UTF-8",
+            printable_path(folder)
+        ))
+    })
 }
 
 fn parse_held_out(text: &str) -> Result<HeldOut> {
@@ -198,7 +204,7 @@ fn parse_held_out(text: &str) -> Result<HeldOut> {
         _ => text.parse().map(HeldOut::Fraction).map_err(|_| {
             let text = printable(text);
             CommandError::request(format!(
-                "--validation: {text:?} must be `first-shard`, `none`, or a fraction such as 0.1"
+                "--validation must be `first-shard`, `none`, or a fraction such as 0.1, got {text:?}"
             ))
         }),
     }

@@ -29,12 +29,12 @@ use runner_sweep::stopped_points;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
-/// The hashes of both plans decide the result: the same run; bookkeeping only (names, logs, checkpoints); the same mathematics
-/// with other rounding (layout, micro-batches, device); or other mathematics, with the parts that differ. The data of experiment
-/// files is prepared and cached first, unless it is missing.
+/// The hashes of both plans decide the result: the same run; bookkeeping only (names, logs, checkpoints); the same mathematics with
+/// different rounding (layout, micro-batches, device); or different mathematics, with the parts that differ. The data of experiment files
+/// is prepared and cached first, unless it is missing.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArgs {
-    /// An experiment file or a run: a run directory, an id, or the beginning of an id.
+    /// An experiment file or a run: a run directory, an id, or a prefix of an id.
     pub a: PathBuf,
     /// The other experiment file or run.
     pub b: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct DiffArgs {
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Read no data and assume this many training rows. Data with the same name then counts as the same data.
+    /// Assume this many training rows instead of reading the data. Data with the same name then counts as the same data.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ struct Side {
 }
 
 /// # Errors
-/// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
+/// A side that is neither a file nor a run, or that cannot be planned; data that cannot be prepared.
 pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let mut notes = Vec::new();
     if a.run.is_some() && b.run.is_some() {
         if !args.set.is_empty() {
-            refuse!("--set overrides keys of experiment files, and both A and B are runs");
+            refuse!("--set overrides keys of experiment files, but both A and B are runs");
         }
         if a.path.canonicalize().is_ok_and(|path| b.path.canonicalize().is_ok_and(|other| path == other)) {
             notes.push("A and B name the same run".to_owned());
@@ -136,7 +136,7 @@ fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
         Err(mistakes) => {
             let without = LoadOptions { allows_absent_files: true, fetch_model: None, ..options.clone() };
             let why = mistakes.diagnostics.first().map_or_else(String::new, |first| format!(": {}", first.message));
-            let missing = format!("{}: what the experiment names cannot be read{why}", path.display());
+            let missing = format!("{}: cannot read the files that the experiment names{why}", path.display());
             (file.load(&without).map_err(|_| mistakes)?, Some(missing))
         }
     };
@@ -147,7 +147,7 @@ fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
 
 /// The facts of both sides' data; `None` if data is compared by its names.
 fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<Option<[DataFacts; 2]>> {
-    const UNREAD_DATA_NOTE: &str = "data was not read; data with the same name counts as the same";
+    const UNREAD_DATA_NOTE: &str = "data was not read; data with the same name counts as the same data";
     if args.rows.is_some() {
         notes.push(UNREAD_DATA_NOTE.to_owned());
         return Ok(None);
@@ -187,8 +187,9 @@ impl Side {
         notes.extend_from_slice(&record.problems);
         if read && side.plan.hash != plan.hash {
             notes.push(format!(
-                "{label}: its recorded plan has the hash {}, and this version plans its resolved.yaml with the hash {}: \
-                 another version planned the run, or the file was edited; the plan of this version is compared",
+                "{label}: the recorded plan has the hash {}, but this version of runner plans resolved.yaml with \
+                 the hash {}: a different version planned the run, or the file was edited; this version's plan is \
+                 compared",
                 short_hash(&plan.hash),
                 short_hash(&side.plan.hash)
             ));

@@ -42,7 +42,7 @@ pub(crate) struct EvalArgs {
     /// Read only the first N rows of the text or the validation split [default: the experiment's setting, else all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "batches")]
     pub rows: Option<u64>,
-    /// Read only the first N micro-batches of the validation split; the experiment's micro-batch counts. Prefer --rows.
+    /// Read only the first N micro-batches of the validation split, in the experiment's micro-batch size. Prefer --rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "text")]
     pub batches: Option<u32>,
     /// Score this HellaSwag file, or the validation split of a dataset of the hub (hub:Rowan/hellaswag), instead of the experiment's.
@@ -51,7 +51,8 @@ pub(crate) struct EvalArgs {
     /// Score the built-in multiple-choice set instead of the experiment's.
     #[arg(long)]
     pub builtin: bool,
-    /// How the text of multiple-choice items is prepared: as it is in the file, or as by lm-eval [default: the experiment's setting, else raw].
+    /// How the text of multiple-choice items is prepared: as in the file, or as lm-eval prepares it [default: the experiment's setting,
+    /// else raw].
     #[arg(long, value_name = "TEXT", value_parser = word_parser::<ChoiceText>([
         PossibleValue::new("raw").help("`ctx` and `endings` as they are in the file, as in build-nanogpt"),
         PossibleValue::new("lm_eval").help(
@@ -129,7 +130,7 @@ impl EvalArgs {
         } else if let Some(file) = &self.hellaswag {
             if !file.exists() {
                 refuse!(
-                    "--hellaswag: there is no file {}; {HELLASWAG_FILE_ADVICE}, and --builtin needs no file",
+                    "--hellaswag: there is no file {}; {HELLASWAG_FILE_ADVICE}, or use `--builtin`, which needs no file",
                     printable_path(file)
                 );
             }
@@ -159,7 +160,7 @@ impl EvalArgs {
         let trained = model.run().map(|run| &run.experiment.data.layout);
         let rows = match self.length {
             Some(length) if length == 0 || length > context => {
-                refuse!("--length {length}: the model's context is {context}; take 1 to {context}")
+                refuse!("--length must be 1 to {context}, the model's context, got {length}")
             }
             length => length.or(trained.map(Layout::length)).unwrap_or(context),
         };
@@ -210,7 +211,7 @@ impl EvalArgs {
         let (files, column, field) = (self.text.clone(), self.column.clone(), self.field.clone());
         let text = if files.is_empty() { None } else { Some(SourceArgs { files, column, field }.source()?) };
         if text.is_none() && choice.is_none() {
-            refuse!("nothing to evaluate: give --text FILE, --hellaswag FILE or --builtin");
+            refuse!("nothing to evaluate; use `--text FILE`, `--hellaswag FILE` or `--builtin`");
         }
         let tokenizer = self.model.read_tokenizer(model, pool, screen)?;
         let request = EvaluationRequest {
@@ -242,7 +243,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         let absolute = file.canonicalize().ok();
         let mut inputs = args.text.iter().chain(&args.hellaswag);
         if absolute.is_some() && inputs.any(|input| input.canonicalize().ok() == absolute) {
-            refuse!("--items: {} is read, too: name another file", printable_path(file));
+            refuse!("--items: {} is also an input; name a different file", printable_path(file));
         }
     }
     let mut screen = Screen::on_standard_error();
@@ -254,7 +255,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         model.check_causal("multiple choice")?;
     }
     if data.rows.is_none() && data.choice.is_none() {
-        refuse!("nothing to evaluate: the run has no validation split; give --text, --hellaswag or --builtin");
+        refuse!("nothing to evaluate: the run has no validation split; use `--text`, `--hellaswag` or `--builtin`");
     }
     if let Some(warning) = &data.clipped {
         screen.warn(warning);
@@ -312,7 +313,7 @@ fn measure(
     Ok(ModelLosses { step, loss: loss.transpose()?, items: items.transpose()? })
 }
 
-/// The rows of `split` that were read, of which there were at most `limit`: ` in 8 of 50 padded rows of 32`.
+/// The rows of `split` that were read, at most `limit`: ` in 8 of 50 padded rows of 32`.
 fn describe_rows(split: &Split, limit: u64) -> String {
     let (all, read) = (split.rows(), split.rows().min(limit));
     let of = if read < all { format!("{read} of ") } else { String::new() };

@@ -21,7 +21,7 @@ use runner_spec::format::{bytes, count, printable};
 /// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet; or send them to MLflow.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
-    /// The runs: directories, ids, or beginnings of ids.
+    /// The runs: directories, ids, or prefixes of ids.
     #[arg(required = true, value_name = "RUN", add = runs_completer())]
     pub run_names: Vec<String>,
     /// Write event files for TensorBoard: one folder for each run under DIR.
@@ -39,7 +39,7 @@ pub(crate) struct ExportMetricsArgs {
     /// The experiment on the MLflow server [default: that of the run's file, or the run's name].
     #[arg(long, value_name = "NAME", requires = "mlflow")]
     pub mlflow_experiment: Option<String>,
-    /// Replace files that are there.
+    /// Replace existing files.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -64,10 +64,10 @@ struct WrittenMetrics {
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() && args.mlflow.is_none() {
-        refuse!("nothing to write: give --tensorboard DIR, --csv FILE, --parquet FILE or --mlflow URI");
+        refuse!("nothing to write; use `--tensorboard DIR`, `--csv FILE`, `--parquet FILE` or `--mlflow URI`");
     }
     if args.csv.is_some() && args.csv == args.parquet {
-        refuse!("--csv and --parquet name the same file: give each its own");
+        refuse!("--csv and --parquet name the same file; name two files");
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();

@@ -14,15 +14,15 @@ use super::training_args::{NEW_HINT, TrainingArgs};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ForkArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// A run directory, a run's id, or a prefix of an id that no other run shares.
     #[arg(add = runs_completer())]
     pub run: String,
     /// Change a key of its settings, such as `optimizer.adamw.lr=1e-4`; may be given several times. Paths in values are relative
     /// to the current folder.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
-    /// Where the new run begins: `start`, or with the weights and the optimizer's state of its checkpoint `latest`, `best` or after
-    /// STEP. Required if the run has a checkpoint.
+    /// Where the new run starts: from scratch (`start`), or with the weights and the optimizer's state of the checkpoint `latest`, `best`
+    /// or after STEP. Required if the run has a checkpoint.
     #[arg(long, value_name = "start|latest|best|STEP", value_parser = parse_fork_start)]
     pub from: Option<ForkStart>,
     /// Decay linearly from the learning rate of the checkpoint over N steps, and end then.
@@ -34,7 +34,7 @@ pub(crate) struct ForkArgs {
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
-    /// Start another fork, even if the same fork exists.
+    /// Start a new fork, even if the same fork already exists.
     #[arg(long)]
     pub new: bool,
     #[command(flatten)]
@@ -51,18 +51,18 @@ fn parse_fork_start(text: &str) -> Result<ForkStart, String> {
         ("latest", _) => Ok(ForkStart::Checkpoint(CheckpointChoice::Latest)),
         ("best", _) => Ok(ForkStart::Checkpoint(CheckpointChoice::Best)),
         (_, Ok(step)) => Ok(ForkStart::Checkpoint(CheckpointChoice::Step(step))),
-        _ => Err("take `start`, `latest`, `best` or a step".to_owned()),
+        _ => Err("must be `start`, `latest`, `best` or a step".to_owned()),
     }
 }
 
 /// Parses a share of the learning rate.
 fn parse_share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "give a share from 0 to 1, such as 0.1".to_owned())
+    share.ok_or_else(|| "must be a number from 0 to 1, such as 0.1".to_owned())
 }
 
 /// # Errors
-/// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
+/// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then shows, too).
 pub(crate) fn run(args: &ForkArgs) -> Result<Exit> {
     let request = ForkRequest {
         run: args.run.clone(),

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
     let root = args.root.root();
     // Without a folder of runs, all of the cache would count as unneeded.
     if !root.is_dir() {
-        refuse!("{} is not a folder: name the folder of runs with --runs DIR", root.display());
+        refuse!("{} is not a folder; name the folder of runs with `--runs DIR`", root.display());
     }
     let all = !args.cache && !args.checkpoints;
     let (mut items, mut unknown) = (Vec::new(), 0);
@@ -80,13 +80,13 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
         if known.is_empty() && !args.cache {
             found.retain(runner_data::gc::UnneededPart::is_leftover);
             print_to_stderr(&format!(
-                "{} has no runs that show which prepared data is needed: give --cache to free all of it",
+                "{} has no runs that show which prepared data is needed; use `--cache` to free all of it",
                 printable(&root.display().to_string())
             ));
         }
         if found.iter().any(|item| !item.is_leftover()) {
             print_to_stderr(
-                "this includes prepared data of runs in other folders; it will be prepared again when needed",
+                "this includes the prepared data of runs in other folders, which is prepared again when it is needed",
             );
         }
         if args.yes && !found.is_empty() {
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
         let entries = if unknown == 1 { "1 entry" } else { &format!("{unknown} entries") };
         let stay = if unknown == 1 { "it stays" } else { "they stay" };
         print_to_stderr(&format!(
-            "{entries} of the cache may belong to runs of another version of the program, so {stay}"
+            "{entries} of the cache may belong to runs of a different version of runner, so {stay}"
         ));
     }
     let total: u64 = items.iter().map(|item| item.bytes).sum();
@@ -120,12 +120,15 @@ fn items_text(items: &[Item], total: u64, freed: bool) -> String {
     if freed {
         format!("{table}freed {}, {things}\n", bytes(total))
     } else {
-        format!("{table}would free {}, {things}: give --yes to remove them\n", bytes(total))
+        format!("{table}would free {}, {things}; use `--yes` to remove them\n", bytes(total))
     }
 }
 
 fn parse_age(text: &str) -> Result<Duration> {
     time::parse_span(text).ok_or_else(|| {
-        CommandError::request(format!("--older-than {}: take an age such as 12h, 30d or 8w", text.escape_default()))
+        CommandError::request(format!(
+            "--older-than must be an age such as 12h, 30d or 8w, got {}",
+            text.escape_default()
+        ))
     })
 }

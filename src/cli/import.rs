@@ -21,9 +21,9 @@ pub(crate) struct ImportArgs {
 enum ImportCommand {
     /// Read a nanoGPT config.py (which is not executed), a YAML file of litgpt or axolotl, or a Hugging Face config.json.
     ///
-    /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart. The result is
-    /// checked as `runner validate` does, as far as this is possible without its data. If it is not valid, it is written all the same,
-    /// its mistakes are shown, and the exit code is 1.
+    /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart. The result is checked
+    /// as by `runner validate`, as far as possible without its data. A result that is not valid is still written; its mistakes are shown,
+    /// and the exit code is 1.
     Config(ConfigArgs),
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<Exit> {
     if let Some(out) = &args.out
         && out.canonicalize().is_ok_and(|out| args.file.canonicalize().is_ok_and(|file| file == out))
     {
-        refuse!("{} is the configuration itself: name another file for the experiment", printable_path(out));
+        refuse!("{} is the configuration itself; name a different file for the experiment", printable_path(out));
     }
     let folder = args.out.as_deref().map_or(Path::new(""), parent_folder);
     let imported = runner_config::import_config(&text, &args.file, folder)?;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ImportArgs) -> Result<Exit> {
             Some(out) => (out.display().to_string(), format!(", then run\n  runner validate {}", out.display())),
             None => ("the experiment".to_owned(), String::new()),
         };
-        print_to_stderr(&format!("{mistakes}{result} was written, and is not valid: correct these values{next}"));
+        print_to_stderr(&format!("{mistakes}{result} was written, but it is not valid; correct these values{next}"));
         return Ok(Exit::Failed);
     }
     if let Some(out) = &args.out {

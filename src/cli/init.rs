@@ -78,12 +78,12 @@ pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
 /// The first words of the text file at `path`.
 ///
 /// # Errors
-/// If the file is not there, or it is no plain text.
+/// If the file is missing, or is not plain text.
 fn first_words(path: &Path) -> Result<String> {
     check_file(path)?;
     let format = FileFormat::from_path(path);
     if !matches!(format, FileFormat::Text | FileFormat::Other) {
-        refuse!("--text {} is {}: name a file of plain text", printable_path(path), format.name());
+        refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name());
     }
     let mut bytes = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_BEGINNING_BYTES).read_to_end(&mut bytes));

@@ -70,19 +70,19 @@ impl Interrupt {
                 // The session reports the end of its wait.
                 None | Some(SignalMeaning::FinishStep | SignalMeaning::EndWait) => return,
                 Some(SignalMeaning::EndUnstarted) if is_reporting => {
-                    let text = "\ninterrupted before training: nothing is lost";
+                    let text = "\ninterrupted before training; nothing is lost";
                     report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 Some(SignalMeaning::EndNow) if is_reporting && seen.stop.is_working() => {
-                    report(format!("\nended at once\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
+                    report(format!("\nstopped immediately\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 Some(SignalMeaning::EndUnstarted | SignalMeaning::EndNow) => {
                     std::process::exit(Exit::Interrupted as i32)
                 }
             }
-            let text = "\nfinishing the step, then saving; a second signal ends this command at once";
+            let text = "\nfinishing the step, then saving; a second signal stops this command immediately";
             report(text.to_owned(), Duration::ZERO);
         })
         .map_err(|error| match error {
@@ -136,7 +136,7 @@ fn report(text: String, timeout: Duration) {
     }
 }
 
-/// True if this process was started with `signal` ignored, for example by nohup; false where the kernel does not say.
+/// True if this process was started with `signal` ignored, for example by nohup; false where the kernel does not report it.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status, signal)

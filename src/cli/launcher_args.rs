@@ -15,7 +15,7 @@ pub(crate) enum RankLauncher {
     /// A launcher if its variables are set, else this process.
     #[default]
     Auto,
-    /// This process, whatever variables are set.
+    /// This process, even if the variables of a launcher are set.
     Local,
     /// torchrun, srun or mpirun: this process is one of the ranks.
     Env,

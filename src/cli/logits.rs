@@ -37,7 +37,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<Exit> {
         refuse!("rows must have the same length, 1 to {} tokens", spec.context_length);
     }
     if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
-        refuse!("token {id} is beyond the vocabulary of {}", spec.vocab_size);
+        refuse!("token {id} is outside the vocabulary of {}", spec.vocab_size);
     }
     let device = args.model.choose_device(&opened)?;
     args.model.threads.pool()?.install(|| {

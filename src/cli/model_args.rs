@@ -22,7 +22,7 @@ use super::text_source::{find_tokenizer, parse_hub_name, reword_for_flags};
 /// A model that computes something.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ModelArgs {
-    /// The run: its directory, its id, or the beginning of its id.
+    /// The run: its directory, its id, or a prefix of its id.
     #[arg(add = runs_completer(), required_unless_present = "weights")]
     pub run: Option<String>,
     /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a state dict of PyTorch with the model's config.json beside it, a model
@@ -33,8 +33,8 @@ pub(crate) struct ModelArgs {
     /// [default: the tokenizer beside the weights].
     #[arg(long, value_name = "TOKENIZER")]
     pub tokenizer: Option<String>,
-    /// Read text without the token that rows of training begin with (`bos` of data.layout.padded, or what the tokenizer of weights puts in
-    /// front of a text). `eval --text` then reads packed rows.
+    /// Do not put a token in front of text (`bos` of data.layout.padded, or the token that the tokenizer of weights adds). `eval --text`
+    /// then reads packed rows.
     #[arg(long)]
     pub no_bos: bool,
     #[command(flatten)]
@@ -113,10 +113,10 @@ impl ModelArgs {
         Ok(device)
     }
 
-    /// Refuses `flag`, which is about a run, if there is none.
+    /// Refuses `flag`, which needs a run, if there is no run.
     pub(crate) fn require_run(&self, flag: &str) -> Result<()> {
         if self.run.is_none() {
-            refuse!("{flag} is about a run, and --weights names none");
+            refuse!("{flag} needs a run; it cannot be used with --weights");
         }
         Ok(())
     }

@@ -93,10 +93,10 @@ fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> Result<()> {
 /// A request if there is one of these, or a file and `force` is false.
 pub(crate) fn check_replaceable(path: &Path, force: bool) -> Result<()> {
     if let Some(kind) = special_file_kind(path) {
-        refuse!("{} is {kind}: name a file", printable(&path.display().to_string()));
+        refuse!("{} is {kind}; name a file", printable(&path.display().to_string()));
     }
     if !force && path.symlink_metadata().is_ok() {
-        refuse!("{} is there already: --force replaces it", printable(&path.display().to_string()));
+        refuse!("{} already exists; use `--force` to replace it", printable(&path.display().to_string()));
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> Result<()> {
 pub(crate) fn check_picture_path(flag: &str, path: &Path) -> Result<()> {
     let is_svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
     if !is_svg || (path.exists() && !path.is_file()) {
-        refuse!("{flag} {}: give a file whose name ends in .svg", printable(&path.display().to_string()));
+        refuse!("{flag} must name a file that ends in .svg, got {}", printable(&path.display().to_string()));
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: b
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             let (path, folder) = (path.display(), folder.display());
             CommandError::failure(format!(
-                "{path} cannot be written: make the folder {folder} writable, or name a file elsewhere"
+                "cannot write {path}; make the folder {folder} writable, or name a file in a different folder"
             ))
         }
         _ => describe_write_error(path, error),

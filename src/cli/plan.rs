@@ -28,10 +28,10 @@ use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
-/// If it does not fit the memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
+/// If it does not fit in memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
 /// depends on its size; `--rows` gives the size instead. If files of the data are missing, or the hub cannot be reached, the plan assumes a
-/// size and warns. Nothing is trained. `--cluster` plans for other machines than this one. In place of a file, a run can be named: its plan
-/// is made again.
+/// size and warns. Nothing is trained. `--cluster` plans for machines other than this one. Instead of a file you can name a run, which is
+/// then planned again.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub(crate) struct PlanArgs {
     /// Plan for this cluster: `16x8xH100` (nodes, devices per node, device), or a YAML file that describes it.
     #[arg(long, value_name = "NxMxDEVICE|FILE")]
     pub cluster: Option<String>,
-    /// Read no data and assume this many training rows; `model.vocab_size` must be given.
+    /// Assume this many training rows instead of reading the data; `model.vocab_size` must be set.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
     /// The price of one device for one hour; the plan then shows the price of the run.
@@ -95,21 +95,22 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     print_plan(&plan, args)
 }
 
-/// The facts of the data that a plan is made for, and what the plan says about them.
+/// The facts of the data that a plan is made for, and the plan's note or warning about them.
 struct PlanData {
     facts: DataFacts,
     note: Option<String>,
     warning: Option<String>,
 }
 
-/// The data of the experiment `loaded`, which may be that of the directory `run`: read, or assumed if `args` say so or if it cannot be read.
+/// The data of the experiment `loaded`, which may be that of the directory `run`: read, or assumed if `args` ask for that or if it cannot
+/// be read.
 ///
 /// # Errors
 /// If the data is there and cannot be prepared, or cannot be assumed.
 fn plan_data(args: &PlanArgs, loaded: &Loaded, run: Option<&Path>) -> Result<PlanData> {
     let experiment = &loaded.experiment;
     if let Some(rows) = args.rows {
-        let note = Some(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
+        let note = Some(format!("data: assumed {rows} training rows (--rows); nothing was read"));
         return Ok(PlanData { facts: assumed_data(experiment, rows)?, note, warning: None });
     }
     warn_of_absent_files(loaded);
@@ -126,13 +127,13 @@ fn plan_data(args: &PlanArgs, loaded: &Loaded, run: Option<&Path>) -> Result<Pla
         }
     }
     if let Some(run) = run {
-        let warning = Some("data: it cannot be read; its size is the one that the run recorded".to_owned());
+        let warning = Some("data: cannot be read; the plan uses the size that the run recorded".to_owned());
         return Ok(PlanData { facts: stored_plan::data_facts(run)?, note: None, warning });
     }
     let rows = sufficient_rows(&[experiment]);
     let follows = if experiment.train.epochs.is_some() { "the number of steps" } else { "the number of epochs" };
     let warning = format!(
-        "data: it cannot be read; {} training rows are assumed, from which {follows} follows: `--rows N` sets their number",
+        "data: cannot be read; assumed {} training rows, which determine {follows}; use `--rows N` to set their number",
         count(rows)
     );
     Ok(PlanData { facts: assumed_data(experiment, rows)?, note: None, warning: Some(warning) })
@@ -161,7 +162,8 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
     let known = known_vocabulary(&experiment.data.tokenizer);
     let Some(vocab) = experiment.model.vocab_size.or(known) else {
         refuse!(
-            "the vocabulary is unknown, because the tokenizer is not read: give its size, as in `--set model.vocab_size=256`"
+            "the size of the vocabulary is unknown, because the tokenizer is not read; set `model.vocab_size`, for \
+             example with `--set model.vocab_size=256`"
         );
     };
     // The model's vocabulary counts, not that of a tokenizer which is not read.
@@ -182,7 +184,7 @@ fn draw(plan: &Plan, path: &Path) -> Result<()> {
 /// A request if `--rank` names no rank of the plan.
 fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
-        refuse!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
+        refuse!("--rank must be 0 to {}, the last rank of the plan, got {rank}", plan.ranks.len().saturating_sub(1));
     }
     let done = print_result(args.json, plan, || {
         let page = render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price });

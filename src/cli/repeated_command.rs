@@ -8,7 +8,7 @@ pub(crate) fn repeated_command() -> String {
     shell_command(std::env::args_os().skip(1).filter(|argument| argument != "--new"))
 }
 
-/// This process's command for a shell, as it was given.
+/// This process's command for a shell, unchanged.
 pub(crate) fn given_command() -> String {
     shell_command(std::env::args_os().skip(1))
 }

@@ -21,10 +21,10 @@ const DEFAULT_PORT: u16 = 8700;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
-    /// The runs: directories, ids, or beginnings of ids. A sweep's id or folder stands for its runs.
+    /// The runs: directories, ids, or prefixes of ids. A sweep's id or folder stands for its runs.
     #[arg(required_unless_present = "sweep", add = runs_completer())]
     pub run: Vec<String>,
-    /// The sweep to show: its folder, its id, or the beginning of its id.
+    /// The sweep to show: its folder, its id, or a prefix of its id.
     #[arg(long, add = sweeps_completer())]
     pub sweep: Option<String>,
     /// The file to write; `-` is standard output. An earlier report in this file is replaced.
@@ -33,7 +33,7 @@ pub(crate) struct ReportArgs {
     /// Replace the file even if it is not a report.
     #[arg(long)]
     pub force: bool,
-    /// Serve the page to this machine only, and update it while the runs go on, until Ctrl-C.
+    /// Serve the page to this machine only, and update it while the runs train, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["output", "force", "json"])]
     pub serve: bool,
     /// The port to serve on; 0 picks a free one [default: 8700].
@@ -56,14 +56,14 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
     if args.serve {
         return serve(args.port.unwrap_or(DEFAULT_PORT), request);
     }
-    let Some(output) = &args.output else { refuse!("no file to write: give -o FILE") };
+    let Some(output) = &args.output else { refuse!("no file to write; use `-o FILE`") };
     let standard = output == Path::new("-");
     check_replaceable(output, true)?;
     if args.port.is_some() {
-        refuse!("--port is the port to serve on: give --serve");
+        refuse!("--port needs --serve");
     }
     if !standard && !args.force && !is_replaceable(output) {
-        refuse!("{} is there already and is not a report: --force replaces it", output.display());
+        refuse!("{} already exists and is not a report; use `--force` to replace it", output.display());
     }
     let data = read_page_data(&request)?;
     let page = Page::new(&data, false)?;

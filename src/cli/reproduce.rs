@@ -20,7 +20,7 @@ use super::training_args::RankThreadArgs;
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct ReproduceArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// A run directory, a run's id, or a prefix of an id that no other run shares.
     #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
@@ -47,7 +47,7 @@ pub(crate) struct ReproduceArgs {
 /// Shows the run, and the drift that was found before it.
 struct ReproductionObserver {
     screen: ScreenObserver,
-    /// True if drift is all that was asked for, so that even a quiet command prints it.
+    /// True if only drift was asked for, so that even a quiet command prints it.
     only_check: bool,
 }
 
@@ -67,7 +67,8 @@ impl RunObserver for ReproductionObserver {
 }
 
 /// # Errors
-/// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
+/// If there is no such run, its data or the checkpoint that it started from is gone, or the reproduction failed (which its record then
+/// shows, too).
 pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mode = OutputMode::detect(args.json, args.quiet);

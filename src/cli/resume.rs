@@ -11,7 +11,7 @@ use super::training_args::TrainingArgs;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResumeArgs {
-    /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    /// A run directory, a run's id, or a prefix of an id that no other run shares.
     #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(crate) struct ResumeArgs {
 }
 
 /// # Errors
-/// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).
+/// If there is no such run, it cannot be resumed here, or it failed (which its record then shows, too).
 pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let launched = args.launcher.launched_rank()?;
     let interrupt = install_for(launched.as_ref())?;

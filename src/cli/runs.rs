@@ -49,7 +49,7 @@ pub(crate) struct ListArgs {
     /// Only runs with this tag; given several times, only runs with all these tags.
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
-    /// Only runs of this sweep: its id or name, the beginning of its id, or its folder.
+    /// Only runs of this sweep: its id or name, a prefix of its id, or its folder.
     #[arg(long, value_name = "SWEEP", add = sweeps_completer())]
     pub sweep: Option<String>,
     /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
@@ -83,7 +83,7 @@ pub(crate) enum RunsCommand {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ShowArgs {
-    /// The run: its directory, its id, or the beginning of its id.
+    /// The run: its directory, its id, or a prefix of its id.
     #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
@@ -123,14 +123,14 @@ fn list(args: &ListArgs) -> Result<Exit> {
         print_to_stderr(&printable(&format!("warning: {warning}")));
     }
     print_result(args.json, &runs, || match (all, runs.len()) {
-        (0, _) => format!("no runs in {} yet: runner apply FILE starts one\n", root.display()),
+        (0, _) => format!("no runs in {} yet; start one with `runner apply FILE`\n", root.display()),
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
         _ => runs_table(&runs, table_width()),
     })
 }
 
-/// Says that the field `key`, by which `runs` are sorted, does not compare between all of them, and between which it does; nothing if it
-/// compares or is not a measurement. Runs whose plan cannot be read are left out. Says also which plans were changed.
+/// Warns if the field `key`, by which `runs` are sorted, is not comparable between all of them, and names the groups within which it is.
+/// Runs whose plan cannot be read are left out. Warns also of changed plans.
 fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
     /// Names of a group that are shown.
     const SHOWN: usize = 4;
@@ -163,7 +163,8 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
     let bits = has_bits && find_incomparable(named(), MeasuredQuantity::BitsPerByte).is_none();
     let advice = if bits { "; `--sort val_bits_per_byte` compares them" } else { "" };
     warnings.push(format!(
-        "`{key}` does not compare between all of these runs: {}; it compares within each of these groups: {}{advice}",
+        "`{key}` is not comparable between all of these runs: {}; it is comparable within each of these groups: \
+         {}{advice}",
         reasons.join("; "),
         groups.join(" | ")
     ));
@@ -191,8 +192,8 @@ impl<'a> RunFilter<'a> {
             } else {
                 let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
                 let help = nearest(status, known.iter().copied())
-                    .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
-                refuse!("--status {}: {help}", status.escape_default());
+                    .map_or_else(|| format!("use {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
+                refuse!("--status: unknown status `{}`; {help}", status.escape_default());
             }
         }
         let pattern = |text: &String| {
@@ -229,8 +230,8 @@ fn parse_since(text: &str) -> Result<f64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
     moment.or_else(|| time::parse(text)).ok_or_else(|| {
-        let help = "take an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30";
-        CommandError::request(format!("--since {}: {help}", text.escape_default()))
+        let help = "an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30";
+        CommandError::request(format!("--since must be {help}, got {}", text.escape_default()))
     })
 }
 

@@ -20,7 +20,7 @@ use runner_sweep::run::describe_points;
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct RmArgs {
-    /// The runs: directories, ids, or beginnings of ids.
+    /// The runs: directories, ids, or prefixes of ids.
     #[arg(required = true, value_name = "RUN", add = runs_completer())]
     pub run_names: Vec<String>,
     /// Remove without asking.
@@ -29,7 +29,7 @@ pub(crate) struct RmArgs {
     /// Remove only the checkpoints of runs that are done; metrics, samples, log and summary stay.
     #[arg(long)]
     pub keep_record: bool,
-    /// Also remove runs of a sweep that is not finished.
+    /// Also remove runs of a sweep that is not finished yet.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -108,11 +108,11 @@ pub(crate) fn run(args: &RmArgs) -> Result<Exit> {
 fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<()> {
     let id = printable(&run.id);
     if run.status == ListedStatus::Running {
-        refuse!("run {id} is being worked on by another process: stop it first");
+        refuse!("another process is working on run {id}; stop it first");
     }
     if args.keep_record && run.status != ListedStatus::Done {
-        let why = "without checkpoints it would start again from step 0";
-        refuse!("run {id} is {}: {why}; --keep-record is for runs that are done", run.status.name());
+        let why = "without checkpoints it would start from scratch";
+        refuse!("--keep-record is only for runs that are done; run {id} is {}, and {why}", run.status.name());
     }
     Ok(())
 }
@@ -126,7 +126,8 @@ fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<()> {
         let sweep = printable(sweep);
         if !is_finished && !args.force {
             let (run, point) = &points[0];
-            let (run, needs) = (printable(run), "which is not finished and needs it; --force removes it anyway");
+            let (run, needs) =
+                (printable(run), "which is not finished and needs it; use `--force` to remove it anyway");
             refuse!("run {run} is point {point} of the sweep {sweep}, {needs}");
         }
         if args.keep_record {
@@ -146,5 +147,5 @@ fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<()> {
 fn reword_locked(error: RecordError, run: &ListedRun) -> CommandError {
     let RecordError::Locked { holder, .. } = error else { return error.into() };
     let id = printable(&run.id);
-    CommandError::request(format!("run {id} is being worked on by another process{holder}: stop it first"))
+    CommandError::request(format!("another process{holder} is working on run {id}; stop it first"))
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &TagArgs) -> Result<Exit> {
         refuse!("the tag {tag} cannot be both added and removed");
     }
     if runs.is_empty() {
-        refuse!("no run is given: runner runs tag RUN... +good -draft");
+        refuse!("no run was named; for example: `runner runs tag RUN... +good -draft`");
     }
     // All names are resolved first: a mistake in one changes nothing.
     let root = args.root.root();

@@ -70,19 +70,19 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            refuse!("there are no prompts: give --prompt TEXT, or --prompt - for standard input");
+            refuse!("there are no prompts; use `--prompt TEXT`, or `--prompt -` for standard input");
         }
         if !(1..=MAX_COUNT).contains(&s.count) {
-            refuse!("--count {}: take 1 to {MAX_COUNT}", s.count);
+            refuse!("--count must be 1 to {MAX_COUNT}, got {}", s.count);
         }
         if !(1..=MAX_TOKENS).contains(&s.max_tokens) {
-            refuse!("--max-tokens {}: take 1 to {MAX_TOKENS}", s.max_tokens);
+            refuse!("--max-tokens must be 1 to {MAX_TOKENS}, got {}", s.max_tokens);
         }
         if let Some(problem) = Samples::temperature_problem(s.temperature) {
             refuse!("--temperature {}: {problem}", s.temperature);
         }
         if let Some(p) = s.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
-            refuse!("--top-p {p}: take more than 0, at most 1");
+            refuse!("--top-p must be above 0 and at most 1, got {p}");
         }
         Ok(s)
     }
@@ -97,7 +97,7 @@ fn read_prompts(given: &[String], input: &mut dyn Read) -> Result<Vec<String>> {
     let mut standard = prompts.iter_mut().filter(|prompt| *prompt == STANDARD_INPUT);
     let Some(prompt) = standard.next() else { return Ok(prompts) };
     if standard.next().is_some() {
-        refuse!("--prompt -: standard input can be read once");
+        refuse!("--prompt -: standard input can be read only once");
     }
     let mut bytes = Vec::new();
     input.read_to_end(&mut bytes).context("standard input")?;

@@ -88,7 +88,7 @@ impl SourceArgs {
         ];
         for (flag, value, fits, format) in given {
             if value.is_some() && !fits {
-                refuse!("{flag} is for {format}, and {} is {}", printable_path(first), kind.name());
+                refuse!("{flag} is for {format}, but {} is {}", printable_path(first), kind.name());
             }
         }
         let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
@@ -104,7 +104,7 @@ impl SourceArgs {
                 if let Some(advice) = compression_advice(first) {
                     refuse!("{}: {}", printable_path(first), printable(&advice));
                 }
-                refuse!("{} does not end in .txt, .md, .jsonl, .json or .parquet", printable_path(first))
+                refuse!("the name of {} must end in .txt, .md, .jsonl, .json or .parquet", printable_path(first))
             }
         })
     }
@@ -151,7 +151,7 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
     if let Some(kind) = special_file_kind(path) {
         let advice =
             if path.is_dir() { format!("its files, such as {}/*", printable_path(path)) } else { "a file".into() };
-        refuse!("{} is {kind}: name {advice}", printable_path(path));
+        refuse!("{} is {kind}; name {advice}", printable_path(path));
     }
     if !path.exists() {
         refuse!("there is no file {}", printable_path(path));
@@ -162,7 +162,7 @@ pub(crate) fn check_file(path: &Path) -> Result<()> {
 /// Parses the name of a repository of the hub, `NAME` or `NAME@REVISION`, after `hub:` in the value of `flag`.
 ///
 /// # Errors
-/// If it is no name, or no revision.
+/// If it is not a name, or the revision is not valid.
 pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String)> {
     let model = HubModel::from_text(text);
     match model.problem() {
@@ -174,7 +174,7 @@ pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String)>
 /// Parses the name of a tokenizer: `gpt2:FOLDER`, `hub:NAME`, the path of a tokenizer.json, `bytes`, `chars` or `bpe:SIZE`.
 ///
 /// # Errors
-/// If it is none of these.
+/// If it has none of these forms.
 pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
     let (kind, rest) = spec.split_once(':').map_or((spec, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
@@ -184,7 +184,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
             Ok(vocab_size) if vocab_size > 256 => {
                 Ok(Tokenizer::Bpe { vocab_size, special_tokens: vec!["<|endoftext|>".to_owned()] })
             }
-            _ => refuse!("--tokenizer: bpe:{} needs the size of the vocabulary, 257 or more", printable(size)),
+            _ => refuse!("--tokenizer: the SIZE in bpe:SIZE must be at least 257, got {}", printable(size)),
         },
         ("hub", Some(name)) => {
             let (name, revision) = parse_hub_name("--tokenizer", name)?;
@@ -208,8 +208,8 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
             let help = nearest(kind, ["bytes", "chars", "gpt2", "hub", "bpe"])
                 .map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
             refuse!(
-                "--tokenizer: {} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or \
-                 bpe:SIZE",
+                "--tokenizer: {} is not a file{help}; use gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, \
+                 bytes, chars or bpe:SIZE",
                 printable(spec)
             )
         }
@@ -274,7 +274,7 @@ mod tests {
         assert!(matches!(parse_tokenizer("bpe:300").unwrap(), Tokenizer::Bpe { vocab_size: 300, .. }));
         let dir = tempfile::tempdir().unwrap();
         let error = |spec: &str| parse_tokenizer(spec).unwrap_err().to_string();
-        assert!(error("bpe:12").contains("257 or more"));
+        assert!(error("bpe:12").contains("must be at least 257"));
         assert!(error("byte").contains("did you mean `bytes`?"));
         assert!(error("hup:gpt2").contains("did you mean `hub`?"));
         assert!(error(&format!("gpt2:{}", dir.path().display())).contains("there is no"));
@@ -302,7 +302,7 @@ mod tests {
         let Source::Text { files } = args(&["a.txt", "c[1].txt"]).source().unwrap() else { panic!() };
         assert!(files[1].to_str().unwrap().ends_with("c[[]1[]].txt"));
         assert!(error(&["a.txt", "b.JSONL"]).contains("the same format"));
-        assert!(error(&["d.bin"]).contains("does not end in"));
+        assert!(error(&["d.bin"]).contains("must end in"));
         assert!(error(&["e.txt"]).contains("there is no file"));
         assert!(error(&[]).contains("name one or more files"));
         let columns = SourceArgs { column: Some("x".into()), ..args(&["a.txt"]) };

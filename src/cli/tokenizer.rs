@@ -60,7 +60,7 @@ pub(crate) struct TrainArgs {
     /// The file to write.
     #[arg(long, value_name = "FILE", default_value = "tokenizer.json")]
     pub out: PathBuf,
-    /// Replace a file that is there.
+    /// Replace an existing file.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(crate) struct EncodeArgs {
 /// Show the text of tokens.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DecodeArgs {
-    /// The ids, separated by blanks or commas [default: standard input].
+    /// The ids, separated by spaces or commas [default: standard input].
     pub ids: Vec<String>,
     /// The tokenizer: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes.
     #[arg(long, value_name = "SPEC")]
@@ -116,7 +116,7 @@ fn train(args: &TrainArgs) -> Result<Exit> {
     check_replaceable(&args.out, args.force)?;
     let folder = parent_folder(&args.out);
     if args.out.is_dir() || !folder.is_dir() {
-        refuse!("--out: {} is not a file in a folder that exists", printable_path(&args.out));
+        refuse!("--out must name a file in an existing folder, got {}", printable_path(&args.out));
     }
     let mut screen = Screen::new(OutputMode::detect(args.json, false));
     let data = training_text(args, &mut screen)?;
@@ -131,7 +131,7 @@ fn train(args: &TrainArgs) -> Result<Exit> {
     let size = load_tokenizer(&spec)?.vocab_size();
     if size < args.vocab_size {
         screen.warn(&format!(
-            "the vocabulary has only {} tokens: no pair of tokens occurs twice any more",
+            "the vocabulary has only {} tokens, because no remaining pair of tokens occurs twice",
             count(size as u64)
         ));
     }
@@ -160,15 +160,15 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<()> {
     names.sort();
     names.dedup();
     if names.len() < special.len() {
-        refuse!("--special-token: a token is given twice");
+        refuse!("--special-token: the same token is given twice");
     }
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
-        refuse!("--special-token: {short:?} is too short to tell from text");
+        refuse!("--special-token must have at least 2 characters, got {short:?}");
     }
     let least = 256 + special.len();
     if vocab_size < least || vocab_size > MAX_BPE_VOCABULARY as usize {
         refuse!(
-            "--vocab-size: {vocab_size} is not between {least} (256 bytes and {} special tokens) and {}",
+            "--vocab-size must be from {least} (256 bytes and {} special tokens) to {}, got {vocab_size}",
             special.len(),
             count(MAX_BPE_VOCABULARY)
         );
@@ -212,7 +212,7 @@ fn decode(args: &DecodeArgs) -> Result<Exit> {
     let parse = |word: &str| match word.parse::<u32>() {
         Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
         Ok(id) => Err(CommandError::request(format!(
-            "{id} is beyond the tokenizer's {} ids",
+            "{id} is outside the tokenizer's {} ids",
             count(loaded.vocab_size() as u64)
         ))),
         Err(_) => Err(CommandError::request(format!("{:?} is not an id", printable(word)))),
@@ -226,7 +226,7 @@ fn read_standard_input() -> Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
-        refuse!("standard input: more than 64 MiB; `runner data prepare` is for more");
+        refuse!("standard input has more than 64 MiB; use `runner data prepare` for larger texts");
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

@@ -20,7 +20,7 @@ use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
 
 /// Follows the message of `apply` and `fork` that nothing is left to do.
-pub(crate) const NEW_HINT: &str = " (--new starts another)";
+pub(crate) const NEW_HINT: &str = " (use `--new` to start another)";
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainingArgs {
@@ -28,7 +28,7 @@ pub(crate) struct TrainingArgs {
     pub threads: RankThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
-    /// Stop after step N with a checkpoint; `runner resume` goes on.
+    /// Stop after step N with a checkpoint; `runner resume` continues from it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
     /// Print only errors, warnings and the last line.
@@ -44,7 +44,7 @@ pub(crate) struct TrainingArgs {
 pub(crate) struct RankThreadArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
-    /// Bind each rank's threads to the cores of its NUMA node, or of its nodes if there are fewer ranks, so that its memory is near.
+    /// Bind each rank's threads to the cores of its NUMA node, or of several nodes if there are fewer ranks, so that its memory is local.
     #[arg(long, value_name = "TO")]
     pub bind: Option<Binding>,
 }
@@ -78,7 +78,7 @@ fn nodes_to_bind(binding: Binding) -> Result<NumaNodes> {
         Binding::Numa => NumaNodes::detect(),
     };
     if nodes.count() == 0 {
-        refuse!("--bind numa: this system describes no NUMA nodes; without it, threads run on all cores");
+        refuse!("--bind numa: this system does not report NUMA nodes; omit the flag to run threads on all cores");
     }
     print_detail(|| format!("bind   ranks to {}", counted(nodes.count() as u64, "NUMA node")));
     Ok(nodes)

@@ -22,7 +22,7 @@ pub(crate) struct ValidateArgs {
     explain: bool,
 }
 
-/// Loads the file and says that it is valid; with `--explain`, shows all values and their origins in a table instead, and warns of files
+/// Loads the file and reports that it is valid; with `--explain`, shows all values and their origins in a table instead, and warns of files
 /// that are missing. Of a sweep file, it loads the experiments of all points.
 ///
 /// # Errors
@@ -51,7 +51,7 @@ fn validate_sweep(args: &ValidateArgs, file: &ExperimentFile) -> Result<Exit> {
     if args.explain {
         let (file, base) = (file.display(), spec.base.display());
         refuse!(
-            "--explain shows the values of one experiment, and {file} is a sweep: give the file that it varies, {base}"
+            "--explain shows the values of one experiment, but {file} is a sweep; use the file that it varies, {base}"
         );
     }
     let host = host_without_runs(ThreadArgs { threads: None })?;

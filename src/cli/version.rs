@@ -26,7 +26,7 @@ pub(super) fn long_version() -> &'static str {
             .collect();
         let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
         let ProgramBuild { target, source_hash } = program_build();
-        let sources = source_hash.as_deref().map_or("not known", short_hash);
+        let sources = source_hash.as_deref().map_or("unknown", short_hash);
         format!(
             "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\n{}",
             env!("CARGO_PKG_VERSION"),

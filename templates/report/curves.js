@@ -198,6 +198,6 @@ function renderCurves(width) {
   const charts = known.map((c) => drawCurve({ domain, ...c }, series.get(c.name), each, 220));
   const missing = data.runs.some((run) => run.curves.mfu)
     ? null
-    : note("MFU is not shown: the peak of the devices is not known. RUNNER_PEAK_FLOPS says it.");
+    : note("MFU is unknown, because the peak FLOP/s of the devices are; set them for new runs with RUNNER_PEAK_FLOPS.");
   return [curvesToolbar(), lossChart, el("div", { class: `grid of-${columns}` }, charts), missing, thinned(runs)];
 }

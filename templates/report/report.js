@@ -255,8 +255,8 @@ async function poll(tag) {
       throw new Error(`status ${answer.status}`);
     }
     const running = data.runs.filter((run) => run.status === "running").length;
-    if (running) showLive("on", `live: ${counted(running, "run")} going on`);
-    else showLive("ended", "no run is going on any more");
+    if (running) showLive("on", `live: ${counted(running, "run")} training`);
+    else showLive("ended", "no run is training now");
   } catch {
     showLive("gone", `the server is gone; as of ${data.made.slice(11, 19)} UTC`);
   }

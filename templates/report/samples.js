@@ -79,7 +79,7 @@ function renderSamples() {
         )
       : null,
   );
-  if (!steps.length) return [tools, empty("The runs that are on have no samples of this prompt.")];
+  if (!steps.length) return [tools, empty("The runs shown have no samples of this prompt.")];
   const wanted = state.sampleStep ?? steps[steps.length - 1];
   const at = Math.max(
     0,

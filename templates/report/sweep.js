@@ -388,7 +388,8 @@ function speedBars(sweep, name, title, format) {
 /** Tokens per second and MFU of each point. */
 function speed(sweep) {
   if (!sweep.rows.some((row) => isNumber(row.tokens_per_second))) return null;
-  const unknown = "MFU is not known, because the peak of the device is not: RUNNER_PEAK_FLOPS=400e9 gives it.";
+  const unknown = "MFU is unknown, because the peak FLOP/s of the device are; set them for new runs, for example \
+      RUNNER_PEAK_FLOPS=400e9.";
   return el(
     "div",
     null,
@@ -414,7 +415,7 @@ function renderSweep(width) {
     state.brushes.clear();
     redraw("sweep");
   };
-  const incomparable = sweep.incomparable ? [`No point is the best, because ${sweep.metric} does not compare: ${sweep.incomparable}`] : [];
+  const incomparable = sweep.incomparable ? [`No point is the best, because ${sweep.metric} is not comparable: ${sweep.incomparable}`] : [];
   return [
     problemList([...incomparable, ...sweep.caveats, ...sweep.problems]),
     el(

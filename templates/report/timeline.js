@@ -192,10 +192,11 @@ function timelines(run, width) {
           stretch: 1,
           labelled: true,
         })
-      : note("No step of this run was watched, so there is nothing measured to put beside the plan."),
+      : note("No step of this run was watched, so there is no measurement to compare with the plan."),
     stretch !== 1
       ? note(
-          "The plan knows no speeds of these devices (runner calibrate measures them): it counts in units of a forward, drawn here as long as the measured step.",
+          "The plan does not know the speeds of these devices (runner calibrate measures them), so it counts in \
+           units of a forward, drawn here as long as the measured step.",
         )
       : null,
     plan ? leftOut(plan, "the plan") : null,

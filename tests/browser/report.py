@@ -342,7 +342,7 @@ def served(checks, browser, lab, run):
     process, url = lab.serve(run)
     try:
         page = browser.open(url)
-        page.until("probe.says('#live', 'no run is going on')")
+        page.until("probe.says('#live', 'no run is training now')")
         page.js("probe.press('log y', '#curves'); scrollTo(0, 700)")
         top_of_curves = "probe.one('#curves').getBoundingClientRect().top"
         top = page.js(top_of_curves)

@@ -68,19 +68,19 @@ fn micro_batches_are_compared_on_the_same_rows() {
     sandbox.write("s.yaml", sweep);
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ""));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains("best: point") && !printed.contains("does not compare"), "{printed}");
+    assert!(printed.contains("best: point") && !printed.contains("not comparable"), "{printed}");
     fs::remove_dir_all(sandbox.path("runs")).unwrap();
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ", loss: {batches: 2}"));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    let reason = "point 2 reads 16 validation rows, and point 1 reads 4";
+    let reason = "point 2 reads 16 validation rows, but point 1 reads 4";
     assert!(printed.contains(&format!("so none will be the best: {reason}")), "{printed}");
-    assert!(printed.contains(&format!("best: none, because val_loss does not compare: {reason}")), "{printed}");
+    assert!(printed.contains(&format!("best: none, because val_loss is not comparable: {reason}")), "{printed}");
     let results = sandbox.json_of("sweep results --json");
     assert_eq!(results["results"]["incomparable"], reason);
     // Early stopping would compare them.
     sandbox.edit("s.yaml", "grid:", "early_stop: {asha: {min_steps: 1, reduction: 2}}, grid:");
     let printed = sandbox.expect(2, "sweep s.yaml --dry-run --set eval.every=1");
-    assert!(printed.contains("early_stop would compare points whose val_loss does not compare"), "{printed}");
+    assert!(printed.contains("early_stop would compare points whose val_loss is not comparable"), "{printed}");
     // Both runs stand side by side.
     let runs: Vec<String> = sandbox.runs().into_keys().collect();
     let printed = sandbox.expect(0, &format!("compare {} {}", runs[0], runs[1]));
@@ -130,7 +130,7 @@ fn bits_per_byte_are_those_of_the_text() {
         assert_eq!(listed["run"]["val_bits_per_byte"], bits);
     }
     let printed = sandbox.expect(0, "compare bytes bpe");
-    assert!(printed.contains("val loss: ") && printed.contains("another tokenizer"), "{printed}");
+    assert!(printed.contains("val loss: ") && printed.contains("different tokenizers"), "{printed}");
     let starred = printed.lines().filter(|line| line.starts_with("bytes") || line.starts_with("bpe"));
     assert!(starred.map(|line| line.matches('*').count()).sum::<usize>() > 0, "{printed}");
     assert!(sandbox.expect(0, "diff bytes bpe").contains("bits/byte"));
@@ -153,7 +153,8 @@ fn tokenizers_are_compared_by_bits_per_byte() {
     sandbox.write("t.yaml", per_token);
     let printed = sandbox.expect(0, "sweep t.yaml --threads 1");
     assert!(
-        printed.contains("best: none, because val_loss does not compare: point 2 has another tokenizer"),
+        printed
+            .contains("best: none, because val_loss is not comparable: point 2 and point 1 have different tokenizers"),
         "{printed}"
     );
     assert!(printed.contains("bits/byte"), "{printed}");
@@ -207,14 +208,14 @@ fn a_longer_run_names_the_shorter_one() {
     sandbox.edit("exp.yaml", "steps: 4", "steps: 6");
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1");
     let hint = format!("runner fork {id} --from latest --set train.steps=6");
-    let words = format!("{id}, of 4 steps, differs in train.steps alone; to go on from its step 4 instead: {hint}");
+    let words = format!("{id}, of 4 steps, differs only in train.steps; to continue from its step 4 instead: `{hint}`");
     assert!(printed.contains(&words), "{printed}");
     sandbox.expect(0, &format!("{} --threads 1 --quiet", hint.strip_prefix("runner ").unwrap()));
     // Not where something else differs too, and not where there is no checkpoint to continue from.
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=7 --set seed=5");
-    assert!(!printed.contains("alone"), "{printed}");
+    assert!(!printed.contains("differs only"), "{printed}");
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=3");
-    assert!(printed.contains("differs in train.steps alone") && !printed.contains("to go on"), "{printed}");
+    assert!(printed.contains("differs only in train.steps") && !printed.contains("to continue"), "{printed}");
 }
 
 #[test]
@@ -237,8 +238,9 @@ fn a_sorted_list_says_which_losses_compare() {
     let c = id("c", "data.tokenizer={bytes: {}}");
     let printed = sandbox.expect(0, "runs --sort=-best_val_loss");
     // The order in which groups are named is that of the list.
-    let reason = "and a loss per token of other tokens does not compare; it compares within each of these groups: ";
-    assert!(printed.contains("warning: `best_val_loss` does not compare between all of these runs: "), "{printed}");
+    let reason = "and losses per token of different tokens are not comparable; it is comparable within each of \
+        these groups: ";
+    assert!(printed.contains("warning: `best_val_loss` is not comparable between all of these runs: "), "{printed}");
     assert!(printed.contains(reason) && printed.contains("`--sort val_bits_per_byte` compares them"), "{printed}");
     let groups = printed.split(reason).nth(1).unwrap().split(';').next().unwrap();
     let mut groups: Vec<Vec<&str>> = groups.split(" | ").map(|group| group.split(", ").collect()).collect();
@@ -252,6 +254,6 @@ fn a_sorted_list_says_which_losses_compare() {
     // Other rows are not measured alike, in bits per byte either.
     id("d", "eval.loss.rows=1");
     let printed = sandbox.expect(0, "runs --sort val_bits_per_byte");
-    assert!(printed.contains("`val_bits_per_byte` does not compare between all of these runs: "), "{printed}");
+    assert!(printed.contains("`val_bits_per_byte` is not comparable between all of these runs: "), "{printed}");
     assert!(!printed.contains("compares them"), "{printed}");
 }

@@ -76,7 +76,7 @@ fn two_runs_as_text_and_as_json() {
     let text = out.text();
     assert_eq!(out.code, 0, "{text}");
     for line in [
-        "same mathematics, other rounding\n",
+        "same mathematics, different rounding\n",
         "    ~ batch.micro_batch  8 → 4          rounding\n",
         "    ~ name               coarse → fine  bookkeeping\n",
         "~ micro-batches a step  1 → 2\n",
@@ -203,7 +203,7 @@ fn curves_are_drawn_into_one_file() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let plot = [&["compare", "coarse", "fine", "other", "--plot", name], flags].concat();
         sandbox.expect(0, &plot);
-        assert!(sandbox.expect(2, &plot).contains("is there already: --force replaces it"));
+        assert!(sandbox.expect(2, &plot).contains("already exists; use `--force` to replace it"));
         sandbox.expect(0, &[&plot[..], &["--force"]].concat());
         let svg = fs::read_to_string(&path).unwrap();
         well_formed(&svg);
@@ -300,7 +300,7 @@ fn a_run_that_started_from_a_checkpoint_of_different_mathematics_is_not_the_same
     let fact = found["plan"].as_array().unwrap().iter().find(|fact| fact["name"] == "began with").unwrap();
     assert!(fact["a"].as_str().unwrap().starts_with("step 4 of fine-") && fact["b"].is_null(), "{fact}");
     let text = sandbox.run("diff forked fresh").text();
-    assert!(text.contains("other mathematics: beginning\n") && text.contains("began with"), "{text}");
+    assert!(text.contains("different mathematics: beginning\n") && text.contains("began with"), "{text}");
     sandbox.expect(3, "diff forked fresh --exit-code");
     let found = json_of(&sandbox, "diff fine forked");
     assert_eq!(found["parts"], serde_json::json!(["optimizer", "beginning"]));

@@ -76,7 +76,7 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     fs::remove_file(run.path("summary.json")).unwrap();
     let (damaged, stderr) = results(&sandbox);
     assert_eq!(damaged["best"]["objective"], whole["best"]["objective"]);
-    assert!(stderr.contains("lacks the val_loss after step 30; that of the checkpoint counts"), "{stderr}");
+    assert!(stderr.contains("lacks the val_loss after step 30; the value in the checkpoint is used"), "{stderr}");
     // Nothing has it.
     fs::remove_dir_all(run.path("checkpoints")).unwrap();
     let (damaged, stderr) = results(&sandbox);
@@ -85,7 +85,7 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
     assert!(printed.contains(&format!("runner runs rm {} --force", run.id())), "{printed}");
     assert!(
-        printed.contains("1 failed in this call, of which 1 cannot go on before you do what the error"),
+        printed.contains("1 failed in this call; 1 of them cannot continue until you do what the error"),
         "{printed}"
     );
 }
@@ -112,7 +112,7 @@ fn early_stopping_does_not_decide_without_the_value_of_a_rung() {
     replace_line(&run, "eval", 10, "");
     fs::remove_file(run.path("summary.json")).unwrap();
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains("that of the checkpoint counts") && printed.contains("up to date"), "{printed}");
+    assert!(printed.contains("the value in the checkpoint is used") && printed.contains("up to date"), "{printed}");
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn diff_reports_losses_that_contradict_equal_plans() {
     }
     let ids: Vec<String> = sandbox.runs().into_keys().collect();
     let diff = ["diff", &ids[0], &ids[1], "--exit-code"];
-    assert!(sandbox.expect(0, &diff).contains("same run: the plan is the same, so every number should be"));
+    assert!(sandbox.expect(0, &diff).contains("same run: the plans are equal, so every number should be equal"));
     let run = sandbox.runs().remove(&ids[1]).unwrap();
     let mut line = run.metrics_of("train")[6].clone();
     line["loss"] = serde_json::json!(9.5);
@@ -143,7 +143,7 @@ fn reports_deleted_checkpoints_and_a_missing_manifest() {
     assert!(printed.contains("none: they were deleted"), "{printed}");
     fs::remove_file(run.path("manifest.json")).unwrap();
     let printed = sandbox.run(&show).text();
-    assert!(printed.contains("the manifest of the run is missing: restore it from a copy"), "{printed}");
+    assert!(printed.contains("the manifest of the run is missing; restore it from a copy"), "{printed}");
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn lost_steps_count_and_are_named() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let summary = run.json("summary.json");
     assert_eq!((summary["steps"].as_u64(), summary["tokens"].as_u64()), (Some(STEPS), Some(STEPS * 8 * 32)));
-    let lost = "20 of 30 steps are recorded, the others are lost";
+    let lost = "only 20 of 30 steps are recorded; the first missing step is 6";
     let printed = sandbox.expect(0, &["runs", "show", &run.id()]);
     assert!(printed.contains(lost), "{printed}");
     sandbox.expect(0, &["report", &run.id(), "-o", "r.html"]);
@@ -236,7 +236,7 @@ fn an_edited_copy_of_the_sweep_file_is_not_a_change_of_the_users_file() {
     assert!(printed.contains("copy it there") && !printed.contains("s.yaml has changed since"), "{printed}");
     sandbox.edit(&copy, "2e-4", "1e-4");
     let printed = sandbox.expect(2, "sweep s.yaml --threads 1 --set optimizer.adamw.lr=3");
-    assert!(printed.contains("the --set flags were [], are [\"optimizer.adamw.lr=3\"]"), "{printed}");
+    assert!(printed.contains("the --set flags changed from [] to [\"optimizer.adamw.lr=3\"]"), "{printed}");
 }
 
 /// Every command that reads the metrics reports damage of them, whatever its kind.
@@ -264,9 +264,9 @@ fn damaged_metrics_are_reported_by_every_command() {
     let hole = [&lines[..4], &lines[6..]].concat().concat();
     let edited = text.replacen("\"loss\":", "\"loss\":1", 1);
     let damages = [
-        (lines[..lines.len() / 2].concat(), "of 30 steps are recorded, the others are lost", "lost steps"),
-        (hole, "28 of 30 steps are recorded, the others are lost, from step 5 on", "lost steps"),
-        (format!("{text}{text}"), "33 lines of steps that are already recorded", "changed"),
+        (lines[..lines.len() / 2].concat(), "of 30 steps are recorded; the first missing step is", "lost steps"),
+        (hole, "only 28 of 30 steps are recorded; the first missing step is 5", "lost steps"),
+        (format!("{text}{text}"), "33 lines of steps that an earlier line records", "changed"),
         (edited, "it was changed after the run ended: its size or hash does not match summary.json", "changed"),
     ];
     for (damaged, found, listed) in &damages {
@@ -284,7 +284,7 @@ fn damaged_metrics_are_reported_by_every_command() {
         );
     }
     let printed = sandbox.expect(2, &["runs", "rm", &id, "--keep-record", "--yes"]);
-    assert!(printed.contains("which alone would be left, is damaged: "), "{printed}");
+    assert!(printed.contains("only its record would be left, which is damaged: "), "{printed}");
     assert!(run.checkpoint(STEPS).exists());
     fs::remove_file(run.path("metrics.jsonl")).unwrap();
     for command in &commands()[..2] {
@@ -334,7 +334,7 @@ fn a_reproduction_of_half_a_record_is_incomplete() {
     let half: Vec<&str> = text.split_inclusive('\n').take(15).collect();
     run.write("metrics.jsonl", half.concat());
     let printed = sandbox.expect(3, &["reproduce", &run.id(), "--threads", "1"]);
-    assert!(printed.contains("14 of 30 steps are recorded, the others are lost"), "{printed}");
+    assert!(printed.contains("only 14 of 30 steps are recorded"), "{printed}");
     assert!(printed.contains("incomplete: ") && !printed.contains("bitwise"), "{printed}");
 }
 
@@ -392,7 +392,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
     run.write("resolved.yaml", resolved.replace("batches: 1\n", "batches: 2\n"));
     for command in &commands {
         let printed = sandbox.expect(1, command);
-        assert!(printed.contains("resolved.yaml: it was changed since the run began"), "{printed}");
+        assert!(printed.contains("resolved.yaml: it was changed after the run started"), "{printed}");
         assert!(printed.contains("(eval)"), "{printed}");
     }
     let views = [
@@ -407,7 +407,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         if view.starts_with("report") {
             printed += &fs::read_to_string(sandbox.path("page.html")).unwrap();
         }
-        printed.contains(&format!("{file} changed since the run started, so settings that are shown may not be"))
+        printed.contains(&format!("{file} changed since the run started, so the settings shown may differ"))
     };
     assert!(views.iter().all(|view| warns_of(view, "resolved.yaml")));
     run.write("resolved.yaml", &resolved);
@@ -417,7 +417,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
     run.write("plan.json", plan.replace("\"precision\": \"fp32\"", "\"precision\": \"bf16\""));
     for command in &commands {
         let printed = sandbox.expect(1, command);
-        assert!(printed.contains("plan.json: it was changed since the run began"), "{printed}");
+        assert!(printed.contains("plan.json: it was changed after the run started"), "{printed}");
         assert!(printed.contains("precision"), "{printed}");
     }
     assert!(views.iter().all(|view| warns_of(view, "plan.json")));
@@ -440,7 +440,7 @@ fn a_changed_manifest_does_not_start_a_second_run() {
     run.write("manifest.json", text.replace(&hash, &changed));
     let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
     assert!(printed.contains("manifest.json: the manifest of the run is damaged (it was changed after"), "{printed}");
-    assert!(printed.contains("or start another run with --new"), "{printed}");
+    assert!(printed.contains("or start a new run with `--new`"), "{printed}");
     // An earlier version wrote no hash of the content.
     let mut manifest = run.manifest();
     manifest["plan_hash"] = changed.into();
@@ -516,7 +516,11 @@ fn runs_are_read_without_a_home_folder() {
         assert_eq!(finished.code, 0, "{arguments}: {}", finished.text());
     }
     let finished = homeless("apply exp.yaml --new --threads 1");
-    assert!(finished.code == 2 && finished.text().contains("no home folder: set RUNNER_CACHE"), "{}", finished.text());
+    assert!(
+        finished.code == 2 && finished.text().contains("no home folder; set `RUNNER_CACHE`"),
+        "{}",
+        finished.text()
+    );
 }
 
 /// The files in `folder` and below.

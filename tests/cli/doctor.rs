@@ -75,7 +75,13 @@ fn the_instructions_are_those_of_the_version() {
 fn a_folder_without_libraries_is_noted() {
     let folder = tempfile::tempdir().unwrap();
     let text = doctor("", Some(folder.path())).stdout;
-    assert!(text.contains(&format!("note: RUNNER_CUDA_LIBS: {}: none of these", folder.path().display())), "{text}");
+    assert!(
+        text.contains(&format!(
+            "note: RUNNER_CUDA_LIBS: {}: the folder contains none of these",
+            folder.path().display()
+        )),
+        "{text}"
+    );
     let notes = &report_of(Some(&folder.path().join("x")))["notes"];
     assert!(notes[0].as_str().unwrap().contains("there is no folder"), "{notes}");
 }

@@ -135,7 +135,7 @@ fn full_size_files_are_explained_and_planned_before_their_data_exists() {
         let planned = run("plan exp.yaml --cluster 1x8xA100").expect_code(0);
         let (said, page) = (&planned.stderr, &planned.stdout);
         assert!(said.starts_with("warning: "), "{name}: {said}");
-        assert!(page.contains("training rows are assumed") && page.contains("`--rows N`"), "{name}: {page}");
+        assert!(page.contains("data: cannot be read; assumed") && page.contains("`--rows N`"), "{name}: {page}");
         // `validate` refuses missing files, and does not look for names on the hub.
         run("validate exp.yaml").expect_code(if explained.stderr.is_empty() { 0 } else { 2 });
         let refused = run("apply exp.yaml");
@@ -169,7 +169,7 @@ fn a_run_without_its_data_is_planned_from_its_record() {
     let after = sandbox.json_of("plan tiny --json");
     assert_eq!(after["hash"], before["hash"]);
     let warnings = after["warnings"].to_string();
-    assert!(warnings.contains("its size is the one that the run recorded"), "{warnings}");
+    assert!(warnings.contains("the plan uses the size that the run recorded"), "{warnings}");
     assert_ne!(before["warnings"], after["warnings"]);
 }
 

@@ -31,7 +31,7 @@ fn a_starter_file_trains_at_once_in_every_layout() {
 fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     let sandbox = Sandbox::new().with("input.txt", "once upon a time ".repeat(100)).with("taken.yaml", "mine");
     let said = sandbox.expect(2, "init taken");
-    assert!(said.contains("taken.yaml is there already: --force replaces it"), "{said}");
+    assert!(said.contains("taken.yaml already exists; use `--force` to replace it"), "{said}");
     assert_eq!(sandbox.read("taken.yaml"), "mine");
     sandbox.expect(0, "init taken.yaml --force --text input.txt");
     assert!(sandbox.read("taken.yaml").contains("{text: {files: [input.txt]}}"));
@@ -40,7 +40,7 @@ fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     for (name, text, message) in [
         ("empty.txt", &b"\n"[..], "has no text"),
         ("binary.txt", &b"a\xff"[..], "is not UTF-8 text: the first bad byte is at offset 1"),
-        ("x.jsonl", &b"{}"[..], "is JSON lines: name a file of plain text"),
+        ("x.jsonl", &b"{}"[..], "is JSON lines; name a file of plain text"),
     ] {
         sandbox.write(name, text);
         let said = sandbox.expect(2, &format!("init other --text {name}"));
@@ -165,7 +165,7 @@ fn a_config_of_nanogpt_trains_after_its_import() {
     let said = sandbox.expect(2, "import config tiny.py -o ./tiny.py --force");
     assert!(said.contains("tiny.py is the configuration itself"), "{said}");
     let said = sandbox.expect(2, "import config tiny.py -o tiny.yaml");
-    assert!(said.contains("tiny.yaml is there already: --force replaces it"), "{said}");
+    assert!(said.contains("tiny.yaml already exists; use `--force` to replace it"), "{said}");
     assert_eq!(sandbox.stdout_of("import config tiny.py"), sandbox.read("tiny.yaml"));
 }
 

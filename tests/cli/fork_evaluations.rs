@@ -39,11 +39,11 @@ fn a_fork_inherits_only_evaluations_that_it_measures_in_the_same_way() {
     for (set, reason, losses, accuracies) in [
         ("optimizer.adamw.lr=2e-3", None, all, all),
         ("eval.every=2", None, all, all),
-        ("eval.loss.rows=5", Some("validation losses (eval.loss reads 5 rows, read 3)"), own, all),
+        ("eval.loss.rows=5", Some("validation losses (eval.loss reads 5 rows instead of 3)"), own, all),
         ("data.validation.fraction=0.2", Some("validation losses (the validation data differs)"), own, all),
-        ("data.layout.packed.length=16", Some("validation losses (rows have 16 tokens, had 8)"), own, all),
+        ("data.layout.packed.length=16", Some("validation losses (rows have 16 tokens instead of 8)"), own, all),
         ("eval.loss=null", Some("validation losses (this run measures none)"), &[], all),
-        (items, Some("multiple choice (eval.hellaswag has 1 items, had 2)"), all, own),
+        (items, Some("multiple choice (eval.hellaswag has 1 items instead of 2)"), all, own),
         ("eval.hellaswag=null", Some("multiple choice (this run measures none)"), all, &[]),
     ] {
         let fork = ["fork", &id, "--from", "4", "--name", "other", "--threads", "1", "--quiet", "--set", set];
@@ -191,7 +191,10 @@ fn a_fork_reports_whether_it_keeps_the_optimizers_moments() {
         2,
         &["fork", &id, "--from", "4", "--threads", "1", "--set", "optimizer={sgd: {lr: 1e-3, momentum: 0.9}}"],
     );
-    assert!(refused.contains("the checkpoint has 2 moments of adamw, and sgd as set needs 1"), "{refused}");
+    assert!(
+        refused.contains("the checkpoint has 2 moments of adamw, but sgd with these settings needs 1"),
+        "{refused}"
+    );
 }
 
 /// Documents of 1 to 6 bytes in rows of 8 tokens: each has its bytes and the end of the text as targets.

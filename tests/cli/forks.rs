@@ -305,7 +305,7 @@ fn lengths_in_tokens_and_epochs_count_the_steps_before_the_fork() {
     }
     let refused = sandbox
         .expect(2, &format!("fork {id} --from 7 --set batch.sequences=6 --set train.tokens=224 --threads 1 --quiet"));
-    assert!(refused.contains("train.tokens 224 makes 7 steps, and 7 are done"), "{refused}");
+    assert!(refused.contains("train.tokens 224 makes 7 steps, but 7 are done"), "{refused}");
 }
 
 /// A sandbox with a run of 12 steps, of which each fourth has a checkpoint, and its id.
@@ -374,7 +374,7 @@ fn a_cooldown_that_cannot_be_is_refused() {
     assert!(refused("--from 8 --cooldown 4 --set optimizer.adamw.lr=1").contains("`--set optimizer.adamw.lr` cannot"));
     assert!(refused("--from 8 --cooldown 4 --set train.tokens=9").contains("`--set train.tokens` cannot"));
     assert!(refused("--from 12 --cooldown 4").contains("that of"), "the run has decayed to 0");
-    assert!(refused("--from 8 --cooldown 4 --final 2").contains("give a share from 0 to 1"));
+    assert!(refused("--from 8 --cooldown 4 --final 2").contains("must be a number from 0 to 1"));
     assert!(refused("--from 8 --final 0.5").contains("--cooldown"));
     assert_eq!(sandbox.runs().len(), 1);
 }

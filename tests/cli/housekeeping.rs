@@ -77,14 +77,14 @@ fn runs_are_chosen_ordered_and_tagged() {
     let table = sandbox.stdout_of("runs");
     assert!(table.lines().next().unwrap().ends_with("started              tags"), "{table}");
     for (arguments, expected) in [
-        (vec!["runs", "--status", "don"], "did you mean done?"),
+        (vec!["runs", "--status", "don"], "did you mean `done`?"),
         (vec!["runs", "--where", "val_los < 3"], "did you mean `val_loss`?"),
         (vec!["runs", "--sort", "los"], "did you mean `loss`?"),
-        (vec!["runs", "--since", "yesterday"], "take an age such as"),
+        (vec!["runs", "--since", "yesterday"], "--since must be an age such as"),
         (vec!["runs", "--name", "[a"], "--name [a"),
         (vec!["runs", "tag", &first, "+a b"], "letters, digits"),
         (vec!["runs", "tag", &first, "nothing", "+late"], "no run nothing"),
-        (vec!["runs", "tag", "+late"], "no run is given"),
+        (vec!["runs", "tag", "+late"], "no run was named"),
     ] {
         let printed = sandbox.expect(2, &arguments);
         assert!(printed.contains(expected), "{arguments:?}: {printed}");
@@ -98,7 +98,7 @@ fn a_run_at_work_is_tagged_but_not_removed() {
     let (live, id) = start_endless_run(&sandbox);
     sandbox.stdout_of(&["runs", "tag", &id, "+live"]);
     let printed = sandbox.expect(2, &["runs", "rm", &id, "--yes"]);
-    assert!(printed.contains("is being worked on"), "{printed}");
+    assert!(printed.contains("another process") && printed.contains("is working on run"), "{printed}");
     let freed = sandbox.json_of("gc --yes --cache --json");
     assert_eq!(freed["items"], Value::Array(vec![]), "its data is in use");
     drop(live);
@@ -123,7 +123,7 @@ fn removing_touches_runs_only() {
     let linked = elsewhere.join(&second).display().to_string();
     for (wanted, why) in [
         (second.as_str(), "symbolic link"),
-        ("notes", "no manifest.json"),
+        ("notes", "does not have a manifest.json"),
         (linked.as_str(), "not in the folder of runs"),
     ] {
         let printed = sandbox.expect(2, &["runs", "rm", &first, wanted, "--yes"]);
@@ -157,7 +157,7 @@ fn gc_frees_what_it_showed() {
     assert_eq!(shown["freed"], false);
     assert_eq!(checkpoint_steps(&sandbox, &kept).len(), 5, "only shown");
     assert!(sandbox.stdout_of("gc --older-than 1d --checkpoints").contains("nothing to free"));
-    assert!(sandbox.stdout_of("gc").trim_end().ends_with("give --yes to remove them"));
+    assert!(sandbox.stdout_of("gc").trim_end().ends_with("use `--yes` to remove them"));
     let freed = sandbox.json_of("gc --yes --json");
     assert_eq!((&freed["items"], &freed["bytes"]), (&shown["items"], &shown["bytes"]));
     let kinds: Vec<&str> = freed["items"].as_array().unwrap().iter().map(|i| i["kind"].as_str().unwrap()).collect();
@@ -175,14 +175,14 @@ fn gc_frees_what_it_showed() {
     sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     fs::create_dir(sandbox.path("empty")).unwrap();
     let printed = sandbox.run("gc --runs empty --yes").text();
-    assert!(printed.contains("give --cache to free all of it"), "{printed}");
+    assert!(printed.contains("use `--cache` to free all of it"), "{printed}");
     assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
     let printed = sandbox.run("gc --runs empty --cache").text();
     assert!(printed.contains("prepared data of runs in other folders"), "{printed}");
     let printed = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
     assert!(printed.contains("nowhere is not a folder"), "{printed}");
     let printed = sandbox.expect(2, &["gc", "--older-than", "soon"]);
-    assert!(printed.contains("--older-than soon"), "{printed}");
+    assert!(printed.contains("8w, got soon"), "{printed}");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn metrics_are_exported_whole_or_not_at_all() {
     assert_eq!(cells[loss].parse::<f64>().unwrap(), record["loss"].as_f64().unwrap());
     for flag in every.chunks(2) {
         let printed = sandbox.expect(2, &[&["export-metrics", &first], flag].concat());
-        assert!(printed.contains("--force replaces it"), "{flag:?}: {printed}");
+        assert!(printed.contains("use `--force` to replace it"), "{flag:?}: {printed}");
         sandbox.stdout_of(&[&["export-metrics", &first, "--force"], flag].concat());
     }
     assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
@@ -273,10 +273,10 @@ fn distinguishes_names_and_paths_of_runs() {
     assert!(printed.contains(&format!("{} (point 1 of {sweep})", points[0])), "{printed}");
     // A path that is not a run is named as what it is.
     for (name, part) in [
-        (sweep.as_str(), "it is a sweep: `runner runs --sweep s-"),
-        ("runs", "it is a folder of runs: name one of them, such as runs/lab-"),
-        ("exp.yaml", "it is a file, and a run is a folder"),
-        (&format!("runs/{id}/plan.json"), "it is a part of the run runs/lab-"),
+        (sweep.as_str(), "it is a sweep; `runner runs --sweep s-"),
+        ("runs", "it is a folder of runs; name one of them, such as runs/lab-"),
+        ("exp.yaml", "it is a file, but a run is a folder"),
+        (&format!("runs/{id}/plan.json"), "it is part of the run runs/lab-"),
         ("nowhere/lab", "there is no such folder"),
     ] {
         let printed = sandbox.expect(2, &["runs", "show", name]);
@@ -285,10 +285,10 @@ fn distinguishes_names_and_paths_of_runs() {
     for (arguments, part) in [
         ("runs --sweep other", "no sweep \"other\" in runs; there are: s-"),
         ("runs --limit 0", "0 is not in 1.."),
-        (&format!("runs --runs runs/{id}"), "this is a run: name the folder that it is in"),
-        (&format!("report {id} -o runs"), "runs is a folder: name a file"),
-        (&format!("report {id} -o r.html --port 3"), "give --serve"),
-        ("sweep s.yaml --slurm-option=--x", "give --launcher slurm"),
+        (&format!("runs --runs runs/{id}"), "this is a run; name the folder that contains it"),
+        (&format!("report {id} -o runs"), "runs is a folder; name a file"),
+        (&format!("report {id} -o r.html --port 3"), "--port needs --serve"),
+        ("sweep s.yaml --slurm-option=--x", "needs `--launcher slurm`"),
         (&format!("diff {id} {longer} --set seed=3"), "both A and B are runs"),
     ] {
         let printed = sandbox.expect(2, arguments);
@@ -303,7 +303,7 @@ fn distinguishes_names_and_paths_of_runs() {
     let printed = sandbox.expect(0, &["resume", &format!("moved/{longer}"), "--threads", "1"]);
     assert!(printed.contains(&format!("runner runs show moved/{longer}\n")), "{printed}");
     let printed = sandbox.expect(2, &["runs", "rm", &format!("moved/{longer}"), "--yes"]);
-    assert!(printed.contains("give --runs moved"), "{printed}");
+    assert!(printed.contains("use `--runs moved`"), "{printed}");
 }
 
 #[test]
@@ -313,10 +313,10 @@ fn a_lost_plan_is_explained_and_can_be_written_again() {
     let (plan, resolved) = (format!("runs/{id}/plan.json"), format!("runs/{id}/resolved.yaml"));
     let whole = sandbox.read(&plan);
     let sample = ["sample", &id, "--prompt", "1", "--max-tokens", "2"];
-    let advice = format!("let `runner plan {resolved} --json > {plan}` write it again");
+    let advice = format!("write it again with `runner plan {resolved} --json > {plan}`");
     fs::remove_file(sandbox.path(&plan)).unwrap();
     let printed = sandbox.expect(1, &sample);
-    assert!(printed.contains("the plan of the run is missing: ") && printed.contains(&advice), "{printed}");
+    assert!(printed.contains("the plan of the run is missing; ") && printed.contains(&advice), "{printed}");
     sandbox.write(&plan, "{");
     for command in [&sample[..], &["diff", &id, &id], &["compare", &id], &["reproduce", &id], &["eval", &id]] {
         let printed = sandbox.expect(1, command);
@@ -455,7 +455,15 @@ fn foreign_files_among_runs_survive_every_command() {
     assert!(checkpoint_steps(&sandbox, &first).contains(&4), "it has a note: {:?}", checkpoint_steps(&sandbox, &first));
     // Refused, with what is in the way, and without a change to other runs.
     let printed = sandbox.expect(2, &["runs", "rm", &first, &second, "--yes"]);
-    assert!(printed.contains("is not removed: it contains `") && printed.contains("move that away first"), "{printed}");
+    assert!(
+        printed.contains("cannot remove ")
+            && printed.contains(": it contains `")
+            && printed.contains(
+                "move \
+        that away first"
+            ),
+        "{printed}"
+    );
     assert!(run_path(&sandbox, &second).exists());
     sandbox.expect(2, &["runs", "rm", &first, "--keep-record", "--yes"]);
     sandbox.expect(0, &["resume", &first]);

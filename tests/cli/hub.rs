@@ -264,7 +264,13 @@ fn a_run_starts_from_a_model_of_the_hub_at_its_commit() {
     offline("fork b --from 2 --name drawn --set model.init=null --set train.steps=5 --threads 1 --quiet")
         .expect_code(0);
     let refused = offline("fork b --from start --name lost --set seed=5").expect_code(2).text();
-    assert!(refused.contains("has a checkpoint of step 3; a fork from it needs none of the files"), "{refused}");
+    assert!(
+        refused.contains(
+            "has a checkpoint of step 3; a fork from it (`--from latest`) needs none of the \
+        files"
+        ),
+        "{refused}"
+    );
     let refused = offline("apply b.yaml --new --threads 1 --quiet").expect_code(2).stderr;
     assert!(refused.contains("b.yaml:1:22") && refused.contains("HF_HUB_OFFLINE"), "{refused}");
     let (tokenizer, text) = (begun.path("tokenizer.json"), begun.read("tokenizer.json"));

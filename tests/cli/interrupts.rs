@@ -129,7 +129,7 @@ fn reproduce_names_itself() {
     let next = next_command(&text);
     assert_eq!(next, format!("runner reproduce {id} --threads 1 --tolerance 1e-3"), "{text}");
     let resumed = run_line(&sandbox, &next).expect_code(0).text();
-    assert!(resumed.contains("goes on with") && resumed.contains("bitwise"), "{resumed}");
+    assert!(resumed.contains("continues with") && resumed.contains("bitwise"), "{resumed}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn an_interrupt_before_training_repeats_the_command() {
     child.signal("INT");
     let (code, text) = child.finish();
     assert_eq!(code, Some(130), "{text}");
-    assert!(text.contains("interrupted before training: nothing is lost"), "{text}");
+    assert!(text.contains("interrupted before training; nothing is lost"), "{text}");
     assert_eq!(next_command(&text), "runner apply /dev/stdin --new --set seed=2");
     assert!(sandbox.runs().is_empty());
 }

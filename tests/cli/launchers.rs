@@ -203,7 +203,7 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
 fn a_rank_that_is_killed_ends_the_others_with_one_error() {
     let printed = kill_ranks(&[2]);
     assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost in step "), "{printed:?}");
-    assert!(printed[0].contains("closed unannounced") && printed[0].contains("resumes from it"), "{printed:?}");
+    assert!(printed[0].contains("closed without notice") && printed[0].contains("resumes from it"), "{printed:?}");
     assert!(printed[1].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
@@ -234,7 +234,7 @@ fn expect_ended(outputs: &[Finished], code: i32) -> String {
 fn a_different_number_of_ranks_is_reported_once_with_both() {
     let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
     let printed = expect_ended(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
-    assert!(printed.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
+    assert!(printed.contains("WORLD_SIZE is 2, but the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
     assert_eq!(printed.matches("error:").count(), 1, "{printed}");
 }
 
@@ -246,7 +246,7 @@ fn a_different_plan_on_one_rank_is_reported_with_both() {
         rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", &seed])
     });
     let printed = expect_ended(&outputs, 1);
-    assert!(printed.contains("rank 1 has the plan ") && printed.contains(", and rank 0 has "), "{printed}");
+    assert!(printed.contains("rank 1 has the plan ") && printed.contains(", but rank 0 has "), "{printed}");
     assert_eq!(printed.matches("error:").count(), 1, "{printed}");
     assert!(sandbox.runs().is_empty(), "no run is made");
 }
@@ -265,7 +265,7 @@ fn other_products_in_bf16_on_one_rank_are_reported() {
         command
     });
     let printed = expect_ended(&outputs, 1);
-    let message = "rank 1 multiplies bf16 matrices with avx512_bf16, and rank 0 with f32";
+    let message = "rank 1 multiplies bf16 matrices with avx512_bf16, but rank 0 with f32";
     assert!(printed.contains(message) && printed.contains("RUNNER_BF16_PRODUCTS"), "{printed}");
     assert!(sandbox.runs().is_empty(), "no run is made");
 }
@@ -297,10 +297,10 @@ fn a_rank_that_waits_alone_reports_the_missing_ranks() {
     let port = free_port();
     let start = |rank, port| faulty_rank(&sandbox, rank, port, "operation-timeout=500");
     let printed = Finished::of(&mut start(0, port)).expect_code(1).text();
-    let expected = format!("only 1 of 2 ranks came to 127.0.0.1:{port}");
+    let expected = format!("only 1 of 2 ranks connected to 127.0.0.1:{port}");
     assert!(printed.contains(&expected), "{printed}");
     let printed = Finished::of(&mut start(1, port)).expect_code(1).text();
-    let expected = format!("rank 1 found no rank 0 at 127.0.0.1:{port}");
+    let expected = format!("rank 1 did not find rank 0 at 127.0.0.1:{port}");
     assert!(printed.contains(&expected), "{printed}");
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
@@ -315,7 +315,7 @@ fn variables_that_make_no_sense_are_named() {
     let mut command = sandbox.command("apply exp.yaml");
     command.env("RANK", "two").env("WORLD_SIZE", "2").env("MASTER_ADDR", "x");
     let printed = Finished::of(&mut command).expect_code(2).text();
-    assert!(printed.contains("RANK is \"two\", which is no rank"), "{printed}");
+    assert!(printed.contains("RANK must be a rank, got \"two\""), "{printed}");
     let printed = sandbox.expect(2, "apply exp.yaml --launcher env");
     assert!(printed.contains("--launcher env: neither"), "{printed}");
 }
@@ -333,7 +333,7 @@ fn a_process_that_is_alone_starts_the_ranks_itself() {
     };
     run_alone(&sandbox, &["--runs", "other", "--launcher", "local"]).expect_code(0);
     let printed = run_alone(&sandbox, &["--runs", "third"]).text();
-    assert!(printed.contains("WORLD_SIZE is 1, and the plan has 2 ranks"), "{printed}");
+    assert!(printed.contains("WORLD_SIZE is 1, but the plan has 2 ranks"), "{printed}");
     run_alone(&new_sandbox("", 10), &[]).expect_code(0);
 }
 
@@ -371,7 +371,7 @@ fn ranks_that_may_be_on_several_machines_are_asked_for_a_token() {
         command
     });
     let printed = expect_ended(&outputs, 0);
-    assert_eq!(printed.matches("give all ranks the same RUNNER_TOKEN").count(), 1, "{printed}");
+    assert_eq!(printed.matches("to the same random text on all ranks").count(), 1, "{printed}");
     assert!(secret_files(&sandbox).is_empty());
 }
 
@@ -385,7 +385,7 @@ fn ranks_with_other_tokens_do_not_meet() {
     });
     let printed = expect_ended(&outputs, 1);
     assert!(printed.contains("it did not prove that it knows the token"), "{printed}");
-    assert!(printed.contains("is not rank 0 of this run, or has another token"), "{printed}");
+    assert!(printed.contains("is not rank 0 of this run, or has a different token"), "{printed}");
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn a_damaged_connection_ends_the_run_and_names_a_rank() {
         // Later bytes, if any follow, are read in place of the missing ones.
         (Damage::Drop(70_000), &[damaged, silent]),
         (Damage::Drop(u64::MAX), &[silent]),
-        (Damage::Cut, &["its connection was closed unannounced"]),
+        (Damage::Cut, &["its connection was closed without notice"]),
     ] {
         let sandbox = new_sandbox(DDP, 100_000);
         let printed = expect_ended(&train_through_proxy(&sandbox, damage), 1);

@@ -113,7 +113,7 @@ fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
         for threads in 0..=max_threads {
             let (finished, too_few) = limits.run_with_threads(&sandbox, &command, threads);
             let text = finished.text();
-            assert!(!text.contains("mistake in runner") && !text.contains("panicked"), "{command}, {threads}: {text}");
+            assert!(!text.contains("a bug in runner") && !text.contains("panicked"), "{command}, {threads}: {text}");
             if !too_few {
                 assert_eq!(finished.code, 0, "{command}: {text}");
                 break;

@@ -29,7 +29,7 @@ fn variables_and_flags_that_set_nothing_are_refused() {
         assert!(finished.stderr.contains(&format!("did you mean `{meant}`?")), "{}", finished.stderr);
     }
     let finished = Finished::of(sandbox.command("validate exp.yaml").env("RUNNER_BF16_PRODUCT", "f32")).expect_code(2);
-    assert!(finished.stderr.contains("did you mean RUNNER_BF16_PRODUCTS?"), "{}", finished.stderr);
+    assert!(finished.stderr.contains("did you mean `RUNNER_BF16_PRODUCTS`?"), "{}", finished.stderr);
     for variable in ["RUNNER_LOG_LEVEL", "RUNNER_TOOL_CACHE", "RUNNER_TEMP"] {
         Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(0);
     }
@@ -69,7 +69,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
     let printed = Finished::of(sandbox.command("apply exp.yaml").env("RUNNER_CACHE", "exp.yaml")).expect_code(1).text();
     assert!(printed.contains("RUNNER_CACHE"), "{printed}");
     for command in ["runs --runs exp.yaml", "apply exp.yaml --runs exp.yaml"] {
-        assert!(sandbox.expect(2, command).contains("this is a file: name a folder"));
+        assert!(sandbox.expect(2, command).contains("this is a file; name a folder"));
     }
     for command in ["runs", "apply exp.yaml"] {
         let finished = Finished::of(sandbox.command(command).env("RUNNER_RUNS", "exp.yaml")).expect_code(1);
@@ -90,7 +90,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
     for command in ["reproduce", "compare"] {
         let finished = sandbox.run(&[command, &run.id()]);
         assert!(
-            finished.code > 0 && finished.stderr.contains("resolved.yaml: this file of the run"),
+            finished.code > 0 && finished.stderr.contains("resolved.yaml: the resolved experiment of the run"),
             "{}",
             finished.stderr
         );

@@ -126,13 +126,13 @@ fn wrong_requests_say_what_is_missing() {
         ("eval --weights nowhere --builtin", "--weights: there is no nowhere"),
         ("eval --weights empty --builtin", "there is no config.json"),
         ("eval --weights hub:a//b --builtin", "--weights: hub:a//b"),
-        ("eval --weights out", "nothing to evaluate: give --text FILE"),
+        ("eval --weights out", "nothing to evaluate; use `--text FILE`"),
         ("eval --weights out --limit 3 --text other.txt", "--limit needs --hellaswag or --builtin"),
         ("eval a --items i.jsonl", "--items needs --hellaswag or --builtin"),
-        ("eval --weights out --builtin --batches 3", "--batches is about a run"),
-        ("eval --weights out --text other.txt --length 17", "the model's context is 16; take 1 to 16"),
+        ("eval --weights out --builtin --batches 3", "--batches needs a run"),
+        ("eval --weights out --text other.txt --length 17", "--length must be 1 to 16, the model's context, got 17"),
         ("eval --weights out --text none.txt", "there is no file none.txt"),
-        ("eval --weights out --text a.yaml", "does not end in .txt"),
+        ("eval --weights out --text a.yaml", "must end in .txt"),
         ("eval --weights m.bin --text other.txt", "--tokenizer: the tokenizer of the model is unknown"),
         ("eval --weights m.bin --builtin", "--tokenizer: the tokenizer of the model is unknown"),
         (foreign.as_str(), "the tokenizer has 257 tokens"),
@@ -141,8 +141,8 @@ fn wrong_requests_say_what_is_missing() {
         ("sample --weights m.bin --prompt Once", "\"Once\" is not an id"),
         ("sample --weights m.bin --prompt 257", "the id 257 is beyond the vocabulary of 257"),
         ("eval a --weights out", "cannot be used with"),
-        ("eval a --tokenizer bytes --text other.txt", "--tokenizer: the run has a tokenizer"),
-        ("eval a --hellaswag items.jsonl --items items.jsonl --force", "items.jsonl is read, too"),
+        ("eval a --tokenizer bytes --text other.txt", "--tokenizer: the run already has the tokenizer"),
+        ("eval a --hellaswag items.jsonl --items items.jsonl --force", "items.jsonl is also an input"),
         ("eval a --hellaswag items.jsonl --items /dev/null --force", "/dev/null is a device"),
         ("eval --weights out --best --builtin", "cannot be used with"),
         ("eval", "required arguments were not provided"),
@@ -155,7 +155,7 @@ fn wrong_requests_say_what_is_missing() {
     assert!(printed.contains("--text: 5 tokens are too few: one row of length 16 needs 17"), "{printed}");
     sandbox.expect(0, "eval --weights out --hellaswag items.jsonl --items i.jsonl --threads 1");
     let printed = sandbox.expect(2, "eval --weights out --hellaswag items.jsonl --items i.jsonl");
-    assert!(printed.contains("i.jsonl is there already: --force replaces it"), "{printed}");
+    assert!(printed.contains("i.jsonl already exists; use `--force` to replace it"), "{printed}");
     sandbox.expect(0, "eval --weights out --hellaswag items.jsonl --items i.jsonl --force --threads 1");
 }
 
@@ -244,7 +244,13 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     fs::remove_dir_all(sandbox.path("out")).unwrap();
     let printed = sandbox.expect(2, "fork b --from start --name c --set seed=5");
     assert!(printed.contains("from: ") && printed.contains("/out: No such file"), "{printed}");
-    assert!(printed.contains("has a checkpoint of step 2; a fork from it needs none of the files"), "{printed}");
+    assert!(
+        printed.contains(
+            "has a checkpoint of step 2; a fork from it (`--from latest`) needs none of the \
+        files"
+        ),
+        "{printed}"
+    );
     sandbox.expect(0, "fork b --from 2 --name gone --set train.steps=5 --threads 1 --quiet");
     // The recorded tokenizer does not stand for another one.
     let printed =

@@ -286,7 +286,7 @@ fn a_stopped_rank_is_noticed() {
     let code = wait_for_end(&sandbox, &mut child, &ranks, "stopped");
     let errors = errors_of(&sandbox);
     assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("rank 1 sent no heartbeat") && errors.contains("process is stopped"), "{errors}");
+    assert!(errors.contains("rank 1 sent no heartbeat") && errors.contains("process was suspended"), "{errors}");
     apply(&sandbox);
 }
 
@@ -320,7 +320,7 @@ fn an_invalid_message_of_the_parent_is_reported_to_it() {
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(
-        printed.contains("the run sent an invalid message: \\\"boom\\\" is no message of the protocol"),
+        printed.contains("the run sent an invalid message: \\\"boom\\\" is not a message of the protocol"),
         "{printed}"
     );
 }
@@ -483,7 +483,7 @@ fn ranks_start_again_as_often_as_allowed() {
         (sandbox.only_run().final_hash(), sandbox.only_run().numbers()),
         (whole.only_run().final_hash(), whole.only_run().numbers())
     );
-    assert!(errors_of(&sandbox).contains("all ranks start again from step"), "{}", errors_of(&sandbox));
+    assert!(errors_of(&sandbox).contains("all ranks restart from step"), "{}", errors_of(&sandbox));
     assert!(sandbox.only_run().read("log.txt").contains("killed by SIGKILL"));
     assert_eq!(sandbox.only_run().manifest()["sessions"][0]["restarts"], 1);
     // A number that is not finite would come again.

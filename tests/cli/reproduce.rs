@@ -88,7 +88,10 @@ fn a_run_is_resumed_from_its_folder() {
     change_data(&other, "7 ");
     let printed = other.expect(2, "resume lab --threads 1");
     assert!(
-        printed.contains("its data has changed (training data, validation data); `runner fork runs/lab-"),
+        printed.contains(
+            "its data has changed (training data, validation data); start a new run from it with \
+            `runner fork runs/lab-"
+        ),
         "{printed}"
     );
     fs::remove_file(other.path("input.txt")).unwrap();
@@ -99,7 +102,7 @@ fn a_run_is_resumed_from_its_folder() {
 fn starts_nothing_if_the_plan_is_not_the_expected_one() {
     let sandbox = new_sandbox(SINGLE);
     let printed = sandbox.expect(2, "apply exp.yaml --threads 1 --expect-plan 0123456789abcdef");
-    assert!(printed.contains("not 0123456789ab;") && printed.contains("Nothing was begun"), "{printed}");
+    assert!(printed.contains("not 0123456789ab;") && printed.contains("nothing was started"), "{printed}");
     assert!(!sandbox.path("runs").exists());
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --sweep-point lr-abc:3");
     let (_, run) = id_and_run(&sandbox);
@@ -109,10 +112,10 @@ fn starts_nothing_if_the_plan_is_not_the_expected_one() {
     assert!(sandbox.expect(0, &format!("apply exp.yaml --threads 1 --expect-plan {hash}")).contains("up to date"));
     // The message says what differs if a run has the expected plan.
     let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --set seed=7 --expect-plan {hash}"));
-    assert!(printed.contains("what differs is: seed"), "{printed}");
+    assert!(printed.contains("these keys differ: seed"), "{printed}");
     change_data(&sandbox, "7 ");
     let printed = sandbox.expect(2, &format!("apply exp.yaml --threads 1 --expect-plan {hash}"));
-    assert!(printed.contains("what differs is: data"), "{printed}");
+    assert!(printed.contains("these keys differ: data"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);
 }
 
@@ -149,7 +152,7 @@ fn a_different_number_of_threads_gives_the_same_result() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let printed = sandbox.expect(0, "reproduce lab --threads 3");
-    assert!(printed.contains("threads          other    3, was 1") && printed.contains("bitwise: "), "{printed}");
+    assert!(printed.contains("threads          differs  3, was 1") && printed.contains("bitwise: "), "{printed}");
     sandbox.expect(0, &format!("reproduce {} --check --threads 3", sandbox.runs().keys().next().unwrap()));
 }
 
@@ -164,7 +167,7 @@ fn changed_data_is_named_and_diverges() {
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
     assert!(printed.contains("training data    changed"), "{printed}");
     assert!(
-        printed.contains("plan             changed") && printed.contains("the devices are not: see the lines below"),
+        printed.contains("plan             changed") && printed.contains("the devices changed: see the lines below"),
         "{printed}"
     );
     assert_eq!(sandbox.runs().len(), 1, "only looked at");
@@ -247,7 +250,7 @@ fn reproduces_the_steps_of_an_interrupted_run() {
         let (copy, run) = sandbox.runs().pop_last().unwrap();
         fs::remove_file(run.path("verdict.json")).unwrap();
         let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-        assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("bitwise: "), "{printed}");
+        assert!(printed.contains(&format!("continues with {copy}")) && printed.contains("bitwise: "), "{printed}");
         assert_eq!(sandbox.runs().len(), 3);
     }
 }
@@ -348,7 +351,7 @@ fn a_fork_begins_with_other_settings() {
     assert!(printed.contains(&format!("up to date: {copy}")), "{printed}");
     sandbox.expect(0, &format!("{fork} --new --quiet"));
     assert_eq!(sandbox.runs().len(), 3);
-    assert!(sandbox.expect(2, &format!("fork {id} --from start")).contains("nothing differs from"));
+    assert!(sandbox.expect(2, &format!("fork {id} --from start")).contains("the fork does not differ from"));
     assert!(sandbox.expect(2, &format!("fork {id} --from start --set optimizer.adamw.lrr=1")).contains("lr"));
     assert!(sandbox.expect(0, &format!("runs show {copy}")).contains(&format!("fork of {id}")));
     assert_eq!(recorded_end(&run).len(), 12 + 3 + 2);
@@ -404,7 +407,7 @@ fn a_fork_begins_with_a_checkpoint() {
         fs::remove_dir_all(again.path("checkpoints/step-00000008")).unwrap();
         let printed = sandbox.expect(2, &format!("reproduce {copy} --threads 1"));
         assert!(
-            printed.contains(&format!("the checkpoint of {id} after step 8, which neither of them has any more\n")),
+            printed.contains(&format!("the checkpoint of {id} after step 8, which neither of them still has\n")),
             "{name}: {printed}"
         );
     }
@@ -416,13 +419,13 @@ fn a_fork_that_cannot_begin_is_refused() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let (id, _) = id_and_run(&sandbox);
     let refused = |changes: &str| sandbox.expect(2, &format!("fork {id} --threads 1 --from latest {changes}"));
-    assert!(refused("--set seed=3").contains("train.steps is 12, and 12 are done: --set train.steps=24"));
+    assert!(refused("--set seed=3").contains("train.steps is 12, but 12 are done; use `--set train.steps=24`"));
     assert!(
         refused("--set train.steps=20 --set model.d_model=32").contains("shapes differ (transformer.wte.weight was [")
     );
     assert!(refused("--set train.steps=20 --set model.layers=3").contains("shapes differ"));
     let printed = refused("--set train.steps=20 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0.9}}");
-    assert!(printed.contains("2 moments of adamw, and sgd as set needs 1"), "{printed}");
+    assert!(printed.contains("2 moments of adamw, but sgd with these settings needs 1"), "{printed}");
     assert!(refused("--set train.steps=20 --set data.tokenizer={\"bytes\":{}}").contains("the tokenizer differs"));
     let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
     assert!(printed.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{printed}");
@@ -445,7 +448,7 @@ fn a_run_can_be_sampled_from_without_its_data() {
     run.write("tokenizer.json", "{}");
     assert_eq!(sample(), kept);
     let errors = sandbox.run(&["sample", &id, "--threads", "1", "--prompt", "1 2"]).stderr;
-    assert!(errors.contains("tokenizer.json: ") && errors.contains("is made again from the data"), "{errors}");
+    assert!(errors.contains("tokenizer.json: ") && errors.contains("is built from the data again"), "{errors}");
     run.write("tokenizer.json", tokenizer);
     fs::remove_file(sandbox.path("input.txt")).unwrap();
     fs::remove_dir_all(sandbox.path("cache")).unwrap();
@@ -469,13 +472,16 @@ fn resumes_a_killed_reproduction() {
     let copy = copied_run.id();
     // A second one waits for it to be done: there is no other to begin.
     let printed = sandbox.expect(2, &format!("reproduce {id} --threads 1"));
-    let locked = printed.contains(&format!("{copy}, which does {id} again, is being worked on by another process"));
+    let locked = printed.contains(&format!("is working on {copy}, which repeats {id}"));
     assert!(locked && !printed.contains("--new"), "{printed}");
     process.kill();
     assert_eq!(copied_run.manifest()["status"], "running");
     // The beginning of both ids means the original.
     let printed = sandbox.expect(0, "reproduce lab --threads 1");
-    assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("resuming from step "), "{printed}");
+    assert!(
+        printed.contains(&format!("continues with {copy}")) && printed.contains("resuming from step "),
+        "{printed}"
+    );
     assert!(printed.contains("bitwise: ") && printed.contains("1,200 steps, 300 evaluations"), "{printed}");
     assert_eq!(sandbox.runs().len(), 2);
 }

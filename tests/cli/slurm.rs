@@ -162,7 +162,7 @@ fn an_impossible_submission_is_reported_before_anything_is_written() {
     // No command of Slurm is in the path.
     let arguments = ["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"];
     let out = Finished::of(sandbox.command(&arguments).env("PATH", sandbox.path("empty")));
-    assert!(out.code == 2 && out.text().contains("there is no squeue here"), "{}", out.text());
+    assert!(out.code == 2 && out.text().contains("there is no squeue on this machine"), "{}", out.text());
     assert!(!sandbox.path("runs").exists());
     sandbox.install_command("sbatch", "#!/bin/sh\necho 'Batch job submission failed: Invalid partition' >&2\nexit 1\n");
     let out = sandbox.submit(&[]);

@@ -55,9 +55,9 @@ fn a_sweep_goes_with_the_runs_that_nothing_else_needs() {
     };
     sandbox.expect(0, &["runs", "tag", &run_of("1"), "+good"]);
     sandbox.expect(0, &["fork", &run_of("2"), "--from", "latest", "--set", "train.steps=12", "--quiet"]);
-    assert!(sandbox.expect(2, "sweep rm first").contains("give --yes"), "nobody can confirm");
+    assert!(sandbox.expect(2, "sweep rm first").contains("use `--yes`"), "nobody can confirm");
     let printed = sandbox.run("sweep rm first --with-runs --yes").expect_code(0);
-    for reason in ["it has the tag good", "was made from it", "counts it among its points"] {
+    for reason in ["it has the tag good", "was made from it", "it is a point of the sweep"] {
         assert!(printed.stderr.contains(reason), "{reason}: {}", printed.stderr);
     }
     assert_eq!(seeds(&sandbox), ["1", "2", "2", "4", "5"], "{}", printed.text());
@@ -85,7 +85,7 @@ fn foreign_files_in_a_sweep_and_its_runs_stay() {
         sandbox.write(&path, "mine");
         let printed = sandbox.expect(2, &["sweep", "rm", &sweep, "--with-runs", "--yes"]);
         let foreign = name.trim_end_matches("/0001.yaml");
-        assert!(printed.contains(&format!("is not removed: it contains `{foreign}`")), "{printed}");
+        assert!(printed.contains(&format!(": it contains `{foreign}`")), "{printed}");
         assert_eq!(sandbox.runs().len(), 2, "nothing is removed");
         std::fs::remove_file(sandbox.path(&path)).unwrap();
         let _ = std::fs::remove_dir(sandbox.path(&path).parent().unwrap());
@@ -134,9 +134,9 @@ fn a_removed_run_of_a_finished_sweep_is_named_until_it_is_trained_again() {
     // The first sweep needs a point, so it is not finished and keeps its other runs.
     let other = run_of_point(&sandbox, "first", 1);
     let printed = sandbox.expect(2, &["runs", "rm", &other, "--yes"]);
-    assert!(printed.contains("which is not finished and needs it; --force"), "{printed}");
+    assert!(printed.contains("which is not finished and needs it; use `--force`"), "{printed}");
     let printed = sandbox.expect(0, "sweep first --threads 1");
-    assert!(printed.contains("warning: the run of point 4 was removed: the point is trained again"), "{printed}");
+    assert!(printed.contains("warning: the run of point 4 was removed, so the point is trained again"), "{printed}");
     assert!(printed.contains("4 points: 4 done"), "{printed}");
     assert_eq!(sandbox.json_of("sweep list --json")[0]["removed"], 0);
 }

@@ -227,7 +227,7 @@ fn edits_after_the_start_do_not_leak() {
     // The sweep file itself.
     edited.edit("s.yaml", "1e-2, 3e-2", "2e-2, 3e-2");
     let printed = expect_sweep(&edited, 2);
-    assert!(printed.contains("sweep.grid.optimizer.adamw.lr was") && printed.contains("--new"), "{printed}");
+    assert!(printed.contains("sweep.grid.optimizer.adamw.lr changed from") && printed.contains("--new"), "{printed}");
     edited.edit("s.yaml", "2e-2, 3e-2", "1e-2, 3e-2");
     edited.expect(2, "sweep s.yaml --set seed=5");
     // How it is run may change; what the points were made of may, too, and counts for nothing.
@@ -271,7 +271,7 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         "early_stop: {asha: {min_steps: 55, reduction: 2}}",
     ]);
     assert_eq!(sandbox.stdout_of("validate s.yaml"), "s.yaml: `s` is a valid sweep of 2 points\n");
-    assert!(sandbox.expect(2, "validate s.yaml --explain").contains("give the file that it varies"));
+    assert!(sandbox.expect(2, "validate s.yaml --explain").contains("use the file that it varies"));
     let printed = expect_sweep(&sandbox, 2);
     assert!(
         printed.contains("eval.hellaswag") && printed.contains("min_steps") && printed.contains("all 2 points"),
@@ -296,10 +296,10 @@ fn damaged_files_of_a_sweep_are_named() {
         fs::write(&file, content).unwrap();
         status
     };
-    let status = damaged("sweep.json", 2, &["/sweep.json: ", "restore the file", "--new starts another sweep"]);
+    let status = damaged("sweep.json", 2, &["/sweep.json: ", "restore the file", "use `--new` to start a new sweep"]);
     assert!(status.contains("/sweep.json: ") && status.contains("name a sweep"), "{status}");
     let copy = "/sweep.yaml: this file of the sweep is damaged or was edited";
-    let status = damaged("sweep.yaml", 2, &[copy, "If s.yaml has not changed since the sweep began, copy it there"]);
+    let status = damaged("sweep.yaml", 2, &[copy, "if s.yaml has not changed since the sweep started, copy it there"]);
     assert!(status.contains(copy) && status.contains("importance"), "{status}");
     damaged("points/0002.yaml", 1, &["points/0002.yaml: this file of the sweep is damaged or was edited", "1 failed"]);
     expect_sweep(&sandbox, 0);
@@ -376,7 +376,7 @@ fn a_run_that_cannot_be_resumed_is_tried_again_and_reported() {
     fs::rename(folder.join("log.txt"), folder.join("kept.txt")).unwrap();
     fs::create_dir(folder.join("log.txt")).unwrap();
     let printed = expect_sweep(&sandbox, 1);
-    assert!(printed.contains("tried again (1 of 1)") && printed.contains("1 failed in this call"), "{printed}");
+    assert!(printed.contains("retrying (1 of 1)") && printed.contains("1 failed in this call"), "{printed}");
     fs::remove_dir(folder.join("log.txt")).unwrap();
     expect_sweep(&sandbox, 0);
     assert!(recorded_runs(&sandbox).values().all(|run| run.steps == STEPS && run.distinct));
@@ -500,7 +500,7 @@ fn a_started_sweep_needs_neither_its_file_nor_its_base() {
     sandbox.expect(0, "sweep results");
     // By the file, whose base is missing; then by name and by the file that is missing, too.
     let printed = expect_sweep(&sandbox, 0);
-    assert!(printed.contains("exp.yaml went away since s-") && printed.contains("4 points: 4 done"), "{printed}");
+    assert!(printed.contains("exp.yaml disappeared since s-") && printed.contains("4 points: 4 done"), "{printed}");
     fs::rename(sandbox.path("s.yaml"), sandbox.path("other.yaml")).unwrap();
     let id = sweep_folder(&sandbox).file_name().unwrap().to_str().unwrap().to_owned();
     for name in ["s", &id, &format!("runs/sweeps/{id}")] {
@@ -509,11 +509,11 @@ fn a_started_sweep_needs_neither_its_file_nor_its_base() {
     }
     let printed = expect_sweep(&sandbox, 0);
     assert!(
-        printed.contains(&format!("there is no file s.yaml: {id}, which was started from it, goes on")),
+        printed.contains(&format!("there is no file s.yaml; resuming {id}, which was started from it")),
         "{printed}"
     );
     for (arguments, message) in [
-        ("sweep s --new", "--new starts another sweep, and needs the sweep file"),
+        ("sweep s --new", "--new needs the sweep file, which was"),
         ("sweep s --set seed=3", "the points of sweep s-"),
         ("sweep none", "there is no sweep file none, and no sweep of that name in runs (there are: s-"),
     ] {
@@ -605,7 +605,7 @@ fn values_without_effect_are_refused_before_the_start() {
     let sandbox = new_sandbox(&["grid: {train.steps: [5], train.epochs: [1], seed: [1, 2]}"]);
     for command in ["sweep s.yaml --threads 1", "sweep s.yaml --dry-run", "validate s.yaml"] {
         let printed = sandbox.expect(2, command);
-        assert!(printed.contains("`train.steps` has no effect: `train.epochs`, which varies too"), "{printed}");
+        assert!(printed.contains("`train.steps` has no effect: `train.epochs`, which also varies"), "{printed}");
         assert!(printed.contains("s.yaml:3:24"), "{printed}");
     }
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, 1e-4]}"]);
@@ -621,5 +621,5 @@ fn values_without_effect_are_refused_before_the_start() {
     );
     let sandbox = new_sandbox(&["grid: {log.every: [1, 2], seed: [1, 2]}"]);
     let printed = sandbox.expect(0, "sweep s.yaml --dry-run");
-    assert!(printed.contains("log.every changes no number of a run"), "{printed}");
+    assert!(printed.contains("log.every does not change the numbers of a run"), "{printed}");
 }

@@ -116,8 +116,8 @@ fn a_trained_tokenizer_encodes_and_decodes() {
     let ids = sandbox.stdout_of("tokenizer encode --tokenizer t.json --ids cat,mat");
     assert_eq!(sandbox.stdout_of(&format!("tokenizer decode --tokenizer t.json {ids}")), "cat,mat\n");
     assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 280 --out t.json").contains("--force"));
-    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 256 --out u.json").contains("between 257"));
-    assert!(sandbox.expect(2, "tokenizer decode --tokenizer t.json 99999").contains("beyond the tokenizer's"));
+    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 256 --out u.json").contains("must be from 257"));
+    assert!(sandbox.expect(2, "tokenizer decode --tokenizer t.json 99999").contains("outside the tokenizer's"));
 }
 
 /// The experiment names the tokenizer's file, which the command makes of the experiment's own text.

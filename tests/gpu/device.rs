@@ -10,8 +10,8 @@ pub fn gpus(least: usize) -> Option<usize> {
     let found = runner_machine::doctor::check_gpus().map(|_| CudaContext::device_count().unwrap_or(0) as usize);
     match found {
         Ok(n) if n >= least => return Some(n),
-        Ok(n) => println!("passed over: {n} GPUs, {least} are needed"),
-        Err(why) => println!("passed over: {why}"),
+        Ok(n) => println!("skipped: {n} GPUs, {least} are needed"),
+        Err(why) => println!("skipped: {why}"),
     }
     // More GPUs than one are nobody's duty to have.
     assert!(least > 1 || std::env::var_os(REQUIRED).is_none(), "{REQUIRED} is set, and no GPU can be used");

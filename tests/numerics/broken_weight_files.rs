@@ -60,7 +60,7 @@ fn configurations_that_cannot_be_are_explained() {
         ("\"model_type\": \"gpt2\"", "\"model_type\": \"mistral\"", "model_type is \"mistral\""),
         ("\"model_type\": \"gpt2\",", "", "`model_type` is missing"),
         ("\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "`scale_attn_weights` is false"),
-        ("\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", "\"n_layer\" comes twice"),
+        ("\"n_layer\": 2", "\"n_layer\": 2, \"n_layer\": 2", "duplicate key \"n_layer\""),
         ("\"n_layer\": 2", "\"n_layer\": 2, \"quantization_config\": {}", "quantized"),
         ("{", "", "not right JSON"),
         ("\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 0", "epsilon is 0"),
@@ -120,19 +120,19 @@ fn headers_that_lie_are_found_out() {
         (String::new(), Some(huge), 0, "cut short"),
         (String::new(), Some(u64::MAX - 7), 100, "cut short"),
         ("{}".into(), Some(200_000_000), 10, "cut short"),
-        ("x".repeat(100_000_001), None, 0, "the format allows 100000000"),
+        ("x".repeat(100_000_001), None, 0, "its header must have at most 100000000"),
         ("{\"a\":1}".into(), None, 0, "tensor \"a\""),
         ("[]".into(), None, 0, "an object of tensors"),
-        ("{\"a\":".to_owned() + &"[".repeat(100_000), None, 0, "its header is not right"),
-        (one("[1]", 0, 4), None, 3, "cut short, or its header is wrong"),
-        (one("[1]", 0, 4), None, 5, "its tensors end at byte 4 of 5"),
+        ("{\"a\":".to_owned() + &"[".repeat(100_000), None, 0, "its header is invalid"),
+        (one("[1]", 0, 4), None, 3, "cut short, or its header is invalid"),
+        (one("[1]", 0, 4), None, 5, "its tensors end at byte 4 instead of 5"),
         (one("[1]", 4, 8), None, 8, "leaves a gap"),
-        (one("[2]", 0, 4), None, 4, "4 bytes do not hold [2] of F32"),
-        (one("[1]", 4, 0), None, 4, "its header is wrong"),
-        (one(&format!("[{huge},{huge}]"), 0, 4), None, 4, "do not hold"),
-        (one(&format!("[{huge}]"), 0, huge), None, 4, "its header is wrong"),
+        (one("[2]", 0, 4), None, 4, "has 4 bytes, which do not match the shape [2] of F32"),
+        (one("[1]", 4, 0), None, 4, "its header is invalid"),
+        (one(&format!("[{huge},{huge}]"), 0, 4), None, 4, "do not match the shape"),
+        (one(&format!("[{huge}]"), 0, huge), None, 4, "its header is invalid"),
         (one("[-1]", 0, 4), None, 4, "tensor \"a\""),
-        (twice.into(), None, 8, "\"a\" comes twice"),
+        (twice.into(), None, 8, "duplicate key \"a\""),
         (overlap.into(), None, 12, "overlaps the one before"),
         (one("[1]", 0, 4), None, 4, "2 layers, too many for 1 tensors"),
         ("{}".into(), None, 0, "2 layers, too many for 0 tensors"),
@@ -149,7 +149,7 @@ fn headers_that_lie_are_found_out() {
     }
     for bytes in [&b""[..], b"1234567"] {
         fs::write(&file, bytes).unwrap();
-        assert!(error(dir.path()).contains("no safetensors file"));
+        assert!(error(dir.path()).contains("not a safetensors file"));
     }
 }
 

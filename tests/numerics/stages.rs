@@ -232,7 +232,7 @@ fn what_does_not_fit_is_an_error() {
         let mut rest = saved();
         run(&mut rest, None, head..head + 1).unwrap();
         assert!(run(&mut rest, d.as_ref(), head..head + 1).is_err(), "the head is done");
-        assert!(run(&mut rest, d.as_ref(), head..head).is_ok_and(|same| same.is_some()), "no blocks are no work");
+        assert!(run(&mut rest, d.as_ref(), head..head).is_ok_and(|same| same.is_some()), "empty stages do no work");
         let fewer = saved().into_iter().take(1).collect();
         assert!(second.backward(&b.params, &b.grads, fewer, None, &mb).is_err(), "too few activations");
         let (_, mut work) = second.backward_input(&b.params, saved(), None, &mb).unwrap();

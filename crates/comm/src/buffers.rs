@@ -48,7 +48,7 @@ impl<'a> Buffers<'a> {
         let buffers = Self::new(operation, tensors)?;
         let summable = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::Bytes];
         if !summable.contains(&buffers.element) {
-            let what = format!("sums are of f32, f64 or bf16, not {}", buffers.element);
+            let what = format!("sums must be of f32, f64 or bf16, got {}", buffers.element);
             return Err(CommError::Request { operation, what });
         }
         Ok(buffers)

@@ -116,7 +116,7 @@ fn sums_have_the_bits_of_a_serial_sum_in_rank_order() {
         });
     }
     let order = |ranks: &[usize]| expected(DType::F32, 0, ranks, 1003);
-    assert_ne!(order(&[0, 1, 2]), order(&[2, 1, 0]), "the numbers must tell the order");
+    assert_ne!(order(&[0, 1, 2]), order(&[2, 1, 0]), "the numbers must show the order");
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn wrong_requests_are_refused_alone() {
         }
         assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
         let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
-        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32, f64 or bf16, not u32");
+        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums must be of f32, f64 or bf16, got u32");
         let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
         assert!(text(comm.broadcast(ALL, 0, &halves)).contains("F16"));
         let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();

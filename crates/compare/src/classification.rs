@@ -83,31 +83,32 @@ pub fn classify(
         DifferenceClass::SameRun
     };
     let meaning = match (class, training) {
-        (DifferenceClass::SameRun, _) => "same run: the plan is the same, so every number should be",
-        (DifferenceClass::Bookkeeping, _) => "bookkeeping only: the plan is the same, so every number should be",
+        (DifferenceClass::SameRun, _) => "same run: the plans are equal, so every number should be equal",
+        (DifferenceClass::Bookkeeping, _) => "bookkeeping only: the plans are equal, so every number should be equal",
         (DifferenceClass::Rounding, TrainingEquality::SameBits) => {
             "same mathematics, and the same bits: what differs in the plans has no effect here"
         }
         (DifferenceClass::Rounding, _) if began_under_other_plans => {
-            "same mathematics, other rounding: they began under other plans"
+            "same mathematics, different rounding: they started under different plans"
         }
         (DifferenceClass::Rounding, TrainingEquality::Unknown) => {
             "same mathematics; B cannot be planned with A's evaluation, so it is unknown whether the bits of training are the same"
         }
-        (DifferenceClass::Rounding, _) => "same mathematics, other rounding",
+        (DifferenceClass::Rounding, _) => "same mathematics, different rounding",
         (DifferenceClass::Mathematics, TrainingEquality::SameBits) => {
-            "other mathematics: evaluation alone; training is the same, bit for bit"
+            "different mathematics: only the evaluation; training is the same, bit for bit"
         }
         (DifferenceClass::Mathematics, TrainingEquality::Rounding) => {
-            "other mathematics: evaluation alone; training is the same, up to rounding"
+            "different mathematics: only the evaluation; training is the same, up to rounding"
         }
         (DifferenceClass::Mathematics, TrainingEquality::Unknown) => {
-            "other mathematics: evaluation alone; B cannot be planned with A's evaluation, so it is unknown whether the bits of training \
+            "different mathematics: only the evaluation; B cannot be planned with A's evaluation, so it is unknown \
+             whether the bits of training \
              are the same"
         }
         (DifferenceClass::Mathematics, TrainingEquality::Other) => {
             let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
-            let meaning = format!("other mathematics: {}", names.join(", ").replace('_', " "));
+            let meaning = format!("different mathematics: {}", names.join(", ").replace('_', " "));
             return Classification { class, parts, training, meaning };
         }
     };

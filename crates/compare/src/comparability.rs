@@ -71,17 +71,18 @@ impl MeasurementBasis {
                     (Some(a), Some(b)) => a.items != b.items || has_same_tokenizer && a.hash != b.hash,
                     _ => false,
                 };
-                differ.then(|| format!("{name} has other multiple-choice items than {other_name}"))
+                differ.then(|| format!("{name} and {other_name} have different multiple-choice items"))
             }
             MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss | MeasuredQuantity::TestLoss
                 if !has_same_tokenizer =>
             {
                 Some(format!(
-                    "{name} has another tokenizer than {other_name}, and a loss per token of other tokens does not compare"
+                    "{name} and {other_name} have different tokenizers, and losses per token of different tokens \
+                     are not comparable"
                 ))
             }
             MeasuredQuantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
-                .then(|| format!("{name} has other training data than {other_name}")),
+                .then(|| format!("{name} and {other_name} have different training data")),
             MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte => {
                 let a = self.data.validation.as_ref().zip(self.rows_read)?;
                 let b = other.data.validation.as_ref().zip(other.rows_read)?;
@@ -106,13 +107,13 @@ fn describe_split_difference(
 ) -> Option<String> {
     if a.hash == b.hash {
         return (a_read != b_read)
-            .then(|| format!("{name} reads {} {split} rows, and {other_name} reads {}", count(a_read), count(b_read)));
+            .then(|| format!("{name} reads {} {split} rows, but {other_name} reads {}", count(a_read), count(b_read)));
     }
     let (Some(text), Some(other)) = (&a.text, &b.text) else {
-        return Some(format!("{name} has other {split} data than {other_name}"));
+        return Some(format!("{name} and {other_name} have different {split} data"));
     };
     if text.hash != other.hash {
-        return Some(format!("{name} has other {split} text than {other_name}"));
+        return Some(format!("{name} and {other_name} have different {split} text"));
     }
     if (a.rows, b.rows) != (a_read, b_read) {
         // `160 of 3,900 rows`.
@@ -121,7 +122,8 @@ fn describe_split_difference(
             format!("{part} {} rows", count(facts.rows))
         };
         return Some(format!(
-            "{name} and {other_name} read different parts of the {split} text ({}, {}): {key} of {} reads all of it",
+            "{name} and {other_name} read different parts of the {split} text ({}, {}); with `{key}` of {} both \
+             read all of it",
             describe_rows(a, a_read),
             describe_rows(b, b_read),
             a.rows.max(b.rows)
@@ -131,8 +133,8 @@ fn describe_split_difference(
     let is_same = (more - fewer) as f64 <= MAX_TEXT_DIFFERENCE * more as f64;
     (!is_same).then(|| {
         format!(
-            "the {split} rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it, \
-             and a fraction that is held out by tokens holds another part",
+            "the {split} rows of {name} hold {} bytes of the text, but those of {other_name} hold {}: shorter rows \
+             hold more of it, and a fraction held out by tokens is a different part of it",
             count(text.bytes),
             count(other.bytes)
         )
@@ -220,13 +222,13 @@ mod tests {
             tested
         };
         assert_eq!(difference(&tested(&a, 7), &tested(&a, 7), TestLoss), "");
-        assert_eq!(difference(&tested(&a, 7), &tested(&a, 9), TestLoss), "b reads 9 test rows, and a reads 7");
+        assert_eq!(difference(&tested(&a, 7), &tested(&a, 9), TestLoss), "b reads 9 test rows, but a reads 7");
         assert_eq!(difference(&tested(&a, 7), &a, TestLoss), "", "only one of them was tested");
         for quantity in [BitsPerByte, ValidationLoss] {
             assert_eq!(difference(&a, &a, quantity), "");
-            assert_eq!(difference(&a, &fewer, quantity), "b reads 80 validation rows, and a reads 160");
+            assert_eq!(difference(&a, &fewer, quantity), "b reads 80 validation rows, but a reads 160");
             let other = basis("x", "w", 160, 900, None);
-            assert_eq!(difference(&a, &other, quantity), "b has other validation data than a");
+            assert_eq!(difference(&a, &other, quantity), "b and a have different validation data");
         }
         assert_eq!(difference(&a, &fewer, TrainLoss), "");
     }
@@ -238,18 +240,22 @@ mod tests {
         let b = basis("y", "w", 300, 300, Some(("text", 8950)));
         assert_eq!(difference(&a, &b, BitsPerByte), "");
         for quantity in [TrainLoss, ValidationLoss] {
-            assert!(difference(&a, &b, quantity).starts_with("b has another tokenizer than a, and a loss per token"));
+            assert!(
+                difference(&a, &b, quantity).starts_with("b and a have different tokenizers, and losses per token")
+            );
         }
         let part = basis("y", "w", 160, 300, Some(("text", 8950)));
-        let expected = "b and a read different parts of the validation text (160 of 300 rows, all 900 rows): eval.loss.rows of 900 \
-                        reads all of it";
+        let expected = "b and a read different parts of the validation text (160 of 300 rows, all 900 rows); with \
+            `eval.loss.rows` of 900 both read all of it";
         assert_eq!(difference(&a, &part, BitsPerByte), expected);
         let short = basis("y", "w", 300, 300, Some(("text", 8000)));
-        assert!(difference(&a, &short, BitsPerByte).contains("hold 8,000 bytes of the text, and those of a 9,000"));
+        assert!(
+            difference(&a, &short, BitsPerByte).contains("hold 8,000 bytes of the text, but those of a hold 9,000")
+        );
         let other = basis("y", "w", 300, 300, Some(("texts", 9000)));
-        assert_eq!(difference(&a, &other, BitsPerByte), "b has other validation text than a");
+        assert_eq!(difference(&a, &other, BitsPerByte), "b and a have different validation text");
         let unknown = basis("y", "w", 300, 300, None);
-        assert_eq!(difference(&a, &unknown, BitsPerByte), "b has other validation data than a");
+        assert_eq!(difference(&a, &unknown, BitsPerByte), "b and a have different validation data");
     }
 
     #[test]
@@ -263,8 +269,8 @@ mod tests {
         assert_eq!(groups(MeasuredQuantity::TrainLoss).collect::<Vec<_>>(), ["acd", "be"]);
         let reasons: Vec<_> =
             group_comparable(runs(), MeasuredQuantity::ValidationLoss).into_iter().map(|g| g.reason).collect();
-        assert!(reasons[0].is_none() && reasons[1].as_ref().unwrap().starts_with("b has another tokenizer than a"));
-        assert_eq!(reasons[2].as_deref(), Some("d reads 80 validation rows, and a reads 900"));
+        assert!(reasons[0].is_none() && reasons[1].as_ref().unwrap().starts_with("b and a have different tokenizers"));
+        assert_eq!(reasons[2].as_deref(), Some("d reads 80 validation rows, but a reads 900"));
     }
 
     #[test]

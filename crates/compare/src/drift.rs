@@ -130,7 +130,7 @@ impl Drift {
                     format!("drift  {what:16} changed  {is}, was {}{meaning}", printable(&item.was))
                 }
                 (DriftState::Changed, false) => {
-                    format!("drift  {what:16} other    {is}, was {} (no number depends on it)", printable(&item.was))
+                    format!("drift  {what:16} differs  {is}, was {} (no number depends on it)", printable(&item.was))
                 }
             }
         };
@@ -200,7 +200,7 @@ fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftIte
         PlanDifference::None if new.hash == manifest.plan_hash => (DriftState::Same, None),
         PlanDifference::None => {
             let is = format!(
-                "{} ({RESOLVED} is unchanged; the data, the weights or the devices are not: see the lines below)",
+                "{} ({RESOLVED} is unchanged; the data, the weights or the devices changed: see the lines below)",
                 short_hash(&new.hash)
             );
             let was = short_hash(&manifest.plan_hash).to_owned();
@@ -210,7 +210,8 @@ fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftIte
             (DriftState::Changed, Some(format!("{PLAN} was edited: {}", values.join(", "))))
         }
         PlanDifference::OlderFormat(values) if values.is_empty() => {
-            let why = "the plan is of an older format, whose hash was made otherwise; what both formats have is equal";
+            let why = "the plan has an older format, whose hash is computed differently; everything that both \
+                formats record is equal";
             (DriftState::Unknown, Some(why.to_owned()))
         }
         PlanDifference::OlderFormat(values) => {
@@ -218,7 +219,11 @@ fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftIte
             (DriftState::Changed, Some(why))
         }
         PlanDifference::Other { keys, values } => {
-            let keys = if keys.is_empty() { "this version plans it differently".to_owned() } else { keys.join(", ") };
+            let keys = if keys.is_empty() {
+                "this version of runner plans it differently".to_owned()
+            } else {
+                keys.join(", ")
+            };
             let values =
                 if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
             (DriftState::Changed, Some(format!("{RESOLVED} gives a different plan: {keys}{values}")))

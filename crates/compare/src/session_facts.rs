@@ -15,8 +15,10 @@ const TEXT_READING: &str = "text reading";
 
 /// The facts about the program.
 pub(super) const PROGRAM_FACTS: [Fact<Session>; 4] = [
-    Fact::new("program", Bits("another version may compute in another order"), |session| known_text(&session.version)),
-    Fact::new("sources", Bits("the program differs, and may compute in another order"), |session| {
+    Fact::new("program", Bits("a different version may compute in a different order"), |session| {
+        known_text(&session.version)
+    }),
+    Fact::new("sources", Bits("the program differs, and may compute in a different order"), |session| {
         of_platform(session, |p| p.source_hash.as_deref().map(|hash| short_hash(hash).to_owned()))
     }),
     Fact::new(
@@ -26,7 +28,7 @@ pub(super) const PROGRAM_FACTS: [Fact<Session>; 4] = [
     ),
     Fact::new(
         "target",
-        Bits("another C library (glibc or musl) or compiler target rounds some functions differently"),
+        Bits("a different C library (glibc or musl) or compiler target rounds some functions differently"),
         |session| of_platform(session, |p| p.target.clone()),
     ),
 ];
@@ -38,7 +40,7 @@ pub(super) const MACHINE_FACTS: [Fact<Session>; 13] = [
         Bits("sums inside matrix products may be split differently, by the sizes of the caches"),
         |session| known_text(session.machine.cpu.as_ref().unwrap_or(&session.machine.arch)),
     ),
-    Fact::new("vectors", Bits("vectors of another width add in another order"), |session| {
+    Fact::new("vectors", Bits("vectors of a different width add in a different order"), |session| {
         of_platform(session, |p| p.vector_instructions.clone())
     }),
     Fact::new("matrix products", Bits("sums inside matrix products are split differently"), |session| {
@@ -47,19 +49,24 @@ pub(super) const MACHINE_FACTS: [Fact<Session>; 13] = [
     Fact::new("bf16 products", Bits("sums inside products of bf16 matrices are rounded differently"), |session| {
         of_platform(session, |p| p.bf16_matmul_instructions.clone())
     }),
-    Fact::new("GPUs", Bits("another kind of GPU adds in another order"), |session| {
+    Fact::new("GPUs", Bits("a different kind of GPU adds in a different order"), |session| {
         session.platform.as_ref().map(|p| describe_gpus(&p.gpus).into())
     }),
-    Fact::new("GPU driver", Bits("another driver may compile kernels differently"), |session| {
+    Fact::new("GPU driver", Bits("a different driver may compile kernels differently"), |session| {
         of_libraries(session, |l| l.driver.clone())
     }),
-    Fact::new("CUDA", Bits("another CUDA may compile kernels differently"), |session| {
+    Fact::new("CUDA", Bits("a different version of CUDA may compile kernels differently"), |session| {
         of_libraries(session, |l| l.cuda.clone())
     }),
-    Fact::new("cuBLASLt", Bits("another cuBLASLt may split sums inside matrix products otherwise"), |session| {
-        of_libraries(session, |l| l.cublaslt.clone())
-    }),
-    Fact::new("NCCL", Bits("another NCCL may add gradients of ranks in another order"), |session| {
+    Fact::new(
+        "cuBLASLt",
+        Bits(
+            "a different version of cuBLASLt may split sums inside matrix products \
+        differently",
+        ),
+        |session| of_libraries(session, |l| l.cublaslt.clone()),
+    ),
+    Fact::new("NCCL", Bits("a different version of NCCL may add gradients of ranks in a different order"), |session| {
         of_libraries(session, |l| l.nccl.clone())
     }),
     Fact::new("cores", Meaning::None, |s| Some(s.machine.cores).filter(|&n| n > 0).map(Into::into)),
@@ -95,9 +102,9 @@ pub fn fact_changes(was: &Session, is: &Session) -> Vec<FactChange> {
 #[must_use]
 pub fn describe_consequence(change: &FactChange) -> &'static str {
     if change.name == TEXT_READING {
-        "evaluations and samples before and after it may not compare"
+        "evaluations and samples before and after the change may not be comparable"
     } else {
-        "the run may end in other bits than without the interruption"
+        "the final bits may differ from those of an uninterrupted run"
     }
 }
 
@@ -160,7 +167,8 @@ mod tests {
         let said: Vec<String> = fact_changes(&was, &is).iter().map(ToString::to_string).collect();
         assert_eq!(said.len(), 4, "{said:#?}");
         assert!(
-            said[0].starts_with("target: x86_64-unknown-linux-musl, was x86_64-unknown-linux-gnu: another C library")
+            said[0]
+                .starts_with("target: x86_64-unknown-linux-musl, was x86_64-unknown-linux-gnu: a different C library")
         );
         assert!(said[1].starts_with("GPUs: H200, 80.0 GiB, compute capability 9.0, was 2 × H100, "), "{}", said[1]);
         assert!(said[2].starts_with("cuBLASLt: 13.1.0, was 13.0.0: "));
@@ -176,7 +184,11 @@ mod tests {
             changes[0].to_string().starts_with("text reading: rule 2, was rule 1: items of multiple choice, "),
             "{changes:?}"
         );
-        assert_eq!(describe_consequence(&changes[0]), "evaluations and samples before and after it may not compare");
+        assert_eq!(
+            describe_consequence(&changes[0]),
+            "evaluations and samples before and after the change may not \
+            be comparable"
+        );
     }
 
     #[test]

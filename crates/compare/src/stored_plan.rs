@@ -55,15 +55,16 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     read_plan(&file).map_err(|error| {
         let (resolved, plan) = (path.join(RESOLVED), file.display());
         let advice = format!(
-            "restore it, or let `runner plan {} --json > {plan}` write it again, if its data and devices are still what they were",
+            "restore it, or, if its data and devices have not changed, write it again with `runner plan {} --json > \
+             {plan}`",
             resolved.display()
         );
         match error {
             RecordError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
-                RecordError::damaged(&file, format!("the plan of the run is missing: {advice}"))
+                RecordError::damaged(&file, format!("the plan of the run is missing; {advice}"))
             }
             RecordError::Damaged { message, .. } => {
-                RecordError::damaged(&file, format!("the plan of the run is damaged ({message}): {advice}"))
+                RecordError::damaged(&file, format!("the plan of the run is damaged ({message}); {advice}"))
             }
             other => other,
         }
@@ -88,9 +89,13 @@ pub fn read_with_memory(path: &Path, kernels: KernelWorkspace) -> Result<Plan, R
     let common: CommonPlanFields = read_file(path)?;
     match common.format {
         PLAN_FORMAT => read_file(path),
-        newer if newer > PLAN_FORMAT => {
-            Err(RecordError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
-        }
+        newer if newer > PLAN_FORMAT => Err(RecordError::damaged(
+            &file,
+            format!(
+                "it has format {newer}, but this version of runner reads \
+                formats up to {PLAN_FORMAT}"
+            ),
+        )),
         _ => compiled(path, &common.data, kernels),
     }
 }

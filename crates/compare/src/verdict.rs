@@ -143,8 +143,8 @@ impl OriginalRun {
             ErrorKind::NotFound => RecordError::damaged(
                 &metrics,
                 format!(
-                    "the losses of the run are missing, and a reproduction is compared with them: restore the file from a copy, or train \
-                     the run again without a comparison: `runner apply {} --new`",
+                    "the losses of the run are missing, so a reproduction has nothing to compare with; restore the \
+                     file from a copy, or train the run again without a comparison: `runner apply {} --new`",
                     path.join(RESOLVED).display()
                 ),
             ),
@@ -211,9 +211,9 @@ pub fn compare(
     verdict.first_tensor = in_checkpoint.or(traced);
     if weights.is_none() {
         let reason = if original.checkpoints.is_empty() && final_hash(original.summary.as_ref(), until).is_none() {
-            "the original keeps neither a checkpoint of these steps nor the hash of its end"
+            "the original has neither a checkpoint of these steps nor a hash of its final state"
         } else {
-            "there is no step of which both keep a checkpoint"
+            "the two runs have no checkpoint of the same step"
         };
         verdict.weights_not_compared = Some(reason.to_owned());
     }

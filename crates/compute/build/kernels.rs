@@ -71,7 +71,7 @@ impl Nvcc {
             return Ok(Self { path, version });
         }
         bail!(
-            "the feature `cuda` needs NVIDIA's compiler nvcc, and none was found.\n\
+            "the feature `cuda` needs NVIDIA's compiler nvcc, which was not found.\n\
              Run `make cuda`, which downloads one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
         )
     }

@@ -138,7 +138,8 @@ fn open_or_create(
         && !request.start_new
     {
         return Err(CommandError::failure(format!(
-            "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start another run with --new"
+            "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start a new \
+             run with `--new`"
         )));
     }
     for broken in &found.broken {
@@ -150,8 +151,8 @@ fn open_or_create(
     }
     if let Some(position) = loaded.experiment.data.position.filter(|position| position.step > 0 && source.is_none()) {
         return Err(CommandError::request(format!(
-            "data.position is the position of a fork after step {}, and this run starts at step 0: delete it, or continue the fork with \
-             --continue",
+            "data.position is the position of a fork after step {}, but this run starts at step 0; delete it, or \
+             continue the fork with `--continue`",
             position.step
         )));
     }
@@ -186,12 +187,12 @@ fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Op
     let length = settings::settings(experiment);
     let (key, value) = LENGTH_KEYS.iter().find_map(|key| Some((*key, length.get(*key).filter(|v| !v.is_null())?)))?;
     let (id, theirs) = (&run.id, count(run.steps));
-    let text = format!("run    {id}, of {theirs} steps, differs in {key} alone");
+    let text = format!("run    {id}, of {theirs} steps, differs only in {key}");
     let latest = checkpoint::newest_step(&run.path.join(CHECKPOINTS));
     Some(match latest.filter(|latest| *latest < steps) {
         Some(latest) => {
             format!(
-                "{text}; to go on from its step {latest} instead: runner fork {id} --from latest --set {key}={value}"
+                "{text}; to continue from its step {latest} instead: `runner fork {id} --from latest --set {key}={value}`"
             )
         }
         None => text,
@@ -220,11 +221,11 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<()> {
     let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
     let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan)).filter(|keys| !keys.is_empty());
     let what = match (keys, &compared) {
-        (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
+        (Some(keys), Some((_, id))) => format!("; compared with {id}, these keys differ: {}", keys.join(", ")),
         _ => "; the file, its data or the program has changed".to_owned(),
     };
     Err(CommandError::request(format!(
-        "the plan is {}, not {}{what}. Nothing was begun; training data: {}",
+        "the plan is {}, not {}{what}; nothing was started; training data: {}",
         short_hash(&plan.hash),
         short_hash(expected),
         short_hash(&plan.data.train.hash)

@@ -91,11 +91,12 @@ impl ContinueSource {
             return Ok(());
         }
         let how = began.map_or_else(
-            || "from the start".to_owned(),
-            |c| format!("with the checkpoint of {} after step {}", c.id, c.step),
+            || "from scratch".to_owned(),
+            |c| format!("from the checkpoint of {} after step {}", c.id, c.step),
         );
         Err(CommandError::request(format!(
-            "{} is a run of this file that began {how}: without --continue it is resumed, with --new another run begins",
+            "{} is a run of this file that started {how}; omit `--continue` to resume it, or use `--new` to start a \
+             new run",
             run.id
         )))
     }

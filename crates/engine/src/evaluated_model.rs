@@ -74,7 +74,7 @@ impl EvaluatedModel {
             return Ok(());
         }
         Err(CommandError::request(format!(
-            "the model was trained with `model.causal: false`, so that it sees the words to predict: it has no {what}"
+            "the model was trained with `model.causal: false`, so it sees the words to predict and has no {what}"
         )))
     }
 
@@ -106,7 +106,7 @@ impl EvaluatedModel {
                     None => return Ok(ModelTokenizer::of_rows(own, &run.experiment.data.layout)),
                     Some(_) if own.knows_text() => {
                         let message =
-                            "--tokenizer: the run has a tokenizer, with which it was trained; leave the flag out";
+                            "--tokenizer: the run already has the tokenizer with which it was trained; omit the flag";
                         return Err(CommandError::request(message.to_owned()));
                     }
                     Some(named) => (&run.path, Some(named.clone())),
@@ -120,8 +120,8 @@ impl EvaluatedModel {
         if tokens > rows {
             let path = path.display();
             return Err(CommandError::request(format!(
-                "the tokenizer has {tokens} tokens, and the model of {path} has {rows}: give --tokenizer the one that the model was \
-                 trained with"
+                "the tokenizer has {tokens} tokens, but the model of {path} has {rows}; use `--tokenizer` to name \
+                 the tokenizer that the model was trained with"
             )));
         }
         if let ModelOrigin::Weights(weights, _) = &self.origin

@@ -143,7 +143,8 @@ fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<()> {
     let best = best.map_or_else(String::new, |step| format!(", --from best (step {step})"));
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
     Err(CommandError::request(format!(
-        "{id} has checkpoints: say where the fork begins: --from start (step 0, with initial weights), --from latest (step {latest}){best}, \
+        "{id} has checkpoints; choose where the fork starts: --from start (step 0, with initial weights), --from \
+         latest (step {latest}){best}, \
          or --from STEP (one of {steps})"
     )))
 }
@@ -209,7 +210,8 @@ fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options
     }
     let (id, latest) = (&parent.manifest.id, checkpoint::newest_step(&parent.path.join(CHECKPOINTS))?);
     Some(format!(
-        "fork   {id} has a checkpoint of step {latest}; a fork from it needs none of the files that {id} started from: --from latest"
+        "fork   {id} has a checkpoint of step {latest}; a fork from it (`--from latest`) needs none of the files \
+         that {id} started from"
     ))
 }
 
@@ -253,7 +255,7 @@ impl ForkedRun {
         let mut request = request.clone();
         if let Some(cooldown) = request.cooldown {
             let Some(source) = &self.source else {
-                let message = "--cooldown decays from the learning rate of a checkpoint: choose one with --from";
+                let message = "--cooldown decays from the learning rate of a checkpoint; choose one with --from";
                 return Err(CommandError::request(message.to_owned()));
             };
             let overrides = source.cooldown_overrides(cooldown, &request.options.overrides)?;
@@ -270,8 +272,8 @@ impl ForkedRun {
             let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
             if same {
                 return Err(CommandError::request(format!(
-                    "nothing differs from {id}: --set KEY=VALUE changes something, --from STEP begins with a checkpoint, \
-                     `runner reproduce {id}` does it again"
+                    "the fork does not differ from {id}; change a setting with `--set KEY=VALUE`, start from a \
+                     checkpoint with `--from STEP`, or repeat the run with `runner reproduce {id}`"
                 )));
             }
             return Ok(());
@@ -291,7 +293,7 @@ impl ForkedRun {
                 (_, Some(tokens)) => format!("train.tokens {tokens} makes {steps} steps"),
                 _ => format!("train.steps is {steps}"),
             };
-            wrong.push(Some(format!("{length}, and {step} are done: --set train.steps={}", step + steps)));
+            wrong.push(Some(format!("{length}, but {step} are done; use `--set train.steps={}`", step + steps)));
         }
         let wrong: Vec<String> = wrong.into_iter().flatten().collect();
         if wrong.is_empty() {
@@ -371,9 +373,9 @@ fn shape_problem(old: &Program, new: &Program) -> Option<String> {
     let different = pairs.find(|(a, b)| (&a.name, &a.shape) != (&b.name, &b.shape));
     let what = match different {
         Some((a, b)) if a.name == b.name => format!("{} was {:?}, would be {:?}", a.name, a.shape, b.shape),
-        Some((a, b)) => format!("it has {}, where the new model has {}", a.name, b.name),
+        Some((a, b)) => format!("it has {}, but the new model has {}", a.name, b.name),
         None if old.len() == new.len() => return None,
-        None => format!("it has {} parameters, the new model {}", old.len(), new.len()),
+        None => format!("it has {} parameters, but the new model has {}", old.len(), new.len()),
     };
     Some(format!("the model's shapes differ ({what}); use --from start to train from scratch"))
 }
@@ -386,7 +388,8 @@ fn moments_problem(old: &Program, new: &Program) -> Option<String> {
     }
     let (old, new) = (old.optimizer.name(), new.optimizer.name());
     Some(format!(
-        "the checkpoint has {} of {old}, and {new} as set needs {needs}; keep {old}, set sgd's momentum to 0, or use --from start to train \
+        "the checkpoint has {} of {old}, but {new} with these settings needs {needs}; keep {old}, set sgd's \
+         momentum to 0, or use --from start to train \
          from scratch",
         counted(had as u64, "moment")
     ))

@@ -28,8 +28,8 @@ pub struct LaunchedRank {
     pub report_wait: fn(&str),
 }
 
-const PUBLIC_TOKEN_WARNING: &str = "the ranks have no secret by which they recognize each other, so that any process in their network \
-                                    could join this run: give all ranks the same RUNNER_TOKEN, a random text";
+const PUBLIC_TOKEN_WARNING: &str = "the ranks do not share a secret, so any process in their network could join \
+    this run; set `RUNNER_TOKEN` to the same random text on all ranks";
 
 /// Does `work`: as the rank `launched`, from its rendezvous with the other ranks to their common end, or alone. Only the leader has
 /// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it.

@@ -60,7 +60,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> 
         PlanDifference::Edited(_) if is_plan_file_unchanged => return Ok(()),
         PlanDifference::Edited(edited) => {
             return Err(CommandError::failure(format!(
-                "{}: it was changed since the run began ({}): restore it from a copy",
+                "{}: it was changed after the run started ({}); restore it from a copy",
                 path.join(PLAN).display(),
                 edited.join(", ")
             )));
@@ -70,7 +70,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> 
     };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(CommandError::failure(format!(
-        "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",
+        "{}: it was changed after the run started, and describes a different run{keys}; restore it from a copy",
         path.join(if is_plan_file_unchanged { RESOLVED } else { PLAN }).display()
     )))
 }
@@ -106,7 +106,7 @@ impl OpenedRun {
             Ok(Some(tokenizer)) => return Ok(tokenizer),
             Ok(None) => {}
             Err(error) => {
-                observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is made again from the data")));
+                observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is built from the data again")));
             }
         }
         Ok(self.check_same_data(prepare_data(&self.experiment, pool, host, observer)?)?.tokenizer.text)

@@ -99,7 +99,7 @@ pub fn reproduce(
         return Err(CommandError::request(format!("{id} has only inherited steps, so there is nothing to compare")));
     }
     if last < steps {
-        let note = format!("repeat {id} recorded {last} of {steps} steps: so many are done again");
+        let note = format!("repeat {id} recorded {last} of {steps} steps; only these are repeated");
         observer.observe(&RunEvent::Note(&note));
     }
     let (path, run) = original.open_or_create(&ready, host, observer)?;
@@ -137,7 +137,7 @@ impl Original {
     fn lock(&self, path: &Path) -> Result<RunDir> {
         RunDir::open(path).map_err(|error| match error {
             RecordError::Locked { id, holder } => CommandError::request(format!(
-                "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
+                "another process{holder} is working on {id}, which repeats {}; wait for it",
                 self.manifest.id
             )),
             other => other.into(),
@@ -183,7 +183,7 @@ impl Original {
             .rev()
             .find(|(path, manifest)| is_of_this(manifest) && !path.join(VERDICT).exists());
         if let Some((path, manifest)) = unfinished {
-            let note = format!("repeat {} goes on with {}", self.manifest.id, manifest.id);
+            let note = format!("repeat {} continues with {}", self.manifest.id, manifest.id);
             observer.observe(&RunEvent::Note(&note));
             let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
             return Ok((path, run));
@@ -213,7 +213,7 @@ impl Original {
         }
         let (id, other, step) = (&self.manifest.id, &began.id, began.step);
         Err(CommandError::request(format!(
-            "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
+            "{id} started from the checkpoint of {other} after step {step}, which neither of them still has"
         )))
     }
 }

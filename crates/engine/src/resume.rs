@@ -95,8 +95,8 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<()> 
     let rule = manifest.text_reading();
     let why = if rule != TEXT_READING_RULE && changed.iter().any(|part| *part != DataPart::Weights) {
         format!(
-            "it was started by a version of runner that reads text by rule {rule}, and this one reads it by rule {TEXT_READING_RULE}, or the \
-             files have changed ({})",
+            "it was started by a version of runner that reads text by rule {rule}, but this version reads it by \
+             rule {TEXT_READING_RULE}; or the files have changed ({})",
             changed.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
         )
     } else {
@@ -107,7 +107,8 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<()> 
         })
     };
     Err(CommandError::request(format!(
-        "{id} cannot be resumed: {why}; `runner fork {} --from latest`, or `--from start` if it has no checkpoint, makes a new run of it",
+        "cannot resume {id}: {why}; start a new run from it with `runner fork {} --from latest`, or `--from start` \
+         if it has no checkpoint",
         path.display()
     )))
 }

@@ -12,7 +12,10 @@ pub enum RunError {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     /// A restart would repeat the same failure: twice in a row the ranks came no further and saved nothing.
-    #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not restarted")]
+    #[error(
+        "{0}; the ranks failed twice in a row without reaching a later step or saving a checkpoint, so they are \
+        not restarted"
+    )]
     Repeated(#[source] LaunchError),
     /// The best checkpoint could not be tested (`eval.test`).
     #[error("eval.test: {0}")]

@@ -45,8 +45,8 @@ pub(crate) fn open_unless_done(path: PathBuf, manifest: &Manifest, observer: &mu
 fn check_newest_checkpoint(path: &Path, id: &str) -> Result<()> {
     let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
     Err(CommandError::failure(format!(
-        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
-         same weights again in another folder"
+        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or train the same \
+         weights again in a different folder with `runner reproduce {id}`"
     )))
 }
 

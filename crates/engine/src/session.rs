@@ -320,9 +320,8 @@ impl RunSession<'_> {
             recording.epoch = self.read_epoch_tally(run)?;
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
-            recording.warn(format!(
-                "{error}; all ranks start again from step {step} (restart {restarts} of {max_restarts})"
-            ))?;
+            recording
+                .warn(format!("{error}; all ranks restart from step {step} (restart {restarts} of {max_restarts})"))?;
             for warning in warnings {
                 recording.warn(warning)?;
             }
@@ -378,12 +377,12 @@ impl RunSession<'_> {
         };
         let next = match step {
             _ if error.is_not_finite() => {
-                "the same file would fail in the same way: change it (a lower learning rate, a longer warmup)"
+                "the same file would fail in the same way; change it (a lower learning rate, a longer warmup)"
                     .to_owned()
             }
             Some(_) => format!("{command} resumes from it"),
-            None if !run.path().exists() => "the run's folder is gone: apply the experiment again".to_owned(),
-            None => format!("{command} starts it again"),
+            None if !run.path().exists() => "the run's folder is gone; apply the experiment again".to_owned(),
+            None => format!("{command} restarts it"),
         };
         let error = CommandError::from(error).context(format!("run {name} failed"));
         let kept = step.into_iter().map(|step| format!("the checkpoint of step {step} is kept"));

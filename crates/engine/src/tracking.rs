@@ -70,7 +70,8 @@ impl Tracking {
     fn give_up_event_file(&mut self, error: &RecordError) {
         self.event_file = None;
         self.warnings.push(format!(
-            "the event file of TensorBoard: {error}; the run goes on without it, and `runner export-metrics --tensorboard` writes one"
+            "cannot write TensorBoard's event file: {error}; the run continues without it, and `runner \
+             export-metrics --tensorboard` writes one later"
         ));
     }
 
@@ -120,7 +121,7 @@ impl Tracking {
                 if !is_announced && started.elapsed() >= ANNOUNCED_WAIT {
                     is_announced = true;
                     let text = format!(
-                        "mlflow: the session has ended, and sending its record to {uri} continues; Ctrl-C ends this wait"
+                        "mlflow: the session has ended; still sending its record to {uri}; Ctrl-C ends this wait"
                     );
                     observer.observe(&RunEvent::Note(&text));
                 }

@@ -33,7 +33,7 @@ pub(super) fn open(device: program::Device, precision: Precision) -> std::result
     #[cfg(not(feature = "cuda"))]
     {
         let _ = (ordinal, precision);
-        Err(ExecError::Program("this build has no CUDA: build it with `make cuda`".into()))
+        Err(ExecError::Program("this build does not include CUDA; build it with `make cuda`".into()))
     }
 }
 

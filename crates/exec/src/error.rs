@@ -23,13 +23,16 @@ pub enum ExecError {
     #[error(transparent)]
     Observer(#[from] ObserveError),
     /// A number that is infinite or not a number; `first` is where it appeared first.
-    #[error("step {step}: the {what} is not finite; first bad: {first}")]
+    #[error("step {step}: the {what} is not finite; first bad value: {first}")]
     NotFinite { step: u64, what: &'static str, first: String },
     /// Another rank, or the connection to it, failed.
     #[error(transparent)]
     Peer(#[from] CommError),
     /// Ranks that must hold the same numbers do not.
-    #[error("after step {step}, the {what} differ between ranks that must hold the same: memory or a device is faulty")]
+    #[error(
+        "after step {step}, the {what} differ between ranks that must hold the same values, so memory or a \
+        device is faulty"
+    )]
     ReplicasDiffer { step: u64, what: &'static str },
     /// The weights that training starts from.
     #[error("the initial weights: {0}")]

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_was_planned_and_what_would_fit() {
+    fn the_message_has_the_planned_memory_and_what_would_fit() {
         let program = program();
         let need = MemoryShortage::new(&program, 2, None, None, Some(memory(80 << 30))).planned.total();
         // All is this process's but 1 MiB, and a little less than the plan needs may be filled.

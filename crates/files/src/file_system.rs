@@ -42,8 +42,8 @@ pub fn explain_io_error(error: &io::Error) -> String {
         |kind: &ErrorKind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
     match kinds.find(is_limit) {
         Some(ErrorKind::FileTooLarge) => "the file is larger than `ulimit -f` or the file system allows".to_owned(),
-        Some(ErrorKind::StorageFull) => "the disk is full: make room first".to_owned(),
-        Some(_) => "the disk quota is used up: make room first".to_owned(),
+        Some(ErrorKind::StorageFull) => "the disk is full; free some space first".to_owned(),
+        Some(_) => "the disk quota is used up; free some space first".to_owned(),
         None => error.to_string(),
     }
 }
@@ -97,8 +97,8 @@ mod tests {
         #[error("the format's writer failed")]
         struct Wrapped(#[source] io::Error);
         let full = || io::Error::from(ErrorKind::StorageFull);
-        assert_eq!(explain_io_error(&full()), "the disk is full: make room first");
-        assert_eq!(explain_io_error(&io::Error::other(Wrapped(full()))), "the disk is full: make room first");
+        assert_eq!(explain_io_error(&full()), "the disk is full; free some space first");
+        assert_eq!(explain_io_error(&io::Error::other(Wrapped(full()))), "the disk is full; free some space first");
         let other = io::Error::other(Wrapped(ErrorKind::TimedOut.into()));
         assert_eq!(explain_io_error(&other), "the format's writer failed");
     }

@@ -86,7 +86,7 @@ pub fn create_owned_dir(path: &Path) -> io::Result<()> {
 
 fn refuse_link(path: &Path) -> io::Result<()> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
-        let message = "this is a symbolic link, and nothing is written through it: replace the link with its target";
+        let message = "this is a symbolic link, and runner does not write through links; replace it with its target";
         return Err(io::Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())

@@ -46,18 +46,21 @@ pub enum HeaderError {
 pub fn read_header(file: &mut File, size: u64, limit: u64) -> Result<SafetensorsHeader, HeaderError> {
     let content = |message: String| Err(HeaderError::Content(message));
     let Some(after_length) = size.checked_sub(8) else {
-        return content(format!("{size} bytes are no safetensors file: it begins with 8 for the header's length"));
+        return content(format!(
+            "not a safetensors file: it has {size} bytes, and the length of the header alone \
+            takes 8"
+        ));
     };
     let mut length = [0; 8];
     file.read_exact(&mut length)?;
     let header = u64::from_le_bytes(length);
     let Some(data) = after_length.checked_sub(header).filter(|_| header > 0) else {
         return content(format!(
-            "a header of {header} bytes in a file of {size}: it is cut short, or no safetensors file"
+            "cut short, or not a safetensors file: it has {size} bytes, but its header should have {header}"
         ));
     };
     if header > limit {
-        return content(format!("a header of {header} bytes; the format allows {limit}"));
+        return content(format!("its header must have at most {limit} bytes, got {header}"));
     }
     let mut bytes = length.to_vec();
     if file.take(header).read_to_end(&mut bytes)? as u64 != header {
@@ -72,15 +75,15 @@ type Tensors = Vec<(String, TensorInfo)>;
 
 /// The tensors, in the order of their bytes, and the metadata of the header `json`, whose data has `data` bytes.
 fn parse(json: &[u8], data: u64) -> Result<(Tensors, Value), String> {
-    let invalid = |error: serde_json::Error| format!("its header is not right: {error}");
+    let invalid = |error: serde_json::Error| format!("its header is invalid: {error}");
     let Value::Object(mut entries) = strict_json::parse(json).map_err(invalid)? else {
-        return Err("its header is not right: expected an object of tensors".to_owned());
+        return Err("its header is invalid: expected an object of tensors".to_owned());
     };
     let metadata = entries.remove("__metadata__").unwrap_or_default();
     let mut tensors = Vec::with_capacity(entries.len());
     for (name, value) in entries {
         let info = TensorInfo::deserialize(value)
-            .map_err(|error| format!("its header is not right: tensor {name:?}: {error}"))?;
+            .map_err(|error| format!("its header is invalid: tensor {name:?}: {error}"))?;
         tensors.push((name, info));
     }
     tensors.sort_by_key(|(_, info)| info.data_offsets);
@@ -122,14 +125,14 @@ fn check_layout(tensors: &[(String, TensorInfo)], data: u64) -> Result<(), Strin
     for (name, TensorInfo { dtype, shape, data_offsets: [begin, end] }) in tensors {
         if begin > end || *end > data {
             return Err(format!(
-                "tensor {name} is at bytes {begin} to {end} of {data}: the file is cut short, or its header is wrong"
+                "tensor {name} is at bytes {begin} to {end} of {data}: the file is cut short, or its header is invalid"
             ));
         }
         let elements = shape.iter().try_fold(1u64, |product, &n| product.checked_mul(n as u64));
         let bytes = elements.zip(element_bits(dtype)).and_then(|(n, bits)| n.checked_mul(bits)).map(|bits| bits / 8);
         if elements.is_none() || (element_bits(dtype).is_some() && bytes != Some(end - begin)) {
             let have = end - begin;
-            return Err(format!("tensor {name}: {have} bytes do not hold {shape:?} of {dtype}"));
+            return Err(format!("tensor {name} has {have} bytes, which do not match the shape {shape:?} of {dtype}"));
         }
         if *begin != position {
             let how = if *begin < position { "overlaps the one before it" } else { "leaves a gap before it" };
@@ -137,7 +140,7 @@ fn check_layout(tensors: &[(String, TensorInfo)], data: u64) -> Result<(), Strin
         }
         position = *end;
     }
-    if position == data { Ok(()) } else { Err(format!("its tensors end at byte {position} of {data}")) }
+    if position == data { Ok(()) } else { Err(format!("its tensors end at byte {position} instead of {data}")) }
 }
 
 #[cfg(test)]
@@ -155,12 +158,12 @@ mod tests {
         for (b, text) in [
             (info(&[2], 4, 12), "tensor b at bytes 4 to 12 overlaps"),
             (info(&[1], 12, 16), "leaves a gap"),
-            (info(&[1], 8, 12), "end at byte 12 of 16"),
+            (info(&[1], 8, 12), "end at byte 12 instead of 16"),
             (info(&[3], 8, 20), "tensor b is at bytes 8 to 20 of 16"),
             (info(&[2], 16, 8), "tensor b is at bytes 16 to 8 of 16"),
-            (info(&[3], 8, 16), "do not hold [3]"),
-            (info(&[usize::MAX, usize::MAX], 8, 16), "do not hold"),
-            (TensorInfo { dtype: "BF16".into(), ..info(&[2], 8, 16) }, "8 bytes do not hold [2] of BF16"),
+            (info(&[3], 8, 16), "do not match the shape [3]"),
+            (info(&[usize::MAX, usize::MAX], 8, 16), "do not match the shape"),
+            (TensorInfo { dtype: "BF16".into(), ..info(&[2], 8, 16) }, "do not match the shape [2] of BF16"),
         ] {
             let error = check_two(b).unwrap_err();
             assert!(error.contains(text), "{error}");
@@ -170,7 +173,7 @@ mod tests {
     #[test]
     fn names_occur_once_and_errors_name_the_tensor() {
         for (json, text) in [
-            ("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},\"a\":1}", "\"a\" comes twice"),
+            ("{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]},\"a\":1}", "duplicate key \"a\""),
             ("{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", "tensor \"a\": "),
             ("{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}", "tensor \"a\": missing field"),
             ("[]", "an object of tensors"),

@@ -73,7 +73,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
         let mut out = Map::new();
         while let Some((key, StrictValue(value))) = entries.next_entry::<String, StrictValue>()? {
             if out.contains_key(&key) {
-                return Err(de::Error::custom(format!("{key:?} comes twice")));
+                return Err(de::Error::custom(format!("duplicate key {key:?}")));
             }
             out.insert(key, value);
         }
@@ -90,7 +90,7 @@ mod tests {
         let text = r#"{"a": [1, -2, 0.5, "x", null, true], "b": {"c": {}}}"#;
         assert_eq!(parse(text.as_bytes()).unwrap(), serde_json::from_str::<Value>(text).unwrap());
         for twice in [r#"{"a": 1, "a": 1}"#, r#"[{"b": {"a": 1, "a": 2}}]"#] {
-            assert!(parse(twice.as_bytes()).unwrap_err().to_string().contains("\"a\" comes twice"), "{twice}");
+            assert!(parse(twice.as_bytes()).unwrap_err().to_string().contains("duplicate key \"a\""), "{twice}");
         }
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn new_temporary_file(folder: &Path, prefix: &str, private: bool) -> 
 /// cannot be synced or renamed.
 pub fn put_in_place(file: NamedTempFile, path: &Path, replace: bool) -> io::Result<()> {
     if let Some(kind) = special_file_kind(path) {
-        return Err(io::Error::new(ErrorKind::InvalidInput, format!("this is {kind}, which no file replaces")));
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("this is {kind}, which a file cannot replace")));
     }
     file.as_file().sync_all()?;
     let renamed = if replace { file.persist(path) } else { file.persist_noclobber(path) };

@@ -24,7 +24,7 @@ pub(super) fn device_communicator(
         if topology.world_size > 1 {
             // A call of a library that is missing would end the process.
             runner_machine::doctor::check_nccl()
-                .map_err(|why| PlainError::failure(format!("ranks on GPUs talk through NCCL: {why}")))?;
+                .map_err(|why| PlainError::failure(format!("ranks on GPUs communicate through NCCL: {why}")))?;
         }
         Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), ranks)))
     }
@@ -32,8 +32,8 @@ pub(super) fn device_communicator(
     {
         let _ = ranks;
         if topology.world_size > 1 {
-            let message = "ranks on GPUs talk through NCCL, and this program was built without it: build it with \
-                           `--features nccl`";
+            let message = "ranks on GPUs communicate through NCCL, but this program was built without it; build it \
+                with `--features nccl`";
             return Err(PlainError::request(message));
         }
         Ok(host)

@@ -87,7 +87,7 @@ impl FailureCause {
             Self::Killed(signal) => format!("was killed by {signal} {place}"),
             Self::Exited(code) => format!("exited with code {code} {place}"),
             Self::Lost { seconds, is_stopped } => {
-                let stopped = if *is_stopped { ": its process is stopped" } else { "" };
+                let stopped = if *is_stopped { ": its process was suspended" } else { "" };
                 format!("sent no heartbeat for {seconds} s {place}{stopped}")
             }
             Self::Hung { seconds } => format!("hung: it made no progress for {seconds} s {place}"),
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(with_line, format!("{killed}, which ends: out"));
         let lost = text(FailureCause::Lost { seconds: 10, is_stopped: true });
         assert!(lost.starts_with("rank 1 sent no heartbeat for 10 s in step 7"), "{lost}");
-        let invalid = text(FailureCause::InvalidMessage("\"boom\" is no message".to_owned()));
+        let invalid = text(FailureCause::InvalidMessage("\"boom\" is not a message".to_owned()));
         assert!(
             invalid.starts_with("rank 1 sent an invalid message in step 7 at step[3] Forward 2: \"boom\" is"),
             "{invalid}"

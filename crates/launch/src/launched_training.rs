@@ -93,8 +93,8 @@ impl<'a> LaunchedTraining<'a> {
             let is_writer = self.inputs.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
                 return Err(CommandError::failure(format!(
-                    "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder \
-                     of runs must be on a file system that both share",
+                    "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run; \
+                     the folder of runs must be on a file system that both share",
                     run.display()
                 ))
                 .into());
@@ -186,7 +186,14 @@ impl<'a> LaunchedTraining<'a> {
         let all = self.comm.all_gather(group, &own)?;
         let position = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
         let Some(Ok((step, tokens, best))) = position else {
-            return Err(self.world.abort_for_invalid_message(root, "it holds no position of a checkpoint").into());
+            return Err(self
+                .world
+                .abort_for_invalid_message(
+                    root,
+                    "it does not contain the position of a \
+                checkpoint",
+                )
+                .into());
         };
         (state.step, state.tokens, state.best) = (step, tokens, best);
         Ok(state)

@@ -93,11 +93,13 @@ pub fn assigned_rank_of_several(variables: &Variables) -> Result<Option<Assigned
 }
 
 fn wrong_value(name: &str, value: &str, expected: &str) -> PlainError {
-    PlainError::request(format!("{name} is {value:?}, which is no {expected}"))
+    PlainError::request(format!("{name} must be a {expected}, got {value:?}"))
 }
 
 fn missing(set: &str, value: &str, name: &str) -> PlainError {
-    PlainError::request(format!("{set} is {value:?}, but {name} is not set; --launcher local ignores these variables"))
+    PlainError::request(format!(
+        "{set} is {value:?}, but {name} is not set; `--launcher local` ignores these variables"
+    ))
 }
 
 #[derive(Clone, Copy)]
@@ -138,7 +140,8 @@ impl<'a> Env<'a> {
         }
         if rank >= world_size {
             return Err(PlainError::request(format!(
-                "{rank_variable} is {rank}, but {world_size_variable} is {world_size}: ranks count from 0"
+                "{rank_variable} must be below {world_size_variable}, which is {world_size}, got {rank}; ranks \
+                 count from 0"
             )));
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
@@ -236,7 +239,10 @@ fn first_node(env: Env<'_>) -> Result<String, PlainError> {
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
         if let Some(value) = env.get(name) {
             let problem = || {
-                PlainError::request(format!("{name} is {value:?}, in which there is no first machine: set MASTER_ADDR"))
+                PlainError::request(format!(
+                    "{name} must start with the name of a machine, got {value:?}; set \
+                    `MASTER_ADDR`"
+                ))
             };
             return first_host(value).ok_or_else(problem);
         }
@@ -285,8 +291,8 @@ impl AssignedRank {
         }
         let Self { world_size_variable, world_size, .. } = self;
         let word = if ranks == 1 { "rank" } else { "ranks" };
-        let hint = "start as many processes, or one with --launcher local, which starts the ranks itself";
-        Some(format!("{world_size_variable} is {world_size}, and the plan has {ranks} {word} ({layout}): {hint}"))
+        let hint = "start that many processes, or one with `--launcher local`, which starts the ranks itself";
+        Some(format!("{world_size_variable} is {world_size}, but the plan has {ranks} {word} ({layout}); {hint}"))
     }
 }
 
@@ -384,25 +390,32 @@ mod tests {
         assert_eq!(place(&format!("{all} MASTER_ADDR=a")), (1, 2, 1, "a".into(), vec![29500]));
         let error = read(all).unwrap_err().to_string();
         let expected =
-            "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; --launcher local ignores these variables";
+            "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; `--launcher local` ignores these variables";
         assert_eq!(error, expected);
     }
 
     #[test]
     fn mistakes_are_named_with_their_value() {
         let error = |text: &str| read(text).unwrap_err().to_string();
-        assert_eq!(error("RANK=x WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is \"x\", which is no rank");
-        assert_eq!(error("RANK=-1 WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is \"-1\", which is no rank");
-        assert_eq!(error("RANK=0 WORLD_SIZE=0 MASTER_ADDR=a"), "WORLD_SIZE is \"0\", which is no number of ranks");
-        assert_eq!(error("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a"), "RANK is 2, but WORLD_SIZE is 2: ranks count from 0");
+        assert_eq!(error("RANK=x WORLD_SIZE=2 MASTER_ADDR=a"), "RANK must be a rank, got \"x\"");
+        assert_eq!(error("RANK=-1 WORLD_SIZE=2 MASTER_ADDR=a"), "RANK must be a rank, got \"-1\"");
+        assert_eq!(error("RANK=0 WORLD_SIZE=0 MASTER_ADDR=a"), "WORLD_SIZE must be a number of ranks, got \"0\"");
+        assert_eq!(
+            error("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a"),
+            "RANK must be below WORLD_SIZE, which is 2, got 2; \
+            ranks count from 0"
+        );
         assert!(error("RANK=1 MASTER_ADDR=a").starts_with("RANK is \"1\", but WORLD_SIZE is not set"));
         assert!(error("RANK=1 WORLD_SIZE=2").contains("MASTER_ADDR is not set"));
         assert!(error("RANK= WORLD_SIZE=2 LOCAL_RANK=1").starts_with("WORLD_SIZE is \"2\", but RANK is not set"));
         assert_eq!(read("WORLD_SIZE=1").unwrap(), None);
         let port = error("RANK=1 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=99999");
-        assert_eq!(port, "MASTER_PORT is \"99999\", which is no port");
+        assert_eq!(port, "MASTER_PORT must be a port, got \"99999\"");
         let nodes = error("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=gpu[x");
-        assert!(nodes.starts_with("SLURM_JOB_NODELIST is \"gpu[x\""), "{nodes}");
+        assert!(
+            nodes.starts_with("SLURM_JOB_NODELIST must start with the name of a machine, got \"gpu[x\""),
+            "{nodes}"
+        );
     }
 
     #[test]
@@ -420,8 +433,8 @@ mod tests {
         let assigned = read("RANK=0 WORLD_SIZE=8 MASTER_ADDR=a").unwrap().unwrap();
         assert_eq!(assigned.world_size_problem(8, &"x"), None);
         let problem = assigned.world_size_problem(4, &"ddp: 4 replicas").unwrap();
-        assert!(problem.starts_with("WORLD_SIZE is 8, and the plan has 4 ranks (ddp: 4 replicas)"), "{problem}");
+        assert!(problem.starts_with("WORLD_SIZE is 8, but the plan has 4 ranks (ddp: 4 replicas)"), "{problem}");
         let problem = assigned.world_size_problem(1, &"single").unwrap();
-        assert!(problem.starts_with("WORLD_SIZE is 8, and the plan has 1 rank (single)"), "{problem}");
+        assert!(problem.starts_with("WORLD_SIZE is 8, but the plan has 1 rank (single)"), "{problem}");
     }
 }

@@ -81,7 +81,7 @@ impl<'a> RankReports<'a> {
             FromRank::Done(done) => self.ends[rank] = Some(Ok(done)),
             FromRank::Failed(failure) => self.ends[rank] = Some(Err(failure)),
             FromRank::Ready { .. } => {
-                return Err(violation("the rank says that it is ready, although it trains already"));
+                return Err(violation("the rank reports that it is ready, although it is already training"));
             }
         }
         Ok(None)

@@ -57,7 +57,7 @@ fn read_secret(path: &Path) -> io::Result<String> {
         }
         "it is empty"
     };
-    Err(io::Error::other(format!("{refusal}; remove it, and the next run creates another one")))
+    Err(io::Error::other(format!("{refusal}; remove it, and the next run creates a new one")))
 }
 
 /// Creates the file, unless another rank creates it first.

@@ -257,8 +257,8 @@ fn compare_products(plan: &Plan, comm: &dyn Communicator) -> Result<(), JoinErro
     let Some(rank) = all.iter().position(|other| Some(other) != all.first()) else { return Ok(()) };
     let [leader, other] = [0, rank].map(|rank| String::from_utf8_lossy(&all[rank]));
     Err(JoinError::Failed(format!(
-        "rank {rank} multiplies bf16 matrices with {other}, and rank 0 with {leader}, which rounds sums differently: set \
-         RUNNER_BF16_PRODUCTS to the same value for all ranks"
+        "rank {rank} multiplies bf16 matrices with {other}, but rank 0 with {leader}, which rounds sums \
+         differently; set `RUNNER_BF16_PRODUCTS` to the same value for all ranks"
     )))
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let world = world_of_one();
         world.abort_for_invalid_message(0, &describe_invalid_line(b"boom"));
         let reason = world.await_abort(None).unwrap().reason;
-        assert_eq!(reason, "rank 0 sent an invalid message: \"boom\" is no message of the protocol");
+        assert_eq!(reason, "rank 0 sent an invalid message: \"boom\" is not a message of the protocol");
     }
 
     #[test]

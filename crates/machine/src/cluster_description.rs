@@ -23,16 +23,11 @@ const PRODUCT_EFFICIENCY: f64 = 0.6;
 /// The error of a description that is not a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    #[error(
-        "cluster {given}: a number of nodes, of devices in each, and a device are meant, such as 16x8xH100, or a file"
-    )]
+    #[error("cluster {given}: expected NODESxDEVICESxGPU, for example `16x8xH100`, or a file")]
     Form { given: String },
-    #[error(
-        "cluster: the device {given} is not known; known are {}; a cluster file can give its numbers",
-        known_names()
-    )]
+    #[error("cluster: unknown device `{given}`; use one of {}, or describe it in a cluster file", known_names())]
     Unknown { given: String },
-    #[error("cluster: {nodes} nodes of {devices} devices: 1 to {MAX_DEVICES} devices can be planned for")]
+    #[error("cluster: the number of devices must be 1 to {MAX_DEVICES}, got {nodes} nodes of {devices} devices")]
     Size { nodes: usize, devices: usize },
     #[error("{0}")]
     File(String),
@@ -157,7 +152,7 @@ pub fn cluster_from_yaml(text: &str) -> Result<ClusterFacts, ClusterError> {
     let file: ClusterFile = document::from_str(text).map_err(|e| ClusterError::File(e.to_string()))?;
     let links = file.links.map(|links| Links { within: links.within, between: links.between }).or(file.device.links);
     if links.is_none() {
-        let why = "links: missing, and they are not known of a device that is given by its numbers";
+        let why = "links: missing; they are required if a device is given by its numbers";
         return Err(ClusterError::File(why.to_owned()));
     }
     cluster(file.nodes, file.devices_per_node, &file.device, links)
@@ -256,7 +251,7 @@ fn assumed_memory_efficiency() -> f64 {
 
 fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
     match usize::deserialize(deserializer)? {
-        0 => Err(de::Error::custom("it is 0: take at least 1")),
+        0 => Err(de::Error::custom("must be at least 1, got 0")),
         n => Ok(n),
     }
 }
@@ -270,7 +265,7 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
             f.write_str("a positive number")
         }
         fn visit_f64<E: de::Error>(self, x: f64) -> Result<f64, E> {
-            if x.is_finite() && x > 0.0 { Ok(x) } else { Err(E::custom(format!("{x} is no positive number"))) }
+            if x.is_finite() && x > 0.0 { Ok(x) } else { Err(E::custom(format!("must be a positive number, got {x}"))) }
         }
         fn visit_u64<E: de::Error>(self, x: u64) -> Result<f64, E> {
             self.visit_f64(x as f64)
@@ -279,7 +274,12 @@ fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error>
             self.visit_f64(x as f64)
         }
         fn visit_str<E: de::Error>(self, text: &str) -> Result<f64, E> {
-            let number = text.replace('_', "").parse().map_err(|_| E::custom(format!("{text} is no number")))?;
+            let number = text.replace('_', "").parse().map_err(|_| {
+                E::custom(format!(
+                    "expected a number, found \
+                {text}"
+                ))
+            })?;
             self.visit_f64(number)
         }
     }
@@ -292,7 +292,7 @@ fn optional_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 
 fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let x = positive(deserializer)?;
-    if x <= 1.0 { Ok(x) } else { Err(de::Error::custom(format!("{x} is no share: take at most 1"))) }
+    if x <= 1.0 { Ok(x) } else { Err(de::Error::custom(format!("must be at most 1, got {x}"))) }
 }
 
 /// Reads the name of a known device, or the numbers of one.
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_none() {
+    fn wrong_names_are_explained() {
         let fails = |text: &str| named_cluster(text).expect_err("no cluster").to_string();
         insta::assert_snapshot!(fails("8xH100"));
         insta::assert_snapshot!(fails("1x8xH1000"));

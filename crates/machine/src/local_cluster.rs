@@ -70,7 +70,7 @@ fn check_nccl() -> Result<(), PlainError> {
     if cfg!(feature = "nccl") {
         doctor::check_nccl()
     } else {
-        Err(PlainError::request("this program was built without it: build it with `--features nccl`"))
+        Err(PlainError::request("this program was built without it; build it with `--features nccl`"))
     }
 }
 

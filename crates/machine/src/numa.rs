@@ -84,7 +84,7 @@ impl RankThreads {
         let pool = thread_pool(self.count)?;
         if !self.cores.is_empty() {
             let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&self.cores)).into_iter().collect();
-            let explain = |error| io::Error::other(format!("binding threads to the cores of a NUMA node: {error}"));
+            let explain = |error| io::Error::other(format!("cannot bind threads to the cores of a NUMA node: {error}"));
             bound.map_err(explain)?;
         }
         Ok(pool)

@@ -174,7 +174,7 @@ impl Client {
         }
         if status == 200 {
             return answer.map(ServerAnswer::Done).map_err(|error| {
-                refused(&format!("its answer to {path} is not a JSON object: is it an MLflow server? ({error})"))
+                refused(&format!("its answer to {path} is not a JSON object ({error}); is it an MLflow server?"))
             });
         }
         let error_text = |key: &str| answer.as_ref().ok().and_then(|answer| answer[key].as_str());
@@ -183,8 +183,8 @@ impl Client {
             (400, Some("RESOURCE_ALREADY_EXISTS")) => Ok(ServerAnswer::Exists),
             (408 | 425 | 429 | 500..=599, _) => Err(unreachable(&format!("it answers with status {status}"))),
             (401 | 403, _) => Err(refused(&format!(
-                "it answers with status {status}: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
-                 MLFLOW_TRACKING_PASSWORD, give what it asks for"
+                "it answers with status {status}; set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
+                 MLFLOW_TRACKING_PASSWORD"
             ))),
             (_, code) => {
                 let (code, message) = (code.unwrap_or("no reason"), error_text("message").unwrap_or_default());
@@ -251,7 +251,7 @@ mod tests {
         assert!(matches!(answered(200, "{\"a\": 1}"), Ok(ServerAnswer::Done(answer)) if answer["a"] == 1));
         let long = format!("{{\"a\": \"{}\"}}", "x".repeat(MAX_ANSWER_BYTES as usize));
         for (body, message) in [
-            ("<html>Log in</html>", "is not a JSON object: is it an MLflow server?"),
+            ("<html>Log in</html>", "is it an MLflow server?"),
             ("", "is not a JSON object"),
             ("[1]", "is not a JSON object"),
             (&long, "is longer than 1048576 bytes"),

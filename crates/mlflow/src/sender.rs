@@ -120,7 +120,7 @@ fn receive<T>(receiver: &Receiver<T>, keeps_waiting: &mut dyn FnMut() -> bool) -
 }
 
 fn not_everything(limit: Duration) -> MlflowError {
-    MlflowError::Unreachable(format!("it has not taken everything within {} seconds", limit.as_secs()))
+    MlflowError::Unreachable(format!("it did not accept everything within {} seconds", limit.as_secs()))
 }
 
 /// Sends new lines until the run ends. Returns the files for the end; `None` if the session failed before.

@@ -144,7 +144,7 @@ impl Upload {
     pub fn send_files(&self, files: &[RunFile]) -> Option<String> {
         let describe = |missing: &[&str], reason: &str| {
             (!missing.is_empty())
-                .then(|| format!("MLflow at {} did not get {}: {reason}", self.position.uri, missing.join(", ")))
+                .then(|| format!("MLflow at {} did not receive {}: {reason}", self.position.uri, missing.join(", ")))
         };
         let Some(folder) = artifact_folder(&self.position.artifact_uri) else {
             let names: Vec<&str> = files.iter().map(|file| file.name).collect();
@@ -313,7 +313,8 @@ fn require_content(answer: ServerAnswer, run: &Path, path: &str) -> Result<Value
     match answer {
         ServerAnswer::Done(value) => Ok(value),
         ServerAnswer::Missing => Err(MlflowError::Refused(format!(
-            "the server no longer has what {path} asks for; remove its entry from {} to send the run as a new one",
+            "the server no longer has the run or experiment that {path} asks for; remove its entry from {} to send \
+             the run as a new one",
             run.join(MLFLOW).display()
         ))),
         ServerAnswer::Exists => Err(MlflowError::Refused(format!("the server already has what {path} creates"))),
@@ -323,7 +324,7 @@ fn require_content(answer: ServerAnswer, run: &Path, path: &str) -> Result<Value
 fn text_of(value: &Value, key: &str) -> Result<String, MlflowError> {
     let text = value[key].as_str().filter(|text| !text.is_empty());
     text.map(str::to_owned)
-        .ok_or_else(|| MlflowError::Refused(format!("its answer has no {key}: is it an MLflow server?")))
+        .ok_or_else(|| MlflowError::Refused(format!("its answer does not have {key}; is it an MLflow server?")))
 }
 
 fn milliseconds(seconds: f64) -> i64 {

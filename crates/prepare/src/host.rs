@@ -84,7 +84,7 @@ impl Host {
     /// `Request` if there is none.
     pub fn cache(&self) -> Result<&Path> {
         let missing =
-            || CommandError::request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
+            || CommandError::request("no home folder; set `RUNNER_CACHE` to a folder for prepared data".to_owned());
         self.cache.as_deref().ok_or_else(missing)
     }
 

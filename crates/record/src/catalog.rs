@@ -271,16 +271,16 @@ fn describe_other_path(path: &Path) -> Option<String> {
     let shown = path.display();
     let is_run = |folder: &Path| folder.join(MANIFEST).is_file();
     Some(if let Some(run) = path.ancestors().skip(1).find(|folder| is_run(folder)) {
-        format!("it is a part of the run {}: name the run", run.display())
+        format!("it is part of the run {}; name the run", run.display())
     } else if path.join(SWEEP_RECORD).is_file() {
         let id = file_name(path);
         format!(
-            "it is a sweep: `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` their results"
+            "it is a sweep; `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` their results"
         )
     } else if !path.is_dir() {
-        "it is a file, and a run is a folder".to_owned()
+        "it is a file, but a run is a folder".to_owned()
     } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {
-        format!("it is a folder of runs: name one of them, such as {}, or give --runs {shown}", run.display())
+        format!("it is a folder of runs; name one of them, such as {}, or use `--runs {shown}`", run.display())
     } else {
         format!("it is a folder without {MANIFEST}")
     })
@@ -438,8 +438,8 @@ mod tests {
             assert!(error.kind() == ErrorKind::Request && is_wanted, "{nothing}: {error}");
         }
         let message = |path: PathBuf| find(path.to_str().unwrap()).unwrap_err().to_string();
-        assert!(message(first.join(MANIFEST)).contains("a part of the run"));
-        assert!(message(root.path().to_owned()).contains("a folder of runs: name one of them"));
+        assert!(message(first.join(MANIFEST)).contains("it is part of the run"));
+        assert!(message(root.path().to_owned()).contains("a folder of runs; name one of them"));
         // The reproduction of a run does not hide it, and is found once that is gone.
         let mut plan = compiled(&experiment());
         "stories".clone_into(&mut plan.experiment_name);

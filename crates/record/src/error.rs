@@ -20,7 +20,7 @@ pub enum RecordError {
     #[error("{}: {message}", path.display())]
     Damaged { path: PathBuf, message: String },
     #[error(
-        "run {id} is being worked on by another process{holder}; wait for it, or start another run with `runner apply --new`"
+        "another process{holder} is working on run {id}; wait for it, or start a new run with `runner apply --new`"
     )]
     Locked { id: String, holder: String },
     #[error(
@@ -35,7 +35,7 @@ pub enum RecordError {
     NotARun { wanted: String, message: String },
     #[error("{}: {message}", path.display())]
     NoSuchCheckpoint { path: PathBuf, message: String },
-    #[error("{wanted} may be any of these runs: {}; give more of the name", describe_candidates(candidates))]
+    #[error("{wanted} matches several runs: {}; use a longer prefix of the id", describe_candidates(candidates))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     /// A refused request.
     #[error("{0}")]
@@ -98,14 +98,16 @@ impl fmt::Display for ExplainedIoError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
             io::ErrorKind::PermissionDenied => f.write_str(
-                "not permitted: change the permissions of it and of its folder, or choose another folder (--runs, for the folder of runs)",
+                "permission denied; change the permissions of the file and its folder, or use a different folder \
+                 (`--runs` sets the folder of runs)",
             ),
             io::ErrorKind::ReadOnlyFilesystem => {
-                f.write_str("the file system is read-only: choose another folder (--runs, for the folder of runs)")
+                f.write_str("the file system is read-only; use a different folder (`--runs` sets the folder of runs)")
             }
-            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-                f.write_str("there is a file where a folder must be: name another (--runs, for the folder of runs)")
-            }
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => f.write_str(
+                "there is a file where a folder must be; use a different folder (`--runs` sets the \
+                    folder of runs)",
+            ),
             _ => f.write_str(&explain_io_error(self.0)),
         }
     }

@@ -87,7 +87,7 @@ fn read_up_to(path: &Path, most: u64) -> Result<String, RecordError> {
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(RecordError::io("reading", path))?;
     if bytes.len() as u64 > most {
-        return Err(RecordError::damaged(path, format!("larger than {most} bytes: not a file of a run")));
+        return Err(RecordError::damaged(path, format!("too large for a file of a run: more than {most} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| RecordError::damaged(path, "not UTF-8 text"))
 }
@@ -122,7 +122,13 @@ pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), Reco
     if format == supported {
         return Ok(());
     }
-    Err(RecordError::damaged(path, format!("format {format}, this version reads format {supported}")))
+    Err(RecordError::damaged(
+        path,
+        format!(
+            "it has format {format}, but this version of runner reads format \
+        {supported}"
+        ),
+    ))
 }
 
 /// The last component of `path`: the id of a run, where it is a run directory.

@@ -71,12 +71,13 @@ fn describe_loss_change(was: &Plan, is: &Plan) -> Option<String> {
     if let (Some(was), Some(is)) = (length(was), length(is))
         && was != is
     {
-        return Some(format!("rows have {} tokens, had {}", count(is), count(was)));
+        return Some(format!("rows have {} tokens instead of {}", count(is), count(was)));
     }
     if theirs != own {
         return Some("the validation data differs".to_owned());
     }
-    (their_rows != own_rows).then(|| format!("eval.loss reads {} rows, read {}", count(own_rows), count(their_rows)))
+    (their_rows != own_rows)
+        .then(|| format!("eval.loss reads {} rows instead of {}", count(own_rows), count(their_rows)))
 }
 
 fn describe_choice_change(was: &Plan, is: &Plan) -> Option<String> {
@@ -91,7 +92,11 @@ fn describe_choice_change(was: &Plan, is: &Plan) -> Option<String> {
     };
     let ChoiceFacts { items, .. } = own;
     if theirs.items != items {
-        return Some(format!("eval.hellaswag has {} items, had {}", count(items as u64), count(theirs.items as u64)));
+        return Some(format!(
+            "eval.hellaswag has {} items instead of {}",
+            count(items as u64),
+            count(theirs.items as u64)
+        ));
     }
     if theirs != own {
         return Some("the items of eval.hellaswag, or how their text is prepared, differ".to_owned());
@@ -103,5 +108,5 @@ fn describe_choice_change(was: &Plan, is: &Plan) -> Option<String> {
         );
     }
     (their_context != own_context)
-        .then(|| format!("model.context_length is {}, was {}", count(own_context), count(their_context)))
+        .then(|| format!("model.context_length is {} instead of {}", count(own_context), count(their_context)))
 }

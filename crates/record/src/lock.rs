@@ -59,8 +59,8 @@ impl RunLock {
         let mut file = open_or_create(&path)?;
         match wait_for_lock(&file, &path, RUN_LOCK_TIMEOUT)? {
             LockAttempt::Unsupported if to_remove => {
-                let text = "is on a file system without locks, so it is not known whether a process works on it";
-                let what = "nothing is removed from it; remove it yourself if none does";
+                let text = "is on a file system without locks, so a process may be working on it";
+                let what = "nothing was removed; if no process is, remove it yourself";
                 return Err(RecordError::Refused(format!("{} {text}: {what}", run.display())));
             }
             LockAttempt::TimedOut => {

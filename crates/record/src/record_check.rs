@@ -108,8 +108,8 @@ pub fn describe_changed_descriptions(run: &Path, manifest: &Manifest) -> Option<
     let changed = changed_descriptions(run, manifest).ok().filter(|changed| !changed.is_empty())?;
     let (run, files) = (run.display(), changed.join(" and "));
     Some(format!(
-        "{run}: {files} changed since the run started, so settings that are shown may not be those that it trained with; \
-         `runner reproduce {run} --check` compares them"
+        "{run}: {files} changed since the run started, so the settings shown may differ from those that it trained \
+         with; `runner reproduce {run} --check` compares them"
     ))
 }
 
@@ -170,7 +170,7 @@ impl ExpectedRecord<'_> {
         let all = last_expected_step(self.manifest, self.summary, self.saved, last);
         if let Some(first) = steps.train.first_missing(all) {
             let count = steps.train.count_through(all);
-            problems.push(format!("{count} of {all} steps are recorded, the others are lost, from step {first} on"));
+            problems.push(format!("only {count} of {all} steps are recorded; the first missing step is {first}"));
         }
         if !steps.replaced.is_empty() {
             let steps = steps.replaced.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ");
@@ -183,7 +183,7 @@ impl ExpectedRecord<'_> {
             for (step, file) in [(summary, SUMMARY), (saved, "the newest checkpoint")] {
                 problems.extend(
                     step.filter(|step| *step != planned)
-                        .map(|step| format!("the run is done after {planned} steps, but {file} records {step}")),
+                        .map(|step| format!("the run has finished {planned} steps, but {file} records {step}")),
                 );
             }
         }
@@ -218,7 +218,7 @@ impl RecordedSteps {
     fn describe_disorder(&self) -> Option<String> {
         let repeated = self.train.repeated() + self.eval.repeated();
         if repeated > 0 {
-            return Some(format!("{} of steps that are already recorded", counted(repeated, "line")));
+            return Some(format!("{} of steps that an earlier line records", counted(repeated, "line")));
         }
         (!self.train.is_ascending() || !self.eval.is_ascending()).then(|| "its lines are not in order".to_owned())
     }
@@ -341,17 +341,17 @@ mod tests {
         let (fixture, whole) = (Fixture::new(), Fixture::lines());
         let text = whole.concat();
         for (changed, found) in [
-            (String::new(), "0 of 4 steps are recorded, the others are lost, from step 1 on"),
+            (String::new(), "only 0 of 4 steps are recorded; the first missing step is 1"),
             (
                 [&whole[..3], &whole[4..]].concat().concat(),
-                "3 of 4 steps are recorded, the others are lost, from step 3 on",
+                "only 3 of 4 steps are recorded; the first missing step is 3",
             ),
-            (whole[1..].concat(), "3 of 4 steps are recorded, the others are lost, from step 1 on"),
-            (format!("{text}{text}"), "6 lines of steps that are already recorded"),
+            (whole[1..].concat(), "only 3 of 4 steps are recorded; the first missing step is 1"),
+            (format!("{text}{text}"), "6 lines of steps that an earlier line records"),
             ([&whole[3..], &whole[..3]].concat().concat(), "its lines are not in order"),
             (
                 [&whole[..4], &[train(5), eval(4, "2.5")]].concat().concat(),
-                "3 of 4 steps are recorded, the others are lost, from step 4 on",
+                "only 3 of 4 steps are recorded; the first missing step is 4",
             ),
             (format!("{text}{}", train(5)), "it records steps after the run's last step, 4"),
             (format!("{text}{{"), "1 torn or damaged line left out"),
@@ -412,9 +412,12 @@ mod tests {
         // The run is at work: its checkpoint may be of steps that a new session repeats.
         let _lock = RunLock::take(fixture.dir.path()).unwrap();
         assert_eq!(fixture.read(&format!("{text}{{\"ki")).1, "");
-        assert!(fixture.read(&[text.clone(), train(2)].concat()).1.contains("1 line of steps that are already"));
+        assert!(fixture.read(&[text.clone(), train(2)].concat()).1.contains(
+            "1 line of steps that an earlier line \
+            records"
+        ));
         fixture.manifest.status = RunStatus::Done;
         let (_, problem) = fixture.read(&Fixture::lines().concat());
-        assert!(problem.contains("the run is done after 4 steps, but the newest checkpoint records 3"), "{problem}");
+        assert!(problem.contains("the run has finished 4 steps, but the newest checkpoint records 3"), "{problem}");
     }
 }

@@ -61,11 +61,11 @@ impl Recorder {
             let counts = cut_after_step(&run.join(name), from)?;
             dropped += counts.dropped;
             if name == METRICS && counts.train < step {
-                warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
+                warnings.push(format!("{name} has only {} of {step} steps; the others are lost", counts.train));
             }
             if name == METRICS && counts.repeated > 0 {
                 warnings.push(format!(
-                    "{name} has {} of steps that are already recorded",
+                    "{name} has {} of steps that an earlier line records",
                     counted(counts.repeated, "line")
                 ));
             }
@@ -74,7 +74,8 @@ impl Recorder {
             }
         }
         if dropped > 0 {
-            let text = format!("{dropped} lines after step {step} dropped from the record: those steps are done again");
+            let lines = counted(dropped, "line");
+            let text = format!("dropped {lines} after step {step} from the record; those steps run again");
             warnings.push(text);
         }
         let recorder = Self {

@@ -94,12 +94,12 @@ pub fn read_manifest(path: &Path) -> Result<Manifest, RecordError> {
     let manifest: Manifest = read_sealed_json(&file).map_err(|error| match error {
         RecordError::Damaged { path, message } => {
             let advice = "restore it from a copy, or remove the run";
-            RecordError::damaged(&path, format!("the manifest of the run is damaged ({message}): {advice}"))
+            RecordError::damaged(&path, format!("the manifest of the run is damaged ({message}); {advice}"))
         }
         RecordError::Io { source, .. } if source.kind() == ErrorKind::NotFound && path.is_dir() => {
             RecordError::damaged(
                 &file,
-                "the manifest of the run is missing: restore it from a copy, or remove the run".to_owned(),
+                "the manifest of the run is missing; restore it from a copy, or remove the run".to_owned(),
             )
         }
         other => other,
@@ -117,7 +117,7 @@ pub fn resolved_file(path: &Path) -> Result<PathBuf, RecordError> {
     if file.exists() {
         return Ok(file);
     }
-    Err(RecordError::damaged(&file, "this file of the run, its resolved experiment, is missing: restore it"))
+    Err(RecordError::damaged(&file, "the resolved experiment of the run is missing; restore it from a copy"))
 }
 
 /// True if only their owner may read the settings of the run directory `path`, as [`RunFiles::is_private`] asks for.
@@ -162,7 +162,7 @@ impl RunsSnapshot {
             match read_manifest(&path) {
                 Ok(manifest) if manifest.plan_hash == plan_hash => runs.push((path, manifest)),
                 Ok(manifest) => broken.push(format!(
-                    "{}: the manifest was changed: it names the plan {}, and the name of its folder is that of {}",
+                    "{}: the manifest was changed: it names the plan {}, but the name of the folder has the plan {}",
                     path.join(MANIFEST).display(),
                     short_hash(&manifest.plan_hash),
                     short_hash(plan_hash)

@@ -52,7 +52,7 @@ fn unknown(what: &str, name: &str) -> PlainError {
         || format!("the fields are {}", fields().collect::<Vec<_>>().join(", ")),
         |near| format!("did you mean `{near}`?"),
     );
-    PlainError::request(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
+    PlainError::request(format!("{what}: unknown field `{}`; {help}", name.escape_default()))
 }
 
 type Tokens<'t, 'e> = &'t [(Token<'e>, Span)];
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn wrong_expressions_are_explained() {
-        assert!(kept("val_los < 3").unwrap_err().contains("no field `val_los`; did you mean `val_loss`?"));
+        assert!(kept("val_los < 3").unwrap_err().contains("unknown field `val_los`; did you mean `val_loss`?"));
         assert!(kept("qqq < 3").unwrap_err().contains("the fields are id, name"));
         assert!(kept("val_loss <").unwrap_err().starts_with("--where \"val_loss <\": "));
         assert!(kept("status + 3 > 1").unwrap_err().contains("of run a"));

@@ -33,17 +33,19 @@ struct TagsFile {
 pub fn check(tag: &str) -> Result<(), PlainError> {
     let shown = tag.escape_default();
     if tag.is_empty() {
-        return Err(PlainError::request("a tag has at least one letter"));
+        return Err(PlainError::request("a tag must have at least one character"));
     }
     if tag.chars().count() > MAX_TAG_LENGTH {
-        return Err(PlainError::request(format!("the tag \"{shown}\" is longer than {MAX_TAG_LENGTH} characters")));
+        return Err(PlainError::request(format!(
+            "a tag must have at most {MAX_TAG_LENGTH} characters, got \"{shown}\""
+        )));
     }
     if !tag.starts_with(char::is_alphanumeric) {
-        return Err(PlainError::request(format!("the tag \"{shown}\" begins with neither a letter nor a digit")));
+        return Err(PlainError::request(format!("a tag must start with a letter or a digit, got \"{shown}\"")));
     }
     match tag.chars().find(|c| !c.is_alphanumeric() && !"_.:/-".contains(*c)) {
         Some(c) => Err(PlainError::request(format!(
-            "the tag \"{shown}\" holds '{}': letters, digits and _ . : / - make a tag",
+            "a tag must consist of letters, digits and _ . : / -, but \"{shown}\" contains '{}'",
             c.escape_default()
         ))),
         None => Ok(()),

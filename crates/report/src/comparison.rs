@@ -363,8 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn no_value_is_the_best_of_those_that_do_not_compare() {
-        let reason = "b reads 80 validation rows, and c reads 160".to_owned();
+    fn incomparable_values_have_no_best() {
+        let reason = "b reads 80 validation rows, but c reads 160".to_owned();
         let figures = vec!["best_val_loss", "val_loss"];
         let table = Comparison { incomparable: vec![IncomparableFigures { figures, reason }], ..three() };
         insta::assert_snapshot!(table.text(None), @r"
@@ -372,7 +372,7 @@ mod tests {
         c     1.0     10    2.5000    *1,000
         a    10.0     10         -       100
         b     2.0     10    1.5000       500
-        not comparable: best val, val loss: b reads 80 validation rows, and c reads 160
+        not comparable: best val, val loss: b reads 80 validation rows, but c reads 160
         ");
     }
 

@@ -43,7 +43,7 @@ pub fn data_page(found: &InspectionReport) -> String {
     let size = vocabulary.size.map_or(String::new(), |size| format!(" of {}", count(size)));
     line("vocabulary", format!("{}{size} ids used, the highest is {}", count(vocabulary.used), vocabulary.highest));
     if let Some(size) = vocabulary.size.filter(|&size| u64::from(vocabulary.highest) >= size) {
-        line("", format!("some ids are beyond the tokenizer's {}: it may be the wrong tokenizer", count(size)));
+        line("", format!("some ids are outside the tokenizer's {} ids, so it may be the wrong tokenizer", count(size)));
     }
     if vocabulary.impossible_ids > 0 {
         line("", format!("{} tokens have ids that are too large for any vocabulary", count(vocabulary.impossible_ids)));

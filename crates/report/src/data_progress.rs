@@ -28,15 +28,16 @@ fn describe(progress: Progress) -> String {
         Progress::Verifying { bytes_done, bytes_total } => {
             format!("verifying shards: {}", share_of_bytes(bytes_done, bytes_total))
         }
-        Progress::Repairing(what) => format!("{what} in the cache is damaged: it is made again"),
+        Progress::Repairing(what) => format!("{what} in the cache is damaged and is prepared again"),
         Progress::Renewing(what) => {
-            format!("{what} in the cache is of an earlier version, without hashes: it is made again")
+            format!("{what} in the cache was written by an earlier version, without hashes, and is prepared again")
         }
         Progress::Unverified(what) => format!(
-            "{what} in the cache is of an earlier version, without hashes, and the cache cannot be written to: it is used unverified"
+            "{what} in the cache was written by an earlier version, without hashes, and is used unverified, because \
+             the cache cannot be written to"
         ),
         Progress::Generating => "writing the built-in corpus".to_owned(),
-        Progress::Waiting => "another process prepares the same data; waiting for it".to_owned(),
+        Progress::Waiting => "another process is preparing the same data; waiting for it".to_owned(),
         Progress::TrainingTokenizer { bytes_done, bytes_total } => {
             format!("training the tokenizer: {}", share_of_bytes(bytes_done, bytes_total))
         }

@@ -63,13 +63,13 @@ pub fn diff_text(diff: &Diff) -> String {
         add_outcomes(&mut out, found);
         if diff.has_contradicting_losses() {
             out.push_str(if diff.bits.is_empty() {
-                "  the plans are the same: a record was changed, or another program or machine rounds otherwise\n"
+                "  the plans are equal, so a record was changed, or a different program or machine rounds differently\n"
             } else {
-                "  the plans are the same: the reason may be what `bits may differ` names\n"
+                "  the plans are equal; `bits may differ` names the possible reasons\n"
             });
         }
         if diff.classification.parts.contains(&MathematicsPart::Evaluation) {
-            out.push_str("  the two are not measured alike: the differences in the evaluation say how\n");
+            out.push_str("  the two are measured differently, as the differences in the evaluation show\n");
         }
     }
     out
@@ -216,7 +216,7 @@ fn add_outcomes(out: &mut String, found: &OutcomeComparison) {
         add_indented(out, &table(&columns, &rows));
         if found.shared_steps > 0 {
             let steps = count(found.shared_steps);
-            let _ = writeln!(out, "  steps 1 to {steps} are shared: both records have them from the same run");
+            let _ = writeln!(out, "  steps 1 to {steps} are shared: both records took them from the same run");
         }
         let _ = writeln!(out, "  {}", describe_loss_differences(found));
     }

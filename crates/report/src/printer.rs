@@ -140,7 +140,10 @@ impl Printer {
 /// Makes the call that reports how many lines were left out.
 fn lost_note(mode: OutputMode) -> impl Fn(u64) -> Call<Screen> {
     move |lost| {
-        let message = format!("{lost} lines were left out here, as nobody read them; the run directory has them all");
+        let message = format!(
+            "dropped {lost} lines because the output was not being read; the run directory has \
+            all of them"
+        );
         Box::new(move |screen| match mode {
             OutputMode::Json { .. } => screen.json(&JsonEvent::Warning { message: &message }),
             _ => screen.warn(&message),

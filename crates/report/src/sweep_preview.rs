@@ -106,7 +106,7 @@ fn objective_text(record: &SweepRecord) -> String {
             }
             _ => format!("from {} steps on", count(asha.min_steps)),
         };
-        let _ = write!(out, "; early stopping {steps}, the best of {} go on", asha.reduction);
+        let _ = write!(out, "; early stopping {steps}, the best of {} continue", asha.reduction);
     }
     out.push('\n');
     out
@@ -128,9 +128,9 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
         |segment: &TrainingSegment| tasks.tasks.get(segment.task).is_some_and(|t| segment.rung + 1 == t.rungs.len());
     if !expected.order.iter().any(is_last) {
         out.push_str(
-            "warning: early stopping may let no point reach its last step, and then the best one is chosen among points \
-             that stopped early: there are too few points for so many rungs (take more points, a larger min_steps, or a \
-             smaller reduction)\n",
+            "warning: there are too few points for so many rungs, so early stopping may stop every point before its \
+             last step, and choose the best one among points that stopped early; use more points, a larger \
+             min_steps, or a smaller reduction\n",
         );
     }
     if tasks.seconds {
@@ -139,12 +139,12 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
         let _ = writeln!(out, "time     {least} {time} predicted, {hours} device-hours; without evaluations");
         if record.points.iter().any(|point| point.is_prediction_disturbed) {
             out.push_str(
-                "warning: the time may be wrong: runner calibrate --force measured this machine while it was busy; calibrate again \
-                 while it is idle\n",
+                "warning: the time may be wrong, because `runner calibrate --force` measured this machine while it \
+                 was busy; calibrate again while it is idle\n",
             );
         }
     } else {
-        out.push_str("time     not known: runner calibrate measures this machine\n");
+        out.push_str("time     unknown; `runner calibrate` measures this machine\n");
     }
     out
 }
@@ -173,7 +173,7 @@ mod tests {
         let text = PREVIEW.text(&sweep());
         for part in [
             "s-12345678: 3 points, 2 runs: 1 the same as another\n",
-            "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 go on\n",
+            "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 continue\n",
             "2 runs, 1 thread each\n",
             " of 80: early stopping decides on the rest\n",
             "runner calibrate",
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_sweep_that_may_finish_no_point_gets_a_warning() {
         // Two distinct points: one is promoted from the first rung, and none from the second.
-        assert!(PREVIEW.text(&sweep()).contains("no point reach its last step"));
+        assert!(PREVIEW.text(&sweep()).contains("stop every point before its last step"));
         let mut record = sweep();
         record.points.iter_mut().for_each(|p| p.rungs = vec![10, 40]);
         assert!(!PREVIEW.text(&record).contains("warning"));
@@ -207,7 +207,7 @@ mod tests {
         assert!(text.contains("about 1h 00m predicted, 2.0 device-hours"), "{text}");
         assert!(!text.contains("calibrate"), "{text}");
         record.points[1].is_prediction_disturbed = true;
-        assert!(PREVIEW.text(&record).contains("the time may be wrong: runner calibrate --force measured"));
+        assert!(PREVIEW.text(&record).contains("the time may be wrong, because `runner calibrate --force` measured"));
         let text = SweepPreview { parallel: 1, ..PREVIEW }.text(&record);
         assert!(text.contains("about 2h 00m predicted, 2.0 device-hours"), "{text}");
     }

@@ -61,7 +61,9 @@ impl SweepResultsText<'_> {
         let has_speed = self.summary.results.rows.iter().any(|row| row.tokens_per_second.is_some());
         let is_missing = self.record.objective.metric == ObjectiveMetric::TokensPerSecond && !self.shows_mfu();
         (is_missing && has_speed).then(|| {
-            "mfu is not known, because the peak of the device is not: with RUNNER_PEAK_FLOPS=400e9, runs that are trained anew have it".to_owned()
+            "mfu is unknown, because the peak FLOP/s of the device are; set them for new runs, for example \
+             `RUNNER_PEAK_FLOPS=400e9`"
+                .to_owned()
         })
     }
 
@@ -183,7 +185,7 @@ impl SweepResultsText<'_> {
     pub fn best(&self) -> Option<String> {
         if let Some(reason) = &self.summary.results.incomparable {
             let metric = self.record.objective.metric.name();
-            return Some(format!("best: none, because {metric} does not compare: {}", printable(reason)));
+            return Some(format!("best: none, because {metric} is not comparable: {}", printable(reason)));
         }
         let row = self.summary.results.best()?;
         let point = self.record.point(row.point)?;

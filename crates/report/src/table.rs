@@ -70,7 +70,8 @@ pub fn table_of_width(mut columns: Vec<Column<'_>>, mut rows: Vec<Vec<String>>, 
     let heads: Vec<(&str, Align)> = columns.iter().map(|column| (column.head, column.align)).collect();
     let mut out = table(&heads, &rows);
     if !left_out.is_empty() {
-        let _ = writeln!(out, "left out, because the terminal is narrow: {}; --json shows them", left_out.join(", "));
+        let _ =
+            writeln!(out, "left out because the terminal is narrow: {}; use `--json` to see them", left_out.join(", "));
     }
     out
 }
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(line(25), "abcdefghij  1  01234…89ab");
         assert_eq!(line(18), "abc…hij  1  012…ab");
         assert_eq!(line(15), "abc…hij  012…ab");
-        assert!(text(15).ends_with("left out, because the terminal is narrow: n; --json shows them\n"));
+        assert!(text(15).ends_with("left out because the terminal is narrow: n; use `--json` to see them\n"));
         assert_eq!(line(1), "ab…ij  012…ab", "two columns always stay");
         assert_eq!(shortened("日本語日本語", 6), "日…語");
     }

@@ -46,8 +46,9 @@ pub(super) fn compile<'e>(
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, Problem> {
     if exclude.text.len() > MAX_LENGTH {
-        let message = format!("an expression of {} characters is too long", exclude.text.chars().count());
-        return Err((message, format!("at most {MAX_LENGTH} are read; several expressions may be given")));
+        let message =
+            format!("an expression must have at most {MAX_LENGTH} characters, got {}", exclude.text.chars().count());
+        return Err((message, format!("use several shorter expressions")));
     }
     // Before it is compiled: what is constant is computed then.
     if exclude.text.contains('*') && exclude.text.contains('[') {
@@ -74,7 +75,7 @@ pub(super) fn compile<'e>(
             Some(near) => format!("did you mean `{near}`?"),
             None => match names.iter().find(|n| n.rsplit('.').next() == Some(path.as_str())) {
                 Some(name) => format!("write the whole path: `{name}`"),
-                None => format!("what varies is {}", list(&names, "and")),
+                None => format!("the sweep varies {}", list(&names, "and")),
             },
         };
         return Err((format!("`{}` does not vary in this sweep", short(&path)), help));
@@ -83,7 +84,7 @@ pub(super) fn compile<'e>(
 }
 
 fn repetition_problem() -> Problem {
-    let message = "`*` in an expression with lists, which it would repeat".to_owned();
+    let message = "`*` cannot be used in an expression with lists, because it would repeat them".to_owned();
     (message, "compare without `*`, or without lists".to_owned())
 }
 
@@ -102,7 +103,7 @@ pub(super) fn is_true_for(
         Ok(value) if value.kind() == ValueKind::Bool => Ok(value.is_true()),
         Ok(value) => {
             let message =
-                format!("the expression is true or false, and gives `{}` for {}", short(&value.to_string()), at());
+                format!("the expression must be true or false, but gives `{}` for {}", short(&value.to_string()), at());
             Err((message, "compare with something, as in `layers == 4`".to_owned()))
         }
         Err(error) => {

@@ -66,7 +66,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
         }
     }
     if let (true, true, Some(last)) = (diagnostics.is_empty(), points.is_empty(), spec.exclude.last()) {
-        let message = format!("nothing is left: `exclude` takes out all {total} points");
+        let message = format!("no point is left: `exclude` removes all {total} points");
         diagnostics.push(source.diagnostic(last.place, "sweep.exclude", message, String::new()));
     }
     if diagnostics.is_empty() { Ok(Expanded { points, excluded }) } else { Err(ConfigError::new(diagnostics)) }
@@ -106,7 +106,7 @@ pub(super) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
             let product: f64 = axes.iter().map(|axis| axis.value_count() as f64).product();
             let total = total.map_or_else(|| format!("{product:.1e}"), |n| n.to_string());
             let factors = factors.join(" × ");
-            let message = format!("{total} points are too many: {factors}, and at most {MAX_POINTS} are possible");
+            let message = format!("a sweep must have at most {MAX_POINTS} points, got {total}: {factors}");
             Err(PlainError::request(message))
         }
     }

@@ -41,9 +41,9 @@ fn compare(path: &str, old: Option<&Value>, new: Option<&Value>, changes: &mut V
             }
         }
         (Some(a), Some(b)) if a == b => {}
-        (Some(_), None) => changes.push(format!("{path} is gone")),
-        (None, Some(b)) => changes.push(format!("{path} is new: {}", shortened(b))),
-        (Some(a), Some(b)) => changes.push(format!("{path} was {}, is {}", shortened(a), shortened(b))),
+        (Some(_), None) => changes.push(format!("{path} was removed")),
+        (None, Some(b)) => changes.push(format!("{path} was added: {}", shortened(b))),
+        (Some(a), Some(b)) => changes.push(format!("{path} changed from {} to {}", shortened(a), shortened(b))),
         (None, None) => {}
     }
 }
@@ -74,7 +74,12 @@ mod tests {
         let other = "sweep:\n  base: b.yaml\n  exclude: [\"lr > 1\"]\n";
         assert_eq!(
             describe_changes(FILE, other),
-            ["sweep.base was \"a.yaml\", is \"b.yaml\"", "sweep.grid is gone", "sweep.exclude is new: [\"lr > 1\"]"]
+            [
+                "sweep.base changed from \"a.yaml\" to \"b.yaml\"",
+                "sweep.grid was removed",
+                "sweep.exclude was \
+                added: [\"lr > 1\"]"
+            ]
         );
         assert_eq!(describe_changes(FILE, "sweep: ["), ["the text"]);
     }

@@ -218,7 +218,7 @@ impl PointProgress {
                 let is_saved = objective.metric == ObjectiveMetric::ValLoss && objective.at == MeasurementChoice::Last;
                 let saved = checkpoint::recorded_position(&folder, until).filter(|_| is_saved);
                 progress.rungs[at].value = saved.and_then(|saved| saved.val_loss);
-                let used = progress.rungs[at].value.map_or("", |_| "; that of the checkpoint counts");
+                let used = progress.rungs[at].value.map_or("", |_| "; the value in the checkpoint is used");
                 problems.push(format!("{}{used}", progress.describe_missing(until, objective)));
             }
         }
@@ -400,11 +400,7 @@ mod tests {
             "not the one before the first step"
         );
         assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Last, 4), 3.5);
-        assert_eq!(
-            value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4),
-            3.0,
-            "what is no number is not the best"
-        );
+        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4), 3.0, "NaN is not the best");
         assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
         assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
     }

@@ -170,11 +170,12 @@ impl SweepReader<'_> {
         let mut bases = given().filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
         let chosen = bases.next();
         if let (Some(first), Some(second)) = (chosen, bases.next()) {
-            let help = "give `template` to vary a template's variables, or `base` to vary keys of an experiment";
+            let help = "use `template` to vary a template's variables, or `base` to vary keys of an experiment";
             self.error(second.place, "sweep", format!("`sweep` has both `{}` and `{}`", first.key, second.key), help);
         }
         if chosen.is_none() {
-            let help = "give `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary keys of an experiment";
+            let help = "use `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary \
+                keys of an experiment";
             self.error(at.place, "sweep", "`sweep` has neither `template` nor `base`".into(), help);
         }
         let is_template = chosen.map(|entry| entry.key == "template");
@@ -185,7 +186,7 @@ impl SweepReader<'_> {
         if let Some(entry) = get("vars") {
             if is_template == Some(false) {
                 let help = "an experiment has no variables; give its keys under `set`";
-                self.error(entry.place, "sweep.vars", "`vars` goes with `template`, and there is `base`".into(), help);
+                self.error(entry.place, "sweep.vars", "`vars` needs `template`, but the sweep has `base`".into(), help);
             } else {
                 for (entry, value) in self.read_pairs(entry, sweep, check_variable_name) {
                     self.mark_taken(entry, "vars");
@@ -213,12 +214,12 @@ impl SweepReader<'_> {
             }
             Some(section) => {
                 if let Err(error) = expand::count(&axes) {
-                    let help = "take fewer values, or draw some of them: `random: {samples: 20, space: …}`";
+                    let help = "use fewer values, or draw some of them: `random: {samples: 20, space: …}`";
                     self.error(section.place, "sweep", error.text, help);
                 }
             }
         }
-        let about_min_steps = "every point is trained so many steps before it is judged";
+        let about_min_steps = "every point is trained for this many steps before it is judged";
         let early_stop = get("early_stop").map(|entry| entries(&entry.value)).unwrap_or_default();
         if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
             self.require(asha, "sweep.early_stop.asha", "min_steps", about_min_steps);
@@ -290,8 +291,8 @@ impl SweepReader<'_> {
     fn read_name(&mut self, entry: &Entry, sweep: &Value) -> Option<String> {
         let name: String = value(sweep, "/name")?;
         let Some(problem) = name_problem(&name) else { return Some(name) };
-        let help =
-            "it names the sweep's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
+        let help = "the sweep's folder gets this name: use up to 100 letters, digits, `.`, `_` and `-`, and do not start \
+             with `.` or `-`";
         self.error(entry.value.place, "sweep.name", format!("`sweep.name` {problem}"), help);
         None
     }
@@ -302,12 +303,12 @@ impl SweepReader<'_> {
         let is_template = runner_template::is_template(Path::new(file));
         let problem = match (is_template, entry.key == "template") {
             (false, true) => Some((
-                format!("`{}` is no template: its name does not end with `.j2`", short(file)),
+                format!("the name of a template must end in `.j2`, got `{}`", short(file)),
                 "to vary keys of an experiment, write `base`",
             )),
             (true, false) => Some((
                 format!("`{}` is a template", short(file)),
-                "write `template`; then what varies are its variables",
+                "write `template`; the sweep then varies its variables",
             )),
             _ => None,
         };
@@ -318,7 +319,7 @@ impl SweepReader<'_> {
         let file = path.parent().unwrap_or(Path::new("")).join(file);
         if needs_base && !file.exists() {
             let message = format!("there is no file {}", file.display());
-            let help = "paths start from the folder of the sweep file".to_owned();
+            let help = "paths are relative to the folder of the sweep file".to_owned();
             self.missing_base = Some(Box::new(self.source.diagnostic(entry.value.place, &key, message, help)));
         }
         Some(file)

@@ -39,12 +39,12 @@ pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBu
     foreign.map_err(RecordError::io("reading", path))?.map_or(Ok(()), |foreign| {
         let (path, foreign) = (path.display(), foreign.display());
         let why = format!("it contains `{foreign}`, which runner did not write; move that away first");
-        Err(RecordError::Refused(format!("{path} is not removed: {why}")))
+        Err(RecordError::Refused(format!("cannot remove {path}: {why}")))
     })
 }
 
 fn check_is_run(root: &Path, path: &Path) -> Result<(), RecordError> {
-    let refuse = |why: String| Err(RecordError::Refused(format!("{} is not removed: {why}", path.display())));
+    let refuse = |why: String| Err(RecordError::Refused(format!("cannot remove {}: {why}", path.display())));
     fs::symlink_metadata(path).map_err(RecordError::io("reading", path))?;
     if !is_real_folder(path) {
         return refuse("it is a symbolic link, or a file; remove it yourself".to_owned());
@@ -53,11 +53,11 @@ fn check_is_run(root: &Path, path: &Path) -> Result<(), RecordError> {
     if parent(path) != fs::canonicalize(root).ok() {
         let own = path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (root, own) = (root.display(), own.display());
-        return refuse(format!("it is not in the folder of runs {root}; give --runs {own}"));
+        return refuse(format!("it is not in the folder of runs {root}; use `--runs {own}`"));
     }
     // A folder without a manifest of its own is not ours to remove.
     if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
-        return refuse(format!("it has no {MANIFEST}, so it is no run"));
+        return refuse(format!("it is not a run, because it does not have a {MANIFEST}"));
     }
     Ok(())
 }
@@ -91,12 +91,12 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
     let _lock = RunLock::take_to_remove(path)?;
     let manifest = run_dir::read_manifest(path)?;
     if manifest.status != RunStatus::Done {
-        let why = "is not done: without checkpoints it would start over, and its record with it";
+        let why = "is not done; without checkpoints it would start from scratch and lose its record";
         return Err(RecordError::Refused(format!("{} {why}", path.display())));
     }
     if let Some(damage) = find_damage_of_metrics(path, &manifest, run_dir::read_summary(path)?.as_ref())? {
         return Err(RecordError::Refused(format!(
-            "the checkpoints of {} are not removed: its record, which alone would be left, is damaged: {damage}",
+            "cannot remove the checkpoints of {}: only its record would be left, which is damaged: {damage}",
             path.display()
         )));
     }

@@ -28,8 +28,11 @@ pub fn check(root: &Path, path: &Path) -> Result<(), RecordError> {
     let parent = fs::canonicalize(path).ok().and_then(|path| path.parent().map(Path::to_owned));
     if !real.is_dir() || parent.is_none() || parent != fs::canonicalize(root.join(SWEEPS)).ok() {
         let (path, sweeps) = (path.display(), root.join(SWEEPS));
-        let message =
-            format!("{path} is not removed: it is not a folder in {}; --runs DIR names another", sweeps.display());
+        let message = format!(
+            "cannot remove {path}: it is not a folder in {}; use `--runs DIR` to name a different folder of \
+                runs",
+            sweeps.display()
+        );
         return Err(RecordError::Refused(message));
     }
     refuse_foreign(path, foreign_path_in_sweep(path))
@@ -46,13 +49,13 @@ pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, RecordError>
     let mut needed: Vec<(String, String)> = Vec::new();
     for other in sweep_dir::folders(root).iter().filter(|other| file_name(other) != id) {
         let counted = CountedRuns::read(root, &sweep_dir::read_record(other)?);
-        let reason = format!("the sweep {} counts it among its points", counted.sweep);
+        let reason = format!("it is a point of the sweep {}", counted.sweep);
         needed.extend(counted.points.into_iter().map(|(run, _)| (run, reason.clone())));
     }
     let mut runs = SweepRuns::default();
     for run in all.iter().filter(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == id)) {
         let reason = match needed.iter().find(|(needed, _)| *needed == run.id) {
-            _ if run.status == ListedStatus::Running => Some("a process works on it".to_owned()),
+            _ if run.status == ListedStatus::Running => Some("a process is working on it".to_owned()),
             _ if !run.tags.is_empty() => Some(format!("it has the tag {}", run.tags.join(", "))),
             Some((_, reason)) => Some(reason.clone()),
             // Such as files that the program did not write.

@@ -210,12 +210,13 @@ mod tests {
     fn none_is_best_of_rows_that_do_not_compare() {
         let rows = vec![row(2, PointStatus::Done, Some(1.0)), row(1, PointStatus::Done, Some(2.0))];
         let table = results(Goal::Minimize, rows);
-        let table = SweepResults::new(table.objective, table.rows, Some("2 has another tokenizer than 1".to_owned()));
+        let table =
+            SweepResults::new(table.objective, table.rows, Some("2 and 1 have different tokenizers".to_owned()));
         assert_eq!(table.best(), None);
         assert_eq!(table.rows.iter().map(|row| row.point).collect::<Vec<_>>(), [1, 2]);
         let text = serde_json::to_string(&table).unwrap();
         assert!(
-            text.contains("another tokenizer") && serde_json::from_str::<SweepResults>(&text).unwrap() == table,
+            text.contains("different tokenizers") && serde_json::from_str::<SweepResults>(&text).unwrap() == table,
             "{text}"
         );
     }

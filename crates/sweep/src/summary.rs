@@ -79,7 +79,7 @@ impl SweepSummary {
         // The axes are in the copy of the sweep file alone.
         let axes = sweep_dir::read_copy(path).map_or_else(
             |error| {
-                problems.push(format!("the importance of the parameters is not known: {error}"));
+                problems.push(format!("the importance of the parameters is unknown: {error}"));
                 Vec::new()
             },
             |copy| copy.axes,

@@ -143,7 +143,8 @@ pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(Pa
     };
     if let Some((_, error)) = unreadable.into_iter().find(|(path, _)| has_name(path)) {
         return Err(RecordError::Refused(format!(
-            "a sweep called {name} cannot be read, and may be the one to resume: {error}; --new starts another sweep"
+            "a sweep called {name} cannot be read, and may be the one to resume: {error}; use `--new` to start a \
+             new sweep"
         )));
     }
     Ok(sweeps.into_iter().rfind(|(_, record)| record.name == name && record.file == file))
@@ -210,7 +211,7 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
     if matching.len() > 1 {
         let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
         let candidates = candidates.join(", ");
-        let message = format!("{wanted} may be any of these sweeps: {candidates}; give more of the name");
+        let message = format!("{wanted} matches several sweeps: {candidates}; use a longer prefix of the id");
         return Err(RecordError::Refused(message));
     }
     if matching.is_empty() && !wanted.is_empty() {
@@ -225,11 +226,13 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
 /// # Errors
 /// If there is no such sweep, or there are several; if the newest is wanted and a record cannot be read.
 pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, RecordError> {
-    let none = || RecordError::Refused(format!("no sweeps in {} yet: runner sweep FILE starts one", root.display()));
+    let none =
+        || RecordError::Refused(format!("no sweeps in {} yet; start one with `runner sweep FILE`", root.display()));
     let Some(wanted) = wanted else {
         let (mut sweeps, unreadable) = list(root);
         if let Some((_, error)) = unreadable.first() {
-            let message = format!("the newest sweep is not known; name a sweep. A record cannot be read: {error}");
+            let message =
+                format!("the newest sweep is unknown, because a record cannot be read: {error}; name a sweep");
             return Err(RecordError::Refused(message));
         }
         return sweeps.pop().map(|(path, _)| path).ok_or_else(none);
@@ -347,7 +350,7 @@ mod tests {
         let resolved = |wanted: Option<&str>| resolve(root.path(), wanted).map(|path| file_name(&path));
         assert_eq!(resolved(None).unwrap(), "s-12345678-2");
         assert_eq!(resolved(Some("s-12345678")).unwrap(), "s-12345678");
-        assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("give more of the name"));
+        assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("use a longer prefix of the id"));
         assert!(resolved(Some("none")).unwrap_err().kind() == ErrorKind::Request);
         assert_eq!(fs::read_dir(root.path().join(SWEEPS)).unwrap().count(), 2, "nothing temporary stays");
     }
@@ -394,7 +397,7 @@ mod tests {
         fs::write(path.join(SWEEP_RECORD), serde_json::to_string(&other).unwrap()).unwrap();
         let error = read_record(&path).unwrap_err().to_string();
         assert!(
-            error.contains("this version reads format") && error.contains("move the sweep's folder away"),
+            error.contains("this version of runner reads format") && error.contains("move the sweep's folder away"),
             "{error}"
         );
         let error = resolve(root.path(), None).unwrap_err().to_string();

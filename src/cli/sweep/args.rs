@@ -29,7 +29,7 @@ pub(crate) struct RunArgs {
     /// Show the points with their cost and the predicted time, and start nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Start another sweep, even if this file has one. Runs that are done are not repeated.
+    /// Start a new sweep, even if this file already has one. Runs that are done are not repeated.
     #[arg(long)]
     pub new: bool,
     /// The number of concurrent runs [default: the file's `parallel`].
@@ -45,7 +45,7 @@ pub(crate) struct RunArgs {
     /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
     pub launcher: SweepLauncherKind,
-    /// A further option of each job, such as --partition=long; may be given several times.
+    /// An additional option for each job, such as --partition=long; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub slurm_option: Vec<String>,
     /// Print only errors, warnings and the last line.
@@ -82,7 +82,7 @@ pub(crate) enum SweepCommand {
 /// The sweep that a command reads.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepNameArgs {
-    /// A sweep's folder, id, name or sweep file, or the beginning of an id that no other sweep shares [default: the newest].
+    /// A sweep's folder, id, name or sweep file, or a prefix of an id that no other sweep shares [default: the newest].
     #[arg(add = sweeps_completer())]
     pub sweep: Option<String>,
     #[command(flatten)]
@@ -121,11 +121,11 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RmArgs {
-    /// A sweep's folder, id, name or sweep file, or the beginning of an id that no other sweep shares.
+    /// A sweep's folder, id, name or sweep file, or a prefix of an id that no other sweep shares.
     #[arg(add = sweeps_completer())]
     pub sweep: String,
-    /// Also remove the runs that it started, except those with a tag, those that a process works on or another sweep counts among its
-    /// points, and those that a run that stays was made from.
+    /// Also remove the runs that it started, except runs that have a tag, that a process is working on, that are points of another sweep,
+    /// or from which a remaining run was made.
     #[arg(long)]
     pub with_runs: bool,
     /// Remove without asking.

@@ -96,7 +96,7 @@ pub(super) fn run(args: &ListArgs) -> Result<Exit> {
 
 fn sweeps_text(sweeps: &[ListedSweep], root: &Path) -> String {
     if sweeps.is_empty() {
-        return format!("no sweeps in {} yet: runner sweep FILE starts one\n", root.display());
+        return format!("no sweeps in {} yet; start one with `runner sweep FILE`\n", root.display());
     }
     // Each status of a point has a column; three columns are always shown.
     let is_shown = |(i, name): &(usize, &str)| {

@@ -22,7 +22,7 @@ pub(super) fn run(args: &RmArgs) -> Result<Exit> {
     remove_sweep::check(&root, &path)?;
     let id = file_name(&path);
     if RunLock::is_held(&path) {
-        refuse!("sweep {} is being run by another process: stop it first", printable(&id));
+        refuse!("another process is running sweep {}; stop it first", printable(&id));
     }
     let runs = if args.with_runs { remove_sweep::runs_of_sweep(&root, &path)? } else { SweepRuns::default() };
     let mut freed = FreedBytes::default();

@@ -32,7 +32,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.as_ref().ok_or_else(|| CommandError::request("name the sweep file".to_owned()))?;
     if args.launcher == SweepLauncherKind::Local && !args.slurm_option.is_empty() {
-        refuse!("--slurm-option applies to Slurm's jobs: give --launcher slurm");
+        refuse!("--slurm-option needs `--launcher slurm`");
     }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
     let host = host(root, args.threads)?;
@@ -120,8 +120,8 @@ struct SweepSource {
 }
 
 impl SweepSource {
-    /// The sweep that `wanted` names: a sweep file; or the folder, id or name of a started sweep, or its sweep file, which need not
-    /// exist any more.
+    /// The sweep that `wanted` names: a sweep file; or the folder, id or name of a started sweep, or its sweep file, which may have been
+    /// removed since.
     ///
     /// # Errors
     /// All mistakes of the file; if there is neither a file nor a sweep of this name; `--new` without a sweep file.
@@ -136,11 +136,11 @@ impl SweepSource {
         let record = sweep_dir::read_record(&path)?;
         if record.file == sweep_dir::absolute_path(wanted) {
             let (file, id) = (wanted.display(), &record.id);
-            screen.warn(&printable(&format!("there is no file {file}: {id}, which was started from it, goes on")));
+            screen.warn(&printable(&format!("there is no file {file}; resuming {id}, which was started from it")));
         }
         if args.new {
             let (id, file) = (printable(&record.id), record.file.display());
-            refuse!("--new starts another sweep, and needs the sweep file; that of {id} was {file}");
+            refuse!("--new needs the sweep file, which was {file} for {id}");
         }
         let spec =
             sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &record.file, &record.id))?;
@@ -153,7 +153,8 @@ fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
     let started: Vec<String> = sweep_dir::folders(runs).iter().map(|path| file_name(path)).collect();
     let known = if started.is_empty() { String::new() } else { format!(" (there are: {})", started.join(", ")) };
     format!(
-        "there is no sweep file {}, and no sweep of that name in {}{known}: name a sweep file, such as sweep.yaml, or a sweep that was started",
+        "there is no sweep file {}, and no sweep of that name in {}{known}; name a sweep file, such as sweep.yaml, \
+         or a sweep that was started",
         wanted.display(),
         runs.display()
     )

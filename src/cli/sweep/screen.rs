@@ -47,7 +47,7 @@ impl<'a> SweepScreen<'a> {
         Some(match event {
             SweepEvent::Sweep { id, runs, done, begun, .. } if done + begun > 0 => {
                 let runs = counted(*runs as u64, "run");
-                format!("sweep    {}: {done} of {runs} done, {begun} begun", printable(id))
+                format!("sweep    {}: {done} of {runs} done, {begun} started", printable(id))
             }
             SweepEvent::Started { point, from, until, steps } => {
                 let begin = if *from > 0 { format!("from step {} ", count(*from)) } else { String::new() };
@@ -65,7 +65,7 @@ impl<'a> SweepScreen<'a> {
             }
             SweepEvent::Waiting { point, run } => {
                 let run = run.map_or_else(String::new, |run| format!(" {}", printable(run)));
-                format!("waiting  {}: another process works on its run{run}", self.describe(*point))
+                format!("waiting  {}: another process is working on its run{run}", self.describe(*point))
             }
             _ => return None,
         })
@@ -124,7 +124,7 @@ impl SweepObserver for SweepScreen<'_> {
             event => self.screen.json(event),
         }
         if let SweepEvent::Failed { point, error, log, again, attempt, retries } = event {
-            let retry = if *again { format!("; it is tried again ({attempt} of {retries})") } else { String::new() };
+            let retry = if *again { format!("; retrying ({attempt} of {retries})") } else { String::new() };
             let (point, error) = (self.describe(*point), printable(error));
             let text = format!("{point} failed: {error}; its log is {}{retry}", log.display());
             // Even a quiet command shows errors.
@@ -144,7 +144,7 @@ impl SweepObserver for SweepScreen<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedPoints {
     pub all: usize,
-    /// The failed points that fail again until a person has done what their error says.
+    /// The failed points that fail again until a person has followed the advice of their error.
     pub blocked: usize,
 }
 
@@ -177,7 +177,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();
-    let retry = retry.map_or_else(String::new, |command| format!("; {command} tries again what diverged"));
+    let retry = retry.map_or_else(String::new, |command| format!("; {command} retries the points that diverged"));
     let next = || format!("\nnext:\n  {}", repeated_command());
     screen.result_line(&match ending {
         SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),
@@ -189,7 +189,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
                 let in_this_call = if all > 0 { format!("; {all} failed in this call") } else { String::new() };
                 let first = match blocked {
                     0 => String::new(),
-                    _ => format!(", of which {blocked} cannot go on before you do what the error above says"),
+                    _ => format!("; {blocked} of them cannot continue until you do what the error above says"),
                 };
                 format!("failed: {sweep}{in_this_call}{first}{}", next())
             }

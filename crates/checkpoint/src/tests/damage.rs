@@ -24,7 +24,7 @@ fn an_edit_of_the_state_file_falls_back() {
             fs::write(fixture.file(2, STATE), edited).unwrap();
             match (sealed, by.contains("moments")) {
                 (true, _) => fixture.falls_back("state.json: it was changed after it was written"),
-                (false, true) => fixture.falls_back("state.json says 1 moments"),
+                (false, true) => fixture.falls_back("but state.json records 1 moments"),
                 // An earlier version covered neither `best` nor `val_loss`.
                 (false, false) => assert_eq!(fixture.choose().unwrap().unwrap().step, 2),
             }
@@ -76,7 +76,7 @@ fn a_header_cannot_make_us_allocate() {
         let fixture = Fixture::with(&[1, 2]);
         let mut file = File::options().write(true).open(fixture.file(2, MODEL)).unwrap();
         file.write_all(&length.to_le_bytes()).unwrap();
-        fixture.falls_back(&format!("a header of {length} bytes"));
+        fixture.falls_back(&format!("its header should have {length}"));
     }
 }
 
@@ -87,17 +87,17 @@ fn reports_foreign_checkpoints() {
         .unwrap()
         .save(&state_reader(&random_state(2, 2)), None)
         .unwrap();
-    fixture.falls_back("of another plan (ccccccccdddd; this run's is aaaaaaaabbbb)");
+    fixture.falls_back("belongs to a different plan (ccccccccdddd; this run's is aaaaaaaabbbb)");
 
     let fixture = Fixture::with(&[1]);
     fixture.open(9).save(&state_reader(&random_state(2, 1)), None).unwrap();
     let error = fixture.load(2).unwrap_err().to_string();
-    assert!(error.contains("holds 1 optimizer moments"), "{error}");
+    assert!(error.contains("has 1 optimizer moments"), "{error}");
 
     let fixture = Fixture::with(&[1]);
     fs::rename(fixture.folder.join(dir_name(1)), fixture.folder.join(dir_name(2))).unwrap();
     fixture.open(9).save(&state_reader(&random_state(1, 2)), None).unwrap();
-    fixture.falls_back("its state is that of step 1");
+    fixture.falls_back("its state is from step 1");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn reports_tensors_of_a_different_model() {
     let path = fixture.folder.join(dir_name(1));
     let error = load_state(&path, Some(PLAN), &other, 2, DType::F32).unwrap_err().to_string();
     assert!(
-        error.contains("step-00000001") && error.contains("c_fc.weight is [16, 4], this model's is [8, 4]"),
+        error.contains("step-00000001") && error.contains("c_fc.weight must have the shape [8, 4], found [16, 4]"),
         "{error}"
     );
 }
@@ -119,7 +119,7 @@ fn the_only_checkpoint_stays_when_it_is_bad() {
     let fixture = Fixture::with(&[1]);
     fs::write(fixture.file(1, MODEL), "short").unwrap();
     let error = fixture.choose().unwrap_err().to_string();
-    assert!(error.contains("model.safetensors is cut short: 5 bytes") && error.contains("--new"), "{error}");
+    assert!(error.contains("model.safetensors is cut short: it has 5 bytes") && error.contains("--new"), "{error}");
     assert_eq!(fixture.steps(), [1]);
     let error =
         load_weights(&fixture.folder, CheckpointChoice::Latest, &layout(), &Device::Cpu).unwrap_err().to_string();

@@ -28,12 +28,12 @@ fn damaged_parts_fall_back() {
 
     let fixture = Fixture::new();
     fs::copy(fixture.file(1, name), fixture.file(2, name)).unwrap();
-    fixture.falls_back(&format!("{name} is of step 1, state.json of step 2"));
+    fixture.falls_back(&format!("{name} is from step 1, but state.json is from step 2"));
 
     let fixture = Fixture::new();
     let mut file = File::options().write(true).open(fixture.file(2, name)).unwrap();
     file.write_all(&u64::MAX.to_le_bytes()).unwrap();
-    fixture.falls_back("a header of 18446744073709551615 bytes");
+    fixture.falls_back("its header should have 18446744073709551615");
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn an_altered_state_file_falls_back() {
         ("\"index\": 1", "\"index\": 0", "part 2 of 2 is missing"),
         ("\"count\": 2", "\"count\": 18446744073709551615", "part 1 of 18446744073709551615 does not"),
         ("\"model-00002", "\"../model-00002", "part 2 of 2 does not describe model-00002-of-00002.safetensors"),
-        ("\"format\": 2", "\"format\": 3", "of format 3"),
+        ("\"format\": 2", "\"format\": 3", "has format 3"),
         ("\"format\": 2", "\"format\": 1", "does not describe model.safetensors"),
     ] {
         let fixture = Fixture::new();
@@ -82,12 +82,22 @@ fn headers_that_lie_fall_back() {
     let whole = 4 * d * vocab;
     let offsets = format!("\"shape\":[{vocab},{d}],\"data_offsets\":[0,{whole}]");
     for (from, to, text) in [
-        (offsets.clone(), offsets.replace("[0,", "[4,"), "transformer.wte.weight: 172 bytes do not hold [11, 4]"),
-        (offsets.clone(), offsets.replace("[11,4]", "[12,4]"), "transformer.wte.weight: 176 bytes do not hold"),
-        (offsets, format!("\"shape\":[{vocab},{d}],\"data_offsets\":[9,{whole}]"), "do not hold"),
-        ("\"dtype\":\"F32\"".into(), "\"dtype\":\"I32\"".into(), "is I32, a checkpoint's are F32 or BF16"),
-        ("transformer.wpe.weight".into(), "transformer.wte.weight".into(), "\"transformer.wte.weight\" comes twice"),
-        ("{".into(), "[".into(), "its header is not right"),
+        (
+            offsets.clone(),
+            offsets.replace("[0,", "[4,"),
+            "transformer.wte.weight has 172 bytes, which do not match \
+            the shape [11, 4]",
+        ),
+        (
+            offsets.clone(),
+            offsets.replace("[11,4]", "[12,4]"),
+            "transformer.wte.weight has 176 bytes, which do not \
+            match",
+        ),
+        (offsets, format!("\"shape\":[{vocab},{d}],\"data_offsets\":[9,{whole}]"), "which do not match the shape"),
+        ("\"dtype\":\"F32\"".into(), "\"dtype\":\"I32\"".into(), "must be F32 or BF16, found I32"),
+        ("transformer.wpe.weight".into(), "transformer.wte.weight".into(), "duplicate key \"transformer.wte.weight\""),
+        ("{".into(), "[".into(), "its header is invalid"),
     ] {
         let fixture = Fixture::new();
         forge(&fixture, name, &from, &to);
@@ -102,7 +112,7 @@ fn a_tensor_in_two_parts_or_in_none_is_told() {
     fixture.ranks[1].owned = (0..fixture.ranks[1].layout.entries.len()).collect();
     save(&fixture.open(), &fixture.ranks, 2);
     fixture.falls_back(
-        "tensor transformer.wte.weight is in model-00001-of-00002.safetensors and in model-00002-of-00002.safetensors",
+        "tensor transformer.wte.weight is in both model-00001-of-00002.safetensors and model-00002-of-00002.safetensors",
     );
 
     let mut fixture = Fixture::new();

@@ -266,9 +266,9 @@ fn a_commit_needs_every_part_as_it_was_reported() {
         ("part 1 of 2 is missing", |parts, _| drop(parts.remove(1))),
         ("part 1 of 1 is missing", |parts, _| parts.clear()),
         ("part 2 of 2 is missing", |parts, _| parts[0] = parts[1].clone()),
-        ("part 2 of 2 is of step 2, not 3", |parts, _| parts[0].step = 2),
-        ("part 2 of 2 holds 1 optimizer moments", |parts, _| parts[0].moments = 1),
-        ("model-00002-of-00002.safetensors is cut short: 1 bytes", |_, folder| {
+        ("part 2 of 2 is from step 2 instead of 3", |parts, _| parts[0].step = 2),
+        ("part 2 of 2 has 1 optimizer moments", |parts, _| parts[0].moments = 1),
+        ("model-00002-of-00002.safetensors is cut short: it has 1 bytes", |_, folder| {
             fs::write(folder.join("model-00002-of-00002.safetensors"), "x").unwrap();
         }),
     ];
@@ -344,7 +344,7 @@ fn a_rank_reads_only_what_it_needs() {
     let replica = Rank { layout: first.layout.clone(), owned: Vec::new(), moments: 0 };
     assert_is(&load_state(&path, Some(PLAN), &first.layout, 0, DType::F32).unwrap(), &replica, 2, "weights alone");
     let error = load_state(&path, Some(PLAN), &first.layout, 1, DType::F32).unwrap_err().to_string();
-    assert!(error.contains("holds 2 optimizer moments, this run's optimizer has 1"), "{error}");
+    assert!(error.contains("has 2 optimizer moments, but this run's optimizer has 1"), "{error}");
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn the_checkpoint_of_another_plan_is_loaded_when_asked_for() {
     let fixture = Fixture::new();
     let (path, rank) = (fixture.dir.path().join(dir_name(2)), &fixture.ranks[0]);
     let error = load_state(&path, Some("cccccccc"), &rank.layout, 2, DType::F32).unwrap_err().to_string();
-    assert!(error.contains("of another plan (aaaaaaaabbbb; this run's is cccccccc)"), "{error}");
+    assert!(error.contains("belongs to a different plan (aaaaaaaabbbb; this run's is cccccccc)"), "{error}");
     assert_is(&load_state(&path, None, &rank.layout, 2, DType::F32).unwrap(), rank, 2, "any plan");
 }
 

@@ -65,9 +65,9 @@ impl Region {
         let failed =
             |action| move |error: io::Error| JoinError::Failed(format!("{action} file descriptor {fd}: {error}"));
         let file = File::from(duplicate(fd).map_err(failed("attaching to"))?);
-        let length = file.metadata().map_err(failed("asking for the length of"))?.len();
+        let length = file.metadata().map_err(failed("reading the length of"))?.len();
         if length != Layout::new(topology)?.bytes as u64 {
-            return Err(JoinError::Failed(format!("file descriptor {fd} is no region of this run")));
+            return Err(JoinError::Failed(format!("file descriptor {fd} is not a region of this run")));
         }
         Self::in_file(&file, topology)
     }

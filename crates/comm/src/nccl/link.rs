@@ -112,7 +112,7 @@ pub(super) fn join(
         if started.elapsed() > JOIN_TIMEOUT {
             cancelled.store(true, Ordering::SeqCst);
             let seconds = JOIN_TIMEOUT.as_secs();
-            return Err(device(&format_args!("the {members} ranks did not come together in {seconds} s")));
+            return Err(device(&format_args!("the {members} ranks did not all join within {seconds} s")));
         }
     }
 }
@@ -165,7 +165,7 @@ impl Link {
             return Some((kind, error.to_string()));
         }
         let late = state.running.first().filter(|operation| operation.since.elapsed() > timeout)?;
-        Some((kind, format!("it has not come to its end for {} s", late.since.elapsed().as_secs())))
+        Some((kind, format!("it did not finish within {} s", late.since.elapsed().as_secs())))
     }
 
     /// True if nothing is under way.

@@ -50,8 +50,7 @@ impl RunningCollective<'_, MeshRank> {
         if bytes.len() == expected {
             return Ok(bytes);
         }
-        let what =
-            format!("rank {} sent {} bytes where {expected} were expected", self.membership.ranks[member], bytes.len());
+        let what = format!("rank {} sent {} bytes instead of {expected}", self.membership.ranks[member], bytes.len());
         Err(CommError::Request { operation: self.operation.kind, what })
     }
 

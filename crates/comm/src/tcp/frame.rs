@@ -85,7 +85,7 @@ fn describe_broken(error: &io::Error) -> String {
     use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error.kind() {
         BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
-            "its connection was closed unannounced".to_owned()
+            "its connection was closed without notice".to_owned()
         }
         _ => format!("its connection broke ({error})"),
     }

@@ -117,10 +117,10 @@ pub(super) struct Introduction {
 pub(super) enum HandshakeError {
     #[error("{}", describe_io_error(.0))]
     Connection(#[from] io::Error),
-    #[error("it sent no greeting of a rank of this version")]
+    #[error("it did not send the greeting of a rank of this version")]
     Greeting,
     #[error(
-        "it did not prove that it knows the token (all ranks need the same RUNNER_TOKEN, or without one the same cache)"
+        "it did not prove that it knows the token (all ranks need the same RUNNER_TOKEN, or, without one, the same cache)"
     )]
     Proof,
     #[error("its message was invalid, incomplete or missing")]

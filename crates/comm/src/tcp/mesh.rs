@@ -135,8 +135,8 @@ impl TcpMesh {
             Some(rank) => {
                 let [first, plan] = [0, rank].map(|rank| printable_prefix(&plans[rank]));
                 Err(JoinError::Failed(format!(
-                    "rank {rank} has the plan {plan}, and rank 0 has {first}: all must be started with the same file, flags and \
-                     data"
+                    "rank {rank} has the plan {plan}, but rank 0 has {first}; start all ranks with the same file, \
+                     flags and data"
                 )))
             }
             None => Ok(()),

@@ -199,7 +199,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         if now >= deadline {
             let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
             break Some(format!(
-                "only {count} of {world_size} ranks came to {at} within {seconds} s; {missing} did not{refused}"
+                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}"
             ));
         }
         match handshakes.arrived.recv_timeout(deadline.min(reporter.next).saturating_duration_since(now)) {
@@ -223,7 +223,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
             Ok(Err(connection)) => refused.add(connection.to_string()),
             Err(RecvTimeoutError::Timeout) => reporter.report(|| {
                 format!(
-                    "{count} of {world_size} ranks have come to {at}; {} did not yet{refused}",
+                    "{count} of {world_size} ranks have connected to {at}; {} did not yet{refused}",
                     list_ranks(&missing)
                 )
             }),
@@ -280,11 +280,11 @@ fn arrival_problem(
 ) -> Option<String> {
     let (Introduction { world_size, rank, .. }, version) = (introduction, handshake.peer_version());
     if version != VERSION {
-        return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
+        return Some(format!("rank {rank} uses version {version} of the protocol, but rank 0 uses {VERSION}"));
     }
     if *world_size != config.world_size {
         let ours = config.world_size;
-        return Some(format!("rank {rank} was started as one of {world_size} ranks, and rank 0 as one of {ours}"));
+        return Some(format!("rank {rank} was started as one of {world_size} ranks, but rank 0 as one of {ours}"));
     }
     if rank >= world_size {
         return Some(format!("a process was started as rank {rank} of {world_size}: ranks count from 0"));
@@ -302,7 +302,7 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
     // The damaged answer of rank 0, which has accepted this rank and may have stopped listening.
     let mut damage = None;
     let mut reporter = WaitReporter::new(config);
-    let mut why = "nobody listens there".to_owned();
+    let mut why = "no process listens there".to_owned();
     loop {
         for &port in &config.ports {
             // A name service may come up later.
@@ -321,8 +321,10 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                             damage.get_or_insert_with(|| why.clone());
                         }
                         Err(error) => {
-                            why =
-                                format!("the listener there is not rank 0 of this run, or has another token: {error}");
+                            why = format!(
+                                "the listener there is not rank 0 of this run, or has a different token: \
+                                    {error}"
+                            );
                         }
                     },
                     Err(error) => why = error.to_string(),
@@ -333,11 +335,11 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
             let seconds = started.elapsed().as_secs_f64().round();
             let text = match damage {
                 Some(damage) => format!("rank {rank} reached rank 0 at {at}, but {damage}; {seconds} s later: {why}"),
-                None => format!("rank {rank} found no rank 0 at {at} within {seconds} s: {why}"),
+                None => format!("rank {rank} did not find rank 0 at {at} within {seconds} s: {why}"),
             };
             return Err(JoinError::Failed(text));
         }
-        reporter.report(|| format!("rank {rank} finds no rank 0 at {at} yet: {why}"));
+        reporter.report(|| format!("rank {rank} has not found rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
     }
 }
@@ -378,7 +380,7 @@ fn await_answer(
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     let answer: Answer = leader.receive(MAX_ANSWER_BYTES, left).map_err(|error| {
         let rank = config.rank;
-        JoinError::Failed(format!("rank {rank} received no answer of rank 0, to which it was connected: {error}"))
+        JoinError::Failed(format!("rank {rank} connected to rank 0, but received no answer: {error}"))
     })?;
     match answer.refused {
         Some(why) => Err(JoinError::Failed(why)),

@@ -128,7 +128,7 @@ fn a_damaged_record_is_not_bitwise() {
     fs::write(a.path().join(METRICS), format!("{text}{text}")).unwrap();
     let verdict = judged(&a, &b, 0);
     assert_eq!((verdict.verdict, verdict.steps, verdict.missing), (Verdict::Incomplete, 4, 0));
-    assert!(verdict.record_damage[0].contains("5 lines of steps that are already recorded"), "{verdict:?}");
+    assert!(verdict.record_damage[0].contains("5 lines of steps that an earlier line records"), "{verdict:?}");
 }
 
 #[test]

@@ -81,8 +81,8 @@ impl ForkCheckpoint {
         let (id, step, rate) = (&self.id, self.step, self.rate());
         if rate <= 0.0 {
             return Err(CommandError::request(format!(
-                "--cooldown decays from the learning rate of the checkpoint, and that of {id} at step {step} is 0; fork from an earlier \
-                 checkpoint"
+                "--cooldown decays from the learning rate of the checkpoint, but that of {id} at step {step} is 0; \
+                 fork from an earlier checkpoint"
             )));
         }
         let optimizer = self.program().map_or("adamw", |program| program.optimizer.name());

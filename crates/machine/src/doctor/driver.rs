@@ -138,7 +138,7 @@ impl DriverLibrary {
         let known = self.error_name.is_some_and(|f| unsafe { f(status, &raw mut name) } == 0) && !name.is_null();
         // SAFETY: the driver wrote a valid address of such a text.
         let name = if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "an unknown error".into() };
-        Err(PlainError::failure(format!("the driver's {what} says {name} ({status})")))
+        Err(PlainError::failure(format!("the driver's {what} returned {name} ({status})")))
     }
 
     fn count(&self) -> Result<usize, PlainError> {

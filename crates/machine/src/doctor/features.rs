@@ -35,7 +35,7 @@ pub(super) fn features(build: &BuildFacts, driver: &DriverFacts, libraries: &[Li
     }
     several.extend(missing_library(&NCCL, driver, libraries));
     if driver.gpus.len() == 1 {
-        let mend = "a machine with several, or several nodes with one each";
+        let mend = "use a machine with several GPUs, or several nodes with one each";
         several.push(missing("there is one GPU".to_owned(), mend));
     }
     let old: Vec<Missing> =
@@ -79,8 +79,11 @@ fn on_one_gpu(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFact
 fn outdated_gpu(gpu: &ListedGpu) -> Missing {
     let (major, minor) = gpu.compute_capability;
     let oldest = ComputeCapability::MINIMUM;
-    let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is {oldest}", gpu.index, gpu.name);
-    missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs")
+    let what = format!(
+        "GPU {} ({}) has compute capability {major}.{minor}, but must have at least {oldest}",
+        gpu.index, gpu.name
+    );
+    missing(what, "choose a different GPU with CUDA_VISIBLE_DEVICES")
 }
 
 /// The driver, if it is older than the CUDA of the compiler: then it cannot read the kernels.
@@ -93,7 +96,7 @@ pub(super) fn outdated_driver(built: Option<&str>, driver: Option<&str>) -> Opti
     (number(runs)? < number(built)?).then(|| {
         let mend =
             format!("update the driver, or build with CUDA {runs}: NVCC=/usr/local/cuda-{runs}/bin/nvcc make cuda");
-        Missing { what: format!("the driver runs CUDA up to {runs}, and this build is of CUDA {built}"), mend }
+        Missing { what: format!("the driver supports CUDA up to {runs}, but this build uses CUDA {built}"), mend }
     })
 }
 
@@ -166,7 +169,7 @@ mod tests {
         let without = BuildFacts { cuda: None, nccl: false, ..FULL };
         assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
         let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcublasLt"]);
-        let small = "GPU 0 (X100) has compute capability 7.5, needed is 8.0";
+        let small = "GPU 0 (X100) has compute capability 7.5, but must have at least 8.0";
         assert_eq!(old[2], format!("libcublasLt: not there; {small}"));
         assert_eq!(old[3], "libcublasLt: not there", "GPU 1 will do");
         assert_eq!(verdicts(&FULL, &driver(vec![gpu(0, (7, 5))], "13.0"), &[])[1], small);

@@ -134,12 +134,12 @@ pub(super) fn search_notes(listed: &OsStr, libraries: &[&Library], driver: Optio
         if !folder.is_dir() {
             notes.push(format!("{LIBRARY_FOLDERS}: there is no folder {}", folder.display()));
         } else if files().all(|file| candidates(&folder, file).is_empty()) {
-            let wanted = "none of these libraries is in it, nor in FOLDER/*/lib";
+            let wanted = "the folder contains none of these libraries, and neither does FOLDER/*/lib";
             notes.push(format!("{LIBRARY_FOLDERS}: {}: {wanted}", folder.display()));
         }
     }
     if let Some(path) = driver.filter(|path| path.components().any(|part| part.as_os_str() == "stubs")) {
-        let stub = "is the toolkit's stand-in for linking, no driver: take its folder out of LD_LIBRARY_PATH";
+        let stub = "is the toolkit's stub for linking, not a driver; remove its folder from LD_LIBRARY_PATH";
         notes.push(format!("{} {stub}", path.display()));
     }
     notes
@@ -305,7 +305,7 @@ mod tests {
             of(&["full", "absent", "empty"]),
             [
                 "RUNNER_CUDA_LIBS: there is no folder DIR/absent",
-                "RUNNER_CUDA_LIBS: DIR/empty: none of these libraries is in it, nor in FOLDER/*/lib"
+                "RUNNER_CUDA_LIBS: DIR/empty: the folder contains none of these libraries, and neither does FOLDER/*/lib"
             ]
         );
         assert_eq!(search_notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
@@ -315,6 +315,6 @@ mod tests {
     fn a_stub_is_no_driver() {
         let at = |path: &str| search_notes(OsStr::new(""), &[], Some(Path::new(path)));
         assert_eq!(at("/usr/lib/libcuda.so.580"), [""; 0]);
-        assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stand-in"));
+        assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stub for linking"));
     }
 }

@@ -115,11 +115,11 @@ fn files_follow_the_status_and_each_is_sent_once() {
     };
     let (warning, requests) = finish(&refusing(400));
     let warning = warning.unwrap();
-    assert!(warning.contains(" did not get a.yaml, b c.json: it refuses 2.0/mlflow-artifacts/"), "{warning}");
+    assert!(warning.contains(" did not receive a.yaml, b c.json: it refuses 2.0/mlflow-artifacts/"), "{warning}");
     assert_eq!(requests, all);
     let (warning, requests) = finish(&refusing(503));
     let warning = warning.unwrap();
-    assert!(warning.ends_with(" did not get a.yaml, b c.json, d.html: it answers with status 503"), "{warning}");
+    assert!(warning.ends_with(" did not receive a.yaml, b c.json, d.html: it answers with status 503"), "{warning}");
     assert_eq!(requests, all[..2], "a server that is away is not asked again");
 }
 
@@ -127,7 +127,7 @@ fn files_follow_the_status_and_each_is_sent_once() {
 fn a_server_without_a_store_of_its_own_gets_no_files_and_the_user_knows() {
     let server = TestServer::start(|request| known_run(request, "s3://bucket/0/r"));
     let (warning, requests) = finish(&server);
-    assert!(warning.unwrap().contains(" did not get a.yaml, b c.json, d.html: "));
+    assert!(warning.unwrap().contains(" did not receive a.yaml, b c.json, d.html: "));
     assert_eq!(requests.len(), 1);
     assert_eq!(artifact_folder("mlflow-artifacts://host:5000/0/r/artifacts").as_deref(), Some("0/r/artifacts"));
 }

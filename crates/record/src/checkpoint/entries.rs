@@ -182,7 +182,7 @@ pub(super) fn verify(entry: &CheckpointEntry, plan_hash: Option<&str>) -> Result
     if state.step == entry.step {
         return Ok(state);
     }
-    Err(CheckpointProblem::Content(format!("its state is that of step {}", state.step)))
+    Err(CheckpointProblem::Content(format!("its state is from step {}", state.step)))
 }
 
 /// Describes the damage of the newest checkpoint in `folder`, of which it reads every byte, and names the next good one. `None` if it is good,

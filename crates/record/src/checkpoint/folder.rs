@@ -214,7 +214,7 @@ impl Checkpoints {
         let Some((newest, message)) = bad.first() else { return Ok(None) };
         let others = bad[1..].iter().map(|(entry, message)| format!("; {}: {message}", dir_name(entry.step)));
         let fallback = others
-            .chain(["; there is no other good checkpoint: start over with `runner apply --new`".to_owned()])
+            .chain(["; there is no other good checkpoint; start from scratch with `runner apply --new`".to_owned()])
             .collect();
         Err(RecordError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
     }
@@ -260,7 +260,7 @@ impl Checkpoints {
             // The copied files are checked, because the other run may remove its own meanwhile.
             let file = load::verify(&temporary, None)?;
             if file.step != source.step {
-                return Err(CheckpointProblem::Content(format!("its state is that of step {}", file.step)));
+                return Err(CheckpointProblem::Content(format!("its state is from step {}", file.step)));
             }
             Ok((file.step, file.hash()))
         };

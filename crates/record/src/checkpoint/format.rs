@@ -81,7 +81,7 @@ impl StateFile {
         }
         check_parts(&self.parts, self.step)?;
         if self.parts.len() < 2 || self.parts.iter().any(|p| p.moments != self.moments) {
-            return Err(PlainError::failure(format!("{STATE} was altered: its parts do not fit it")));
+            return Err(PlainError::failure(format!("{STATE} was altered: its parts do not match it")));
         }
         if whole_hash(self.step, self.tokens, self.parts.iter().map(|p| &p.hash)) != self.hash() {
             return Err(PlainError::failure(format!(
@@ -104,7 +104,7 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), PlainEr
         part.check_names().map_err(of_part)?;
         if part.step != step {
             return Err(PlainError::failure(format!(
-                "part {} of {count} is of step {}, not {step}",
+                "part {} of {count} is from step {} instead of {step}",
                 index + 1,
                 part.step
             )));
@@ -112,13 +112,13 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), PlainEr
         if part.moments != moments {
             let (theirs, first) = (part.moments, moments);
             return Err(PlainError::failure(format!(
-                "part {} of {count} holds {theirs} optimizer moments, part 1 {first}",
+                "part {} of {count} has {theirs} optimizer moments, but part 1 has {first}",
                 index + 1
             )));
         }
     }
     if parts.len() > count {
-        return Err(PlainError::failure(format!("{} parts where {count} were expected", parts.len())));
+        return Err(PlainError::failure(format!("expected {count} parts, found {}", parts.len())));
     }
     Ok(())
 }
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for AnyFloat {
             serde_json::Value::String(s) => s.parse().ok(),
             _ => None,
         };
-        number.map(Self).ok_or_else(|| serde::de::Error::custom(format!("{value} is no number")))
+        number.map(Self).ok_or_else(|| serde::de::Error::custom(format!("expected a number, found {value}")))
     }
 }
 

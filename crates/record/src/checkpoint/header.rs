@@ -83,12 +83,12 @@ pub(super) fn read(file: &mut File, size: u64) -> Result<(SafetensorsHeader, Num
     let mut dtype = None;
     for (name, info) in &header.tensors {
         let Some(this) = NumberType::ALL.into_iter().find(|known| known.name() == info.dtype) else {
-            let message = format!("tensor {name} is {}, a checkpoint's are F32 or BF16", info.dtype);
+            let message = format!("tensor {name} must be F32 or BF16, found {}", info.dtype);
             return Err(HeaderError::Content(message));
         };
         if *dtype.get_or_insert(this) != this {
             return Err(HeaderError::Content(format!(
-                "tensor {name} is {}, the tensors before it are not",
+                "all tensors must have the same type, but {name} is {}",
                 info.dtype
             )));
         }
@@ -125,8 +125,8 @@ mod tests {
         };
         assert_eq!(read_types(["F32", "F32"]), Ok(NumberType::F32));
         assert_eq!(read_types(["BF16", "BF16"]), Ok(NumberType::Bf16));
-        assert_eq!(read_types(["F32", "BF16"]), Err("tensor b is BF16, the tensors before it are not".to_owned()));
+        assert_eq!(read_types(["F32", "BF16"]), Err("all tensors must have the same type, but b is BF16".to_owned()));
         let other = read_types(["F16", "F16"]).unwrap_err();
-        assert_eq!(other, "tensor a is F16, a checkpoint's are F32 or BF16");
+        assert_eq!(other, "tensor a must be F32 or BF16, found F16");
     }
 }

@@ -59,7 +59,11 @@ pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> 
         other => CheckpointProblem::Machine(other),
     })?;
     if ![FORMAT, FORMAT_PARTS].contains(&file.format) {
-        return content(format!("{STATE} is of format {}, this version reads up to {FORMAT_PARTS}", file.format));
+        return content(format!(
+            "{STATE} has format {}, but this version of runner reads formats up to \
+            {FORMAT_PARTS}",
+            file.format
+        ));
     }
     Ok(file)
 }
@@ -71,7 +75,7 @@ pub(super) fn check_sizes(folder: &Path, part: &PartRecord) -> Result<(), Checkp
             std::fs::metadata(folder.join(name)).map_err(|e| CheckpointProblem::io(&folder.join(name), e))?.len();
         if size != record.bytes {
             let how = if size < record.bytes { "cut short" } else { "too long" };
-            return content(format!("{name} is {how}: {size} bytes, {STATE} says {}", record.bytes));
+            return content(format!("{name} is {how}: it has {size} bytes, but {STATE} records {}", record.bytes));
         }
     }
     Ok(())
@@ -110,7 +114,7 @@ impl StoredCheckpoint {
         let state = state_file(folder)?;
         if let Some(wanted) = plan_hash.filter(|wanted| *wanted != state.plan_hash) {
             let [theirs, ours] = [&state.plan_hash, wanted].map(short_hash);
-            return content(format!("it is of another plan ({theirs}; this run's is {ours})"));
+            return content(format!("it belongs to a different plan ({theirs}; this run's is {ours})"));
         }
         let mut parts = Vec::new();
         for record in state.checked_parts().map_err(|error| CheckpointProblem::Content(error.text))? {
@@ -124,14 +128,14 @@ impl StoredCheckpoint {
             if moments != weights * record.moments {
                 let (name, count) = (&files[PartFileKind::Optimizer as usize].name, record.moments);
                 return content(format!(
-                    "{name} has {moments} tensors, {STATE} says {count} moments of {weights} weights"
+                    "{name} has {moments} tensors, but {STATE} records {count} moments of {weights} weights"
                 ));
             }
             for (kind, file) in files.iter().enumerate() {
                 for (index, (name, _)) in file.header.tensors.iter().enumerate() {
                     if let Some((first, _)) = positions.insert((kind, name.clone()), (part, index)) {
                         let [first, second] = [first, part].map(|part: usize| &parts[part].1[kind].name);
-                        return content(format!("tensor {name} is in {first} and in {second}"));
+                        return content(format!("tensor {name} is in both {first} and {second}"));
                     }
                 }
             }
@@ -143,7 +147,7 @@ impl StoredCheckpoint {
     pub(super) fn find(&self, layout: &ParamLayout, moments: usize) -> Result<TensorPlaces, CheckpointProblem> {
         if moments > 0 && self.state.moments != moments {
             let message =
-                format!("it holds {} optimizer moments, this run's optimizer has {moments}", self.state.moments);
+                format!("it has {} optimizer moments, but this run's optimizer has {moments}", self.state.moments);
             return content(message);
         }
         let mut places = self.nothing();
@@ -164,7 +168,7 @@ impl StoredCheckpoint {
                     if *have != entry.spec.shape {
                         let want = &entry.spec.shape;
                         let (file, name) = (&file.name, &key.1);
-                        return content(format!("{file}: tensor {name} is {have:?}, this model's is {want:?}"));
+                        return content(format!("{file}: tensor {name} must have the shape {want:?}, found {have:?}"));
                     }
                     places.0[part][kind as usize][index] = Some((section * layout.total + entry.offset) as u64);
                 }
@@ -211,7 +215,7 @@ impl StoredCheckpoint {
                 }
             }
             if read == files.len() && hasher.finish() != record.hash {
-                return content(format!("{STATE} was altered: its hashes are not those of step, tokens and tensors"));
+                return content(format!("{STATE} was altered: its hashes do not match its step, tokens and tensors"));
             }
         }
         Ok(())
@@ -231,7 +235,7 @@ impl PartFile {
             HeaderError::Io(error) => CheckpointProblem::io(&path, error),
         })?;
         if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
-            return content(format!("{name} is of step {theirs}, {STATE} of step {}", record.step));
+            return content(format!("{name} is from step {theirs}, but {STATE} is from step {}", record.step));
         }
         Ok(Self { path, name, blake3: expected.blake3.clone(), header, dtype })
     }

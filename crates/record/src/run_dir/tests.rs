@@ -98,7 +98,7 @@ fn a_kill_while_creating_confuses_nobody() {
     fs::create_dir(&left).unwrap();
     assert!(find_run(root.path(), &plan).run.is_none());
     create(root.path(), &plan);
-    assert!(left.exists(), "too young to tell from one in the making");
+    assert!(left.exists(), "too young to distinguish from one that is being created");
     let old = std::time::SystemTime::now() - Duration::from_mins(1);
     fs::File::open(&left).unwrap().set_modified(old).unwrap();
     create(root.path(), &plan);

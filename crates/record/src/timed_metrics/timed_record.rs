@@ -179,7 +179,7 @@ impl Clock {
     fn new(manifest: &Manifest, manifest_file: &Path, inherited_seconds: f64) -> Result<Self, RecordError> {
         let moment = |text: &str| {
             time::parse(text)
-                .ok_or_else(|| RecordError::damaged(manifest_file, format!("`started` is {text:?}, not a time")))
+                .ok_or_else(|| RecordError::damaged(manifest_file, format!("`started` must be a time, found {text:?}")))
         };
         let started = moment(&manifest.started)?;
         let mut sessions: Vec<(u64, f64)> = Vec::new();

@@ -8,7 +8,7 @@ use runner_files::{OutputFile, explain_io_error};
 use runner_spec::error::CommandError;
 
 pub(super) fn already_there(path: &Path) -> CommandError {
-    CommandError::request(format!("{} is there already: --force replaces it", path.display()))
+    CommandError::request(format!("{} already exists; use `--force` to replace it", path.display()))
 }
 
 /// For `map_err`.

@@ -270,7 +270,7 @@ mod tests {
         let manifest = Manifest { steps: 2, ..Manifest::default() };
         let curves = read_curves(dir.path(), &manifest, None, 100, &mut problems).unwrap();
         let torn = format!("{}: 1 torn or damaged line left out", path.display());
-        assert_eq!(problems, [format!("{torn}; 1 line of steps that are already recorded")]);
+        assert_eq!(problems, [format!("{torn}; 1 line of steps that an earlier line records")]);
         assert_eq!(curves.loss.unwrap().x, [1, 2]);
         assert_eq!(curves.best_eval.unwrap().step, 1);
         assert_eq!(read_curves(&dir.path().join("none"), &manifest, None, 100, &mut problems).unwrap().steps, 0);

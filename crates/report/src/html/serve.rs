@@ -95,7 +95,10 @@ impl LiveReport {
             Ok((listener, address))
         };
         let refused = |error: io::Error| {
-            CommandError::request(format!("listening on 127.0.0.1:{port}: {error}: --port chooses another"))
+            CommandError::request(format!(
+                "cannot listen on 127.0.0.1:{port}: {error}; use `--port` to choose a \
+                different port"
+            ))
         };
         let (listener, address) = listen().map_err(refused)?;
         let mut source = AnswerSource { request, reader: RunReader::default(), latest: None };

@@ -196,7 +196,7 @@ fn a_product_is_counted_before_it_is_made() {
         large.axes.push(Dimension::Random(random));
     }
     let said = expand(&large).unwrap_err().to_string();
-    assert!(said.contains("points are too many: 2 (a) × ") && said.contains("at most 10000"), "{said}");
+    assert!(said.contains("a sweep must have at most 10000 points, got ") && said.contains(": 2 (a) × "), "{said}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn what_something_may_begin_from_stays() {
     fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
     let found = survey(root.path(), None).unwrap();
     let steps: Vec<String> = found.unneeded.iter().map(|item| id(&item.path)).collect();
-    assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
+    assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that is not finished");
     // `apply --continue`, and a reproduction of such.
     for (name, step, origin) in [
         ("e", 1, None),
@@ -132,7 +132,7 @@ fn what_something_may_begin_from_stays() {
         });
         let left = survey(root.path(), None).unwrap().unneeded;
         let dir = checkpoint::dir_name(step);
-        assert!(!left.iter().any(|item| id(&item.path) == dir), "what {name} goes on from stays: {left:?}");
+        assert!(!left.iter().any(|item| id(&item.path) == dir), "what {name} resumes from stays: {left:?}");
         fs::remove_dir_all(path).unwrap();
     }
     // A sweep without open points.

@@ -36,8 +36,8 @@ impl SweepReader<'_> {
     fn take_name(&mut self, entry: &Entry, section: &str) -> bool {
         let (name, path) = (entry.key.as_str(), format!("sweep.{section}.{}", entry.key));
         if let Some(taken) = self.taken.iter().find(|taken| taken.name == name) {
-            let message = format!("`{}` has values under `{}` already", short(name), taken.section);
-            let help = format!("it stands on line {}; delete one of the two", taken.line);
+            let message = format!("`{}` already has values under `{}`", short(name), taken.section);
+            let help = format!("they are on line {}; delete one of the two", taken.line);
             self.error(entry.place, &path, message, help);
             return false;
         }
@@ -53,7 +53,7 @@ impl SweepReader<'_> {
     fn named_entries<'n>(&mut self, section: &'n Entry, path: &str, example: &str) -> &'n [Entry] {
         if matches!(&section.value.value, Yaml::Map(entries) if entries.is_empty()) {
             let help = format!("write `{example}`, or delete it");
-            self.error(section.place, path, format!("`{path}` names nothing that varies"), help);
+            self.error(section.place, path, format!("`{path}` must name something to vary, but it is empty"), help);
         }
         entries(&section.value)
     }
@@ -78,8 +78,7 @@ impl SweepReader<'_> {
             for (i, (value, node)) in values.iter().zip(items.iter()).enumerate() {
                 self.add_setting(name, value, node);
                 if section.key == "grid" && values[..i].contains(value) {
-                    let message =
-                        format!("the values of `{path}.{name}` are different, and this one stands there twice");
+                    let message = format!("the values of `{path}.{name}` must differ, but this one is listed twice");
                     self.error(node.place, &path, message, "delete one of the two");
                 }
             }
@@ -100,16 +99,22 @@ impl SweepReader<'_> {
                 1 => "1 value".to_owned(),
                 n => format!("{n} values"),
             };
-            let message = format!("`sweep.zip.{}` has {count}, and `{}` has {length}", axis.name, first.name);
-            self.error(*place, "sweep.zip", message, "what is zipped goes together, value by value: give each as many");
+            let message = format!("`sweep.zip.{}` has {count}, but `{}` has {length}", axis.name, first.name);
+            self.error(
+                *place,
+                "sweep.zip",
+                message,
+                "`zip` combines the values one by one; give each name the same \
+                number of values",
+            );
         }
         others.is_empty().then(|| Dimension::Zip(axes.into_iter().map(|(axis, _)| axis).collect()))
     }
 
     fn read_random(&mut self, section: &Entry, random: &Value) -> Option<RandomDraws> {
-        self.require(section, "sweep.random", "samples", "how many points are drawn");
+        self.require(section, "sweep.random", "samples", "the number of points to draw");
         let example = "{lr: {log_uniform: [1e-5, 1e-2]}}";
-        self.require(section, "sweep.random", "space", &format!("what is drawn, as `{example}`"));
+        self.require(section, "sweep.random", "space", &format!("what to draw, for example `{example}`"));
         let mut space = Vec::new();
         if let Some(section) = entries(&section.value).iter().find(|entry| entry.key == "space") {
             for entry in self.named_entries(section, "sweep.random.space", example) {
@@ -142,12 +147,13 @@ impl SweepReader<'_> {
         let mut bound = |i: usize| {
             let (bound, node): (f64, &Node) = (values.get(i)?.as_f64()?, nodes.get(i)?);
             if is_whole && (bound.fract() != 0.0 || bound.abs() > MAX_EXACT_INTEGER) {
-                let message = format!("`{path}` has whole numbers up to 2^53, not {}", node.describe());
+                let message =
+                    format!("the bounds of `{path}` must be whole numbers up to 2^53, got {}", node.describe());
                 self.error(node.place, &path, message, "");
                 return None;
             }
             if is_log && bound < if is_whole { 1.0 } else { f64::MIN_POSITIVE } {
-                let message = format!("`{path}` needs positive bounds, and has {bound}");
+                let message = format!("the bounds of `{path}` must be positive, got {bound}");
                 self.error(
                     node.place,
                     &path,
@@ -162,7 +168,7 @@ impl SweepReader<'_> {
         let (low, high) = (low?, high?);
         if low >= high {
             let (problem, help) = if low == high {
-                ("are equal", "what does not vary goes under `vars` or `set`")
+                ("are equal", "values that do not vary go under `vars` or `set`")
             } else {
                 ("are reversed", "write the lower one first")
             };

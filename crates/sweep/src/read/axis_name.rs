@@ -21,11 +21,11 @@ pub(super) fn check_variable_name(name: &str) -> Result<(), NameProblem> {
         return Ok(());
     }
     let help = if name.contains('.') {
-        "with `template`, what varies are the template's variables; key paths of an experiment go with `base`"
+        "with `template`, a sweep varies the template's variables; to vary keys of an experiment, use `base`"
     } else if is_identifier {
         "the word has a meaning in templates; choose another"
     } else {
-        "a variable is letters, digits and `_`, and does not begin with a digit"
+        "use letters, digits and `_`, and do not start with a digit"
     };
     Err((format!("`{}` cannot be the name of a variable", short(name)), help.to_owned()))
 }
@@ -34,7 +34,7 @@ pub(super) fn check_variable_name(name: &str) -> Result<(), NameProblem> {
 pub(super) fn check_key_path(path: &str) -> Result<(), NameProblem> {
     check::check_key_path(path).map_err(|mistake| {
         let help = [mistake.message, mistake.help].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-        (format!("`{}` is no key of an experiment", short(path)), help.join("; "))
+        (format!("an experiment does not have the key `{}`", short(path)), help.join("; "))
     })
 }
 

@@ -135,7 +135,7 @@ pub(super) fn report_overridden(
             loaded.overridden.iter().filter(|overridden| own.contains(&overridden.setting))
         {
             let (name, by) = (key(setting), key(by));
-            let message = format!("`{name}` has no effect: `{by}`, which varies too, replaces it");
+            let message = format!("`{name}` has no effect: `{by}`, which also varies, replaces it");
             let help = match common_section(&name, &by) {
                 "" => "vary one of them".to_owned(),
                 section => format!("vary one of them, or give `{section}` a list of mappings"),
@@ -231,15 +231,15 @@ mod tests {
         for (sweep, message) in [
             (
                 "grid: {optimizer.adamw.lr: [1e-4, 1e-3], optimizer.sgd.lr: [0.1]}",
-                "`optimizer.adamw.lr` has no effect: `optimizer.sgd.lr`, which varies too, replaces it",
+                "`optimizer.adamw.lr` has no effect: `optimizer.sgd.lr`, which also varies, replaces it",
             ),
             (
                 "grid: {train.steps: [5], train.epochs: [1], seed: [1, 2]}",
-                "`train.steps` has no effect: `train.epochs`, which varies too, replaces it",
+                "`train.steps` has no effect: `train.epochs`, which also varies, replaces it",
             ),
             (
                 "random: {samples: 3, space: {train.tokens: {int_uniform: [100, 900]}, train.steps: {int_uniform: [1, 9]}}}",
-                "`train.tokens` has no effect: `train.steps`, which varies too, replaces it",
+                "`train.tokens` has no effect: `train.steps`, which also varies, replaces it",
             ),
             (
                 "zip: {schedule.decay.cosine.final: [0.1, 0.2], schedule.decay.linear.final: [0.1, 0.2]}",
@@ -247,7 +247,7 @@ mod tests {
             ),
             (
                 "grid: {optimizer: [{adamw: {}}, {sgd: {lr: 1}}], optimizer.adamw.lr: [1e-4, 1e-3]}",
-                "`optimizer` has no effect: `optimizer.adamw.lr`, which varies too, replaces it",
+                "`optimizer` has no effect: `optimizer.adamw.lr`, which also varies, replaces it",
             ),
             (
                 "set: {train.steps: 5}\n  grid: {train.epochs: [1, 2]}",

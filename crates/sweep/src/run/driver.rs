@@ -366,7 +366,8 @@ impl<'a> Driver<'a> {
         let missing = run.describe_missing(segment.until, self.record().objective);
         let remove = format!("runner runs rm {} --force --runs {}", printable(&run.id), self.runs.display());
         Some(format!(
-            "{missing}, and no other file has it: restore the file, or remove the run with `{remove}`, and the sweep trains it again"
+            "{missing}, and no other file has it; restore the file, or remove the run with `{remove}`, so that the \
+             sweep trains it again"
         ))
     }
 
@@ -383,7 +384,7 @@ impl<'a> Driver<'a> {
             return;
         }
         let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
-        let error = format!("another process has worked on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
+        let error = format!("another process has been working on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
         self.fail(segment, &error, false);
     }
 
@@ -396,7 +397,7 @@ impl<'a> Driver<'a> {
         let started = arguments.map_err(|error| error.to_string()).and_then(|mut arguments| {
             arguments.push(OsString::from("--json"));
             PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
-                .map_err(|error| format!("starting its process: {error}"))
+                .map_err(|error| format!("cannot start its process: {error}"))
         });
         let process = match started {
             Ok(process) => process,

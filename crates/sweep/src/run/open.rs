@@ -118,7 +118,7 @@ fn find_resumable(
     let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &spec.path, &record.id))?;
     let mut changes = describe_changes(&copy.text, &spec.text);
     if record.overrides != request.options.sets {
-        changes.push(format!("the --set flags were {:?}, are {:?}", record.overrides, request.options.sets));
+        changes.push(format!("the --set flags changed from {:?} to {:?}", record.overrides, request.options.sets));
     }
     if changes.is_empty() {
         return Ok(Some((path, record)));
@@ -131,19 +131,18 @@ fn find_resumable(
         return Err(explain_damaged_copy(&error, &spec.path, id));
     }
     if request.dry_run {
-        let text = format!("{id} began with another version of this file: {changes}");
+        let text = format!("{id} was started from a different version of this file: {changes}");
         observer.observe(&RunEvent::Warning(&text));
         return Ok(None);
     }
     if SweepProgress::read(&host.runs, &record).is_finished(&record) {
-        let text = format!("sweep    {id} is done; since then, {changes}: another one begins");
+        let text = format!("sweep    {id} is done; since then, {changes}; starting a new sweep");
         observer.observe(&RunEvent::Note(&text));
         return Ok(None);
     }
     Err(CommandError::request(format!(
-        "sweep {id} is not finished, and {} has changed since it began: {changes}. Its points are fixed: take the file back \
-         to what it was ({} has it) to go on, or begin another sweep with --new, in which runs that are done are not \
-         run again",
+        "sweep {id} is not finished, but {} has changed since it started: {changes}; to resume it, restore the file \
+         from {}; to start a new sweep, which does not repeat runs that are done, use `--new`",
         spec.path.display(),
         path.join(SWEEP_FILE).display()
     )))
@@ -160,9 +159,9 @@ fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
 #[must_use]
 pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> CommandError {
     CommandError::request(format!(
-        "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
-         since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
-         not run again",
+        "cannot resume sweep {id}, because its copy of the sweep file cannot be used: {error}; if {} has not \
+         changed since the sweep started, copy it there; otherwise use `--new` to start a new sweep, which does not \
+         repeat runs that are done",
         file.display()
     ))
 }
@@ -177,8 +176,10 @@ fn resume(
 ) -> Result<OpenedSweep> {
     let changed = record.sources.iter().filter(|source| !is_unchanged(source));
     let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
-    let stay = format!("since {} began; its points stay what they were then", record.id);
-    for (sources, what, advice) in [(changed, "changed", " (--new begins another sweep)"), (missing, "went away", "")] {
+    let stay = format!("since {} started; its points stay as they were", record.id);
+    for (sources, what, advice) in
+        [(changed, "changed", " (use `--new` to start a new sweep)"), (missing, "disappeared", "")]
+    {
         let files: Vec<String> = sources.iter().map(|source| source.path.display().to_string()).collect();
         if !files.is_empty() {
             observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", files.join(", "))));
@@ -188,7 +189,7 @@ fn resume(
     variables.retain(|name| !request.own_variables.contains(&name.as_str()));
     if !variables.is_empty() {
         let names = variables.join(", ");
-        let text = format!("{names} is not what it was when {} began, and has no effect", record.id);
+        let text = format!("{names} changed since {} started, which has no effect", record.id);
         observer.observe(&RunEvent::Warning(&text));
     }
     let record = Box::new(record);
@@ -203,14 +204,14 @@ fn resume(
     if !removed.is_empty() {
         let points = describe_points(&removed, usize::MAX);
         let text = match removed.as_slice() {
-            [_] => format!("the run of {points} was removed: the point is trained again"),
-            _ => format!("the runs of {points} were removed: the points are trained again"),
+            [_] => format!("the run of {points} was removed, so the point is trained again"),
+            _ => format!("the runs of {points} were removed, so the points are trained again"),
         };
         observer.observe(&RunEvent::Warning(&text));
     }
     let opened = SweepDir::open(&path).map_err(|error| match error {
         RecordError::Locked { id, holder } => CommandError::request(format!(
-            "sweep {id} is being run by another process{holder}: runner sweep status {id} shows it"
+            "another process{holder} is running sweep {id}; `runner sweep status {id}` shows its progress"
         )),
         other => other.into(),
     })?;

@@ -95,7 +95,10 @@ pub(super) fn load_points<'a>(
         |effect: AxisEffect| effects.iter().filter(move |(_, found)| *found == effect).map(|(names, _)| names);
     for names in names_of(AxisEffect::Record) {
         let names = names.join(", ");
-        let text = format!("{names} changes no number of a run: points that differ in nothing else are the same run");
+        let text = format!(
+            "{names} does not change the numbers of a run, so points that differ in nothing else are \
+            the same run"
+        );
         observer.observe(&RunEvent::Warning(&text));
     }
     let seeds = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
@@ -163,8 +166,8 @@ pub(super) fn plan_points(
     }
     check_same_rungs(&planned)?;
     if objective.metric == ObjectiveMetric::TokensPerSecond && request.parallel > 1 {
-        let text = "tokens_per_second of points that train at the same time does not compare with that of points that train alone, \
-                    because they share this machine: use parallel: 1";
+        let text = "tokens_per_second of points that train at the same time is not comparable with that of points \
+            that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
     check_comparable(&bases, objective, spec.early_stop.is_some(), observer)?;
@@ -213,7 +216,7 @@ fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<Sour
         let read = loaded.template.iter().flat_map(|t| &t.files).map(|f| (f.path.as_path(), f.text.as_str()));
         for (path, text) in read.chain(own) {
             if *files.entry(path).or_insert(text) != text {
-                let message = format!("{} changed while it was read: run the same command again", path.display());
+                let message = format!("{} changed while it was being read; run the same command again", path.display());
                 return Err(CommandError::request(message));
             }
         }
@@ -239,8 +242,8 @@ fn check_same_rungs(points: &[PlannedPoint]) -> Result<()> {
         format!("{} after {} of {} steps", p.describe(), steps.join(", "), p.steps)
     };
     Err(CommandError::request(format!(
-        "early_stop compares points after the same numbers of steps, but {} is judged and {}: leave train.steps and \
-         eval.every the same for all points, or early_stop out",
+        "early_stop compares points after the same numbers of steps, but {} is judged and {}: use the same \
+         train.steps and eval.every for all points, or remove early_stop",
         describe(first),
         describe(other)
     )))
@@ -271,10 +274,10 @@ fn check_comparable(
     let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
     let metric = objective.metric.name();
     if stops_early {
-        let message = format!("early_stop would compare points whose {metric} does not compare: {reason}");
+        let message = format!("early_stop would compare points whose {metric} is not comparable: {reason}");
         return Err(CommandError::request(message));
     }
-    let text = format!("{metric} does not compare between all points, so none will be the best: {reason}");
+    let text = format!("{metric} is not comparable between all points, so none will be the best: {reason}");
     observer.observe(&RunEvent::Warning(&text));
     Ok(())
 }
@@ -349,10 +352,11 @@ fn plan_point(
     mistakes.extend(plan.ranks.first().and_then(|rank| explain_unmeasured(metric, &rank.program.eval)));
     let knows_bytes = plan.data.validation.as_ref().is_none_or(|split| split.text.is_some());
     if metric == ObjectiveMetric::ValBitsPerByte && mistakes.is_empty() && !knows_bytes {
-        let why = if spec.names_metric { "" } else { ", by which points with different tokenizers are compared" };
+        let why = if spec.names_metric { "" } else { ", by which points with different tokenizers are compared," };
         mistakes.push(format!(
-            "val_bits_per_byte{why}, is not known: the tokens of its validation data do not tell the bytes of a text; take text and a \
-             tokenizer of bytes, characters or byte-level BPE, or name another objective.metric"
+            "val_bits_per_byte{why} is unknown, because the tokens of the validation data do not determine the \
+             bytes of its text; use text and a tokenizer of bytes, characters or byte-level BPE, or a different \
+             objective.metric"
         ));
     }
     let steps = plan.totals.steps;
@@ -405,8 +409,8 @@ fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String
 fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], steps: u64, every: u64) -> Option<String> {
     (rungs.len() < 2).then(|| {
         format!(
-            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so that it is \
-             never judged before its end: take fewer min_steps, a smaller eval.every, or no early_stop",
+            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so it is \
+             never judged before its end; use a smaller min_steps or eval.every, or remove early_stop",
             asha.min_steps
         )
     })
@@ -444,7 +448,7 @@ mod tests {
         let (one, same, other) = (load(""), load(""), load("\n# other\n"));
         let sources = hash_sources([&one, &same].into_iter()).unwrap();
         assert_eq!(sources.len(), 2);
-        assert!(!sources.iter().all(is_unchanged), "the part is another one");
+        assert!(!sources.iter().all(is_unchanged), "the part is a different one");
         load("");
         assert!(sources.iter().all(is_unchanged), "as it is on disk");
         fs::remove_file(&part).unwrap();

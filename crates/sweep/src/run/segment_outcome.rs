@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn only_what_ended_well_is_complete() {
         assert_eq!(exited(ProcessExit::Exited(0), VALUE).outcome(), SegmentOutcome::Completed(2.0));
-        assert!(!is_retried(&exited(ProcessExit::Exited(1), VALUE)), "it is recorded, and told");
+        assert!(!is_retried(&exited(ProcessExit::Exited(1), VALUE)), "it is recorded and reported");
         assert!(!is_retried(&exited(ProcessExit::Killed(9), VALUE)));
         assert!(!is_retried(&exited(ProcessExit::Exited(0), None)), "it would come again");
     }

@@ -32,12 +32,12 @@ pub enum Submission {
 pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<()> {
     if has_early_stop {
         return Err(CommandError::request(
-            "early_stop decides after each point which ones continue: take --launcher local, or leave early_stop out",
+            "early_stop decides after each point which ones continue; use `--launcher local`, or remove early_stop",
         ));
     }
     match options.iter().find(|o| !o.starts_with("--") || o.contains(char::is_control)) {
         Some(bad) => Err(CommandError::request(format!(
-            "--slurm-option is an option of sbatch such as --partition=long, not {bad:?}"
+            "--slurm-option must be an option of sbatch, such as --partition=long, got {bad:?}"
         ))),
         None => Ok(()),
     }
@@ -60,8 +60,8 @@ pub(super) fn check_array_size(record: &SweepRecord) -> Result<()> {
         return Ok(());
     }
     Err(CommandError::request(format!(
-        "jobs of an array have numbers up to {} here (MaxArraySize in slurm.conf), but the last point is {last}: make \
-         several sweeps of it",
+        "jobs of an array have numbers up to {} here (MaxArraySize in slurm.conf), but the last point is {last}; \
+         split it into several sweeps",
         limit - 1
     )))
 }
@@ -109,7 +109,7 @@ pub fn submit_sweep(
     // `--parsable` prints the number of the job, and on federations also `;` and the cluster.
     let job = answer.trim().split(';').next().unwrap_or_default().to_owned();
     if job.is_empty() || !job.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(CommandError::failure(format!("sbatch did not say which job it made: {answer:?}")));
+        return Err(CommandError::failure(format!("sbatch did not name the job that it created: {answer:?}")));
     }
     Ok(Submission::Submitted { points: points.len(), job, script })
 }
@@ -151,9 +151,10 @@ fn slurm_output(command: &mut Command) -> Result<Output> {
     command.output().map_err(|error| {
         let name = command.get_program().to_string_lossy().into_owned();
         match error.kind() {
-            ErrorKind::NotFound => {
-                CommandError::request(format!("there is no {name} here: jobs are submitted where Slurm's commands are"))
-            }
+            ErrorKind::NotFound => CommandError::request(format!(
+                "there is no {name} on this machine; submit jobs where Slurm's \
+                    commands are installed"
+            )),
             _ => CommandError::io(name)(error),
         }
     })

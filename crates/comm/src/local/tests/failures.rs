@@ -127,12 +127,12 @@ fn another_topology_or_another_file_is_refused() {
     assert!(same.stop().load(Ordering::SeqCst), "one memory");
     for other in [Topology::everyone(3), with_channel(1, 1)] {
         let error = Region::attach(number, &other).unwrap_err().to_string();
-        assert!(error.ends_with(" is no region of this run"), "{error}");
+        assert!(error.ends_with(" is not a region of this run"), "{error}");
     }
     for bytes in [0, 100_000] {
         let file = unlinked_file(bytes).unwrap();
         let result = Region::attach(file.as_raw_fd(), &Topology::everyone(2));
-        assert!(result.unwrap_err().to_string().ends_with(" is no region of this run"));
+        assert!(result.unwrap_err().to_string().ends_with(" is not a region of this run"));
     }
     let error = Region::attach(-1, &Topology::everyone(2)).unwrap_err().to_string();
     assert!(error.starts_with("attaching to file descriptor -1: "), "{error}");

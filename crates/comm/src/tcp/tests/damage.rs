@@ -141,7 +141,7 @@ fn lost_bytes_are_noticed_within_the_time_of_heartbeats() {
 #[test]
 fn a_cut_connection_is_noticed() {
     let failures = spread(4, LONG_HEARTBEAT_TIMEOUT, |_| Damage::Cut);
-    assert!(count(&failures, "its connection was closed unannounced") >= 4, "{failures:?}");
+    assert!(count(&failures, "its connection was closed without notice") >= 4, "{failures:?}");
 }
 
 #[test]

@@ -115,7 +115,8 @@ fn other_plans_are_an_error_that_names_both() {
         let plan = if config.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
         TcpComm::new(mesh, plan, &Topology::everyone(3)).unwrap_err().to_string()
     });
-    let expected = "rank 1 has the plan 0123456789abcdef, and rank 0 has fedc: all must be started with the same file, flags and data";
+    let expected = "rank 1 has the plan 0123456789abcdef, but rank 0 has fedc; start all ranks with the same file, \
+        flags and data";
     assert_eq!(told, [expected; 3]);
 }
 
@@ -125,7 +126,7 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
         let world_size = 2 + config.rank;
         TcpMesh::join(&JoinConfig { world_size, ..config }).unwrap_err().to_string()
     });
-    assert_eq!(told, ["rank 1 was started as one of 3 ranks, and rank 0 as one of 2"; 2]);
+    assert_eq!(told, ["rank 1 was started as one of 3 ranks, but rank 0 as one of 2"; 2]);
     let told = meet(3, |config| {
         let rank = config.rank.min(1);
         TcpMesh::join(&JoinConfig { rank, timeout: Duration::from_secs(5), ..config })
@@ -141,10 +142,10 @@ fn who_does_not_come_is_named() {
     let port = free_port();
     let alone = JoinConfig { timeout: Duration::from_millis(100), ..config(0, 3, port) };
     let error = TcpMesh::join(&alone).unwrap_err().to_string();
-    assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
+    assert_eq!(error, format!("only 1 of 3 ranks connected to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
     let lost = JoinConfig { timeout: Duration::from_millis(100), ..config(2, 3, free_port()) };
     let error = TcpMesh::join(&lost).unwrap_err().to_string();
-    assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.starts_with("rank 2 did not find rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.to_lowercase().contains("refused"), "{error}");
 }
 
@@ -159,9 +160,9 @@ fn who_waits_says_for_what() {
     waits(config(0, 3, port));
     waits(config(2, 3, other));
     let told = TOLD.lock().unwrap();
-    assert_eq!(told[0], format!("1 of 3 ranks have come to 127.0.0.1:{port}; ranks 1, 2 did not yet"));
-    assert!(told[1].starts_with(&format!("rank 2 finds no rank 0 at 127.0.0.1:{other} yet: ")), "{told:?}");
-    assert_eq!(told.len(), 2, "and not all the time: {told:?}");
+    assert_eq!(told[0], format!("1 of 3 ranks have connected to 127.0.0.1:{port}; ranks 1, 2 did not yet"));
+    assert!(told[1].starts_with(&format!("rank 2 has not found rank 0 at 127.0.0.1:{other} yet: ")), "{told:?}");
+    assert_eq!(told.len(), 2, "and only now and then: {told:?}");
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn a_broken_connection_ends_the_run_everywhere() {
         Operation { kind: OperationKind::AllReduce, element: ElementType::F32, bytes: 4000, root: None, sequence: 1 };
     let collective = |group| FrameTag::Collective { group, queue: 0, is_sum: false, operation };
     let ends = [
-        (garble(b""), "its connection was closed unannounced"),
+        (garble(b""), "its connection was closed without notice"),
         (garble(&[99; 48]), " is damaged: chunk "),
         (garble(&[0; 48]), " is damaged: chunk "),
         (send(collective(7), 0), "it sent an invalid frame"),

@@ -63,7 +63,7 @@ fn strangers_do_not_keep_ranks_from_joining() {
             let _ = stream.write_all(bytes);
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
-            assert!(answer.is_empty(), "a stranger is told nothing: {answer:?}");
+            assert!(answer.is_empty(), "a stranger gets no answer: {answer:?}");
         }
         let greeted = Handshake::connect(connect(port), other_token(), TIMEOUT).unwrap();
         let mut answer = Vec::new();
@@ -71,7 +71,10 @@ fn strangers_do_not_keep_ranks_from_joining() {
         assert!(answer.is_empty(), "nor is one without a proof: {answer:?}");
         let other = JoinConfig { token: other_token(), timeout: Duration::from_millis(200), ..config(1, 2, port) };
         let error = TcpMesh::join(&other).unwrap_err().to_string();
-        assert!(error.contains("not rank 0 of this run, or has another token: it closed the connection"), "{error}");
+        assert!(
+            error.contains("not rank 0 of this run, or has a different token: it closed the connection"),
+            "{error}"
+        );
         let one = s.spawn(|| TcpMesh::join(&config(1, 2, port)).unwrap());
         leave([zero, one].map(|rank| rank.join().unwrap()));
         drop((silent, greeted));
@@ -119,7 +122,7 @@ fn without_a_secret_nobody_ends_the_run() {
     thread::scope(|s| {
         let zero = s.spawn(|| join(3, 0).unwrap());
         let of_another_world = join(2, 1).unwrap_err().to_string();
-        assert_eq!(of_another_world, "rank 1 was started as one of 2 ranks, and rank 0 as one of 3");
+        assert_eq!(of_another_world, "rank 1 was started as one of 2 ranks, but rank 0 as one of 3");
         let one = s.spawn(|| join(3, 1));
         let another = s.spawn(|| join(3, 1));
         while !one.is_finished() && !another.is_finished() {
@@ -146,7 +149,7 @@ fn another_version_of_a_rank_is_an_error_that_names_both() {
         zero.join().unwrap()
     });
     let (theirs, ours) = (VERSION + 1, VERSION);
-    assert_eq!(error, format!("rank 1 speaks version {theirs} of the protocol, and rank 0 speaks {ours}"));
+    assert_eq!(error, format!("rank 1 uses version {theirs} of the protocol, but rank 0 uses {ours}"));
 }
 
 /// A rank whose connection breaks while it waits for the others may connect again.

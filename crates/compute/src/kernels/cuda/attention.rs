@@ -91,10 +91,10 @@ fn check_limits(s: AttentionShape) -> Result<()> {
         bail!("{} heads of {} share {} key-value heads", s.heads, s.head_dim, s.kv_heads)
     }
     if s.head_dim > MAX_ROW_HEAD_DIM {
-        bail!("attention on a GPU takes heads of up to {MAX_ROW_HEAD_DIM}, not {}", s.head_dim)
+        bail!("attention on a GPU accepts heads of up to {MAX_ROW_HEAD_DIM}, not {}", s.head_dim)
     }
     if s.batch > MAX_GRID_Y_Z || s.heads > MAX_GRID_Y_Z {
-        bail!("attention on a GPU takes up to {MAX_GRID_Y_Z} samples and heads, not {} and {}", s.batch, s.heads)
+        bail!("attention on a GPU accepts up to {MAX_GRID_Y_Z} samples and heads, not {} and {}", s.batch, s.heads)
     }
     // A tile's last row lies the first number of elements after its first; the second is beyond any key that a tile looks for.
     if i32::try_from(s.qkv_width() * 2 * MAX_TILE_HEAD_DIM).is_err() || i32::try_from(3 * s.seq).is_err() {

@@ -91,7 +91,7 @@ impl Launch {
     /// Numbers that the kernel takes as `int`.
     pub(super) fn ints<const N: usize>(mut self, values: [usize; N]) -> Result<Self> {
         for value in values {
-            let Ok(x) = i32::try_from(value) else { bail!("{value} is more than a kernel can count") };
+            let Ok(x) = i32::try_from(value) else { bail!("{value} is too large for a kernel's index") };
             self.args.push(x as u64);
         }
         Ok(self)

@@ -116,7 +116,7 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     const THREADS: usize = 256;
     let (rows, width) = x.dims2()?;
     if seq == 0 || rows % seq != 0 {
-        bail!("{rows} rows are no samples of {seq}")
+        bail!("{rows} rows cannot be divided into samples of {seq}")
     }
     let (samples, width) = (rows / seq, seq * width);
     let launch = Launch::for_tensor(x)?;

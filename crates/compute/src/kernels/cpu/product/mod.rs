@@ -49,7 +49,7 @@ pub enum Bf16Products {
 
 /// A method that does not exist, or whose instructions this machine lacks. `available` lists those that it has.
 #[derive(Debug, thiserror::Error)]
-#[error("{name:?} is none of {available}")]
+#[error("must be one of {available}, got {name:?}")]
 pub struct UnavailableProducts {
     name: String,
     available: String,
