@@ -26,7 +26,7 @@ fn main() {
 
 /// Gives the commit of the checkout in `root` to the program.
 fn give_commit(root: &Path) {
-    // In the development profile a commit alone is no reason to build the program and its tests again.
+    // In the development profile a commit alone does not rebuild the program and its tests.
     if std::env::var("PROFILE").is_ok_and(|profile| profile != "release") {
         return;
     }

@@ -1,4 +1,4 @@
-//! The engine as a library: loads an experiment, trains it with an observer of its own, and reads the record.
+//! The engine as a library: loads an experiment, trains it with its own observer, and reads the record.
 //!
 //! `cargo run --release --example embed -- experiment.yaml runs cache`
 

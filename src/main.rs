@@ -18,7 +18,7 @@ fn main() -> ExitCode {
     cli::run()
 }
 
-/// Prints a panic, which is a mistake of this program.
+/// Prints a panic, which is a bug in this program.
 fn report_panic(info: &PanicHookInfo<'_>) {
     if is_caught() {
         return;

@@ -1,5 +1,5 @@
-//! Recomputation in the backward gives the same bits under every schedule, and saves as much memory as the plan says. These tests
-//! count the allocations of the process, so they have a binary of their own.
+//! Recomputation in the backward gives the same bits under every schedule, and saves as much memory as planned. These tests
+//! count the allocations of the process, so they have a separate binary.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::print_stdout, reason = "the table of bytes, with --nocapture")]
@@ -166,7 +166,7 @@ fn planned(rank: &RankPlan) -> (u64, u64) {
 
 /// Tensors below 16 KiB (statistics) are not counted, and a product's packed panels are not planned: 8%.
 #[test]
-fn memory_falls_as_the_plan_says() {
+fn memory_falls_as_planned() {
     let _lock = lock_measurements();
     for model in MODELS {
         let mut last = (u64::MAX, u64::MAX);
@@ -193,7 +193,7 @@ fn memory_falls_as_the_plan_says() {
 /// In bf16 activations and the weights that products read take 2 bytes a number. Without master weights gradients and moments do, too. A
 /// model of many small matrices shows in the step's peak that the whole of either is never held in f32.
 #[test]
-fn bf16_takes_what_the_plan_says() {
+fn bf16_takes_the_planned_memory() {
     let _lock = lock_measurements();
     for family in ["family: gpt2, heads: 2, d_ff: 512", "family: llama, heads: 4, kv_heads: 2, d_ff: 384"] {
         for (layers, rows) in [(24, 1), (4, 8)] {
@@ -273,7 +273,7 @@ const LENGTH: usize = 256;
 
 /// Layers under each recomputation, the head, and the embedding, which keeps nothing and holds its gradient before the dropout mask.
 #[test]
-fn every_part_keeps_and_holds_what_it_says() {
+fn every_part_keeps_and_holds_what_it_declares() {
     let _lock = lock_measurements();
     let sizes = |family| ModelSpec { d_ff: 256, ..ModelSpec::with_defaults(family, [64, LENGTH, 1, 2, 64]) };
     let gpt2 = |options| ModelSpec { options, ..sizes(Family::Gpt2) };
@@ -299,7 +299,7 @@ fn every_part_keeps_and_holds_what_it_says() {
         };
         for recompute in [Recompute::None, Recompute::Attention, Recompute::Block] {
             let (kept, all) = (bytes(&layer.kept(recompute)), bytes(&layer.kept(Recompute::None)));
-            // Without dropout the gradient of the MLP's output is that of the layer's, so one tensor fewer is alive than the part says.
+            // Without dropout the gradient of the MLP's output is that of the layer's, so one tensor fewer is alive than the part declares.
             let shared = if spec.dropout > 0.0 { stream } else { 2 * stream };
             let held = match recompute {
                 Recompute::None => bytes(&layer.held()) - shared,

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_with_almost_the_name_of_one_is_a_slip() {
+    fn a_misspelled_variable_is_refused() {
         for (name, meant) in [("BF16_PRODUCT", BF16_PRODUCTS), ("RUN", RUNS), ("CACHES", CACHE), ("TOKENS", TOKEN)] {
             assert_eq!(own_variable_meant(&format!("RUNNER_{name}")), Some(meant));
         }

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_and_failures_are_told_apart() {
+    fn requests_and_failures_are_distinguished() {
         let exit = |error: CommandError| Exit::of_error(error.kind());
         let locked = RecordError::Locked { id: "a".into(), holder: String::new() };
         let locked = CommandError::from(locked).context("more");

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
+    fn a_full_disk_is_an_error_but_a_closed_pipe_is_not() {
         assert!(print_to(&mut Fails(ErrorKind::BrokenPipe), "x").is_ok());
         assert!(print_to(&mut Fails(ErrorKind::StorageFull), "x").is_err());
         let long = vec![0; 1 << 20];

@@ -206,7 +206,7 @@ mod tests {
     use runner_spec::experiment::Tokenizer;
 
     #[test]
-    fn a_rank_that_is_not_there_is_a_wrong_request() {
+    fn a_missing_rank_is_a_wrong_request() {
         let wrong = PlanArgs { rank: Some(1), ..PlanArgs::default() };
         let error = print_plan(&compiled(&experiment()), &wrong).expect_err("one rank");
         assert_eq!(error.kind(), ErrorKind::Request);

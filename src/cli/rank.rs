@@ -1,4 +1,4 @@
-//! `runner rank`: one rank of a run, as a process that `runner apply` starts. The command is hidden: nobody types it.
+//! `runner rank`: one rank of a run, as a process that `runner apply` starts. The command is hidden: users do not type it.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;

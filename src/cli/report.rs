@@ -1,4 +1,4 @@
-//! `runner report`: writes a page about runs, or serves it while they go on.
+//! `runner report`: writes a page about runs, or serves it while they train.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `runner resume`: continues a run from its own directory. The experiment file need not exist any more.
+//! `runner resume`: continues a run from its own directory. The experiment file may have been removed.
 
 use clap::Args;
 use runner_engine::resume::{ResumeRequest, resume};

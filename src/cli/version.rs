@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_depends_on_names_and_contents_of_sources_alone() {
+    fn the_hash_depends_only_on_names_and_contents_of_sources() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let hash = || hash_sources(root).unwrap();

@@ -218,7 +218,7 @@ impl Case {
     }
 }
 
-/// Rows of ids with repetitions, targets of which every fifth is ignored, and dropout on where a layer has any.
+/// Rows of ids with repetitions, targets with every fifth ignored, and dropout on where a layer has any.
 fn batch(batch: usize, seq: usize, vocab: usize) -> MicroBatch {
     let ids = below("ids", batch * seq, vocab);
     let mut targets = below("targets", batch * seq, vocab);
@@ -256,7 +256,7 @@ pub fn linears() -> Vec<Case> {
 pub fn norms() -> Vec<Case> {
     let mut cases = Vec::new();
     for skip in [false, true] {
-        // Rows of 37 elements are no multiple of the vector width; 3,000 of them are several tasks.
+        // Rows of 37 elements are not a multiple of the vector width; 3,000 of them are several tasks.
         for (rows, d) in [(6, 37), (3000, 16)] {
             let with = if skip { " with skip" } else { "" };
             let layer = |p: &Params| Layer::Norm {
@@ -344,7 +344,7 @@ fn causal_attentions() -> Vec<Case> {
     ]
 }
 
-/// The first tokens of each row, as many as `filled` says, are no padding.
+/// In row i the first `filled[i]` tokens are text, and the rest is padding.
 fn padded(mb: MicroBatch, filled: &[usize]) -> MicroBatch {
     mb.with_valid_lengths(filled).unwrap()
 }

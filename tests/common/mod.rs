@@ -1,4 +1,4 @@
-//! What the correctness tests share: reproducible random numbers, small models, and comparisons that say what differed.
+//! What the correctness tests share: reproducible random numbers, small models, and comparisons that show what differed.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
@@ -149,7 +149,7 @@ pub fn model_for(spec: &ModelSpec, params: &Params) -> Model {
     Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, &params.flat).unwrap()
 }
 
-/// Whole passes over a model or a chunk.
+/// Complete passes over a model or a chunk.
 pub trait WholePasses {
     /// The output, and what the backward needs.
     fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Saved)>;

@@ -73,7 +73,7 @@ impl Arguments for Vec<&str> {
     }
 }
 
-/// A temporary folder with a folder of runs (`runs`) and a cache (`cache`) of its own. It is the working directory of the commands.
+/// A temporary folder with its own folder of runs (`runs`) and cache (`cache`). It is the working directory of the commands.
 pub struct Sandbox {
     folder: tempfile::TempDir,
 }
@@ -155,7 +155,7 @@ impl Sandbox {
         Finished::of(&mut self.command(arguments))
     }
 
-    /// Runs a command that must end with this exit code, and returns all that it printed.
+    /// Runs a command that must end with this exit code, and returns everything it printed.
     #[track_caller]
     pub fn expect(&self, code: i32, arguments: &(impl Arguments + ?Sized)) -> String {
         self.run(arguments).expect_code(code).text()
@@ -173,7 +173,7 @@ impl Sandbox {
         self.run(arguments).expect_code(0).json()
     }
 
-    /// Starts a command whose output nobody reads.
+    /// Starts a command without reading its output.
     pub fn spawn(&self, arguments: &(impl Arguments + ?Sized)) -> RunningProcess {
         RunningProcess(self.command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
@@ -242,7 +242,7 @@ impl Finished {
         Self { arguments: arguments.join(" "), code: output.status.code().unwrap_or(-1), stdout, stderr }
     }
 
-    /// All that was printed: standard output, then standard error.
+    /// Everything that was printed: standard output, then standard error.
     pub fn text(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }

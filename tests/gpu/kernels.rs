@@ -161,7 +161,7 @@ fn rows_by_number() {
     }
 }
 
-/// The masks are the CPU's, bit for bit, and so is what is left.
+/// The masks are the CPU's, bit for bit, and so are the elements that remain.
 #[test]
 fn dropout_masks_are_equal() {
     for (samples, seq, width, p) in [(1, 1, 1, 0.5), (3, 5, 7, 0.1), (2, 16, 64, 0.37), (2, 3, 3000, 1.0 / 3.0)] {
@@ -234,8 +234,8 @@ fn gradients_of_biases() {
     }
 }
 
-/// The bias is added in the product, with GELU where rows are of whole vectors; one that is not aligned by a pass of its own, after the
-/// product was rounded.
+/// The bias is added in the product, with GELU where rows are of whole vectors; one that is not aligned is added by a separate pass, after
+/// the product was rounded.
 #[test]
 fn products_of_linear_layers() {
     for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96)] {
@@ -258,7 +258,7 @@ fn products_of_linear_layers() {
     }
 }
 
-/// TF32 keeps ten bits of the factors' mantissas; a GPU that was told so uses them, others do not.
+/// TF32 keeps ten bits of the factors' mantissas; a GPU that is set to TF32 uses them, others do not.
 #[test]
 fn products_in_tf32() {
     let Some(_) = crate::device::gpus(1) else { return };
@@ -358,7 +358,7 @@ fn measures_of_flat_buffers() {
 
 /// A kernel reports input that it cannot take, and does not launch.
 #[test]
-fn what_does_not_fit_is_refused() {
+fn inputs_that_do_not_fit_are_refused() {
     let Some(_) = crate::device::gpus(1) else { return };
     let gpu = runner_compute::gpu::open(0).unwrap();
     let there =
@@ -371,7 +371,7 @@ fn what_does_not_fit_is_refused() {
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
     let wide = norm::normalize(&wide, None, &there(8200), None, 1e-5).unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
-    // An id beyond the table is no address beyond it.
+    // An id beyond the table does not become an address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();
     let ids = Tensor::from_slice(&[1_u32, 3], 2, &gpu).unwrap();
     let rows = embedding::embed(&ids, &table, None, None, 2, 0).unwrap();

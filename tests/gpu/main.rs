@@ -1,4 +1,5 @@
-//! Kernels, steps and runs on GPUs compared with the CPU. Without a GPU the tests skip themselves and say so; `make test-emulated` runs them on a driver that computes on the CPU (tests/emulated).
+//! Kernels, steps and runs on GPUs compared with the CPU. Without a GPU the tests are skipped with a note; `make test-emulated` runs them
+//! on a driver that computes on the CPU (tests/emulated).
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot be set up has failed")]

@@ -16,7 +16,7 @@ fn new_sandbox(more: &str) -> Sandbox {
 }
 
 #[test]
-fn a_run_goes_on_with_the_same_bits() {
+fn a_run_resumes_with_the_same_bits() {
     let Some(_) = gpus(1) else { return };
     for precision in ["precision: fp32", "precision: bf16", "precision: bf16\nmaster_weights: false"] {
         let (whole, parts) = (new_sandbox(precision), new_sandbox(precision));

@@ -178,7 +178,7 @@ fn near(name: &str, expected: &[f32], found: &[f32], rule: &Rule, bf16: bool) {
             Rule::Equal => 0.0,
             Rule::Near { terms, size, roundings } => {
                 let size = size.max(largest);
-                // Random errors of a sum grow with the root of its length; each term has a few operations of its own.
+                // Random errors of a sum grow with the root of its length; each term takes a few operations.
                 let sums = F32 * size * (16.0 + 4.0 * (terms as f64).sqrt());
                 let rounding = if bf16 && roundings > 0 { BF16 * f64::from(e.abs()) } else { 0.0 };
                 let before = if bf16 && roundings > 1 { BF16 * size } else { 0.0 };

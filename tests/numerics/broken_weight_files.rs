@@ -1,4 +1,4 @@
-//! Folders that are broken, mistyped or hostile: an error that says what is wrong, and no panic, whatever the bytes.
+//! Folders that are broken, mistyped or hostile: each gives a precise error and never a panic.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn with_config(name: &str, from: &str, to: &str) -> String {
 }
 
 #[test]
-fn configurations_that_cannot_be_are_explained() {
+fn impossible_configurations_are_explained() {
     for (from, to, words) in [
         ("\"n_layer\": 2", "\"n_layer\": 3", "tensor transformer.h.2."),
         ("\"n_layer\": 2", "\"n_layer\": 1", "is no part of the model"),
@@ -107,7 +107,7 @@ fn configurations_that_cannot_be_are_explained() {
 }
 
 #[test]
-fn headers_that_lie_are_found_out() {
+fn headers_with_false_sizes_are_refused() {
     let dir = copy("gpt2");
     let file = dir.path().join("model.safetensors");
     let one = |shape: &str, begin: u64, end: u64| {
@@ -154,7 +154,7 @@ fn headers_that_lie_are_found_out() {
 }
 
 #[test]
-fn an_index_is_held_against_its_shards() {
+fn an_index_is_checked_against_its_shards() {
     let index = "model.safetensors.index.json";
     let shard = "model-00002-of-00003.safetensors";
     let changed = |change: &dyn Fn(String) -> String| {
@@ -195,7 +195,7 @@ fn error_of(dir: &tempfile::TempDir) -> String {
 }
 
 #[test]
-fn the_error_of_another_file_says_what_to_do() {
+fn the_error_of_a_foreign_file_gives_advice() {
     let dir = copy("gpt2");
     fs::rename(dir.path().join("model.safetensors"), dir.path().join("pytorch_model.bin")).unwrap();
     assert!(error(dir.path()).contains("pytorch_model.bin: not a file that `torch.save` wrote"));
@@ -218,7 +218,7 @@ fn the_error_of_another_file_says_what_to_do() {
 }
 
 #[test]
-fn llmc_headers_are_held_against_the_file() {
+fn llmc_headers_are_checked_against_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("m.bin");
     let header = |numbers: &[u32], more: usize| {

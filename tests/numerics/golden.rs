@@ -1,8 +1,8 @@
 //! A small GPT-2, a small Llama and a small stack of PyTorch's encoder layers against what PyTorch and `transformers` compute: logits, loss, every gradient, and
-//! training with AdamW and SGD. `golden/README.md` says what the fixtures hold.
+//! training with AdamW and SGD. `golden/README.md` describes the fixtures.
 //!
 //! The fixtures were computed in f64 and stored as f32. So an f64 run of ours agrees up to that one rounding, and an f32
-//! run is off by about as much as PyTorch's own f32 run, which the fixtures' metadata says for each group of tensors.
+//! run is off by about as much as PyTorch's own f32 run, which the fixtures' metadata records for each group of tensors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const LENGTH: usize = 24;
 const ROUNDING: f64 = 5.960_464_5e-8;
 
 /// How much further than PyTorch's f32 run ours may end up from the f64 one: the largest of thousands of differences is
-/// itself a random number, and our sums, exp and tanh are other ones.
+/// itself a random number, and our sums, exp and tanh are different.
 const F32_FACTOR: f64 = 4.0;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -120,7 +120,7 @@ const KINDS: [usize; 6] = [0, 1, 3, 5, 13, 15];
 /// comes behind padding, and in the backward what padding adds to sums is 0 times something finite. That the mask is there
 /// shows in the outputs of layers, which are traced with the padded positions.
 #[test]
-fn the_padding_mask_changes_padding_alone() {
+fn the_padding_mask_changes_only_padding() {
     #[derive(Default)]
     struct Traced(ObservedRun, Vec<TraceLine>);
     impl Observer for Traced {
@@ -164,7 +164,7 @@ fn the_padding_mask_changes_padding_alone() {
             assert_eq!(masked.1.len(), causal.1.len());
             let differ = causal.1.iter().zip(&masked.1).filter(|(a, b)| a != b).map(|(a, _)| a);
             let names: std::collections::BTreeSet<&str> = differ.map(|line| line.name.as_str()).collect();
-            // The first rank tells of the layers that it holds.
+            // The first rank reports the layers that it holds.
             let held = |layer: &usize| plan.ranks[0].chunks.iter().any(|chunk| chunk.contains(layer + 1));
             let layers: Vec<String> = (0..6).filter(held).map(|layer| format!("output of layer {layer}")).collect();
             assert!(names.iter().copied().eq(layers.iter().map(String::as_str)), "{model}, {name}: {names:?}");

@@ -112,7 +112,7 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
 }
 
 #[test]
-fn the_cache_refuses_what_does_not_fit() {
+fn the_cache_refuses_inputs_that_do_not_fit() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
         let model = model_for(&spec, &params);

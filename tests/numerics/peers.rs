@@ -434,7 +434,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
 
 /// Rank by rank and step by step as a DataLoader over a DistributedSampler, over rows as they lie and over our permutation,
 /// in the first epoch and the second. Without `drop_last` the full steps are the same; then PyTorch repeats the epoch's first
-/// rows until the ranks are even and takes what is left as a smaller batch, where ours begins the next epoch.
+/// rows until the ranks are even and takes the remaining rows as a smaller batch, where ours starts the next epoch.
 #[test]
 fn replicas_read_what_pytorchs_sampler_gives_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -176,7 +176,7 @@ fn initial_weights_have_their_moments() {
         let weights: Vec<f32> = state.weights().unwrap().to_vec1().unwrap();
         for entry in &state.layout.entries {
             let (name, values) = (&entry.spec.name, &weights[entry.range()]);
-            // The paper's rule, said again here: biases 0, norms 1, residual projections scaled by 1/√(2·layers).
+            // The paper's rule, repeated here: biases 0, norms 1, residual projections scaled by 1/√(2·layers).
             let bias = name.ends_with("bias");
             let norm = !bias && entry.spec.shape.len() == 1;
             if bias || norm {
@@ -199,7 +199,7 @@ fn initial_weights_have_their_moments() {
 }
 
 #[test]
-fn initial_weights_depend_on_seed_and_name_alone() {
+fn initial_weights_depend_only_on_seed_and_name() {
     let start = |seed: u64, spec: &ModelSpec| {
         let mut program = program(spec.clone(), Precision::Fp32, 1, 8);
         program.seed = seed;

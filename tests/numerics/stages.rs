@@ -196,7 +196,7 @@ fn ranks_hold_every_parameter_once() {
 }
 
 #[test]
-fn what_does_not_fit_is_an_error() {
+fn inputs_that_do_not_fit_are_errors() {
     for spec in specs() {
         let params = weights(&spec, DType::F64);
         let head = spec.block_count() - 1;

@@ -11,7 +11,7 @@ use runner_spec::topology::{GroupId, Lane};
 
 /// One rank's end of the communication.
 ///
-/// Members of a group issue its operations in the same order, and its started operations in an order of their own.
+/// Members of a group issue its operations in the same order, and its started operations in a separate order.
 /// Buffers are contiguous tensors. A tensor's lock is taken for copies only, but a started operation takes it on another thread: a
 /// kernel must not hold two locks on that tensor's storage at once (two reads of it included).
 pub trait Communicator: Send + Sync + fmt::Debug {

@@ -48,7 +48,7 @@ pub enum CommError {
 }
 
 impl CommError {
-    /// True if the end of another rank caused this error: that rank's own error says more.
+    /// True if the end of another rank caused this error: that rank's own error has the details.
     pub fn is_aborted(&self) -> bool {
         matches!(self, Self::Aborted { .. } | Self::Left { .. })
     }
@@ -148,7 +148,7 @@ impl Operation {
         *self == Self { bytes, ..*other }
     }
 
-    /// Packs kind, element type and root into one word; the bytes and the sequence are words of their own.
+    /// Packs kind, element type and root into one word; the bytes and the sequence are separate words.
     pub fn code(&self) -> u64 {
         let root = self.root.map_or(0, |r| r as u64 + 1);
         self.kind as u64 | (self.element as u64) << 8 | root << 16

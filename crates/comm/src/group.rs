@@ -31,7 +31,7 @@ pub(crate) struct Membership {
 /// The position of a rank in one queue of a group's operations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct QueuePosition {
-    /// The number of operations that have begun.
+    /// The number of operations that have started.
     pub(crate) operations: u64,
     /// The number of the next piece, where pieces are numbered.
     pub(crate) next_piece: u64,

@@ -26,7 +26,7 @@ pub struct ExpectedMessage<'a> {
 
 impl ExpectedMessage<'_> {
     /// # Errors
-    /// If a message of `bytes` bytes of `element` is another tensor.
+    /// If a message of `bytes` bytes of `element` is a different tensor.
     pub(crate) fn check(&self, element: ElementType, bytes: usize) -> Result<(), CommError> {
         let Self { channel: Channel { from, to, lane, slot_bytes, .. }, dtype, shape } = self;
         let expected = shape.iter().product::<usize>() * dtype.size_in_bytes();
@@ -52,7 +52,7 @@ pub trait HostTransport: Send + Sync + Sized + 'static {
     fn status(&self) -> &RankStatus;
 
     /// # Errors
-    /// If operations may not go on.
+    /// If operations must not continue.
     fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError>;
 
     /// Runs a collective of a group of several members.

@@ -42,7 +42,7 @@ const LEFT: u32 = 2;
 const PARENT: u64 = u64::MAX;
 const STARTED: u64 = u64::MAX - 1;
 
-/// One rank's status. Its rank writes it, and all ranks read it. Each field is read by itself, so a snapshot may mix two moments.
+/// One rank's status. Its rank writes it, and all ranks read it. Each field is read separately, so a snapshot may mix two moments.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RankStatus {

@@ -27,7 +27,7 @@ const PIECE: usize = 256 << 10;
 
 pub(super) const ALL: GroupId = GroupId(0);
 
-/// Runs every rank of a world in a thread of its own; what each returned. A rank that fails does not hang the others for
+/// Runs every rank of a world in a separate thread; returns what each returned. A rank that fails does not hang the others for
 /// longer than the limit.
 pub(super) fn world<R: Send>(topology: &Topology, rank: impl Fn(LocalComm) -> R + Sync) -> Vec<R> {
     let region = Region::anonymous(topology).unwrap();
@@ -241,7 +241,7 @@ fn messages_come_in_the_order_sent_per_lane() {
     });
 }
 
-/// Started reductions of ranges of one buffer, in which the caller works on other ranges, beside reductions of its own in
+/// Started reductions of ranges of one buffer, in which the caller works on other ranges, beside its own reductions in
 /// the same group and messages around a ring; everyone delayed at random.
 #[test]
 fn started_reductions_run_beside_everything_else() {
@@ -364,7 +364,7 @@ fn disagree(
 }
 
 #[test]
-fn members_that_disagree_are_told_about_both() {
+fn the_error_of_members_that_disagree_names_both() {
     let told = disagree(|c| c.all_reduce(ALL, &numbers(100)), |c| c.all_reduce(ALL, &numbers(100_000)));
     let (a, b) = ("all-reduce (number 1, 400 bytes of f32)", "all-reduce (number 1, 400000 bytes of f32)");
     let of_ranks = [
@@ -387,7 +387,7 @@ fn members_that_disagree_are_told_about_both() {
 }
 
 #[test]
-fn a_message_of_another_size_is_told_with_both() {
+fn the_error_of_a_message_of_a_different_size_names_both_sizes() {
     everywhere(&with_channel(2, 40), |comm| {
         if comm.rank() == 0 {
             let error = comm.send(1, Lane::Activation, &numbers(11)).unwrap_err().to_string();
@@ -412,7 +412,7 @@ fn a_message_of_another_size_is_told_with_both() {
 }
 
 #[test]
-fn wrong_requests_are_refused_alone() {
+fn only_wrong_requests_are_refused() {
     let topology = Topology { groups: vec![vec![0, 1], vec![0]], ..with_channel(1, 8) };
     everywhere(&topology, |comm| {
         let text = |r: Result<(), CommError>| r.unwrap_err().to_string();

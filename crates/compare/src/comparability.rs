@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_sees_the_targets_compares_with_its_like_alone() {
+    fn a_model_that_sees_the_targets_compares_only_with_others_like_it() {
         use MeasuredQuantity::{BitsPerByte, MultipleChoice, TrainLoss, ValidationLoss};
         let causal = basis("x", "v", 900, 900, Some(("text", 9000)));
         let sees_all = MeasurementBasis { is_causal: false, ..causal.clone() };

@@ -21,7 +21,7 @@ use runner_spec::plan::Plan;
 enum DriftState {
     Same,
     Changed,
-    /// The record does not tell.
+    /// The record does not contain it.
     Unknown,
 }
 

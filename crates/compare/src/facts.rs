@@ -19,7 +19,7 @@ runner_record::named_enum! {
         Precision = "precision",
         Seed = "seed",
         Evaluation = "evaluation",
-        /// The run started from a checkpoint of other mathematics.
+        /// The run started from a checkpoint of different mathematics.
         Beginning = "beginning",
     }
 }

@@ -54,7 +54,7 @@ pub enum InheritedStepsComparison {
     Same,
     /// Some steps had another plan of the same mathematics.
     Rounding,
-    /// Some steps had other mathematics.
+    /// Some steps had different mathematics.
     Different,
 }
 

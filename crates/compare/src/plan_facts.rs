@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_evaluations_without_effect_are_keys_and_no_part() {
+    fn evaluation_settings_without_effect_are_keys_but_not_a_part() {
         let planned = |change: &dyn Fn(&mut Experiment)| {
             let mut experiment = experiment();
             experiment.train.steps = Some(100);

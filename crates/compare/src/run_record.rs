@@ -67,7 +67,7 @@ pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan)> {
 /// Plans the experiment of a recorded run again with this version, on its data and devices.
 ///
 /// # Errors
-/// If they cannot be planned any more.
+/// If they can no longer be planned.
 pub fn plan_again(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
     PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
 }

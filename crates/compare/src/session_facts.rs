@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fact_that_differs_is_said_with_its_meaning() {
+    fn each_fact_that_differs_is_shown_with_its_meaning() {
         let was = Platform {
             target: Some("x86_64-unknown-linux-gnu".to_owned()),
             source_hash: Some("0123456789abcdef".to_owned()),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_about_what_is_not_recorded() {
+    fn facts_that_are_not_recorded_are_not_compared() {
         let old = Session { version: "1".to_owned(), ..Session::default() };
         let platform = Platform { source_hash: Some("0123456789ab".to_owned()), ..Platform::default() };
         let new = session(platform, &[("LD_PRELOAD", "a.so"), ("NCCL_ALGO", "Ring")]);

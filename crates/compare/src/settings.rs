@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use runner_spec::experiment::Experiment;
 
-/// The keys that choose one of several things, each with settings of its own: `optimizer: {adamw: {…}}`.
+/// The keys that choose one of several things, each with separate settings: `optimizer: {adamw: {…}}`.
 pub const CHOICES: [&str; 7] =
     ["data.layout", "data.tokenizer", "data.train", "data.validation", "model.init", "optimizer", "schedule.decay"];
 

@@ -34,7 +34,7 @@ pub fn data_facts(path: &Path) -> Result<DataFacts, RecordError> {
     Ok(read_file::<CommonPlanFields>(path)?.data)
 }
 
-/// The plan of the run directory `path` as it was written; `None` if this version cannot read its format.
+/// The recorded plan of the run directory `path`; `None` if this version cannot read its format.
 #[must_use]
 pub fn as_written(path: &Path) -> Option<Plan> {
     read_plan(&path.join(PLAN)).ok()
@@ -111,7 +111,7 @@ pub fn resolved_experiment(path: &Path) -> Result<Experiment> {
 /// The plan of the experiment of the run directory `path` with the data `facts`, on devices as the manifest names them.
 ///
 /// # Errors
-/// If `resolved.yaml` is no experiment, or cannot be planned.
+/// If `resolved.yaml` is not an experiment, or cannot be planned.
 pub fn compiled(path: &Path, facts: &DataFacts, kernels: KernelWorkspace) -> Result<Plan, RecordError> {
     let file = path.join(RESOLVED);
     let loaded = runner_config::load_resolved(&file).map_err(|e| RecordError::damaged(&file, e.render(false)))?;

@@ -114,7 +114,7 @@ mod tests {
             format!("{{\"step\":{step},\"kind\":\"{kind}\",\"block\":{block},\"name\":\"x\",\"hash\":\"{hash}\"}}\n")
         };
         let write = |path: &Path, odd: &str| {
-            // Ranks tell theirs in any order.
+            // Ranks send theirs in any order.
             let lines = [
                 line(2, "gradient", 0, odd),
                 line(2, "gradient", 1, odd),
@@ -146,7 +146,7 @@ mod tests {
             let hash = u64::from(step >= odd);
             format!("{{\"step\":{step},\"kind\":\"output\",\"block\":{block},\"name\":\"x\",\"hash\":\"{hash}\"}}\n")
         };
-        // Of two ranks, the second one tells of each step after the first one's next. The copy was traced later.
+        // Of two ranks, the second one reports each step after the first one's next. The copy was traced later.
         let write = |path: &Path, first: u64, odd: u64| {
             let lines = (first..=900).flat_map(|step| [line(step + 1, 0, odd), line(step, 1, odd)]);
             std::fs::write(path, lines.collect::<String>()).unwrap();

@@ -33,7 +33,7 @@ pub struct ApplyRequest<'a> {
     pub file: PathBuf,
     /// True to start another run even if this experiment has one.
     pub start_new: bool,
-    /// The run whose record and checkpoint a new run goes on with.
+    /// The run whose record and checkpoint a new run continues.
     pub continue_from: Option<ContinueRequest>,
     pub options: SessionOptions,
     /// The hash that the plan must have, or how it must begin.
@@ -66,7 +66,7 @@ impl<'a> ApplyRequest<'a> {
 /// Starts or resumes the run that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
-/// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
+/// A wrong request, a machine that refuses, or a run that failed (which its record then shows, too).
 pub fn apply(
     request: &ApplyRequest<'_>,
     host: &Host,
@@ -169,10 +169,10 @@ fn open_or_create(
     Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
 }
 
-/// The keys that say how long a run trains.
+/// The keys that set how long a run trains.
 const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
 
-/// Names the newest run of `experiment` in `root` that differs in its length alone, and how to go on from it to `steps` steps.
+/// Names the newest run of `experiment` in `root` that differs only in its length, and how to continue from it to `steps` steps.
 fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Option<String> {
     // Runs that cannot be read have no part in this hint.
     let listed = catalog::list(root).ok()?;

@@ -1,4 +1,4 @@
-//! A new run that goes on with the record and a checkpoint of another run, under another layout.
+//! A new run that continues the record and a checkpoint of another run in a different layout.
 
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,10 @@ use crate::opened_run::check_description;
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
-/// The run that a new run continues, as it was asked for.
+/// The requested run that a new run continues.
 #[derive(Debug, Clone)]
 pub struct ContinueRequest {
-    /// A folder, an id, or the unique beginning of an id.
+    /// A folder, an id, or the unique prefix of an id.
     pub run: String,
     /// The step of its checkpoint; `None`: the newest.
     pub step: Option<u64>,

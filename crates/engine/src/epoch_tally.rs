@@ -19,7 +19,7 @@ pub(crate) struct EpochTally {
     total_epochs: f64,
     /// The steps after which reading started again at the first row of the training data.
     restarts: Vec<u64>,
-    /// Passes over the training rows that are done.
+    /// Completed passes over the training rows.
     position: f64,
     /// The passes that were reported, or cannot be.
     reported: u64,
@@ -28,7 +28,7 @@ pub(crate) struct EpochTally {
     loss: f64,
     tokens: u64,
     seconds: f64,
-    /// True if a step of the epoch is not known: an older version recorded it, or its loss was not finite, which the record does not
+    /// True if a step of the epoch is unknown: an older version recorded it, or its loss was not finite, which the record does not
     /// have.
     is_incomplete: bool,
 }

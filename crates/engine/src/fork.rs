@@ -32,7 +32,7 @@ use source::{ForkCheckpoint, ForkPosition};
 /// A request to `fork`.
 #[derive(Debug, Clone)]
 pub struct ForkRequest {
-    /// The run to fork: a folder, an id, or the unique beginning of an id.
+    /// The run to fork: a folder, an id, or the unique prefix of an id.
     pub run: String,
     /// Where the new run begins; `None`: the start, if the run has no checkpoint. If it has one, the choice is required.
     pub from: Option<ForkStart>,
@@ -65,7 +65,7 @@ struct ForkedRun {
 /// Starts or resumes the fork that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
-/// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
+/// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then shows, too).
 pub fn fork(
     request: &ForkRequest,
     host: &Host,
@@ -134,7 +134,7 @@ fn warn_of_unchanged_rows(old: &Experiment, new: &Experiment, observer: &mut dyn
 }
 
 /// # Errors
-/// If there is a checkpoint in the folder `checkpoints` of the run `id`, with all of them: then a fork must say where it begins.
+/// If there is a checkpoint in the folder `checkpoints` of the run `id`, with all of them: then a fork must name where it starts.
 fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<()> {
     let steps = checkpoint::saved_steps(checkpoints)?;
     let Some(latest) = steps.last() else { return Ok(()) };

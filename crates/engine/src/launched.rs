@@ -149,7 +149,7 @@ fn describe_mesh(mesh: Mesh) -> String {
 
 /// # Errors
 /// If `plan` needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on several
-/// machines, this one's memory says nothing about the others'.
+/// machines, the memory of this one does not determine the memory of the others.
 pub(crate) fn check_memory(plan: &Plan, world: Option<&World>) -> Result<()> {
     match &plan.shortage {
         Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {

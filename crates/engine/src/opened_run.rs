@@ -30,7 +30,7 @@ pub struct OpenedRun {
     pub experiment: Experiment,
 }
 
-/// Opens the run that `wanted` means in `root`: a folder, an id, or the unique beginning of an id.
+/// Opens the run that `wanted` names in `root`: a folder, an id, or the unique prefix of an id.
 ///
 /// # Errors
 /// `RecordError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.

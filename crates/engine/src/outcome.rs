@@ -9,13 +9,13 @@ use runner_spec::exit::Exit;
 pub enum RunOutcome {
     /// All steps are done.
     Done,
-    /// All steps were done before: nothing was begun.
+    /// All steps were done before: nothing was started.
     UpToDate,
     /// Stopped on request, with a checkpoint.
     Interrupted,
     /// Stopped after the step that was asked for, with a checkpoint.
     StoppedAt(u64),
-    /// The run has this many steps already, as many as were asked for or more: nothing was begun.
+    /// The run has this many steps already, as many as were asked for or more: nothing was started.
     AlreadyAt(u64),
     /// This process was a rank that keeps no record; the job ended with this exit code.
     Followed(u8),

@@ -84,7 +84,7 @@ fn load_state(
 }
 
 /// # Errors
-/// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
+/// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time has changed.
 fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<()> {
     let hash = content_hash(&weights.files, cache, &|_| {})?;
     if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {

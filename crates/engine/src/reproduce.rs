@@ -25,7 +25,7 @@ use runner_spec::error::{CommandError, Result};
 /// A request to `reproduce`.
 #[derive(Debug, Clone)]
 pub struct ReproduceRequest {
-    /// The run to do again: a folder, an id, or the unique beginning of an id.
+    /// The run to repeat: a folder, an id, or the unique prefix of an id.
     pub run: String,
     /// The largest relative difference of a loss; `None`: the largest that rounding alone causes in the run's precision.
     pub tolerance: Option<f64>,
@@ -41,7 +41,7 @@ pub struct ReproduceRequest {
 pub enum Reproduction {
     /// Only drift was looked for.
     Checked(Drift),
-    /// The reproduction was interrupted; the same request goes on with it.
+    /// The reproduction was interrupted; the same request continues it.
     Interrupted,
     /// The run directory of the reproduction, and how it compares with the original.
     Judged(PathBuf, ReproductionVerdict),
@@ -68,7 +68,8 @@ struct Original {
 /// Repeats the run that `request` names and judges the result; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
-/// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
+/// If there is no such run, its data or the checkpoint that it started from is gone, or the reproduction failed (which its record then
+/// shows, too).
 pub fn reproduce(
     request: &ReproduceRequest,
     host: &Host,
@@ -145,7 +146,7 @@ impl Original {
     }
 
     /// # Errors
-    /// If the weights that the run started from are others now: a run that began elsewhere is no reproduction.
+    /// If the weights that the run started from have changed: a run that started elsewhere is not a reproduction.
     fn check_initial_weights(&self, ready: &PreparedRun) -> Result<()> {
         let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
         if *was == is {

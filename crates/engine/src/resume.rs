@@ -23,7 +23,7 @@ use crate::session::{RunSession, SessionOptions};
 /// A request to `resume`.
 #[derive(Debug, Clone)]
 pub struct ResumeRequest {
-    /// A folder, an id, or the unique beginning of an id.
+    /// A folder, an id, or the unique prefix of an id.
     pub run: String,
     pub options: SessionOptions,
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
@@ -33,7 +33,7 @@ pub struct ResumeRequest {
 /// Continues the run that `request` names, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
-/// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).
+/// If there is no such run, it cannot be resumed here, or it failed (which its record then shows, too).
 pub fn resume(
     request: &ResumeRequest,
     host: &Host,
@@ -82,7 +82,7 @@ pub fn resume(
     })
 }
 
-/// Checks that the run in the folder `path` goes on with the plan that it began with.
+/// Checks that the run in the folder `path` continues with the plan with which it started.
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.

@@ -5,7 +5,7 @@ use runner_record::RecordError;
 
 use runner_spec::error::{Classified, CommandError, ErrorKind};
 
-/// The reason why a run that had begun did not reach its end.
+/// The reason why a run that had started did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A rank failed, or could not be started.

@@ -1,4 +1,4 @@
-//! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record says how it ended.
+//! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record shows how it ended.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -68,7 +68,7 @@ impl RunSession<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
     ///
     /// # Errors
-    /// If the run failed, which its record then says too; or the record cannot be written.
+    /// If the run failed, which its record then shows, too; or the record cannot be written.
     pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport> {
         let path = run.path().to_owned();
         Ok(RunReport { outcome: self.train_and_record(run, observer)?, run: Some(path) })
@@ -266,7 +266,7 @@ impl RunSession<'_> {
         &self.ready.plan
     }
 
-    /// True if each rank is a process of its own.
+    /// True if each rank is a separate process.
     fn ranks_are_processes(&self) -> bool {
         matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
     }

@@ -24,7 +24,7 @@ const ANNOUNCED_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Tracking {
     event_file: Option<LiveEventFile>,
     mlflow: Option<(Sender, String)>,
-    /// Warnings that nobody has seen.
+    /// Warnings that have not been shown.
     warnings: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ pub fn server_of_experiment(mlflow: &experiment::Mlflow, name: &str, host: &Host
 }
 
 impl Tracking {
-    /// Starts what `experiment` asks for, for the run directory `run` whose session has begun.
+    /// Starts what `experiment` asks for, for the run directory `run` whose session has started.
     pub(crate) fn start(experiment: &experiment::Experiment, run: &Path, host: &Host) -> Self {
         let mut tracking = Self::default();
         if experiment.log.tensorboard {
@@ -53,7 +53,7 @@ impl Tracking {
         tracking
     }
 
-    /// Begins again after the record was cut back to a checkpoint.
+    /// Starts over after the record was cut back to a checkpoint.
     pub(crate) fn restart(&mut self, run: &Path) {
         if self.event_file.take().is_some() {
             self.reopen_event_file(run);

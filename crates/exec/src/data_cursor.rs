@@ -41,7 +41,7 @@ impl<'a> DataCursor<'a> {
         Self { program, split, sampler, sequence: program.batch.row_sequence(rows), prefetched: HashMap::new() }
     }
 
-    /// Passes over the training rows that are done after `steps` steps.
+    /// Completed passes over the training rows after `steps` steps.
     pub(super) fn epochs_after(&self, steps: u64) -> f64 {
         self.sequence.epochs_after(steps)
     }

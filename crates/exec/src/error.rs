@@ -42,7 +42,7 @@ pub enum ExecError {
 }
 
 impl ExecError {
-    /// True if the end of another rank caused this error: that rank's own error says more.
+    /// True if the end of another rank caused this error: that rank's own error has the details.
     pub fn is_aborted(&self) -> bool {
         match self {
             Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => error.is_aborted(),
@@ -79,7 +79,7 @@ pub(super) fn explain_out_of_memory(
     }
 }
 
-/// NCCL has no code of its own for a failed allocation: it quotes the failed call of CUDA.
+/// NCCL has no separate code for a failed allocation: it quotes the failed call of CUDA.
 fn is_nccl_out_of_memory(what: &str) -> bool {
     what.contains("NCCL") && what.contains("out of memory")
 }

@@ -47,7 +47,7 @@ pub struct RunControls<'a> {
     pub stop: &'a dyn StopRequest,
     /// The step, counting from 1, after which to stop.
     pub until: Option<u64>,
-    /// True if hashes of all that is computed are recorded.
+    /// True if hashes of all computed tensors are recorded.
     pub trace: bool,
 }
 
@@ -89,7 +89,7 @@ pub fn run<'a>(
         controls,
         observer,
         clock: PhaseClock::new(&trainer.device)?,
-        // Replicas compute the same: a difference in another one shows in the gradients, which are sums over all.
+        // Replicas compute the same: a difference in a different replica shows in the gradients, which are sums over all.
         trace: (controls.trace && context.replica == 0).then(Trace::default),
         trainer,
         data: DataCursor::new(program, &resources.dataset.train),

@@ -43,7 +43,7 @@ pub(super) struct Passes<'a> {
     batches: Vec<Option<MicroBatch>>,
     /// Tensors by chunk and micro-batch.
     tensors: Vec<Vec<ChunkTensors>>,
-    /// Summed negative log-likelihood of this rank's micro-batches, as far as it was read.
+    /// Summed negative log-likelihood of this rank's micro-batches that was read so far.
     loss: f64,
     /// Summed losses by micro-batch that a GPU may still be computing.
     unread_losses: Vec<(usize, DeviceSum)>,

@@ -18,7 +18,7 @@ pub enum InstructionList {
     Periodic,
 }
 
-/// Follows a rank's progress, so that a supervisor can say where a rank died or hangs.
+/// Follows a rank's progress, so that a supervisor can report where a rank died or hangs.
 pub trait ProgressMonitor: Sync {
     /// Called before each instruction. `step` counts from 0.
     fn enter_instruction(&self, step: u64, list: InstructionList, index: usize);

@@ -15,7 +15,7 @@ use runner_spec::topology::GroupId;
 /// `Diverged`, if they differ.
 pub(super) fn compare_states(context: RankContext<'_>, trainer: &Trainer) -> Result<(), ExecError> {
     let (state, program) = (&trainer.state, context.program);
-    // Under dp the replicas get the root's weights every step: there is nothing of their own to compare.
+    // Under dp the replicas get the root's weights every step: they have nothing else to compare.
     if program.mesh.replicas > 1 && program.mesh.mode != ParallelMode::Dp {
         compare(context, context.replica_group(), &state.buffer, state.step, "weights and moments")?;
     }

@@ -65,7 +65,7 @@ impl StepTotals {
 /// The duration of `seconds`, which other ranks have sent.
 ///
 /// # Errors
-/// If it is no duration.
+/// If it is not a duration.
 fn seconds_from_ranks(seconds: f64) -> Result<Duration, ExecError> {
     let duration = Duration::try_from_secs_f64(seconds);
     duration.map_err(|_| ExecError::Program(format!("a rank sent {seconds} s as its time in communication")))
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_that_makes_no_sense_is_an_error() {
+    fn an_invalid_time_is_an_error() {
         for seconds in [f64::NAN, f64::INFINITY, -1.0] {
             let error = seconds_from_ranks(seconds).unwrap_err().to_string();
             assert!(error.contains(&format!("{seconds} s as its time in communication")), "{error}");

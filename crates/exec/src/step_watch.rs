@@ -35,7 +35,7 @@ impl StepWatch {
     /// Starts to watch the `nth` step of this process, counting from 1; `None` if that step is not watched. The 1st, 2nd, 4th,
     /// 8th, … are: a record holds the latest, and a later step is the better measure.
     pub(super) fn start_if_due(nth: u64, program: &Program, device: &Device) -> Option<Self> {
-        // All ranks watch the same steps. Under dp they share one process, of which the root counts the memory.
+        // All ranks watch the same steps. Under dp they share one process, whose memory the root counts.
         let counts = program.mesh.mode != ParallelMode::Dp || program.rank == 0;
         nth.is_power_of_two().then(|| Self {
             began: Instant::now(),

@@ -22,7 +22,7 @@ pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// True if there is nothing at `path`. A path that cannot be looked at counts as present, so that opening it says why.
+/// True if there is nothing at `path`. A path that cannot be looked at counts as present, so that opening it reports the reason.
 pub fn is_absent(path: &Path) -> bool {
     fs::metadata(path).is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
 }

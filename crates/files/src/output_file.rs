@@ -43,7 +43,7 @@ impl OutputFile {
         let replaced = fs::metadata(&target).ok().filter(|_| !private);
         let permissions =
             replaced.map(|metadata| Permissions::from_mode(metadata.permissions().mode() & PERMISSION_BITS));
-        // Until the file is complete, nobody reads it who must not read the file that it replaces.
+        // Until the file is complete, only those may read it who may read the file that it replaces.
         let prefix = temporary_prefix(&target);
         remove_abandoned(folder, &prefix, &|path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()));
         let temporary = new_temporary_file(folder, &prefix, private || permissions.is_some())?;

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_leftovers_are_removed_and_all_else_stays() {
+    fn own_leftovers_are_removed_and_everything_else_stays() {
         let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = |name: &str| dir.path().join(name);
         fs::write(elsewhere.path().join("kept"), "").unwrap();

@@ -42,7 +42,7 @@ pub enum HeaderError {
 /// has; a header of more than `limit` bytes is refused.
 ///
 /// # Errors
-/// If the file cannot be read, is not a safetensors file, or has other bytes than its header says.
+/// If the file cannot be read, is not a safetensors file, or its bytes do not match its header.
 pub fn read_header(file: &mut File, size: u64, limit: u64) -> Result<SafetensorsHeader, HeaderError> {
     let content = |message: String| Err(HeaderError::Content(message));
     let Some(after_length) = size.checked_sub(8) else {

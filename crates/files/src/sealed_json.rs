@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The last field of a sealed object.
 pub const CONTENT_HASH: &str = "content_hash";
 
-/// What the hash in a text says of it.
+/// The result of checking the hash in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     Intact,

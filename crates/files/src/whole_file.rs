@@ -65,7 +65,7 @@ pub fn temporary_dir(folder: &Path, prefix: &str) -> io::Result<TempDir> {
         .map_err(|error| without_temporary_name(&error))
 }
 
-/// `error` without the path of the temporary file, which says nothing to a user.
+/// `error` without the path of the temporary file, which means nothing to a user.
 fn without_temporary_name(error: &io::Error) -> io::Error {
     let text = error.to_string();
     let text = text.split_once(" at path ").map_or(text.as_str(), |(before, _)| before);

@@ -18,7 +18,7 @@ use runner_record::run_dir::{RANKS, rank_log};
 #[derive(Debug)]
 pub(super) enum RankOutput {
     Message(Box<FromRank>),
-    /// A line that is no message, for this reason.
+    /// A line that is not a message, with the reason.
     InvalidLine(String),
     Closed,
 }

@@ -13,7 +13,7 @@ use runner_spec::program::{Device, Program};
 
 const VARIABLES: [(&str, &str); 2] = [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
 
-/// The variables that the user has not set.
+/// The variables that the user did not set.
 fn unset_variables(is_set: impl Fn(&str) -> bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     VARIABLES.into_iter().filter(move |(name, _)| !is_set(name))
 }

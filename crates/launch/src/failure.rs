@@ -35,7 +35,7 @@ pub(super) fn describe_place(program: &Program, status: &RankSnapshot) -> String
     }
 }
 
-/// The failure of one rank, because of which the others were aborted.
+/// The failure of one rank, which caused the others to be aborted.
 #[derive(Debug, thiserror::Error)]
 #[error("rank {rank} {}; its log is {}{}", cause.describe(place), log.display(), describe_last_line(last_line.as_deref()))]
 pub struct RankFailure {
@@ -43,7 +43,7 @@ pub struct RankFailure {
     pub cause: FailureCause,
     /// The last instruction that the rank began, such as `in step 7 at step[3] Forward 2`.
     pub place: String,
-    /// The step, from 0, that the rank was in; before its first step, the step that it would have begun with.
+    /// The step, from 0, that the rank was in; before its first step, the step with which it would have started.
     pub step: u64,
     pub log: PathBuf,
     /// The last line that this process wrote to its log.

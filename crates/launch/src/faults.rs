@@ -8,8 +8,8 @@
 //! - `save-delay=MS@STEP`: the time that ranks sleep after they have written their parts of that checkpoint, before they report it.
 //! - `full-disk=RANK@STEP`: the rank's disk is full when it writes its part of that checkpoint.
 //!
-//! Ranks that are threads write no parts of checkpoints, and read no data of their own: they ignore the delays and the full disk. Ranks that
-//! a launcher starts ignore `start-delay`.
+//! Ranks that are threads write no parts of checkpoints, and do not read data themselves: they ignore the delays and the full disk. Ranks
+//! that a launcher starts ignore `start-delay`.
 
 use std::path::Path;
 use std::thread::sleep;

@@ -120,7 +120,7 @@ mod tests {
         progress.check(1, &status(RankPhase::Step, 4, 2), start + 10 * SECOND, false);
         let before = start + 20 * SECOND;
         assert_eq!(hangs(&mut progress, &status(RankPhase::Step, 5, 7), before), Some(200));
-        // The time of a wait, a disk or a suspended machine is no measure.
+        // The time of a wait, a disk or a suspended machine does not count.
         let mut progress = HangDetector::new(2, 3, STEP_TIMEOUT, start);
         let waits = RankSnapshot { waiting_for: Some(0), ..status(RankPhase::Step, 4, 1) };
         (0..100).for_each(|s| assert_eq!(progress.check(1, &waits, start + s * SECOND, false), None));

@@ -208,7 +208,7 @@ impl<'a> LaunchedTraining<'a> {
         RankError { rank: self.program.rank, place, source }
     }
 
-    /// Aborts the run if this rank failed by itself. Returns the failure that all ranks report: this rank's own, or that of the rank
+    /// Aborts the run if this rank failed first. Returns the failure that all ranks report: this rank's own, or that of the rank
     /// that failed first.
     fn share_failure<T>(&self, result: Result<T, LaunchError>) -> Result<T, LaunchError> {
         let Err(error) = result else { return result };

@@ -47,7 +47,7 @@ pub struct AssignedRank {
     pub job: String,
     /// The secret in `RUNNER_TOKEN`, which only the ranks of this run know.
     pub secret: Option<String>,
-    /// True if all ranks are on this machine; false if the environment does not say so.
+    /// True if all ranks are on this machine; false if the environment does not show that.
     pub is_one_machine: bool,
 }
 
@@ -75,7 +75,7 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Plai
     };
     check_absent("RANK", "WORLD_SIZE")?;
     check_absent("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
-    // A rank whose number was lost would train everything by itself. WORLD_SIZE alone is set in some containers without a launcher.
+    // A rank whose number was lost would train everything alone. WORLD_SIZE alone is set in some containers without a launcher.
     if variables.contains_key("RANK") || env.get("LOCAL_RANK").is_some() {
         check_absent("WORLD_SIZE", "RANK")?;
     }
@@ -324,7 +324,7 @@ mod tests {
             assert!(ports.len() == 16 && !ports.contains(&port), "{port}: {ports:?}");
         }
         assert_eq!(place("RANK=0 WORLD_SIZE=1").3, "localhost", "nobody to meet");
-        // A job array's or a cluster's own variables beside them say nothing more.
+        // A job array's or a cluster's own variables beside them do not matter.
         assert_eq!(place(&format!("{all} SLURM_PROCID=5 SLURM_STEP_ID=0 SLURM_NTASKS=9")).0, 3);
     }
 
@@ -366,9 +366,9 @@ mod tests {
         assert_ne!(job(&format!("{slurm}=1 SLURM_JOB_ID=1")), job(&format!("{slurm}=1 SLURM_JOB_ID=2")));
     }
 
-    /// A batch script and the shell of an allocation have tasks to start, and are none.
+    /// A batch script and the shell of an allocation start tasks, but are not tasks themselves.
     #[test]
-    fn a_shell_in_an_allocation_is_no_rank() {
+    fn a_shell_in_an_allocation_is_not_a_rank() {
         assert_eq!(read("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_JOB_NODELIST=a").unwrap(), None, "salloc");
         assert_eq!(read("SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0").unwrap(), None, "sbatch");
         let interactive = "SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_STEP_ID=4294967290";
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_of_another_size_is_told_with_both_numbers() {
+    fn the_error_of_a_plan_of_a_different_size_names_both_numbers() {
         let assigned = read("RANK=0 WORLD_SIZE=8 MASTER_ADDR=a").unwrap().unwrap();
         assert_eq!(assigned.world_size_problem(8, &"x"), None);
         let problem = assigned.world_size_problem(4, &"ddp: 4 replicas").unwrap();

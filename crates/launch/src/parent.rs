@@ -100,7 +100,7 @@ impl RecorderLink for ParentLink<'_> {
     }
 }
 
-/// Records heartbeats of this process from a thread of its own, which exits the process when its parent has ended.
+/// Records heartbeats of this process from a separate thread, which exits the process when its parent has ended.
 ///
 /// # Errors
 /// If the system gives no thread.

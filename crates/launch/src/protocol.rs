@@ -134,7 +134,7 @@ pub enum FailureKind {
     Other,
 }
 
-/// The reason why the bytes `line` are no message, with the beginning of the line.
+/// The reason why the bytes `line` are not a message, with the beginning of the line.
 pub(super) fn describe_invalid_line(line: &[u8]) -> String {
     let beginning: String = String::from_utf8_lossy(line).chars().take(200).collect();
     format!("{beginning:?} is not a message of the protocol")

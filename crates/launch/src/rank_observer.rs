@@ -19,7 +19,7 @@ pub(super) trait RecorderLink {
     /// If the recorder has ended, or could not record the message.
     fn send(&mut self, message: FromRank) -> Result<(), ObserveError>;
 
-    /// Waits until the recorder has committed the checkpoint of `step`, of which this rank has sent its part.
+    /// Waits until the recorder has committed the checkpoint of `step`, to which this rank has sent its part.
     ///
     /// # Errors
     /// If the recorder has ended, the run was aborted, or the checkpoint could not be committed.

@@ -129,14 +129,14 @@ impl RankProcess {
         result.unwrap_or_else(|panic| resume_unwind(panic)).map_err(|error| error.source)
     }
 
-    /// The rank because of which this one failed with `error`, while the other ranks still wait.
+    /// The rank that made this one fail with `error`, while the other ranks still wait.
     fn failed_rank(&self, error: &RankError, region: &Region) -> usize {
         let peer = timed_out_peer(&error.source);
         peer.map_or(self.rank, |(peer, _)| rank_to_blame(self.rank, peer, |r| region.snapshot(r)?.waiting_for))
     }
 }
 
-/// The rank that a rank waited for until the timeout, and how long it waited, if that is what `error` says.
+/// The rank that a rank waited for until the timeout, and how long it waited, if `error` is a timeout.
 fn timed_out_peer(error: &ExecError) -> Option<(usize, Duration)> {
     match error {
         ExecError::Peer(CommError::Timeout { peer, waited, .. })
@@ -145,7 +145,7 @@ fn timed_out_peer(error: &ExecError) -> Option<(usize, Duration)> {
     }
 }
 
-/// The report of `error`, where `by` is the rank because of which the run was aborted.
+/// The report of `error`, where `by` is the rank that caused the run to be aborted.
 fn report_failure(error: &LaunchError, by: Option<usize>) -> ReportedFailure {
     let timed_out = match error {
         LaunchError::Single(error) => timed_out_peer(error),

@@ -11,7 +11,7 @@ use runner_spec::event::{BestValidation, Event, ObserveError};
 
 /// Keeps the record of a run whose training state is in other processes.
 pub trait RunRecorder: Observer + Send {
-    /// Makes a checkpoint of `parts`, of which each stage wrote one, and reports that it is saved.
+    /// Makes a checkpoint of `parts`, one from each stage, and reports that it is saved.
     ///
     /// # Errors
     /// If the checkpoint cannot be committed.

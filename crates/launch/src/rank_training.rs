@@ -50,7 +50,7 @@ impl RankTraining<'_> {
     /// Trains from `state` on, in the current thread pool, until the program ends or is to stop. The rank's status shows where it is.
     ///
     /// # Errors
-    /// The executor's error, with the instruction that the rank had begun.
+    /// The executor's error, with the instruction that the rank had started.
     pub(super) fn run(&self, state: TrainState, observer: &mut dyn Observer) -> Result<TrainedRank, RankError> {
         let Self { program, resources, controls, status, .. } = *self;
         let monitor = StatusMonitor { training: self, published: Mutex::new(Instant::now()) };

@@ -243,7 +243,7 @@ impl Supervisor<'_> {
                 Box::new(self.describe_failure(rank, cause))
             }
         };
-        // The log of a rank that reported its failure says the same.
+        // The log of a rank that reported its failure contains the same.
         if failure.reported().is_none() {
             failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
         }

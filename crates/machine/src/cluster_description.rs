@@ -131,7 +131,7 @@ fn data_sheet_by_name(name: &str) -> Result<&'static DataSheet, ClusterError> {
 /// The cluster `16x8xH100`: 16 nodes of 8 known devices.
 ///
 /// # Errors
-/// If it is written differently, or the device is not known.
+/// If it is written differently, or the device is unknown.
 pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
     let form = || ClusterError::Form { given: text.to_owned() };
     let mut parts = text.splitn(3, ['x', 'X']);
@@ -324,7 +324,7 @@ mod tests {
         let last = &cluster.devices[7];
         assert_eq!((last.node, last.device, last.name.as_str()), (1, Device::Cuda(3), "H100"));
         assert!(cluster.rates.devices.contains_key("H100"));
-        // The x of RTX is no separator.
+        // The x of RTX is not a separator.
         assert_eq!(named_cluster("1x1xRTX4090").expect("known").devices[0].name, "RTX4090");
     }
 

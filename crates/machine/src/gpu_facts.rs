@@ -142,8 +142,8 @@ pub(crate) mod tests {
         assert!(NAMES.iter().all(|(_, device)| KNOWN_DEVICES.iter().any(|d| d.name == *device)));
     }
 
-    /// Estimates of known boards, under a name that is none, beside their data sheets: within 10%, since drivers say the highest
-    /// clock and data sheets the one that is held.
+    /// Estimates of known boards, under an unknown name, beside their data sheets: within 10%, because drivers report the highest clock and
+    /// data sheets the sustained one.
     #[test]
     fn estimates_come_near_data_sheets() {
         for (name, sheet, facts) in [
@@ -175,7 +175,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_a_driver_does_not_say_is_not_made_up() {
+    fn facts_that_a_driver_does_not_report_are_absent() {
         let facts = GpuFacts { memory_bytes: 0, ..gpu("NVIDIA Unknown", (7, 5), 0, [0, 0], 0) };
         let device = facts.device(1);
         assert_eq!((device.memory_bytes, device.peak_flops), (None, PeakFlops::default()));

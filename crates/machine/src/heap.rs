@@ -70,7 +70,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 }
 
-/// Bytes in large allocations now; the peak is counted anew from here. `None` where the program does not count.
+/// Bytes in large allocations now; the count of the peak starts again from here. `None` where the program does not count.
 pub fn restart_peak() -> Option<u64> {
     let now = CURRENT_BYTES.load(Ordering::Relaxed);
     PEAK_BYTES.store(now, Ordering::Relaxed);

@@ -85,7 +85,7 @@ fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The most memory this process has had resident, in bytes; `None` where the kernel does not say.
+/// The most memory this process has had resident, in bytes; `None` where the kernel does not report it.
 pub fn peak_rss_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }

@@ -13,7 +13,7 @@ use runner_spec::error::PlainError;
 const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s is not
-/// guessed: it stays unknown until someone says it.
+/// guessed: it stays unknown until someone sets it.
 pub fn local_cluster(threads: usize) -> ClusterFacts {
     let mut facts = with_gpus(cpu_cluster(threads), find_gpus(), threads);
     facts.sharing = std::env::var(SHARE_GPU_VARIABLE).is_ok_and(|value| value.trim() == "1");

@@ -39,7 +39,7 @@ pub struct GpuModel {
     pub compute_capability: String,
 }
 
-/// The GPUs of this machine with the numbers `used`, and the versions of their libraries; of NCCL if `has_nccl` says that ranks use it.
+/// The GPUs of this machine with the numbers `used`, and the versions of their libraries; of NCCL if ranks use it (`has_nccl`).
 /// Empty in a build without CUDA, and where the driver does not work.
 pub fn gpus_and_libraries(used: &BTreeSet<usize>, has_nccl: bool) -> (Vec<GpuModel>, Option<GpuLibraries>) {
     if used.is_empty() || !cfg!(feature = "cuda") {

@@ -1,4 +1,4 @@
-//! The operating system: a clock that all processes of a machine share, what a child process inherits, and what the kernel says
+//! The operating system: a clock that all processes of a machine share, what a child process inherits, and what the kernel reports
 //! about processes.
 
 use std::fs;
@@ -101,7 +101,7 @@ fn read_kernel_file(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// True if the process `pid` is stopped, as by SIGSTOP; false where the kernel does not say.
+/// True if the process `pid` is stopped, as by SIGSTOP; false where the kernel does not report it.
 pub fn is_stopped(pid: u32) -> bool {
     // The name before the last parenthesis may hold anything.
     let stat = read_kernel_file(&format!("/proc/{pid}/stat"));
@@ -118,7 +118,7 @@ pub fn user() -> u32 {
 }
 
 /// The machine that this process runs on, by its name and the time of its start, because two machines may have one name. `host_name`
-/// is its name where the kernel does not say it.
+/// is its name where the kernel does not report it.
 pub fn machine(host_name: Option<&str>) -> String {
     let name = read_kernel_file("/proc/sys/kernel/hostname");
     let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty()).or(host_name);
@@ -127,7 +127,7 @@ pub fn machine(host_name: Option<&str>) -> String {
     format!("{} {}", name.unwrap_or("unknown"), boot.unwrap_or("unknown"))
 }
 
-/// The cores that this process may use, such as `0-3,8`; `unknown` where the kernel does not say.
+/// The cores that this process may use, such as `0-3,8`; `unknown` where the kernel does not report them.
 pub fn cores() -> String {
     let status = read_kernel_file("/proc/self/status");
     let mut lines = status.iter().flat_map(|status| status.lines());

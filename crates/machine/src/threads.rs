@@ -1,4 +1,4 @@
-//! Starts threads. If the system refuses one, usually because a limit on processes is reached, the error says what to do. The functions of
+//! Starts threads. If the system refuses one, usually because a limit on processes is reached, the error gives advice. The functions of
 //! the standard library and rayon's own pool panic instead.
 
 use std::io::{self, ErrorKind};

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_file_is_answered_with_nothing() {
+    fn the_answer_to_a_stored_file_is_empty() {
         let stored = |body: &'static str| {
             let server = TestServer::start(move |_| (200, body.to_owned()));
             Client::new(&server.uri, Credentials::default()).put_file("1/a", &FileContent::Text("x".to_owned()))

@@ -15,7 +15,7 @@ const MAX_NAME_CHARS: usize = 250;
 /// The parameters of the experiment with the text `yaml`, in its order.
 ///
 /// # Errors
-/// If it is no YAML.
+/// If it is not YAML.
 pub(crate) fn parameters_of(yaml: &str) -> Result<Vec<(String, String)>, RecordError> {
     let value: Value =
         document::from_str(yaml).map_err(|error| RecordError::damaged(Path::new(RESOLVED), error.to_string()))?;

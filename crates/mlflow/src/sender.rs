@@ -70,8 +70,8 @@ impl Sender {
         self.problems.try_recv().ok()
     }
 
-    /// Sends what is left and how the run ended, for a limited time; then `files`. `keeps_waiting` is called again and again until then, and
-    /// ends the wait by returning false.
+    /// Sends the remaining lines and how the run ended, for a limited time; then `files`. `keeps_waiting` is called again and again until
+    /// then, and ends the wait by returning false.
     ///
     /// # Errors
     /// If the server did not take all metrics and the status.
@@ -91,7 +91,7 @@ impl Sender {
             ReceiveOutcome::WaitEnded if Instant::now() >= deadline => return Err(not_everything(limit)),
             ReceiveOutcome::WaitEnded => return Ok(SendOutcome::WaitEnded),
         }
-        // Each file has a time limit of its own.
+        // Each file has a separate time limit.
         match receive(&self.files, keeps_waiting) {
             ReceiveOutcome::Value(warning) => Ok(SendOutcome::Sent { warning }),
             ReceiveOutcome::Disconnected => Err(gone()),

@@ -57,12 +57,12 @@ pub struct Upload {
     tail: MetricTail,
     /// Lines that were read and not sent.
     waiting: VecDeque<TimedLine>,
-    /// True if this process has told the server that the run goes on, and knows what the server has.
+    /// True if this process has set the run's status on the server to running, and knows what the server has.
     is_registered: bool,
 }
 
 impl Upload {
-    /// An upload of the run directory `run` to `server`, to which nothing is sent yet.
+    /// An upload of the run directory `run` to `server`. Nothing has been sent yet.
     ///
     /// # Errors
     /// If the position in the run directory is damaged.
@@ -84,10 +84,10 @@ impl Upload {
     }
 
     /// Sends the lines of the metrics that were not sent yet; before the first ones, the run with its parameters. No batch of lines
-    /// is begun after `deadline`.
+    /// is started after `deadline`.
     ///
     /// # Errors
-    /// If the server does not take them: the next call goes on where this one failed.
+    /// If the server does not accept them: the next call continues where this one failed.
     pub fn send_new(&mut self, deadline: Option<Instant>) -> Result<SentLines, MlflowError> {
         self.register_session()?;
         let result = self.send_lines(deadline);
@@ -166,8 +166,8 @@ impl Upload {
         describe(&missing, &first.unwrap_or_default())
     }
 
-    /// Tells the server that the run goes on, and asks which lines it has; finds or creates the run there if the run directory does not
-    /// know it.
+    /// Sets the run's status on the server to running, and asks which lines it has; finds or creates the run there if the run directory
+    /// does not know it.
     fn register_session(&mut self) -> Result<(), MlflowError> {
         if self.is_registered {
             return Ok(());

@@ -38,7 +38,7 @@ pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
     let mut chain: Vec<Ancestor> = Vec::new();
     let mut next = parent(manifest.origin.as_ref(), manifest.continued_from.as_ref());
     while let Some(mut ancestor) = next.take().filter(|_| chain.len() < MAX_ANCESTORS) {
-        // A folder without a readable manifest of the plan is not the ancestor any more.
+        // A folder without a readable manifest of the plan is no longer the ancestor.
         let manifest = run_dir::read_manifest(&root.join(&ancestor.id)).ok();
         let manifest = manifest.filter(|m| m.plan_hash == ancestor.plan_hash);
         ancestor.gone = manifest.is_none();

@@ -153,7 +153,7 @@ impl ListedRun {
         }
     }
 
-    /// Adds what the metrics say of a run without a current summary.
+    /// Adds what the metrics record of a run without a current summary.
     fn add_metrics(&mut self, manifest: &Manifest) {
         // Before the metrics: a run that trains writes them first.
         let saved = checkpoint::newest_step(&self.path.join(CHECKPOINTS));
@@ -196,7 +196,7 @@ fn run_folders(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(out)
 }
 
-/// Finds the run that `wanted` names: by its id in `root`, a folder, the name of its experiment, or the unique beginning of an id. A run
+/// Finds the run that `wanted` names: by its id in `root`, a folder, the name of its experiment, or the unique prefix of an id. A run
 /// is preferred to its reproductions, whose ids begin alike. A run of this name is preferred to points of a sweep, which have the name of
 /// the sweep's base, and to runs whose names only begin with it.
 ///
@@ -265,7 +265,7 @@ fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
     });
 }
 
-/// Describes `path`, which is not a run, and says what to name instead; `None` if it does not exist.
+/// Describes `path`, which is not a run, and what to name instead; `None` if it does not exist.
 fn describe_other_path(path: &Path) -> Option<String> {
     path.symlink_metadata().ok()?;
     let shown = path.display();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_counts_while_it_is_the_run_s_last_word() {
+    fn a_summary_counts_while_it_is_the_newest_record() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path(), "a", "2026-01-02");
         fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();

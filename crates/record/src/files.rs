@@ -117,7 +117,7 @@ pub fn if_present<T>(read: Result<T, RecordError>) -> Result<Option<T>, RecordEr
     }
 }
 
-/// Refuses the file `path`, which says that it is of version `format`, unless this program reads that version.
+/// Refuses the file `path`, which has the format `format`, unless this program reads that format.
 pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), RecordError> {
     if format == supported {
         return Ok(());

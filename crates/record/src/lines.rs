@@ -225,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn later_lines_and_a_torn_end_go() {
+    fn later_lines_and_a_torn_end_are_removed() {
         let (k, text) = kept("{\"step\":1}\n{\"step\":2,\"x\":1}\n{\"step\":3}\n{\"step\":4,\"lo", 2);
         assert_eq!(text, "{\"step\":1}\n{\"step\":2,\"x\":1}\n");
         assert_eq!(k, LineCounts { lines: 2, dropped: 1, damaged: 1, ..LineCounts::default() });
     }
 
     #[test]
-    fn without_a_checkpoint_an_evaluation_before_the_first_step_goes_too() {
+    fn without_a_checkpoint_an_evaluation_before_the_first_step_is_removed_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let eval = "{\"kind\":\"eval\",\"step\":0}\n";
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_goes() {
+    fn damaged_lines_are_removed() {
         let (k, text) = kept("\0\0\0\n{\"step\":1}\n[]\n{\"step\":-1}\n\n", 5);
         assert_eq!(
             (text.as_str(), k),
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_full_disk_is_said() {
+    fn reports_a_full_disk() {
         let path = PathBuf::from("/dev/full");
         let file = File::options().append(true).open(&path).unwrap();
         let mut full = LineFile { path, file, bytes: 0 };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_removed_or_changed_meanwhile_is_no_record() {
+    fn a_file_that_is_removed_or_changed_meanwhile_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, "{\"step\":1}\n").unwrap();

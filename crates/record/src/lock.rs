@@ -49,7 +49,7 @@ impl RunLock {
     /// Takes the lock of the run directory `run` in order to remove something from it.
     ///
     /// # Errors
-    /// `Locked` if another process holds it; `Refused` on a file system without locks, where it is not known whether one does.
+    /// `Locked` if another process holds it; `Refused` on a file system without locks, where one may hold it unnoticed.
     pub fn take_to_remove(run: &Path) -> Result<Self, RecordError> {
         Self::take_run(run, true)
     }
@@ -94,7 +94,7 @@ impl RunLock {
             let file = open_or_create(&path)?;
             match wait_for_lock(&file, &path, timeout.saturating_sub(started.elapsed()))? {
                 LockAttempt::TimedOut => return Err(RecordError::Busy { path }),
-                // The file was removed before it was locked: other processes wait for the one that is there now.
+                // The file was removed before it was locked: other processes wait for the new file.
                 LockAttempt::Locked if !is_same_file(&file, &path) => {}
                 LockAttempt::Locked | LockAttempt::Unsupported => return Ok(Self { _file: file }),
             }
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn without_locks_a_run_trains_but_is_not_known_to_be_free() {
+    fn without_locks_a_run_trains_but_may_be_in_use() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(NO_LOCKS), "").unwrap();
         assert!(RunLock::is_free(dir.path()), "no process has worked on it yet");

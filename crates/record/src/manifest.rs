@@ -16,7 +16,7 @@ use runner_spec::serde_defaults::is_default;
 /// Version of the run directory's layout.
 pub const FORMAT: u32 = 1;
 
-/// The status of a run in its files. A killed process leaves `Running` behind; the lock says whether a process works on the run.
+/// The status of a run in its files. A killed process leaves `Running` behind; the lock shows whether a process works on the run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunStatus {
@@ -102,7 +102,7 @@ pub struct ContinuedFrom {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunOrigin {
-    /// Begun with changed settings of that run, from its checkpoint after `step`, or from the start (`None`).
+    /// Started with changed settings of that run, from its checkpoint after `step`, or from the start (`None`).
     Fork { id: String, step: Option<u64>, plan_hash: String },
     /// Repeats the training.
     Reproduction { id: String, plan_hash: String },

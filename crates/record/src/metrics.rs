@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_stays_json_and_comes_back_as_none() {
+    fn non_finite_numbers_stay_json_and_read_back_as_none() {
         let m = StepMetrics { loss: f64::NAN, grad_norm: f64::INFINITY, ..step() };
         let text = serde_json::to_string(&MetricLine::from(&m)).unwrap();
         assert!(text.contains("\"loss\":null") && text.contains("\"grad_norm\":null"), "{text}");

@@ -37,7 +37,7 @@ pub const REMOVING: &str = ".removing-";
 /// The prefix of the name of a run directory that is being created.
 pub const CREATING: &str = ".creating-";
 
-/// The file in a run directory whose lock says that a process works on it.
+/// The file in a run directory that is locked while a process works on the run.
 pub const LOCK: &str = "lock";
 
 /// In tests a folder with a file of this name stands for one on a file system without locks.

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_the_program_writes_is_its_own() {
+    fn everything_the_program_writes_is_recognized() {
         let run = tempfile::tempdir().unwrap();
         put(run.path(), &RUN_FILES);
         put(
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_named() {
+    fn foreign_files_are_named() {
         for name in [
             "notes.txt",
             "plots/loss.png",

@@ -159,7 +159,7 @@ impl ExpectedRecord<'_> {
         Ok((steps, read))
     }
 
-    /// Describes what the metrics lack or have otherwise than the other files say.
+    /// Describes what the metrics lack, and where they differ from the other files.
     fn find_missing_records(&self, steps: &RecordedSteps, read: &LinesRead) -> Vec<String> {
         let mut problems = Vec::new();
         let planned = self.manifest.steps;
@@ -214,7 +214,7 @@ impl ExpectedRecord<'_> {
 }
 
 impl RecordedSteps {
-    /// Describes lines that are there several times, or in another order than they were written.
+    /// Describes lines that are repeated or out of order.
     fn describe_disorder(&self) -> Option<String> {
         let repeated = self.train.repeated() + self.eval.repeated();
         if repeated > 0 {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_mends_what_metrics_lack() {
+    fn a_summary_supplies_missing_metrics() {
         let (fixture, whole) = (Fixture::new(), Fixture::lines());
         let expected = vec![(2, Some(1.5)), (4, Some(2.5))];
         assert_eq!(fixture.read(&whole.concat()), (expected.clone(), String::new()));

@@ -50,7 +50,7 @@ impl Recorder {
         let step = from.unwrap_or(0);
         // Without a checkpoint there are no newer ones to warn of.
         let mut warnings = resumed.as_ref().map_or_else(Vec::new, |chosen| chosen.warnings.clone());
-        // A run that has a trace goes on with it, also in sessions without `--trace`.
+        // A run that has a trace continues it, also in sessions without `--trace`.
         let traced = run.join(TRACE);
         if traced.exists() {
             cut_after_step(&traced, from)?;
@@ -152,7 +152,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records what `event` says.
+    /// Records `event`.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -75,7 +75,7 @@ pub struct TestResult {
     /// Mean negative log-likelihood per token, in nats.
     pub loss: f64,
     pub perplexity: f64,
-    /// The loss in bits per byte of text; `None` if the bytes are not known.
+    /// The loss in bits per byte of text; `None` if the bytes are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
     pub tokens: u64,

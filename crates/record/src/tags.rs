@@ -1,4 +1,4 @@
-//! `tags.json`: the tags of a run. They are in a file of their own, so that a run can be tagged while it trains.
+//! `tags.json`: the tags of a run. They are in a separate file, so that a run can be tagged while it trains.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn taggers_at_once_lose_nothing() {
+    fn concurrent_taggers_lose_nothing() {
         let run = tempfile::tempdir().unwrap();
         std::thread::scope(|scope| {
             for i in 0..8 {

@@ -1,4 +1,4 @@
-//! The screen on a thread of its own. A reader that does not read (`runner apply | less`, a stopped terminal) delays neither the
+//! The screen on a separate thread. A reader that does not read (`runner apply | less`, a stopped terminal) delays neither the
 //! record nor the supervision of ranks.
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -18,7 +18,7 @@ const MAX_QUEUED_LINES: usize = 1 << 16;
 /// One piece of output: a call of a method of the screen `T`.
 type Call<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// Calls for a `T` on a thread of its own, which makes them in order.
+/// Calls for a `T` on a separate thread, which makes them in order.
 #[derive(Debug)]
 struct Queue<T> {
     to: SyncSender<Call<T>>,

@@ -23,7 +23,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         Column::new("tokens/s", Align::Right, 1),
         Column::new("started", Align::Left, 2),
     ];
-    // The sweep and its point tell a point's run from a run of the sweep's base, which has the same name.
+    // The sweep and its point distinguish a point's run from a run of the sweep's base, which has the same name.
     let optional: [OptionalColumn; 4] = [
         ("record", 5, |run| {
             let problem = match (run.lost_steps, run.changed_metrics) {

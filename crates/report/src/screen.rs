@@ -58,7 +58,7 @@ pub(crate) struct ItemBars {
 }
 
 /// The output of a command. Writing never fails, because a closed pipe must not stop a training run;
-/// [`Screen::output_result`] says at the end whether standard output took everything.
+/// [`Screen::output_result`] reports at the end whether all output was written.
 #[derive(Debug)]
 pub struct Screen {
     mode: OutputMode,
@@ -207,7 +207,7 @@ impl Screen {
     }
 }
 
-/// True if `error`, of a write to standard output, says that nobody reads it: its pipe or its terminal was closed.
+/// True if `error`, of a write to standard output, means that its pipe or its terminal was closed.
 pub fn is_reader_gone(error: &io::Error) -> bool {
     // Writes to a terminal that was closed fail as writes to a broken disk do.
     const EIO: i32 = 5;

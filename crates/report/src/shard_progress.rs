@@ -65,7 +65,7 @@ impl<'a> ShardProgress<'a> {
     }
 }
 
-/// A bar of which `share` is full.
+/// A bar that is full up to `share`.
 fn bar(share: f64) -> String {
     let full = (share.clamp(0.0, 1.0) * BAR_WIDTH as f64) as usize;
     format!("{}{}", "━".repeat(full), "─".repeat(BAR_WIDTH - full))

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_why() {
+    fn a_failure_shows_its_cause() {
         let failed = Summary {
             status: RunStatus::Failed,
             error: Some("step 7: the loss is not finite".into()),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interrupted_run_names_the_command_that_goes_on() {
+    fn an_interrupted_run_names_the_command_that_resumes_it() {
         let interrupted = Summary { status: RunStatus::Interrupted, steps: 6, ..summary() };
         let text = closing_text(&interrupted, "r", Path::new("runs/r"), true, Some("runner resume r"));
         assert!(text.contains("\nnext:\n  runner resume r\n  runner sample r"), "{text}");

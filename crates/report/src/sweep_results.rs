@@ -56,7 +56,7 @@ impl SweepResultsText<'_> {
         self.summary.results.rows.iter().any(|row| row.mfu.is_some())
     }
 
-    /// States that MFU is not known, where points are compared by their speed.
+    /// States that MFU is unknown, where points are compared by their speed.
     pub fn mfu_note(&self) -> Option<String> {
         let has_speed = self.summary.results.rows.iter().any(|row| row.tokens_per_second.is_some());
         let is_missing = self.record.objective.metric == ObjectiveMetric::TokensPerSecond && !self.shows_mfu();

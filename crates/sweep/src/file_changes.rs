@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::read::parse_value;
 
-/// Keys of a sweep that say how it is run. They may change while the sweep goes on.
+/// Keys of a sweep that determine how it is run. They may change during the sweep.
 const CHANGEABLE_KEYS: [&str; 2] = ["parallel", "retries"];
 const MAX_DESCRIBED_CHANGES: usize = 5;
 const MAX_VALUE_CHARACTERS: usize = 60;

@@ -2,7 +2,7 @@
 //! checkpoint counts as the newest or the best only after every byte of it was read and is good.
 //!
 //! A checkpoint that something may still start from stays: all checkpoints of a run that is not done or whose sweep is not finished,
-//! those from which another run was forked or continued, and the one that a run itself began with, from which it is reproduced when the
+//! those from which another run was forked or continued, and the one that a run itself started from, from which it is reproduced when the
 //! other run is gone. While the other run has it, the two are one file, and keeping both takes no space.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,7 +232,7 @@ fn free_locked(
             checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_ok_and(|saved| saved == kept.all)
         };
         let now = retention.removable_items(run, survey.kept.get(path).filter(has_all));
-        // The bytes may differ from the survey: those of a file with several names, of which one is gone.
+        // The bytes may differ from the survey: those of a file with several names that has lost one of them.
         let is_still_unneeded =
             |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
         for item in survey.unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {

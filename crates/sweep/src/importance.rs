@@ -2,7 +2,7 @@
 //!
 //! This is eta squared of a one-way analysis of variance (Fisher 1925, "Statistical methods for research workers", chapter
 //! VII): with the results y in groups g by the parameter's value, η² = Σ_g n_g (ȳ_g − ȳ)² / Σ_i (y_i − ȳ)². It is 0 if the
-//! means of all values are equal, and 1 if the value alone decides. Each parameter is looked at by itself, so shares need not
+//! means of all values are equal, and 1 if the value alone decides. Each parameter is looked at separately, so shares need not
 //! add up to 1, and a parameter that acts together with another shows less than it should. With few results a group it comes out
 //! too high: k groups of n results that have nothing to do with each other give (k − 1)/(n − 1) on average.
 
@@ -74,7 +74,7 @@ pub fn importance(
                 .collect();
             let groups = if range { quartiles(&column)? } else { column.iter().map(|values| joined(values)).collect() };
             let (share, best) = eta_squared(&groups, &ys, goal)?;
-            // A value by itself keeps its type.
+            // A single value keeps its type.
             let typed = |group: &str| match column.iter().zip(&groups).find(|(_, other)| **other == group) {
                 Some((values, _)) if !range && values.len() == 1 => values[0].clone(),
                 _ => Value::String(group.to_owned()),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_zipped_is_one_parameter_and_ranges_are_cut_into_quartiles() {
+    fn zipped_values_are_one_parameter_and_ranges_are_cut_into_quartiles() {
         let random = RandomDraws {
             samples: 8,
             seed: 0,

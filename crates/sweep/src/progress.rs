@@ -1,4 +1,4 @@
-//! The progress of a sweep's points, read from their run directories, whichever process trained them. There is no other record of it.
+//! The progress of a sweep's points, read from their run directories, whichever process trained them. It is recorded nowhere else.
 
 use std::path::{Path, PathBuf};
 
@@ -120,7 +120,7 @@ pub struct PointProgress {
     /// Training time in seconds, summed over all sessions.
     pub seconds: Option<f64>,
     /// The medians of tokens per second and of MFU over the steps, once no process works on the run; `mfu` is `None` too if the peak of
-    /// the device is not known.
+    /// the device is unknown.
     pub tokens_per_second: Option<f64>,
     pub mfu: Option<f64>,
     /// The data that the run is measured over; `None` if its plan cannot be read.

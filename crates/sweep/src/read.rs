@@ -28,7 +28,7 @@ use runner_yaml::tree::{self, Entry, Node, ParsedYaml, Yaml};
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
-/// Reads the sweep file at `path`. If its base is missing and nothing else is wrong, the spec says so: only a new sweep needs the base.
+/// Reads the sweep file at `path`. If its base is missing and nothing else is wrong, the spec records that: only a new sweep needs the base.
 ///
 /// # Errors
 /// All mistakes of the file.

@@ -55,7 +55,7 @@ fn check_is_run(root: &Path, path: &Path) -> Result<(), RecordError> {
         let (root, own) = (root.display(), own.display());
         return refuse(format!("it is not in the folder of runs {root}; use `--runs {own}`"));
     }
-    // A folder without a manifest of its own is not ours to remove.
+    // A folder without its own manifest is not ours to remove.
     if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
         return refuse(format!("it is not a run, because it does not have a {MANIFEST}"));
     }
@@ -65,7 +65,7 @@ fn check_is_run(root: &Path, path: &Path) -> Result<(), RecordError> {
 /// Removes the run directory `path` from `root`.
 ///
 /// # Errors
-/// Those of [`check`]; `Locked` if a process works on the run, `Refused` if that is not known; if the file system refuses.
+/// Those of [`check`]; `Locked` if a process works on the run, `Refused` if that is unknown; if the file system refuses.
 pub fn remove(root: &Path, path: &Path) -> Result<(), RecordError> {
     check(root, path)?;
     remove_locked(root, path)

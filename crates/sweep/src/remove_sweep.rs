@@ -38,7 +38,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), RecordError> {
     refuse_foreign(path, foreign_path_in_sweep(path))
 }
 
-/// Divides the runs that the sweep in `path` started: a run stays if it has a tag, a process works on it, another sweep counts it among
+/// Divides the runs that the sweep in `path` started: a run stays if it has a tag, a process is working on it, another sweep counts it among
 /// its points, or a run that stays was made from it.
 ///
 /// # Errors

@@ -51,7 +51,7 @@ pub struct ResultsRow {
     /// The speed of the run, once a process has stopped working on it: the median over its steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
-    /// The median share of the device's peak FLOP/s that the model used; `None` if the peak is not known.
+    /// The median share of the device's peak FLOP/s that the model used; `None` if the peak is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_first_and_what_has_no_result_last() {
+    fn the_best_is_first_and_rows_without_a_result_are_last() {
         let rows = vec![
             row(1, PointStatus::Failed, None),
             row(2, PointStatus::Done, Some(f64::NAN)),

@@ -26,7 +26,7 @@ pub struct SweepSpec {
     /// The file that points are made from: a template, whose variables the axes are, or an experiment, whose key paths they are. The path
     /// is joined to the folder of the sweep file.
     pub base: PathBuf,
-    /// The mistake that there is no such file. A sweep that was started goes on without it.
+    /// The mistake that there is no such file. A sweep that was started resumes without it.
     pub missing_base: Option<Box<Diagnostic>>,
     /// Variables of the template that are the same for all points.
     pub vars: Map<String, Value>,
@@ -159,7 +159,7 @@ impl Dimension {
     }
 }
 
-/// A variable or key path with its values, of which there is at least one.
+/// A variable or key path with its values, at least one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ListAxis {
     pub name: String,
@@ -262,7 +262,7 @@ runner_record::named_enum! {
 }
 
 /// Asynchronous successive halving: a point is judged after `min_steps` steps, after `min_steps`·`reduction`, and so on, and
-/// the best of `reduction` goes on.
+/// the best of `reduction` continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AshaSettings {
     /// At least 1.

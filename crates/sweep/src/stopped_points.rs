@@ -1,4 +1,4 @@
-//! Runs that early stopping ended: their own records say `interrupted`, and the record of the sweep says that they will not resume.
+//! Runs that early stopping ended: their own status is `interrupted`, and the record of the sweep shows that they will not resume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

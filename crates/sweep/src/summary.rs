@@ -104,7 +104,7 @@ impl SweepSummary {
         self.results.rows.iter().any(|row| row.status == PointStatus::Failed)
     }
 
-    /// Marks the points of these numbers as failed if they have no run that could say so.
+    /// Marks the points of these numbers as failed if they have no run that could record it.
     pub fn mark_failed(&mut self, points: &[usize]) {
         for row in self.results.rows.iter_mut().filter(|row| points.contains(&row.point)) {
             if matches!(row.status, PointStatus::Queued | PointStatus::Removed) {

@@ -57,7 +57,7 @@ pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
     path.join(SWEEP_POINTS).join(format!("{index:04}.job"))
 }
 
-/// True if the sweep in `path` has begun the run of `point`: the log of its process names the run.
+/// True if the sweep in `path` has started the run of `point`: the log of its process names the run.
 #[must_use]
 pub fn has_begun(path: &Path, point: &PlannedPoint) -> bool {
     let run = base_id(&point.name, &point.plan_hash);
@@ -132,7 +132,7 @@ fn list(root: &Path) -> (Vec<ListedSweep>, Vec<(PathBuf, RecordError)>) {
 /// The newest sweep in `root` that was started from the sweep file `file` under the name `name`.
 ///
 /// # Errors
-/// If the record of a sweep of that name cannot be read: the sweep may be the one that is looked for.
+/// If the record of a sweep of that name cannot be read: the sweep may be the wanted one.
 pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(PathBuf, SweepRecord)>, RecordError> {
     let file = absolute_path(file);
     let (sweeps, unreadable) = list(root);
@@ -174,7 +174,7 @@ pub fn folder_of_id(root: &Path, id: &str) -> Option<PathBuf> {
     Some(root.join(SWEEPS).join(id)).filter(|folder| is_name && folder.is_dir())
 }
 
-/// The varied values at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep cannot be read any more.
+/// The varied values at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep can no longer be read.
 #[must_use]
 pub fn values_of_point(root: &Path, point: &SweepPoint) -> Option<String> {
     let record = read_record(&folder_of_id(root, &point.id)?).ok()?;
@@ -191,9 +191,9 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     folders(root).into_iter().find(|path| file_name(path) == wanted)
 }
 
-/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique beginning of an id. An id
-/// or a name is preferred to those that begin with it. A sweep file, which need not exist any more, names the newest sweep that was started from
-/// it. `None` if there is no such sweep.
+/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique prefix of an id. An id
+/// or a name is preferred to those that begin with it. A sweep file, which may have been removed, names the newest sweep that was started
+/// from it. `None` if there is no such sweep.
 ///
 /// # Errors
 /// If there are several.
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_sweep_is_not_passed_over() {
+    fn a_damaged_sweep_is_not_skipped() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("s.yaml");
         let make = |folder: &str, content: &str| {

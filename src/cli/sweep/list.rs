@@ -89,7 +89,7 @@ pub(super) fn run(args: &ListArgs) -> Result<Exit> {
             Err(error) => print_to_stderr(&printable(&format!("warning: skipped: {error}"))),
         }
     }
-    // Ids end in numbers, of which a longer one is later.
+    // Ids end in numbers. A longer number is later.
     sweeps.sort_by_key(|sweep| (sweep.created.clone(), sweep.id.len(), sweep.id.clone()));
     print_result(args.json, &sweeps, || sweeps_text(&sweeps, &root))
 }

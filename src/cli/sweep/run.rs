@@ -38,7 +38,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let host = host(root, args.threads)?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
     let threads = match (args.launcher, args.threads.threads) {
-        // Each job has processors of its own.
+        // Each job has its own processors.
         (SweepLauncherKind::Slurm, Some(threads)) => usize::from(threads),
         _ => (host.threads / parallel).max(1),
     };

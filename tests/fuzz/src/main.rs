@@ -39,7 +39,7 @@ static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir_in("/dev/s
 
 fuzz_target!(init: pass_over_caught_panics(), |input: &[u8]| TARGET(input));
 
-/// Panics of foreign parsers that the program turns into errors are no defects. All others end this process.
+/// Panics of foreign parsers that the program turns into errors do not count as defects. All others end this process.
 fn pass_over_caught_panics() {
     let abort = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

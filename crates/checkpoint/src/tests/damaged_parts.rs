@@ -76,7 +76,7 @@ fn forge(fixture: &Fixture, name: &str, from: &str, to: &str) {
 }
 
 #[test]
-fn headers_that_lie_fall_back() {
+fn headers_with_false_sizes_fall_back() {
     let (d, vocab) = (4, 11);
     let name = "model-00001-of-00002.safetensors";
     let whole = 4 * d * vocab;
@@ -106,7 +106,7 @@ fn headers_that_lie_fall_back() {
 }
 
 #[test]
-fn a_tensor_in_two_parts_or_in_none_is_told() {
+fn reports_a_tensor_in_two_parts_or_in_none() {
     let mut fixture = Fixture::new();
     // The last stage writes its copy of the embeddings, too.
     fixture.ranks[1].owned = (0..fixture.ranks[1].layout.entries.len()).collect();

@@ -18,7 +18,7 @@ fn hashes_are_of_the_documented_bytes() {
     assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
 }
 
-/// A state of several chunks, of which one ends inside of a tensor, on the threads of a pool and on the calling one.
+/// A state of several chunks, one of which ends inside a tensor, on the threads of a pool and on the calling one.
 #[test]
 fn a_large_state_has_the_same_hashes_on_any_number_of_threads() {
     let spec = ModelSpec { vocab_size: 4099, d_model: 260, ..spec() };

@@ -167,7 +167,7 @@ impl Fixture {
 }
 
 #[test]
-fn every_layout_goes_on_from_every_other() {
+fn every_layout_continues_from_every_other() {
     for spec in models() {
         for (from, writers) in layouts(&spec) {
             let dir = tempfile::tempdir().unwrap();
@@ -197,7 +197,7 @@ fn every_layout_goes_on_from_every_other() {
 }
 
 #[test]
-fn one_part_is_as_a_run_in_one_process_saves_it() {
+fn one_part_equals_the_checkpoint_of_one_process() {
     let whole = stages(&models()[0], &[]);
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let one = save(&Checkpoints::open(a.path(), PLAN, 2).unwrap(), &whole, 3);
@@ -259,7 +259,7 @@ fn the_hash_of_parts_is_over_step_tokens_and_their_hashes() {
 }
 
 #[test]
-fn a_commit_needs_every_part_as_it_was_reported() {
+fn a_commit_needs_every_part_unchanged() {
     type Change = fn(&mut Vec<PartRecord>, &Path);
     let cases: [(&str, Change); 7] = [
         ("part 2 of 2 is missing", |parts, _| drop(parts.remove(0))),
@@ -302,7 +302,7 @@ fn a_kill_before_the_commit_leaves_nothing_that_counts() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_under_a_part_is_told_by_its_rank() {
+fn the_rank_of_a_part_reports_a_full_disk() {
     let fixture = Fixture::new();
     let folder = fixture.open().begin(3).unwrap();
     let rank = &fixture.ranks[1];

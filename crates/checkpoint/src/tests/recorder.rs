@@ -140,7 +140,7 @@ fn a_run_with_several_ranks_is_recorded_alike() {
 }
 
 #[test]
-fn lost_lines_are_told() {
+fn reports_lost_lines() {
     let dir = tempfile::tempdir().unwrap();
     train(&mut open(dir.path(), "abc").recorder, 0, 4);
     let whole = text(dir.path(), METRICS);

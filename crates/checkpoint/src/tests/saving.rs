@@ -185,7 +185,7 @@ fn the_best_is_unknown_if_a_loss_cannot_be_read() {
 }
 
 #[test]
-fn nothing_there_is_no_error_for_a_new_run() {
+fn a_new_run_needs_no_checkpoint() {
     let fixture = Fixture::new();
     assert!(fixture.choose().unwrap().is_none());
 }
@@ -287,7 +287,7 @@ fn files_of_the_user_among_checkpoints_stay() {
 }
 
 #[test]
-fn an_unwritable_folder_is_said() {
+fn reports_an_unwritable_folder() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     let error = Checkpoints::open(&dir.path().join("file/checkpoints"), PLAN, 1).unwrap_err().to_string();

@@ -47,7 +47,7 @@ pub(super) struct PieceHeader {
     pub(super) sequence: AtomicU64,
 }
 
-/// A channel's counters; each by itself in its cache lines, since each has another writer.
+/// A channel's counters, each in separate cache lines, because each has a different writer.
 #[repr(C)]
 pub(super) struct Ring {
     pub(super) sent: Counter,

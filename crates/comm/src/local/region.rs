@@ -86,7 +86,7 @@ impl Region {
         self.wake_all_ranks();
     }
 
-    /// Wakes all ranks that sleep, so that they check again whether they may go on.
+    /// Wakes all ranks that sleep, so that they check again whether they may continue.
     pub(super) fn wake_all_ranks(&self) {
         for rank in 0..self.world_size() {
             self.status_of(rank).wake_signals.iter().for_each(WakeSignal::wake_all);
@@ -143,7 +143,7 @@ impl Region {
 
 fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: gives a new descriptor or -1, also for numbers that are none.
+    // SAFETY: returns a new descriptor or -1, also for numbers that are not descriptors.
     let new = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 3) };
     if new == -1 {
         return Err(io::Error::last_os_error());

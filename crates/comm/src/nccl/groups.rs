@@ -15,7 +15,7 @@ use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Topology};
 
-/// The lengths of the first sums, in f32: NCCL connects members anew for each of its algorithms, which it chooses by length.
+/// The lengths of the first sums, in f32: NCCL connects members again for each of its algorithms, which it chooses by length.
 const FIRST_SUM_LENGTHS: [usize; 2] = [1, 1 << 20];
 
 /// This rank in a group.

@@ -27,7 +27,7 @@ impl NcclError {
     }
 }
 
-/// A call that is still under way is no error: `Handle::settled` waits for it.
+/// A call that is still running is not an error: `Handle::settled` waits for it.
 fn checked(result: sys::ncclResult_t) -> Result<(), NcclError> {
     match result {
         sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
@@ -209,7 +209,7 @@ impl Handle {
         let _ = unsafe { sys::ncclCommDestroy(self.0) };
     }
 
-    /// Ends the communicator, and all that is under way on its stream.
+    /// Ends the communicator, and everything that runs on its stream.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn abort(self) {
         // SAFETY: the handle is alive, and used no more.

@@ -68,7 +68,7 @@ fn event(stream: &Arc<CudaStream>) -> Result<CudaEvent, NcclError> {
     stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(NcclError::new)
 }
 
-/// Joins the members. The call cannot be stopped, so it runs on a thread of its own while this one checks whether the run was aborted.
+/// Joins the members. The call cannot be stopped, so it runs on a separate thread while this one checks whether the run was aborted.
 pub(super) fn join(
     host: &dyn Communicator,
     context: &Arc<CudaContext>,
@@ -87,7 +87,7 @@ pub(super) fn join(
     let work = move || {
         let bound = own.bind_to_thread().map_err(NcclError::new);
         let handle = bound.and_then(|()| Handle::join(&id, members, me, || is_cancelled.load(Ordering::SeqCst)));
-        // Nobody waits for this handle any more.
+        // Nobody waits for this handle now.
         if let Err(SendError(Ok(handle))) = sender.send(handle) {
             handle.abort();
         }

@@ -1,4 +1,4 @@
-//! Ranks on GPUs: tensors go through NCCL, on streams of their own, and everything else goes through another communicator (over one
+//! Ranks on GPUs: tensors go through NCCL, on separate streams, and everything else goes through another communicator (over one
 //! machine's memory, or sockets), which also reports ranks that ended.
 //!
 //! The host never waits for a transfer: the stream that a rank computes on and those of NCCL wait for each other by events.

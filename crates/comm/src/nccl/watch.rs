@@ -1,5 +1,5 @@
 //! The watch over a rank's links: when a rank has ended, or NCCL fails, it ends every link of this rank, so that nothing waits for a
-//! transfer that will not come. NCCL's kernels stop, and the work that waits behind them on the stream goes on.
+//! transfer that will not come. NCCL's kernels stop, and the work that waits behind them on the stream continues.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use runner_machine::threads;
 /// The time between two checks of the links.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The time that operations may go on when the communicator is dropped, and that an abort of a link may take.
+/// The time that operations may continue when the communicator is dropped, and that an abort of a link may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time that the orderly end of all links may take, one after another.
@@ -83,7 +83,7 @@ impl Watched {
     }
 
     /// # Errors
-    /// If operations may not go on.
+    /// If operations must not continue.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         if let Some(by) = self.host.aborted() {
             return Err(CommError::Aborted { by });
@@ -144,7 +144,7 @@ impl Watched {
 }
 
 /// Ends links beside this thread, and leaves those behind in which NCCL does not return. Links that end at once do so together: an
-/// end waits for kernels of the device, and those of other links would go on until their own end.
+/// end waits for kernels of the device, and those of other links would continue until their own end.
 fn end_links(links: &[Arc<Link>], context: &Arc<CudaContext>, is_orderly: bool) {
     let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_ended()).cloned().collect();
     if links.is_empty() {

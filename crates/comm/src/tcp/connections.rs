@@ -32,7 +32,7 @@ type MessageQueue = VecDeque<(ElementType, Vec<u8>)>;
 /// The end of a connection.
 #[derive(Debug, Clone)]
 enum Departure {
-    /// The peer said goodbye.
+    /// The peer announced the end of the connection.
     Left,
     /// The connection ended without a goodbye, for this reason.
     Lost(String),
@@ -82,7 +82,7 @@ pub(super) struct ConnectionState {
     /// The first abort.
     abort: Option<RunAbort>,
     is_closed: bool,
-    /// True if no operation goes on. Control messages do.
+    /// True if no operation continues. Control messages do.
     are_operations_closed: bool,
     /// The number of connections that are still read.
     readers: usize,
@@ -210,7 +210,7 @@ impl Connections {
         rank == self.rank || self.state.lock().peers.get(rank).is_some_and(|peer| peer.departure.is_none())
     }
 
-    /// True if `rank` was lost, as this rank saw or another one reported: its connection ended without a goodbye.
+    /// True if `rank` was lost, as this rank or a different rank saw: its connection ended without a goodbye.
     pub fn is_lost(&self, rank: usize) -> bool {
         self.state.lock().peers.get(rank).is_some_and(|peer| match &peer.departure {
             Some(departure) => matches!(departure, Departure::Lost(_)),
@@ -264,7 +264,7 @@ impl Connections {
     }
 
     /// # Errors
-    /// If operations may not go on.
+    /// If operations must not continue.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         ensure_running(&self.state.lock(), operation, false)
     }
@@ -330,7 +330,7 @@ impl Connections {
         })
     }
 
-    /// Waits until no connection is read any more, for at most `timeout`.
+    /// Waits until reading has ended on all connections, for at most `timeout`.
     pub(super) fn await_readers(&self, timeout: Duration) {
         self.changed.wait_while_for(&mut self.state.lock(), |state| state.readers > 0, timeout);
     }

@@ -86,7 +86,7 @@ impl HostTransport for MeshRank {
         self.mesh.abort_cause().map(|abort| abort.by)
     }
 
-    /// The mesh goes on for the control messages beside the operations.
+    /// The mesh stays open for the control messages beside the operations.
     fn close(&self) {
         self.mesh.close_operations();
     }

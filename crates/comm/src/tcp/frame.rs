@@ -26,7 +26,7 @@ const CHUNKS_PER_WRITE: usize = 8;
 /// Most bytes of a control message.
 pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
 
-/// The kinds of frames, with what each says of its bytes.
+/// The kinds of frames, with a description of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FrameTag {
@@ -313,7 +313,7 @@ mod tests {
 
     /// Arbitrary bytes give an error, but no panic.
     #[test]
-    fn a_strangers_bytes_are_no_header() {
+    fn a_strangers_bytes_are_not_a_header() {
         let mut state = 7_u64;
         for _ in 0..10_000 {
             let bytes: [u8; 48] = std::array::from_fn(|_| {

@@ -1,7 +1,7 @@
 //! The handshake of two ranks that connect. Each side sends a greeting with a random challenge. Then it proves that it knows the
 //! token of the ranks: every further message ends with a keyed hash of the message and of both challenges.
 //!
-//! Nobody learns the token from a handshake, and no proof is valid in another one. The messages are not encrypted.
+//! Nobody learns the token from a handshake, and no proof is valid in a different handshake. The messages are not encrypted.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -166,7 +166,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Greets the listener to which `stream` was connected.
+    /// Greets the listener at the other end of `stream`.
     pub(super) fn connect(stream: TcpStream, token: RankToken, timeout: Duration) -> Result<Self, HandshakeError> {
         Self::connect_as(VERSION, stream, token, timeout)
     }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn another_token_is_no_proof() {
+    fn a_different_token_is_not_a_proof() {
         let others = [
             RankToken::new("job", None),
             RankToken::new("job", Some("")),
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strangers_bytes_are_no_greeting() {
+    fn a_strangers_bytes_are_not_a_greeting() {
         for bytes in [&[0; 8][..], b"GET / HTTP/1.1\r\n", b"\xf8\0\0\0{\"version\":4,"] {
             let [mut connected, accepted] = connected();
             connected.write_all(bytes).unwrap();

@@ -211,7 +211,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
                     arrived[rank] = Some((introduction, handshake));
                 }
                 Some(problem) => {
-                    // The rank is not among those that have arrived, whatever rank it says it is.
+                    // The rank is not among those that have arrived, whatever rank it claims to be.
                     let _ = handshake.send(&Answer::refusal(&problem));
                     if config.token.is_secret() {
                         break Some(problem);

@@ -123,7 +123,7 @@ fn every_pair_gets_its_class() {
 }
 
 #[test]
-fn comments_and_the_order_of_keys_are_no_difference() {
+fn comments_and_the_order_of_keys_do_not_differ() {
     let a = side(&yaml(""));
     let mut lines: Vec<String> = yaml("").lines().map(str::to_owned).collect();
     lines.reverse();

@@ -92,7 +92,7 @@ fn without(dir: &tempfile::TempDir, what: &str) {
 }
 
 #[test]
-fn what_only_one_side_has_is_missing() {
+fn numbers_of_only_one_side_are_missing() {
     let losses = [4.0, 3.0, 2.0, 1.0];
     for (what, expected) in [("\"step\":3", (3, "step")), ("eval", (0, "evaluation"))] {
         for is_missing_in_original in [true, false] {
@@ -132,7 +132,7 @@ fn a_damaged_record_is_not_bitwise() {
 }
 
 #[test]
-fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
+fn an_evaluation_that_a_killed_run_did_not_reach_is_not_missing() {
     let (a, b) = (run(&[4.0], 0.0), run(&[4.0], 0.0));
     let path = b.path().join(METRICS);
     let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
@@ -151,7 +151,7 @@ fn without_weights_the_numbers_alone_are_bitwise() {
 }
 
 #[test]
-fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
+fn a_record_that_is_removed_meanwhile_still_counts() {
     let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
     let original = original(a.path(), 0, true);
     fs::remove_dir_all(a.path()).unwrap();
@@ -187,7 +187,7 @@ fn the_earlier_of_trace_and_checkpoint_has_the_first_tensor() {
 }
 
 #[test]
-fn a_loss_that_is_no_number_is_beyond_any_tolerance() {
+fn a_nan_loss_is_beyond_any_tolerance() {
     let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0));
     let text = fs::read_to_string(b.path().join(METRICS)).unwrap().replace("3.0", "null");
     fs::write(b.path().join(METRICS), text).unwrap();

@@ -23,7 +23,7 @@ pub struct MatmulOperand {
     pub transposed: bool,
 }
 
-/// Epilogues read vectors in pieces of this many bytes, but the search for an algorithm cannot be told how vectors are aligned.
+/// Epilogues read vectors in pieces of this many bytes, but the search for an algorithm has no parameter for the alignment of vectors.
 const EPILOGUE_ALIGNMENT: u64 = 16;
 
 /// An operation on the product before it is stored. Vectors and `before` have the output's type.
@@ -31,7 +31,7 @@ const EPILOGUE_ALIGNMENT: u64 = 16;
 pub enum Epilogue {
     /// Stores the product.
     None,
-    /// Adds a vector of m elements to each column. If its address is no multiple of 16, there is no algorithm.
+    /// Adds a vector of m elements to each column. If its address is not a multiple of 16, there is no algorithm.
     Bias(u64),
     /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux { bias: u64, before: u64 },
@@ -296,7 +296,7 @@ impl BlasLt {
             let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
             set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         }
-        // SAFETY: all that is given was made just now and lives.
+        // SAFETY: all arguments were created above and are alive.
         let found = unsafe { result::get_matmul_algo_heuristic(self.handle, descriptor, a, b, out, out, preference) };
         // SAFETY: made above, and used by nothing else.
         unsafe { result::destroy_matmul_pref(preference).map_err(error_of("a preference"))? }

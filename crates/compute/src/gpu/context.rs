@@ -43,7 +43,7 @@ thread_local! {
     static OPENED_BY_THREAD: RefCell<HashMap<usize, Device>> = RefCell::default();
 }
 
-/// Opens GPU `ordinal` for the calling thread, which is one rank: with a stream of its own, loaded kernels, and freed memory kept in
+/// Opens GPU `ordinal` for the calling thread, which is one rank: with a separate stream, loaded kernels, and freed memory kept in
 /// the pool. Further calls return the same device.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ fn open_anew(ordinal: usize) -> Result<Device> {
     let stream = device.cuda_stream();
     let context = stream.context().clone();
     // Events would order streams that share tensors. A rank computes on one stream; comm/nccl orders the tensors that it shares with
-    // NCCL's stream by events of its own.
+    // NCCL's stream by separate events.
     #[expect(unsafe_code, reason = "candle's switch")]
     // SAFETY: all work on tensors of this device is on its stream, or joined to it by events (comm/nccl).
     unsafe {
@@ -148,7 +148,7 @@ impl Gpu {
         self.tf32.store(tf32, Ordering::Relaxed);
     }
 
-    /// Waits until all that was launched is done.
+    /// Waits until everything that was launched is done.
     ///
     /// # Errors
     /// If a kernel failed.

@@ -19,7 +19,7 @@ pub struct DeviceMemory {
     pub total: u64,
 }
 
-/// The memory of a device; `None` if it is no GPU, or the driver does not answer.
+/// The memory of a device; `None` if it is not a GPU, or the driver does not answer.
 pub fn memory(device: &Device) -> Option<DeviceMemory> {
     use sys::CUmemPool_attribute as Attribute;
     let gpu = Gpu::of_device(device).ok()?;
@@ -69,7 +69,7 @@ pub fn total_memory(ordinal: usize) -> Option<u64> {
 /// Resets `DeviceMemory::peak` to the memory that is used now.
 ///
 /// # Errors
-/// If it is no GPU, or the driver refuses.
+/// If it is not a GPU, or the driver refuses.
 pub fn reset_peak(device: &Device) -> Result<()> {
     let gpu = Gpu::of_device(device)?;
     // 0 is the only number that this attribute can be set to.
@@ -88,7 +88,7 @@ pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
 /// it only where needed: the pool then grows more slowly.
 ///
 /// # Errors
-/// If it is no GPU, or the driver refuses.
+/// If it is not a GPU, or the driver refuses.
 #[expect(unsafe_code, reason = "FFI")]
 pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
     let own = gpu.stream().context().cu_device();

@@ -1,6 +1,6 @@
 //! NVIDIA GPUs: contexts, the embedded kernels, memory.
 //!
-//! A rank has one candle device, with one stream on which all that it computes runs in order. The module `kernels` chooses the
+//! A rank has one candle device, with one stream on which all its work runs in order. The module `kernels` chooses the
 //! kernels; the crate `comm` exchanges tensors between ranks.
 
 mod blaslt;

@@ -12,7 +12,7 @@ use super::{Gpu, driver_error};
 pub struct GpuTimestamp(CudaEvent);
 
 impl Gpu {
-    /// Records the time at which all that was launched so far is done.
+    /// Records the time at which everything launched so far is done.
     ///
     /// # Errors
     /// If the driver refuses.

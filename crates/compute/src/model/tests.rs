@@ -1,4 +1,4 @@
-//! What blocks keep for their backward is what their parts say.
+//! Blocks keep for their backward exactly the tensors that their parts declare.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -97,7 +97,7 @@ fn params(spec: &ModelSpec, dtype: DType) -> Params {
 }
 
 #[test]
-fn blocks_keep_what_their_parts_say() {
+fn blocks_keep_the_tensors_that_their_parts_declare() {
     for spec in models() {
         for (dtype, recompute) in [
             (DType::F32, Recompute::None),

@@ -1,4 +1,4 @@
-//! Seconds of a piece of work on one rank or on several at once, each with threads of its own.
+//! Seconds of a piece of work on one rank or on several at once, each with its own threads.
 
 use std::sync::Barrier;
 use std::time::Instant;

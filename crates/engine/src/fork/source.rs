@@ -44,7 +44,7 @@ pub(super) struct ForkCheckpoint {
 pub(super) struct ForkPosition {
     /// For the new experiment; `None`: the new run counts rows from the first one on, as the plan does without a position.
     pub(super) position: Option<DataPosition>,
-    /// The keys because of which reading starts again at the first row; empty if it continues at the next row.
+    /// The changed keys that make reading start again at the first row; empty if it continues at the next row.
     pub(super) reordered_by: Vec<&'static str>,
 }
 
@@ -73,7 +73,7 @@ impl ForkCheckpoint {
         self.program().map_or(0.0, |program| program.schedule.rate(self.step))
     }
 
-    /// The overrides that make a fork decay from the rate of the checkpoint, as `cooldown` says, and end then.
+    /// The overrides that make a fork decay from the rate of the checkpoint, as `cooldown` describes, and end then.
     ///
     /// # Errors
     /// If the rate is 0, or `overrides` set what the cooldown sets.

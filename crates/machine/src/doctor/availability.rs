@@ -8,7 +8,7 @@ use crate::gpu_facts::GpuFacts;
 use runner_spec::error::PlainError;
 use serde::{Deserialize, Serialize};
 
-/// Versions of what computes and communicates on GPUs. `None`: not there, or it does not say.
+/// Versions of the libraries that compute and communicate on GPUs. `None`: missing, or unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuLibraries {

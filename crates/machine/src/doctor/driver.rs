@@ -30,7 +30,7 @@ pub struct ListedGpu {
     pub index: usize,
     pub name: String,
     pub memory_bytes: u64,
-    /// `None`: the driver does not say without work on the GPU.
+    /// `None`: the driver does not report it without work on the GPU.
     pub free_bytes: Option<u64>,
     /// Major and minor.
     pub compute_capability: (u32, u32),
@@ -151,7 +151,7 @@ impl DriverLibrary {
     /// The device number `index`, and what the driver reports about it without work on it.
     fn gpu_facts(&self, index: usize) -> Result<(c_int, GpuFacts), PlainError> {
         let (mut device, mut memory, mut name) = (0, 0_usize, [0 as c_char; 256]);
-        // SAFETY: each function writes to memory that outlives the call, and at most as many bytes as it is told.
+        // SAFETY: each function writes to memory that outlives the call, and at most as many bytes as its argument allows.
         unsafe {
             self.check("cuDeviceGet", (self.get)(&raw mut device, index as c_int))?;
             self.check("cuDeviceGetName", (self.name)(name.as_mut_ptr(), 255, device))?;

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_named() {
+    fn a_file_that_is_not_a_library_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.so");
         fs::write(&path, "text").unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stub_is_no_driver() {
+    fn a_stub_is_not_a_driver() {
         let at = |path: &str| search_notes(OsStr::new(""), &[], Some(Path::new(path)));
         assert_eq!(at("/usr/lib/libcuda.so.580"), [""; 0]);
         assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stub for linking"));

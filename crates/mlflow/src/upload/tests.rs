@@ -124,7 +124,7 @@ fn files_follow_the_status_and_each_is_sent_once() {
 }
 
 #[test]
-fn a_server_without_a_store_of_its_own_gets_no_files_and_the_user_knows() {
+fn a_server_without_its_own_store_gets_no_files_and_a_warning_is_shown() {
     let server = TestServer::start(|request| known_run(request, "s3://bucket/0/r"));
     let (warning, requests) = finish(&server);
     assert!(warning.unwrap().contains(" did not receive a.yaml, b c.json, d.html: "));

@@ -1,4 +1,4 @@
-//! Lists the checkpoints in a folder, and finds the one that is asked for, without changing anything.
+//! Lists the checkpoints in a folder, and finds the requested one, without changing anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -185,7 +185,7 @@ pub(super) fn verify(entry: &CheckpointEntry, plan_hash: Option<&str>) -> Result
     Err(CheckpointProblem::Content(format!("its state is from step {}", state.step)))
 }
 
-/// Describes the damage of the newest checkpoint in `folder`, of which it reads every byte, and names the next good one. `None` if it is good,
+/// Reads every byte of the newest checkpoint in `folder`, describes its damage, and names the next good one. `None` if it is good,
 /// or if there is no checkpoint.
 ///
 /// # Errors

@@ -89,7 +89,7 @@ impl Checkpoints {
     /// Saves `state` as a checkpoint in one part, then removes old checkpoints. `val_loss` is that of these weights, where it was measured.
     ///
     /// # Errors
-    /// `Save`, with what is left to resume from: earlier checkpoints are not touched before the new one is in place.
+    /// `Save`, with the checkpoint to resume from: earlier checkpoints are not touched before the new one is in place.
     pub fn save(&self, state: &StateReader<'_>, val_loss: Option<f64>) -> Result<SavedCheckpoint, RecordError> {
         let folder = self.begin(state.step)?;
         let all: Vec<usize> = (0..state.layout.entries.len()).collect();
@@ -127,7 +127,7 @@ impl Checkpoints {
     /// `whole_hash` of the parts.
     ///
     /// # Errors
-    /// `Save`, with what is left to resume from, also if a part is missing, of another step or not in its size. Earlier
+    /// `Save`, with the checkpoint to resume from, also if a part is missing, of another step or not in its size. Earlier
     /// checkpoints are not touched before the new one is in place; the parts are removed.
     pub fn commit(
         &self,

@@ -49,7 +49,7 @@ pub(super) fn tensor_name(name: &str, section: usize) -> String {
 
 /// The bytes of a part's file before its data: `sections` of the parameters `entries`, section after section, each in the order
 /// given, without gaps. If that is all of a buffer, the data is the buffer itself. The file of one part
-/// among several says which part it is, and of which step.
+/// among several records which part it is, and of which step.
 pub(super) fn header_of_part(
     part: PartSpec,
     step: u64,

@@ -22,7 +22,7 @@ pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 /// files. The part counts once [`super::Checkpoints::commit`] has committed it.
 ///
 /// # Errors
-/// `Save`, with what is left to resume from; an index that the layout does not have.
+/// `Save`, with the checkpoint to resume from; an index that the layout does not have.
 pub fn write_part(
     folder: &Path,
     part: PartSpec,

@@ -43,7 +43,7 @@ fn more_runs_of_a_plan_are_numbered_and_the_newest_counts() {
 }
 
 #[test]
-fn another_plan_with_the_same_digits_is_another_run() {
+fn a_different_plan_with_the_same_digits_is_a_separate_run() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
     let mut twin = plan.clone();
@@ -72,7 +72,7 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
 }
 
 #[test]
-fn broken_folders_are_passed_over_and_told() {
+fn broken_folders_are_skipped_and_reported() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
     fs::create_dir(root.path().join(base_id(&plan.experiment_name, &plan.hash))).unwrap();

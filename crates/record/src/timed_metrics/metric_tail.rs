@@ -39,7 +39,7 @@ impl MetricTail {
         Self { run: run.to_owned(), reader: None }
     }
 
-    /// The next whole lines, at most `limit`. It begins again with the first line if the record was cut back since the last call.
+    /// The next whole lines, at most `limit`. It starts over with the first line if the record was cut back since the last call.
     ///
     /// # Errors
     /// If the manifest or the metrics cannot be read.

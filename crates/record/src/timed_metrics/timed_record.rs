@@ -1,6 +1,6 @@
 //! The metrics and samples of a run, with the time of day of each line.
 //!
-//! Lines of `metrics.jsonl` say how long a step took, not when it ended. The manifest says when each session began, and after
+//! Lines of `metrics.jsonl` record how long a step took, not when it ended. The manifest records when each session started, and after
 //! which step. So the time of a step is the start of its session plus the durations of the session's steps up to it. Neither
 //! file has the time that a session spent between steps (preparing data, evaluations, checkpoints), so the times of lines are
 //! early by that much.
@@ -44,7 +44,7 @@ impl TimedRecord {
     /// If its manifest or metrics cannot be read.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let manifest = run_dir::read_manifest(path)?;
-        // The first steps of a run that continues another one were done before its first session.
+        // The first steps of a run that continues another run were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
         let mut inherited_seconds = 0.0;
         // A summary that cannot be read counts as missing.
@@ -242,7 +242,7 @@ mod tests {
         // Killed and resumed twice after step 2: the last session did step 3.
         let again = [one[0], (2, "2026-01-01T00:01:00.000Z"), (2, "2026-01-01T00:02:00.000Z")];
         assert_eq!(times(&again, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 120.5)]);
-        // The checkpoint after step 2 was damaged: the last session went on from step 1.
+        // The checkpoint after step 2 was damaged: the last session continued from step 1.
         let back = [one[0], (2, "2026-01-01T00:01:00.000Z"), (1, "2026-01-01T00:02:00.000Z")];
         assert_eq!(times(&back, &lines), [(0, 10.0), (1, 10.5), (2, 120.5), (2, 120.5), (3, 121.0)]);
         // The first two steps are another run's.

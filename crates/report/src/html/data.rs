@@ -180,7 +180,7 @@ impl RunReader {
         let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
         let summary = or_problem(run_dir::read_summary(path), &mut problems);
         let planned = or_problem(self.read_plan(path), &mut problems);
-        // Without a readable manifest, the summary says how the run ended.
+        // Without a readable manifest, the summary shows how the run ended.
         let status = summary.as_ref().map_or(RunStatus::Running, |summary| summary.status);
         let steps = summary.as_ref().map_or(u64::MAX, |summary| summary.steps_total);
         let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps, ..Manifest::default() });
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_beside_the_plan() {
+    fn measurements_are_beside_the_plan() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
         let step = r#"{"format":1,"step":5,"end":0.5,"spans":[
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_again_when_it_is_another() {
+    fn a_record_is_read_again_when_it_is_replaced() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
         let metrics = run.path().join(METRICS);
@@ -405,7 +405,7 @@ mod tests {
 
     /// Whether metrics are whole depends on the other files, and on whether a process works on the run.
     #[test]
-    fn what_is_missing_is_shown_when_only_other_files_change() {
+    fn missing_records_are_shown_when_only_other_files_change() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
         let path = run.path().to_owned();
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_read_again_when_it_is_another() {
+    fn a_plan_is_read_again_when_it_is_replaced() {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
         let request = ReportRequest { runs: vec![run.path().to_owned()], ..ReportRequest::default() };

@@ -1,4 +1,4 @@
-//! HTML reports of runs: one page that needs no other file, written once or served while runs go on. See `docs/report.md`.
+//! HTML reports of runs: one page that needs no other file, written once or served while runs train. See `docs/report.md`.
 
 mod checkpoints;
 mod curves;

@@ -361,7 +361,7 @@ mod tests {
             let text = format!("{method} {path} HTTP/1.1\r\n{}\r\n", lines.concat());
             assert!(request.parse(text.as_bytes()).unwrap().is_complete());
             let answer = live.answer(&request);
-            // The age of the data alone is no change.
+            // The age of the data alone does not count as a change.
             live.latest = None;
             let tag = answer.headers.into_iter().find(|(name, _)| *name == "etag").map(|(_, value)| value);
             (answer.status[..3].parse::<u16>().unwrap(), tag)

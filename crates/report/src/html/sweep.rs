@@ -87,7 +87,7 @@ mod tests {
     use runner_sweep::testing::sweep;
 
     #[test]
-    fn a_sweep_that_has_not_begun_has_its_points() {
+    fn a_sweep_that_has_not_started_has_its_points() {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
         let files = SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments, is_private: false };

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_leaves_a_gap() {
+    fn nan_leaves_a_gap() {
         let series = thin(&points(3, |s| (s != 2).then_some(f64::from(s as u32))), 10).unwrap();
         assert_eq!(series.y, [Some(1.0), None, Some(3.0)]);
         let infinite = thin(&[(1, Some(f64::INFINITY)), (2, Some(1.0))], 10).unwrap();

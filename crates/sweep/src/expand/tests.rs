@@ -48,7 +48,7 @@ fn the_first_axis_is_the_slowest_and_zips_go_together() {
 }
 
 #[test]
-fn what_is_excluded_is_kept_apart_and_the_rest_counted_anew() {
+fn excluded_points_are_kept_apart_and_the_rest_is_renumbered() {
     let all = spec(
         "  vars: {cap: 5e-4}\n  grid: {lr: [1e-4, 1e-3], layers: [2, 4]}\n  exclude: [layers == 4 and lr > 5e-4, lr < 5e-4 and layers == 2]\n",
     );
@@ -158,7 +158,7 @@ fn draws_stay_in_their_ranges_and_depend_on_nothing_else() {
     assert_eq!(column(&grid[..200], "lr"), column(&grid[200..], "lr"));
 }
 
-/// Fixed, because a sweep that goes on with another version of the program must draw the same.
+/// Fixed, because a sweep that is resumed by a different version of the program must draw the same.
 #[test]
 fn draws_never_change() {
     let all = points(

@@ -111,7 +111,7 @@ fn the_last_good_checkpoint_stays() {
 }
 
 #[test]
-fn what_something_may_begin_from_stays() {
+fn checkpoints_that_a_run_may_start_from_stay() {
     let root = tempfile::tempdir().unwrap();
     let parent = run(root.path(), "a", |_| ());
     let fork = RunOrigin::Fork { id: id(&parent), step: Some(3), plan_hash: String::new() };
@@ -149,7 +149,7 @@ fn what_something_may_begin_from_stays() {
 }
 
 #[test]
-fn the_checkpoint_that_a_run_began_with_stays() {
+fn the_checkpoint_that_a_run_started_from_stays() {
     let root = tempfile::tempdir().unwrap();
     let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, ..ContinuedFrom::default() };
     let origin = RunOrigin::Fork { id: from.id.clone(), step: Some(3), plan_hash: String::new() };
@@ -160,7 +160,7 @@ fn the_checkpoint_that_a_run_began_with_stays() {
 }
 
 #[test]
-fn leftovers_of_kills_go_and_links_are_not_followed() {
+fn leftovers_of_kills_are_removed_and_links_are_not_followed() {
     let root = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
     let path = run(root.path(), "a", |m| m.status = RunStatus::Interrupted);
@@ -195,7 +195,7 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
 }
 
 #[test]
-fn damaged_checkpoints_go_as_others_do() {
+fn damaged_checkpoints_are_removed_like_others() {
     let root = tempfile::tempdir().unwrap();
     let paths =
         [("a", RunStatus::Done), ("b", RunStatus::Interrupted), ("c", RunStatus::Failed), ("d", RunStatus::Done)].map(
@@ -227,7 +227,7 @@ fn damaged_checkpoints_go_as_others_do() {
 }
 
 #[test]
-fn files_with_several_names_go_and_count_once() {
+fn files_with_several_names_are_removed_and_count_once() {
     let root = tempfile::tempdir().unwrap();
     let (first, second) = (run(root.path(), "a", |_| ()), run(root.path(), "b", |_| ()));
     let alone: u64 = survey(root.path(), None).unwrap().unneeded.iter().map(|item| item.bytes).sum();
@@ -254,7 +254,7 @@ fn files_with_several_names_go_and_count_once() {
 }
 
 #[test]
-fn without_locks_nothing_goes() {
+fn without_locks_nothing_is_removed() {
     let root = tempfile::tempdir().unwrap();
     let path = run(root.path(), "a", |m| m.status = RunStatus::Running);
     let found = {

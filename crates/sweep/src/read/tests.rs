@@ -74,7 +74,7 @@ fn a_short_file_and_its_defaults() {
     );
     assert_eq!((spec.early_stop, spec.parallel, spec.retries), (None, 1, 0));
     assert!(spec.exclude.is_empty() && spec.set.is_empty() && spec.vars.is_empty());
-    // What a section without a value leaves open has its default, and what is written as null is null.
+    // Keys that a section without a value leaves out have their defaults, and an explicit null is null.
     let spec = read_text(
         "sweep:\n  base: e.yaml\n  name: a-1\n  exclude: []\n  parallel:\n  early_stop: ~\n  grid: {model.d_ff: [null, 8]}",
     );
@@ -141,7 +141,7 @@ fn files_that_cannot_be_read() {
     std::fs::write(&file, b"sweep: \xE9").unwrap();
     assert!(load(&file).unwrap_err().to_string().contains("not UTF-8"));
     std::fs::write(&file, WHOLE).unwrap();
-    // A sweep that was started goes on without its base.
+    // A sweep that was started does not need its base to resume.
     let missing = ConfigError::new(vec![*load(&file).unwrap().missing_base.unwrap()]).to_string();
     assert!(missing.contains("there is no file") && missing.contains("latin.yaml:3:13"), "{missing}");
     std::fs::write(&file, format!("{WHOLE}  paralel: 2\n")).unwrap();

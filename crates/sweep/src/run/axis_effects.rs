@@ -99,7 +99,7 @@ fn find_effect(
     Some(most)
 }
 
-/// Adds a mistake for each of `effects` that is none.
+/// Adds a mistake for each of `effects` that is [`AxisEffect::None`].
 pub(super) fn report_ineffective_axes(
     spec: &SweepSpec,
     points: &[(&ExpandedPoint, Loaded)],

@@ -38,7 +38,7 @@ pub struct SweepReport {
     pub outcome: SweepOutcome,
     /// The numbers of the points that failed in this call.
     pub failed: Vec<usize>,
-    /// The failed points that fail again until a person has done what their error says.
+    /// The failed points that fail again until a person has followed the advice of their error.
     pub blocked: Vec<usize>,
     pub progress: SweepProgress,
 }

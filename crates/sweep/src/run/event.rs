@@ -12,7 +12,7 @@ use crate::{BestPointCaveat, Importance, SweepResults};
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SweepEvent<'a> {
-    /// The first event. `runs` counts the points without duplicates, of which `done` need no work and `begun` have a run.
+    /// The first event. `runs` counts the points without duplicates, `done` those that need no work, and `begun` those that have a run.
     Sweep {
         id: &'a str,
         path: &'a Path,

@@ -1,6 +1,6 @@
 //! A sweep from its file to its finished points. Its points are planned and recorded, then run on this machine or submitted to Slurm.
 //!
-//! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in processes of their own and reports to a
+//! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in separate processes and reports to a
 //! [`SweepObserver`]; [`slurm::submit_sweep`] submits them as an array of jobs.
 
 mod axis_effects;

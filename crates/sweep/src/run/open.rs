@@ -37,7 +37,7 @@ pub enum OpenedSweep {
 /// Finds the sweep of `request` in the folder of runs of `host`, or plans and creates it.
 ///
 /// # Errors
-/// All mistakes of all points; a sweep that has begun with another version of the file and is not finished, or that another process
+/// All mistakes of all points; a sweep that was started with a different version of the file and is not finished, or that another process
 /// runs; a folder that cannot be written.
 pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn RunObserver) -> Result<OpenedSweep> {
     let spec = request.spec;
@@ -104,7 +104,7 @@ fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<
 /// The sweep of the request's file that can be resumed; `None` if a new one starts.
 ///
 /// # Errors
-/// If the sweep has begun with another version of the file, and is not finished.
+/// If the sweep was started with a different version of the file, and is not finished.
 fn find_resumable(
     request: &SweepRequest<'_>,
     host: &Host,

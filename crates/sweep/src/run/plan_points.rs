@@ -49,7 +49,7 @@ pub(super) struct LoadedPoints<'a> {
     seeds: Vec<String>,
 }
 
-/// Loads the experiments of `points`, which are those of `spec`. A name that varies and makes no other run is a warning.
+/// Loads the experiments of `points`, which are those of `spec`. A varied name that does not change the run causes a warning.
 ///
 /// # Errors
 /// All mistakes of all points, each reported once; among them values that have no effect.

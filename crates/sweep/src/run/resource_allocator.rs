@@ -1,4 +1,4 @@
-//! Decides which runs may work at the same time: up to a limit, within the memory, each with CUDA devices of its own.
+//! Decides which runs may work at the same time: up to a limit, within the memory, each with its own CUDA devices.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fits_goes_alone() {
+    fn a_run_that_never_fits_runs_alone() {
         let mut machine = ResourceAllocator::new(2, Some(GIB), Vec::new());
         assert!(machine.take(1, memory(5)).is_some());
         assert!(machine.take(2, memory(0)).is_none(), "nothing beside it");

@@ -68,7 +68,7 @@ impl ExitedProcess<'_> {
             }
             ProcessExit::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
         };
-        // A segment with a result is not due any more, whether the result is a value or a failure that would repeat.
+        // A segment with a result is no longer due, whether the result is a value or a failure that would repeat.
         let is_retried = !would_repeat && self.result.is_none() && self.attempts < self.max_retries;
         SegmentOutcome::Failed { error, is_retried }
     }
@@ -100,7 +100,7 @@ mod tests {
     const VALUE: Option<SegmentResult> = Some(SegmentResult::Value(2.0));
 
     #[test]
-    fn only_what_ended_well_is_complete() {
+    fn only_successful_segments_are_complete() {
         assert_eq!(exited(ProcessExit::Exited(0), VALUE).outcome(), SegmentOutcome::Completed(2.0));
         assert!(!is_retried(&exited(ProcessExit::Exited(1), VALUE)), "it is recorded and reported");
         assert!(!is_retried(&exited(ProcessExit::Killed(9), VALUE)));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_go_well_is_tried_again() {
+    fn failures_that_may_pass_are_retried() {
         for exit in [
             ProcessExit::Exited(1),
             ProcessExit::Exited(Exit::Interrupted as i32),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn stopping_and_waiting_are_no_failures() {
+    fn stopping_and_waiting_are_not_failures() {
         assert_eq!(exited(ProcessExit::Exited(Exit::Busy as i32), None).outcome(), SegmentOutcome::Busy);
         let stopped =
             ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(Exit::Interrupted as i32), None) };

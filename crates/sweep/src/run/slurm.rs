@@ -66,7 +66,7 @@ pub(super) fn check_array_size(record: &SweepRecord) -> Result<()> {
     )))
 }
 
-/// Slurm's setting; `None` if Slurm does not tell it, as on a machine without `scontrol`.
+/// Slurm's setting; `None` if Slurm does not report it, as on a machine without `scontrol`.
 fn configured_max_array_size() -> Option<usize> {
     let config = run_slurm(Command::new("scontrol").args(["show", "config"])).ok()?;
     let mut settings = config.lines().filter_map(|line| line.split_once('='));
@@ -114,7 +114,7 @@ pub fn submit_sweep(
     Ok(Submission::Submitted { points: points.len(), job, script })
 }
 
-/// The numbers of the points without duplicates of which something is left to do.
+/// The numbers of the unfinished points, without duplicates.
 fn unfinished_points(runs: &Path, record: &SweepRecord) -> Vec<usize> {
     let progress = SweepProgress::read(runs, record);
     let is_open = |(position, point): &(usize, &PlannedPoint)| {
@@ -127,7 +127,7 @@ fn unfinished_points(runs: &Path, record: &SweepRecord) -> Vec<usize> {
 /// The points that wait or run in arrays of this user with the script `script`, whichever call submitted them.
 ///
 /// # Errors
-/// If Slurm does not tell: a queued point must not be submitted twice.
+/// If Slurm does not report it: a queued point must not be submitted twice.
 fn queued_points(script: &Path) -> Result<Vec<usize>> {
     let queue = run_slurm(Command::new("squeue").args(["--me", "--noheader", "--array", "--format=%K %o"]))?;
     let script = script.to_string_lossy();

@@ -96,7 +96,7 @@ fn nothing_to_do_is_over_and_odd_requests_are_taken_as_meant() {
 }
 
 #[test]
-fn what_failed_or_is_not_a_number_counts_and_is_never_promoted() {
+fn failed_and_nan_results_count_but_are_never_promoted() {
     let tasks = unit(6, &[1, 2]);
     for bad in [SegmentResult::Failed, SegmentResult::Value(f64::NAN)] {
         for goal in Goal::ALL {
@@ -166,7 +166,7 @@ fn case(dice: &mut Dice) -> Case {
     Case { tasks, workers: 1 + dice.below(5) as usize, rule, results }
 }
 
-/// The rule as the paper has it, with all results at hand and no attention to speed; and whether each promotion was of the top.
+/// The rule as in the paper, with all results available and without regard to speed; and whether each promotion was of the top.
 fn plain(case: &Case) -> Vec<TrainingSegment> {
     let reduction = case.rule.reduction.unwrap() as usize;
     let better = |&(a, x): &(usize, SegmentResult), &(b, y): &(usize, SegmentResult)| {
@@ -292,7 +292,7 @@ fn the_top_of_all_results_is_promoted_in_the_end() {
     }
 }
 
-/// Ten thousand tasks are decided in a time that nobody notices: the lists are kept sorted, not sorted each time.
+/// Ten thousand tasks are decided without a noticeable delay: the lists are kept sorted, not sorted each time.
 #[test]
 fn a_large_sweep_ends() {
     let tasks = unit(10_000, &[1, 3, 9, 27]);

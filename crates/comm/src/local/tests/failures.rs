@@ -1,4 +1,4 @@
-//! Ranks as threads: what they are told when something is wrong.
+//! Ranks as threads: the errors that they get when something is wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ fn an_abort_ends_every_kind_of_wait() {
 }
 
 #[test]
-fn a_timeout_says_who_and_what_it_last_did() {
+fn a_timeout_names_the_rank_and_its_last_status() {
     let region = Region::anonymous(&with_channel(1, 4)).unwrap();
     let comm = LocalComm::new(Arc::clone(&region), 0).unwrap();
     comm.set_operation_timeout(Duration::from_millis(20));
@@ -71,7 +71,7 @@ fn a_timeout_says_who_and_what_it_last_did() {
     assert!(text.ends_with("in send for rank 1, which was last seen in step 12, list 2, instruction 34"), "{text}");
     let view = region.snapshot(1).unwrap();
     assert_eq!((view.heartbeat, view.step, view.list, view.index, view.phase), (99, 12, 2, 34, RankPhase::Step));
-    // After the barrier that failed, started operations of the group still are an order of their own.
+    // After the barrier that failed, started operations of the group still have a separate order.
     let pending = comm.start_all_reduce(ALL, vec![numbers(3)]).unwrap();
     assert!(matches!(pending.wait(), Err(CommError::Timeout { peer: 1, .. })));
     let pending = comm.start_all_reduce(ALL, vec![numbers(3)]).unwrap();
@@ -79,7 +79,7 @@ fn a_timeout_says_who_and_what_it_last_did() {
 }
 
 #[test]
-fn nothing_goes_on_after_a_disagreement() {
+fn nothing_continues_after_a_disagreement() {
     world(&Topology::everyone(2), |comm| {
         assert!(comm.all_reduce(ALL, &numbers(1 + comm.rank())).is_err());
         // Both, before one of them leaves.
@@ -88,7 +88,7 @@ fn nothing_goes_on_after_a_disagreement() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_has_left_is_told() {
+fn a_rank_that_waits_for_one_that_has_left_gets_an_error() {
     world(&with_channel(2, 4), |comm| {
         if comm.rank() == 0 {
             comm.send(1, Lane::Activation, &numbers(1)).unwrap();

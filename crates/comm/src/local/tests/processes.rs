@@ -78,7 +78,7 @@ fn start(rank: usize, fd: RawFd) -> Child {
         .unwrap()
 }
 
-/// Two ranks compute; one is killed; the other is told.
+/// Two ranks compute; one is killed; the other gets an error.
 fn kill_one_of_two(region: &Arc<Region>, fd: RawFd) {
     let mut ranks = [start(0, fd), start(1, fd)];
     let state = |rank: usize| region.snapshot(rank).unwrap();

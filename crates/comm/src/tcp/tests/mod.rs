@@ -1,4 +1,4 @@
-//! Ranks as threads, connected over this machine's loopback: what they are told when something is wrong. What the operations
+//! Ranks as threads, connected over this machine's loopback: the errors that they get when something is wrong. What the operations
 //! compute is tested for all transports at once.
 
 mod damage;
@@ -31,7 +31,7 @@ impl TcpComm {
 }
 
 /// A port on which nothing listens. It is below the ports that the system hands out, so that no other connection takes it before
-/// rank 0 does, and each call of this process returns another one.
+/// rank 0 does, and each call of this process returns a different one.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
@@ -57,7 +57,7 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
     }
 }
 
-/// Runs every rank of a world in a thread of its own, from its join on; returns what each returned.
+/// Runs every rank of a world in a separate thread, from its join on; returns what each returned.
 fn meet<R: Send>(world_size: usize, rank: impl Fn(JoinConfig) -> R + Sync) -> Vec<R> {
     let port = free_port();
     thread::scope(|s| {
@@ -67,7 +67,7 @@ fn meet<R: Send>(world_size: usize, rank: impl Fn(JoinConfig) -> R + Sync) -> Ve
     })
 }
 
-/// Runs every rank of a world in a thread of its own; what each returned.
+/// Runs every rank of a world in a separate thread; returns what each returned.
 pub(crate) fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
     meet(topology.world_size, |config| {
         let mesh = Arc::new(TcpMesh::join(&config).unwrap());
@@ -100,7 +100,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
 }
 
 #[test]
-fn ranks_know_of_each_other_what_they_said() {
+fn ranks_see_each_others_status() {
     let said = meet(3, |config| {
         let mesh = TcpMesh::join(&config).unwrap();
         mesh.ranks().iter().map(|peer| peer.machine.clone()).collect::<Vec<_>>()
@@ -109,7 +109,7 @@ fn ranks_know_of_each_other_what_they_said() {
 }
 
 #[test]
-fn other_plans_are_an_error_that_names_both() {
+fn different_plans_are_an_error_that_names_both() {
     let told = meet(3, |config| {
         let mesh = Arc::new(TcpMesh::join(&config).unwrap());
         let plan = if config.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
@@ -138,7 +138,7 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
 }
 
 #[test]
-fn who_does_not_come_is_named() {
+fn missing_ranks_are_named() {
     let port = free_port();
     let alone = JoinConfig { timeout: Duration::from_millis(100), ..config(0, 3, port) };
     let error = TcpMesh::join(&alone).unwrap_err().to_string();
@@ -150,7 +150,7 @@ fn who_does_not_come_is_named() {
 }
 
 #[test]
-fn who_waits_says_for_what() {
+fn a_waiting_rank_reports_what_it_waits_for() {
     static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let (port, other) = (free_port(), free_port());
     let report_wait = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
@@ -172,7 +172,7 @@ fn a_busy_port_is_an_error_unless_there_is_another() {
     let error = TcpMesh::join(&config(0, 2, port)).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("rank 0 cannot listen at 127.0.0.1:") && error.contains("in use"), "{error}");
-    // As when a launcher itself listens at the port that it tells.
+    // As when a launcher itself listens at the port that it announces.
     let other = free_port();
     let worlds = meet(2, |config| {
         TcpMesh::join(&JoinConfig { ports: vec![port, other], ..config }).map(|mesh| mesh.world_size()).unwrap()
@@ -256,9 +256,9 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// A rank that loses another one sends the loss to all, the lost rank included, which then loses no rank itself.
+/// A rank that loses a peer sends the loss to all, the lost rank included, which then loses no rank itself.
 #[test]
-fn a_rank_that_one_gives_up_is_told_to_all() {
+fn all_ranks_learn_which_rank_one_gave_up() {
     let lost = Some(RunAbort { by: 1, code: 1, reason: "for a test".to_owned(), is_loss: true });
     let others = (lost.clone(), vec![1]);
     assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
@@ -266,7 +266,7 @@ fn a_rank_that_one_gives_up_is_told_to_all() {
 
 /// Two ranks are lost, such as those of one machine.
 #[test]
-fn every_loss_is_told_and_the_first_is_the_cause() {
+fn every_loss_is_reported_and_the_first_is_the_cause() {
     let seen = given_up(4, 3, &[0, 1]);
     for (ended, lost) in &seen[2..] {
         assert_eq!((ended.as_ref().map(|ended| ended.by), lost.as_slice()), (Some(0), &[0, 1][..]));
@@ -320,7 +320,7 @@ fn an_abort_ends_every_kind_of_wait() {
 }
 
 #[test]
-fn a_timeout_says_who_and_what_it_last_did() {
+fn a_timeout_names_the_rank_and_its_last_status() {
     world(&with_channel(1, 4), |comm| {
         if comm.rank() == 1 {
             comm.mesh().status().set_phase(RankPhase::Step);
@@ -344,7 +344,7 @@ fn a_timeout_says_who_and_what_it_last_did() {
 }
 
 #[test]
-fn who_waits_for_a_rank_that_has_left_is_told() {
+fn a_rank_that_waits_for_one_that_has_left_gets_an_error() {
     world(&with_channel(2, 4), |comm| {
         if comm.rank() == 0 {
             comm.send(1, Lane::Activation, &numbers(1)).unwrap();
@@ -399,7 +399,7 @@ fn senders_with_slots_do_not_block() {
 
 /// Two meshes have nothing to do with each other.
 #[test]
-fn two_runs_may_go_on_beside_each_other() {
+fn two_runs_work_beside_each_other() {
     thread::scope(|s| {
         for _ in 0..2 {
             s.spawn(|| world(&Topology::everyone(2), |comm| comm.barrier(ALL).unwrap()));

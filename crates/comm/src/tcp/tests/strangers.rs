@@ -1,4 +1,4 @@
-//! Processes that are no ranks of the run, at the ports of its rendezvous: they neither join it nor keep the ranks from joining.
+//! Processes that do not belong to the run, at the ports of its rendezvous: they neither join it nor keep the ranks from joining.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

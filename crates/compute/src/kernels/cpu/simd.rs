@@ -12,7 +12,7 @@ pub const LANES: usize = 16;
 
 /// A closure that is compiled into its caller.
 ///
-/// Every closure that `vectorize` runs, directly or through another one, must be such a closure: one that is not inlined is compiled
+/// Every closure that `vectorize` runs, directly or through a different closure, must be such a closure: one that is not inlined is compiled
 /// for the oldest processor, and each fused multiply-add in it becomes a function call.
 macro_rules! inlined {
     (|| $body:expr) => {{

@@ -134,7 +134,7 @@ impl Stored for bf16 {
     fn store(number: f32) -> Self {
         const QUIET: u32 = 1 << 22;
         let bits = number.to_bits();
-        // A NaN is made quiet: the upper half of another one may be that of infinity.
+        // A NaN is made quiet: the upper half of a signaling NaN may be that of infinity.
         let rounded = if number.is_nan() { bits | QUIET } else { bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) };
         Self::from_bits((rounded >> 16) as u16)
     }

@@ -1,4 +1,4 @@
-//! Event files read by a reader of their own: frames, checksums bit by bit, protobuf fields.
+//! Event files read by a separate reader: frames, checksums bit by bit, protobuf fields.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -102,7 +102,7 @@ fn checksums_are_the_standard_s() {
 }
 
 #[test]
-fn an_event_file_says_what_the_record_says() {
+fn an_event_file_has_the_numbers_of_the_record() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
     let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
