@@ -250,7 +250,7 @@ fn state_dicts_of_pytorch_close_the_loop() {
         assert!((first - val_loss(&second, 0)).abs() <= ROUNDING, "{}", val_loss(&second, 0));
         write_experiment(&sandbox, "wrong", &format!("init: {{from: m.pt}}, {sizes}, d_ff: 44"), SINGLE);
         let printed = sandbox.expect(2, &["validate", "wrong.yaml"]);
-        assert!(printed.contains("`model.d_ff` is 44, and the weights of `model.init.from` have"), "{printed}");
+        assert!(printed.contains("`model.d_ff` is 44, but the weights of `model.init.from` have"), "{printed}");
 
         // A run reads the embedding as its head, or draws a head.
         write_experiment(&sandbox, "tied", &format!("init: {{from: base.bin}}, tie_embeddings: true, {sizes}"), SINGLE);
@@ -304,8 +304,8 @@ fn heads_of_a_state_dict_fit_its_keys() {
     for (heads, code, words) in [
         ("heads: 8", 0, ""),
         ("heads: 8, kv_heads: 4", 0, ""),
-        ("heads: 8, kv_heads: 2", 2, "`model.kv_heads` is 2, and the weights of `model.init.from` have 4"),
-        ("heads: 1", 2, "`model.heads` is 1, and the weights of `model.init.from` have a multiple of 2"),
+        ("heads: 8, kv_heads: 2", 2, "`model.kv_heads` is 2, but the weights of `model.init.from` have 4"),
+        ("heads: 1", 2, "`model.heads` is 1, but the weights of `model.init.from` have a multiple of 2"),
     ] {
         write_experiment(&sandbox, "b", &format!("init: {{from: m.pt}}, context_length: 16, {heads}"), "");
         let printed = sandbox.expect(code, &["plan", "b.yaml"]);
