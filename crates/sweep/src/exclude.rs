@@ -48,7 +48,7 @@ pub(super) fn compile<'e>(
     if exclude.text.len() > MAX_LENGTH {
         let message =
             format!("an expression must have at most {MAX_LENGTH} characters, got {}", exclude.text.chars().count());
-        return Err((message, format!("use several shorter expressions")));
+        return Err((message, "use several shorter expressions".to_owned()));
     }
     // Before it is compiled: what is constant is computed then.
     if exclude.text.contains('*') && exclude.text.contains('[') {

@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     fn error(pickle: &[u8]) -> String {
-        Pickle::read(pickle).err().expect("a hostile pickle")
+        Pickle::read(pickle).expect_err("a hostile pickle")
     }
 
     #[test]

@@ -130,7 +130,7 @@ fn tensors_beyond_their_storages_are_refused() {
             error_with(&[2, 3], |p| replace(p, &[b"(", &*long(3)].concat(), &[b"(", &*long(7)].concat())),
             "with the strides [7, 1]",
         ),
-        (error_with(&[2, 3], |p| replace(p, b"X\x01\0\0\00", b"X\x01\0\0\09")), "there is no entry `data/9`"),
+        (error_with(&[2, 3], |p| replace(p, b"X\x01\0\0\x000", b"X\x01\0\0\x009")), "there is no entry `data/9`"),
         (error_with(&[2, 3], |p| replace(p, b"FloatStorage", b"Flood-Storag")), "torch.Flood-Storag"),
         (error_with(&[2, 3], |p| p.truncate(60)), "cut short"),
         (error_with(&[2, 3], |p| *p = b"}X\x01\0\0\0aK\x01s.".to_vec()), "`a` is not a tensor"),
