@@ -143,7 +143,7 @@ fn tokenizers_are_compared_by_bits_per_byte() {
     let sweep = "sweep: {name: s, base: exp.yaml, grid: {data.tokenizer: [{bytes: {}}, {bpe: {vocab_size: 300}}]}}\n";
     sandbox.write("s.yaml", sweep);
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1 --dry-run");
-    assert!(printed.contains("judged   by val_bits_per_byte, minimize it"), "{printed}");
+    assert!(printed.contains("judged   by val_bits_per_byte (minimize, last value of a run)"), "{printed}");
     assert!(printed.contains("read different parts of the validation text"), "{printed}");
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ", loss: {rows: 1000}"));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");

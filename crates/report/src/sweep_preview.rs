@@ -94,7 +94,7 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
 fn objective_text(record: &SweepRecord) -> String {
     let objective = &record.objective;
     let (metric, goal, at) = (objective.metric.name(), objective.goal.name(), objective.at.name());
-    let mut out = format!("judged   by {metric}, {goal} it, {at} of a run");
+    let mut out = format!("judged   by {metric} ({goal}, {at} value of a run)");
     if let Some(asha) = &record.early_stop {
         let mut rungs: Vec<&Vec<u64>> = record.points.iter().map(|p| &p.rungs).collect();
         rungs.dedup();
@@ -106,7 +106,7 @@ fn objective_text(record: &SweepRecord) -> String {
             }
             _ => format!("from {} steps on", count(asha.min_steps)),
         };
-        let _ = write!(out, "; early stopping {steps}, the best of {} continue", asha.reduction);
+        let _ = write!(out, "; early stopping {steps}, where the best 1 in {} continues", asha.reduction);
     }
     out.push('\n');
     out
@@ -173,7 +173,8 @@ mod tests {
         let text = PREVIEW.text(&sweep());
         for part in [
             "s-12345678: 3 points, 2 runs: 1 the same as another\n",
-            "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 continue\n",
+            "val_loss (minimize, last value of a run); early stopping after 10, 20 of 40 steps, where the best 1 in \
+             2 continues\n",
             "2 runs, 1 thread each\n",
             " of 80: early stopping decides on the rest\n",
             "runner calibrate",
