@@ -127,7 +127,7 @@ pub(crate) struct RawModel {
     /// Dropout after the activation of the feed-forward layer (gpt2). Default: 0.
     #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub(crate) mlp_dropout: Option<f64>,
-    /// False if attention sees the whole row, including the words to predict, as in an encoder. Such a model has no samples and no
+    /// False if attention sees the whole row, including the tokens to predict, as in an encoder. Such a model has no samples and no
     /// multiple choice. Default: true.
     pub(crate) causal: Option<bool>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by

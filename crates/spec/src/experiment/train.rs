@@ -248,7 +248,7 @@ pub struct CosineDecay {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if)]
     pub repeat: CosineRepeat,
-    /// How many times as long each period is as the one before, with `repeat: restart`.
+    /// With `repeat: restart`, each period is this many times as long as the previous.
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000))]
     pub period_factor: u64,
