@@ -74,7 +74,7 @@ fn seed() -> u64 {
 pub(crate) struct RawModel {
     /// Default: the preset's, else `gpt2`.
     pub(crate) family: Option<Family>,
-    /// A named set of sizes; keys given beside it override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
+    /// A named set of sizes; other keys of `model` override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
     /// and small ones: gpt2-nano, gpt2-micro, gpt2-mini, llama-nano, llama-micro, llama-mini.
     pub(crate) preset: Option<String>,
     /// Default: the tokenizer's.

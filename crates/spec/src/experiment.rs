@@ -131,7 +131,7 @@ impl Model {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Init")]
 pub enum WeightInit {
-    /// A Hugging Face folder of a GPT-2 or Llama, a file of PyTorch with a state dict, a model file of llm.c, or a model of the Hugging Face hub: `hub:NAME` or
+    /// A Hugging Face folder of a GPT-2 or Llama, a PyTorch file with a state dict, an llm.c model file, or a model of the Hugging Face hub: `hub:NAME` or
     /// `hub:NAME@REVISION`. Its numbers fill this section.
     From(#[schemars(with = "String")] WeightsSource),
     /// The initialization of PyTorch's modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in
@@ -184,7 +184,7 @@ pub struct Log {
     pub every: u64,
     /// True to show in each progress line how long data, forward, backward, update and communication took.
     pub phases: bool,
-    /// True to write an event file of TensorBoard into the run directory while the run trains.
+    /// True to write a TensorBoard event file into the run directory while the run trains.
     pub tensorboard: bool,
     /// An MLflow server that receives parameters, metrics and the report while the run trains. Default: none.
     pub mlflow: Option<Mlflow>,
