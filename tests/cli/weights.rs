@@ -473,6 +473,23 @@ fn contradictions_are_errors_at_their_key() {
     train(&sandbox, "x");
 }
 
+/// What is missing may come later; what is there and cannot be read does not.
+#[test]
+fn weights_that_cannot_be_read_are_not_missing() {
+    let sandbox = Sandbox::new().with_numbers(1500);
+    sandbox.write("quantized/config.json", r#"{"model_type": "gpt2", "quantization_config": {"bits": 4}}"#);
+    fs::write(sandbox.path("old.pt"), b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
+    for (from, code, words) in
+        [("quantized", 2, "quantized"), ("old.pt", 2, "python -c"), ("nowhere", 0, "nowhere: No such file")]
+    {
+        write_experiment(&sandbox, "x", &format!("{GPT2}, init: {{from: {from}}}"), "");
+        for command in ["validate --explain x.yaml", "plan x.yaml"] {
+            let printed = sandbox.expect(code, command);
+            assert!(printed.contains(words) && printed.contains("x.yaml:2:"), "{command}: {printed}");
+        }
+    }
+}
+
 #[test]
 fn the_weights_belong_to_the_plan() {
     let sandbox = new_sandbox();

@@ -97,7 +97,9 @@ pub(crate) fn add_weights(
         Err(mistake) => mistake,
     };
     let mistake = layers[chosen].diagnostic(INIT_FROM_KEY, message, help);
-    if options.allows_absent_files && matches!(source, WeightsSource::Path(_)) {
+    // Weights that are there and cannot be read are a mistake, unless a checkpoint may have replaced them.
+    let may_be_absent = |path: &Path| options.allows_absent_initial_inputs || is_absent(path);
+    if options.allows_absent_files && matches!(&source, WeightsSource::Path(path) if may_be_absent(path)) {
         mistakes.absent_files.extend(mistake);
         return None;
     }
@@ -128,7 +130,6 @@ fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
         Err(error) => error,
     };
     let is_gone = is_absent(path);
-    // Weights that are there and cannot be read are a mistake.
     if is_gone && options.allows_absent_initial_inputs {
         return Ok(None);
     }

@@ -1,12 +1,16 @@
 //! A strict reader of the pickles that `torch.save` writes. It executes nothing: a pickle becomes numbers, texts, lists, dicts and
 //! tensors, and a name of anything else in Python ends the reading.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The number of values that a pickle may have. A state dict takes some twenty for each tensor.
 const MAX_VALUES: usize = 1 << 22;
 /// The last protocol that is read.
 const MAX_PROTOCOL: u64 = 5;
+/// The number of dimensions that a tensor may have. Tensors may share their shapes, and each gets a copy.
+const MAX_RANK: usize = 8;
+/// The number of bytes that the name of a tensor, a storage or a class may have. Tensors may share them, too.
+pub(super) const MAX_NAME_BYTES: usize = 1000;
 
 /// The place of a value in its pickle.
 pub(super) type ValueId = usize;
@@ -68,7 +72,7 @@ impl<'a> Pickle<'a> {
         let (mut values, mut stack) = (Vec::new(), Stack::default());
         let mut input = Input(bytes);
         let root = loop {
-            if values.len() > MAX_VALUES {
+            if values.len().max(stack.memo.len()) > MAX_VALUES {
                 return Err(format!("its pickle has more than {MAX_VALUES} values"));
             }
             let at = bytes.len() - input.0.len();
@@ -81,9 +85,20 @@ impl<'a> Pickle<'a> {
     }
 
     /// The entries of a dict whose keys are texts, in order; `None` for any other value.
-    pub(super) fn entries(&self, id: ValueId) -> Option<Vec<(&'a str, ValueId)>> {
-        let Value::Dict(entries) = &self.values[id] else { return None };
-        entries.iter().map(|(key, value)| Some((self.text(*key)?, *value))).collect()
+    ///
+    /// # Errors
+    /// A key that occurs twice. Python writes none, and would use the last value.
+    pub(super) fn entries(&self, id: ValueId) -> Result<Option<Vec<(&'a str, ValueId)>>, String> {
+        let Value::Dict(pairs) = &self.values[id] else { return Ok(None) };
+        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+        for (key, value) in pairs {
+            let Some(key) = self.text(*key) else { return Ok(None) };
+            if !seen.insert(key) {
+                return Err(format!("the key `{}` occurs twice", shown(key)));
+            }
+            entries.push((key, *value));
+        }
+        Ok(Some(entries))
     }
 
     /// The whole number `id`.
@@ -101,13 +116,18 @@ impl<'a> Pickle<'a> {
         let Value::Tensor(arguments) = self.values[id] else { return None };
         let &[storage, offset, shape, strides, ..] = self.sequence(arguments)? else { return None };
         let Value::Storage(storage) = self.values[storage] else { return None };
-        let &[_, class, key, ..] = self.sequence(storage)? else { return None };
+        let &[tag, class, key, ..] = self.sequence(storage)? else { return None };
+        if self.text(tag)? != "storage" {
+            return None;
+        }
         let Value::Global(Global::StorageClass(class)) = self.values[class] else { return None };
-        let sizes =
-            |id| self.sequence(id)?.iter().map(|id| usize::try_from(self.int(*id)?).ok()).collect::<Option<_>>();
+        let sizes = |id| {
+            let sizes = self.sequence(id).filter(|sizes| sizes.len() <= MAX_RANK)?;
+            sizes.iter().map(|id| usize::try_from(self.int(*id)?).ok()).collect::<Option<_>>()
+        };
         Some(PickledTensor {
             class,
-            storage: self.text(key)?,
+            storage: self.text(key).filter(|key| key.len() <= MAX_NAME_BYTES)?,
             offset: u64::try_from(self.int(offset)?).ok()?,
             shape: sizes(shape)?,
             strides: sizes(strides)?,
@@ -324,13 +344,20 @@ fn global<'a>(module: &'a str, name: &'a str) -> Result<Global<'a>, String> {
         ("collections", "OrderedDict") => Ok(Global::OrderedDict),
         ("torch._utils", "_rebuild_tensor_v2") => Ok(Global::RebuildTensor),
         ("torch._utils", "_rebuild_parameter") => Ok(Global::RebuildParameter),
-        ("torch", class) if class.ends_with("Storage") => Ok(Global::StorageClass(class)),
+        ("torch", class) if class.ends_with("Storage") && class.len() <= MAX_NAME_BYTES => {
+            Ok(Global::StorageClass(class))
+        }
         _ => Err(format!(
             "it holds `{}.{}`, and only tensors, dicts, lists, texts and numbers are read",
-            module.escape_debug(),
-            name.escape_debug()
+            shown(module),
+            shown(name)
         )),
     }
+}
+
+/// The beginning of a name of the file, for a message.
+pub(super) fn shown(name: &str) -> String {
+    name.chars().take(100).collect::<String>().escape_debug().to_string()
 }
 
 #[cfg(test)]
@@ -413,6 +440,9 @@ mod tests {
         // A list that holds itself.
         Pickle::read(b"]q\0h\0a.").unwrap();
         assert!(error(&b"N".repeat(MAX_VALUES + 2)).contains("more than"));
+        // MEMOIZE, one byte for each entry of the memo.
+        let memo: Vec<u8> = b"N".iter().copied().chain(std::iter::repeat_n(0x94, MAX_VALUES + 2)).collect();
+        assert!(error(&memo).contains("more than"));
     }
 
     #[test]

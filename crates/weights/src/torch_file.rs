@@ -9,13 +9,15 @@ use zip::{CompressionMethod, ZipArchive};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::file_tensor::FileTensor;
-use super::pickle::{Pickle, PickledTensor, ValueId};
+use super::pickle::{MAX_NAME_BYTES, Pickle, PickledTensor, shown};
 use runner_files::open_regular;
 
 /// The pickle of a file, in the folder of the archive.
 pub(super) const PICKLE: &str = "data.pkl";
 /// A larger pickle is refused.
 const MAX_PICKLE_BYTES: u64 = 16 << 20;
+/// A state dict with more tensors is refused. The longest model that an experiment may have has fewer.
+const MAX_TENSORS: usize = 1 << 17;
 /// The keys under which programs store the state dict beside other values.
 const STATE_DICT_KEYS: [&str; 2] = ["model", "state_dict"];
 
@@ -84,19 +86,36 @@ impl TorchFile {
             return Err(invalid("its numbers are big-endian; little-endian ones are read".to_owned()));
         }
         let pickle = Pickle::read(&bytes).map_err(|message| invalid(format!("{message}{SAVE_ADVICE}")))?;
-        let entries = |id: ValueId| pickle.entries(id);
-        let root = entries(pickle.root).ok_or_else(|| invalid(format!("not a state dict{SAVE_ADVICE}")))?;
+        let entries = |id| pickle.entries(id).map_err(invalid);
+        let root = entries(pickle.root)?.ok_or_else(|| invalid(format!("not a state dict{SAVE_ADVICE}")))?;
         let nested = |wanted: &str| {
-            let found = root.iter().rev().find(|(key, _)| *key == wanted)?;
-            entries(found.1)
+            let found = root.iter().find(|(key, _)| *key == wanted);
+            found.map_or(Ok(None), |found| entries(found.1))
         };
-        let state_dict = STATE_DICT_KEYS.into_iter().find_map(nested);
-        let heads = nested("model_args").and_then(|arguments| {
+        let mut state_dict = None;
+        for key in STATE_DICT_KEYS {
+            state_dict = if state_dict.is_some() { state_dict } else { nested(key)? };
+        }
+        let heads = nested("model_args")?.and_then(|arguments| {
             let (_, heads) = arguments.into_iter().find(|(key, _)| *key == "n_head")?;
             usize::try_from(pickle.int(heads)?).ok()
         });
+        let state_dict = state_dict.as_ref().unwrap_or(&root);
+        if state_dict.len() > MAX_TENSORS {
+            return Err(invalid(format!(
+                "a state dict must have at most {MAX_TENSORS} tensors, got {}",
+                state_dict.len()
+            )));
+        }
         let mut tensors = Vec::new();
-        for (name, id) in state_dict.as_ref().unwrap_or(&root) {
+        for (name, id) in state_dict {
+            if name.len() > MAX_NAME_BYTES {
+                return Err(invalid(format!(
+                    "the name `{}…` must be at most {MAX_NAME_BYTES} bytes, got {}",
+                    shown(name),
+                    name.len()
+                )));
+            }
             let name = name.escape_debug();
             if !pickle.is_tensor(*id) {
                 return Err(invalid(format!(

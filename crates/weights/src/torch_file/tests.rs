@@ -130,6 +130,8 @@ fn tensors_beyond_their_storages_are_refused() {
             error_with(&[2, 3], |p| replace(p, &[b"(", &*long(3)].concat(), &[b"(", &*long(7)].concat())),
             "with the strides [7, 1]",
         ),
+        (error_with(&[2, 3], |p| replace(p, b"storage", b"Storage")), "its numbers are not those"),
+        (error_with(&[1; 9], same), "its numbers are not those"),
         (error_with(&[2, 3], |p| replace(p, b"X\x01\0\0\x000", b"X\x01\0\0\x009")), "there is no entry `data/9`"),
         (error_with(&[2, 3], |p| replace(p, b"FloatStorage", b"Flood-Storag")), "torch.Flood-Storag"),
         (error_with(&[2, 3], |p| p.truncate(60)), "cut short"),
@@ -139,6 +141,52 @@ fn tensors_beyond_their_storages_are_refused() {
     ] {
         assert!(error.contains(words), "{words}: {error}");
     }
+}
+
+/// The error of a state dict with these keys and values, each written as the bytes of a pickle.
+fn error_of_entries(entries: impl Iterator<Item = Vec<u8>>) -> String {
+    let pickle: Vec<u8> = DICT.iter().copied().chain(entries.flatten()).chain(*b"u.").collect();
+    error_with(&[1], |p| p.clone_from(&pickle))
+}
+
+/// The bytes of a key that is a number in text form.
+fn key(number: usize) -> Vec<u8> {
+    let mut key = Vec::new();
+    text(&mut key, &number.to_string());
+    key
+}
+
+/// A pickle refers to one value many times in two bytes; a file of some kilobytes must not become gigabytes of names and shapes.
+#[test]
+fn values_that_entries_share_do_not_multiply() {
+    const COUNT: usize = 100_000;
+    let tensor = |class: &str, storage: &str, sizes: &[u8]| {
+        let mut bytes = b"ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storage".to_vec();
+        bytes.extend(format!("ctorch\n{class}Storage\n").bytes());
+        text(&mut bytes, storage);
+        bytes.extend([b"X\x03\0\0\0cpuK\x01tQK\0", sizes, sizes, b"\x89)tRq\0"].concat());
+        bytes
+    };
+    let shared = |first: Vec<u8>| {
+        let first = [key(0), first].concat();
+        let others = (1..COUNT).map(|number| [&*key(number), b"h\0"].concat());
+        error_of_entries(std::iter::once(first).chain(others))
+    };
+    let long = "x".repeat(1 << 20);
+    let ones = [&b"("[..], &b"K\x01".repeat(COUNT), b"t"].concat();
+    for (error, words) in [
+        (shared(tensor("Float", "0", &ones)), "its numbers are not those of a tensor"),
+        (shared(tensor("Float", &long, b")")), "its numbers are not those of a tensor"),
+        (shared(tensor(&long, "0", b")")), "only tensors"),
+        (error_of_entries((0..2).map(|_| [&*key(7), b"N"].concat())), "the key `7` occurs twice"),
+        (error_of_entries((0..=MAX_TENSORS).map(|number| [&*key(number), b"N"].concat())), "at most 131072 tensors"),
+    ] {
+        assert!(error.contains(words) && error.len() < 1000, "{words}: {error}");
+    }
+    let mut named = Vec::new();
+    text(&mut named, &long);
+    let error = error_of_entries(std::iter::once([&*named, b"N"].concat()));
+    assert!(error.contains("must be at most 1000 bytes, got 1048576") && error.len() < 1000, "{error}");
 }
 
 #[test]
