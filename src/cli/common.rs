@@ -124,6 +124,9 @@ impl ExperimentArgs {
         for overridden in &loaded.overridden {
             print_to_stderr(&format!("warning: {overridden}"));
         }
+        if let Some(assumptions) = &loaded.assumptions {
+            print_to_stderr(&format!("warning: {assumptions}"));
+        }
         Ok(loaded)
     }
 }

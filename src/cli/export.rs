@@ -23,14 +23,14 @@ use runner_weights::{Dtype, HfExport, LlmcExport, TorchExport, WeightsError, Wri
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
-    /// The run: its directory, its id, or the beginning of its id.
+    /// The run: its directory, its id, or a prefix of its id.
     pub run: String,
     /// The format to write.
     #[arg(long, value_enum)]
     pub to: Target,
     /// The folder to write to, which is created if it is missing. For torch: a file (*.pt, *.pth or *.bin). For llmc: a file (*.bin), or a
     /// folder for model.bin.
-    pub dir: PathBuf,
+    pub path: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
     /// The type of the written numbers [default: f32]. A type with fewer bits than the run's weights rounds to the nearest value.
@@ -45,7 +45,7 @@ pub(crate) struct ExportArgs {
     /// With torch: leave out the head, and the prefix of the other names, as in model.base_model.state_dict().
     #[arg(long)]
     pub base_model: bool,
-    /// Replace files that are there.
+    /// Replace existing files.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -97,7 +97,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// # Errors
-/// If there is no such run or checkpoint, it is damaged, the model has no such form, or files are there already or cannot be
+/// If there is no such run or checkpoint, it is damaged, the model has no such form, or files already exist or cannot be
 /// written.
 pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let only_for = [
@@ -113,13 +113,13 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     }
     let ends = ["pt", "pth", "bin"].map(Some);
     if args.to == Target::Torch
-        && (!ends.contains(&args.dir.extension().and_then(|end| end.to_str())) || args.dir.is_dir())
+        && (!ends.contains(&args.path.extension().and_then(|end| end.to_str())) || args.path.is_dir())
     {
-        refuse!("--to torch writes a file: give it a name that ends in .pt, .pth or .bin, got {}", args.dir.display());
+        refuse!("--to torch writes a file: give it a name that ends in .pt, .pth or .bin, got {}", args.path.display());
     }
     // The path of PyTorch's or llm.c's file may be that of a file.
     let is_file = matches!(args.to, Target::Torch | Target::Llmc);
-    let mut folders = args.dir.ancestors().skip(usize::from(is_file));
+    let mut folders = args.path.ancestors().skip(usize::from(is_file));
     if let Some(file) = folders.find(|path| path.is_file()) {
         refuse!("{} is not a folder", file.display());
     }
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
         Target::Llmc => llmc(args, &opened)?,
     };
     let place = match args.to {
-        Target::Hf => args.dir.clone(),
+        Target::Hf => args.path.clone(),
         _ => written.files.first().cloned().unwrap_or_default(),
     };
     for note in &written.notes {
@@ -153,10 +153,10 @@ fn layout(opened: &OpenedRun) -> Result<ParamLayout> {
 }
 
 fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
-    let path = args.dir.join(MODEL);
+    let path = args.path.join(MODEL);
     check_replaceable(&path, args.force)?;
     let folder = opened.path.join(CHECKPOINTS);
-    let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.dir)?;
+    let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.path)?;
     Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
 }
 
@@ -187,7 +187,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
         special: tokenizer.special_tokens(rows).0,
     };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
-    Ok(export.write(&args.dir, args.force, source)?)
+    Ok(export.write(&args.path, args.force, source)?)
 }
 
 fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
@@ -199,7 +199,7 @@ fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
         base_model: args.base_model,
     };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
-    Ok(export.write(&args.dir, args.force, source)?)
+    Ok(export.write(&args.path, args.force, source)?)
 }
 
 fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
@@ -211,8 +211,8 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
         dtype: args.dtype.unwrap_or(Dtype::F32),
         vocab_size: opened.plan.data.tokenizer_vocab.clamp(1, spec.vocab_size),
     };
-    let is_file = args.dir.extension().is_some_and(|end| end == "bin") && !args.dir.is_dir();
-    let to = if is_file { args.dir.clone() } else { args.dir.join("model.bin") };
+    let is_file = args.path.extension().is_some_and(|end| end == "bin") && !args.path.is_dir();
+    let to = if is_file { args.path.clone() } else { args.path.join("model.bin") };
     let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
     Ok(export.write(&to, args.force, source)?)
 }

@@ -264,11 +264,13 @@ fn state_dicts_of_pytorch_close_the_loop() {
         );
         let printed = sandbox.expect(0, &["plan", "drawn.yaml"]);
         assert!(printed.contains("have no head, which is drawn"), "{printed}");
+        let assumed = if heads == 2 { "`gelu_new`, `norm_eps` 1e-5" } else { "`norm_eps` 1e-5, `rope_theta` 10000" };
+        assert!(printed.contains(assumed), "{printed}");
         train(&sandbox, "drawn");
 
         // Without an experiment, a description beside the file is needed.
         let printed = sandbox.expect(2, &["eval", "--weights", "m.pt", "--text", "input.txt"]);
-        assert!(printed.contains("does not say how many heads") && printed.contains("`config.json`"), "{printed}");
+        assert!(printed.contains("does not record `heads`") && printed.contains("`config.json`"), "{printed}");
         fs::copy(sandbox.path("hf/config.json"), sandbox.path("config.json")).unwrap();
         let eval = |weights: &str| {
             let words = format!("eval --weights {weights} --tokenizer bytes --text input.txt --threads 1 --json");
@@ -276,6 +278,12 @@ fn state_dicts_of_pytorch_close_the_loop() {
             value["val_loss"].take()
         };
         assert_eq!(eval("m.pt"), eval("hf"));
+        let folder = sandbox.path("hf");
+        let beside = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name());
+        for name in beside.filter(|name| name.to_string_lossy().starts_with("tokenizer")) {
+            fs::copy(folder.join(&name), sandbox.path("").join(&name)).unwrap();
+        }
+        sandbox.expect(0, "eval --weights m.pt --text input.txt --threads 1");
         assert!(eval("hf").is_number());
         sandbox.stdout_of("sample --weights m.pt --tokenizer bytes --prompt one --max-tokens 3 --threads 1");
         write_experiment(&sandbox, "c", "init: {from: m.pt}", SINGLE);

@@ -55,7 +55,7 @@ struct FoundWeights {
 impl FoundWeights {
     /// The tokenizer beside the weights and the file that it is read from; a model of the hub names it for any machine.
     fn tokenizer(&self) -> Option<(PathBuf, Tokenizer)> {
-        let tokenizer = weights::tokenizer_in(&self.path)?;
+        let tokenizer = self.described.tokenizer()?;
         let file = match &tokenizer {
             Tokenizer::File(file) | Tokenizer::Gpt2 { vocab: file, .. } => file.clone(),
             _ => self.path.clone(),

@@ -47,6 +47,8 @@ pub struct Loaded {
     pub origins: Vec<Origin>,
     /// The `--set` flags that have no effect, because a later one replaces them.
     pub overridden: Vec<OverriddenSetting>,
+    /// The warning about what the weights of `model.init.from` do not record.
+    pub assumptions: Option<String>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
     /// The files that the experiment names and that are missing, if the options allow that.
@@ -164,13 +166,25 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
     let (mut layers, mut mistakes) = read_layers(parsed, options)?;
     let described = add_weights(&base, options, &mut layers, &mut mistakes);
     let overridden = find_overridden(&layers);
+    let is_given = |key: &str| layers.iter().any(|layer| layer.value.pointer(&format!("/model/{key}")).is_some());
+    let assumptions = described.as_ref().and_then(|described| described.assumptions(is_given));
     merge(layers, mistakes, &parsed.source)?.resolve(base, options, described, |resolver, raw| {
         let experiment = resolver.experiment(raw, path)?;
         let origins = origins(&experiment, resolver.layers, &resolver.notes);
         let env_read = resolver.layers.environment();
         let (path, text) = (path.to_owned(), parsed.source.text.clone());
         let absent_files = std::mem::take(&mut resolver.mistakes.absent_files);
-        Some(Loaded { experiment, path, text, template: None, origins, overridden, env_read, absent_files })
+        Some(Loaded {
+            experiment,
+            path,
+            text,
+            template: None,
+            origins,
+            overridden,
+            assumptions,
+            env_read,
+            absent_files,
+        })
     })
 }
 

@@ -133,7 +133,7 @@ impl Resolver<'_> {
                 None => self.error(
                     &[&at, "model.init.from"],
                     format!("`{at}` does not fit the weights that `model.init.from` names"),
-                    format!("delete it: {file} belongs to a published GPT-2"),
+                    format!("no format of weights that runner reads has `{key}`; delete it, or train from scratch"),
                 ),
                 Some(theirs) => self.error(
                     &[&at, "model.preset", "model.init.from"],

@@ -12,12 +12,13 @@ use runner_exec::eval::{EvalError, InferenceSettings};
 use runner_machine::local_cluster::local_cluster;
 use runner_prepare::{Host, RunEvent, RunObserver, foreign_tokenizer};
 use runner_record::CheckpointChoice;
+use runner_spec::diagnostic::list;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::program::Device;
-use runner_weights::{OpenedWeights, tokenizer_in};
+use runner_weights::OpenedWeights;
 
 /// A model to evaluate or to sample from. Its weights are not read yet.
 #[derive(Debug)]
@@ -49,13 +50,18 @@ impl EvaluatedModel {
     /// The model of the weights at `path`, a Hugging Face folder, a state dict of PyTorch or a model file of llm.c.
     ///
     /// # Errors
-    /// If there are no weights, they do not say how many heads the model has, or they are of a model that cannot be computed here.
+    /// If there are no weights, they are a state dict that lacks sizes or the head, or they are of a model that cannot be computed here.
     pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self> {
         let weights = OpenedWeights::open(path)?;
-        if !weights.described.gives("heads") {
+        let unknown =
+            ["heads", "context_length", "tie_embeddings"].into_iter().filter(|key| !weights.described.gives(key));
+        let unknown: Vec<&str> = unknown.collect();
+        if !unknown.is_empty() {
             return Err(CommandError::request(format!(
-                "{}: a state dict does not say how many heads its model has; put the model's `config.json` beside the file",
-                path.display()
+                "{}: this state dict does not record {} of its model; put the model's `config.json` beside the file, or use nanoGPT's \
+                 checkpoint with `model_args`",
+                path.display(),
+                list(&unknown, "and")
             )));
         }
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
@@ -112,7 +118,12 @@ impl EvaluatedModel {
                     Some(named) => (&run.path, Some(named.clone())),
                 }
             }
-            ModelOrigin::Weights(_, path) => (path, named.cloned().or_else(|| tokenizer_in(path))),
+            ModelOrigin::Weights(weights, path) => {
+                if let Some(warning) = weights.described.assumptions(|_| false) {
+                    observer.observe(&RunEvent::Warning(&warning));
+                }
+                (path, named.cloned().or_else(|| weights.described.tokenizer()))
+            }
         };
         let Some(tokenizer) = given else { return Ok(ModelTokenizer::of_weights(TextTokenizer::ids(rows))) };
         let tokenizer = load_tokenizer(&tokenizer)?;

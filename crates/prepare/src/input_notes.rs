@@ -9,7 +9,7 @@ use runner_spec::data::CutPart;
 use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, counted, duration};
-use runner_weights::{OpenedWeights, tokenizer_in};
+use runner_weights::OpenedWeights;
 
 use crate::observer::{RunEvent, RunObserver};
 
@@ -79,9 +79,7 @@ pub(crate) fn warn_of_cut_text(
 /// The warning if an id stands for different text in `tokenizer`, which `key` names, and in the tokenizer in the folder of `weights`. `None` if
 /// the folder has no tokenizer that can be read.
 pub fn foreign_tokenizer(weights: &OpenedWeights, tokenizer: &TextTokenizer, key: &str) -> Option<String> {
-    // A single file may describe itself, and the files beside it may belong to other models.
-    let description = Some(&weights.described.file).filter(|file| !weights.files.contains(file))?;
-    let beside = load_tokenizer(&tokenizer_in(description.parent()?)?).ok()?;
+    let beside = load_tokenizer(&weights.described.tokenizer()?).ok()?;
     let difference = token_difference(tokenizer, &beside)?;
     Some(format!(
         "`{key}` differs from the tokenizer beside the weights: {difference}, so the model reads different tokens from those it was trained on; delete \

@@ -6,14 +6,15 @@ use serde_json::{Map, Value};
 
 use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
+use super::folder::{self, CONFIG};
 use super::torch_file::{FileKind, file_kind, legacy_error};
-use super::{folder, gpt2, llama, llmc, state_dict};
+use super::{gpt2, llama, llmc, state_dict};
 use runner_files::is_absent;
 use runner_spec::format::choice_name;
 use runner_spec::model::{Family, ModelSpec};
 
-/// A folder's description of its model.
-pub(super) const CONFIG: &str = "config.json";
+/// The key of every description.
+const MODEL_TYPE: &str = "model_type";
 /// A larger description is refused.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
@@ -30,7 +31,11 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
             FileKind::Other => llmc::read_header(path)?.described(path),
             FileKind::Legacy => Err(legacy_error(path)),
             FileKind::Archive if is_absent(&file) => state_dict::describe(path),
-            FileKind::Archive => describe_config(&file, folder::read_object(&file, MAX_CONFIG_BYTES)?),
+            FileKind::Archive => match folder::read_object(&file, MAX_CONFIG_BYTES)? {
+                // Other programs have files of this name, too.
+                map if !map.contains_key(MODEL_TYPE) => state_dict::describe(path),
+                map => describe_config(&file, map).map_err(|error| error.of_file_beside(path)),
+            },
         };
     }
     let file = path.join(CONFIG);
@@ -66,7 +71,7 @@ fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
     if config.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
         return Err(config.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
     }
-    let Some(name) = config.text("model_type")? else {
+    let Some(name) = config.text(MODEL_TYPE)? else {
         return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned()));
     };
     let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {

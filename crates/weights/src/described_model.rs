@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::error::WeightsError;
+use super::folder::{CONFIG, tokenizer_beside};
 use runner_files::strict_json;
-use runner_spec::model::ModelSpec;
+use runner_spec::experiment::Tokenizer;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
+use runner_spec::model::{Family, ModelSpec};
 
 /// A model as its weights' own file describes it.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +76,31 @@ impl DescribedModel {
     /// True if the file gives the `key` of the `model` section.
     pub fn gives(&self, key: &str) -> bool {
         !self.unknown.contains(&key)
+    }
+
+    /// The tokenizer beside a `config.json`. A file that describes itself has none: those beside it may belong to other models.
+    pub fn tokenizer(&self) -> Option<Tokenizer> {
+        tokenizer_beside(Some(&self.file).filter(|file| file.ends_with(CONFIG))?)
+    }
+
+    /// The warning for a state dict about settings of the model that it does not record, apart from keys that `is_given` accepts; `None` for
+    /// other files.
+    pub fn assumptions(&self, is_given: impl Fn(&str) -> bool) -> Option<String> {
+        if self.gives("norm_eps") {
+            return None;
+        }
+        let ModelSpec { family, norm_eps, rope_theta, .. } = self.spec;
+        let (architecture, numbers) = match family {
+            Family::Gpt2 => ("activation `gelu_new`", vec![("norm_eps", format!("{norm_eps:e}"))]),
+            Family::Llama => (
+                "activation `silu`, attention to all earlier positions",
+                vec![("norm_eps", format!("{norm_eps:e}")), ("rope_theta", rope_theta.to_string())],
+            ),
+        };
+        let numbers = numbers.into_iter().filter(|(key, _)| !is_given(key));
+        let assumed: Vec<String> = numbers.map(|(key, value)| format!(", `{key}` {value}")).collect();
+        let file = self.file.display();
+        Some(format!("{file} does not record how its model computes; assumed: {architecture}{}", assumed.concat()))
     }
 
     /// The description as a `model` section of an experiment file.

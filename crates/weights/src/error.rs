@@ -40,6 +40,22 @@ impl WeightsError {
         Self::File { path: path.to_owned(), message: message.into() }
     }
 
+    /// The error of a file that was read because it is beside the weights `weights`.
+    pub(super) fn of_file_beside(self, weights: &Path) -> Self {
+        match self {
+            Self::File { path, message } => {
+                let weights = weights.file_name().unwrap_or_default().display();
+                Self::File { path, message: format!("{message} (it describes {weights} beside it)") }
+            }
+            other => other,
+        }
+    }
+
+    /// The error for a file that an export would replace.
+    pub(super) fn already_exists(path: &Path) -> Self {
+        Self::Request(format!("{} already exists; use `--force` to replace it", path.display()))
+    }
+
     /// The failure `File`: the content of `path` is wrong.
     pub(super) fn invalid<T>(path: &Path, message: impl Into<String>) -> Result<T, Self> {
         Err(Self::file(path, message))

@@ -22,6 +22,7 @@ pub type WeightSource<'a> =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenFiles {
     pub files: Vec<PathBuf>,
+    /// The size of all files.
     pub bytes: u64,
     /// The step of the checkpoint.
     pub step: u64,
@@ -58,9 +59,7 @@ pub(super) fn write_file(
         return Err(WeightsError::Request(format!("cannot write to {}: give the name of a file", to.display())));
     }
     let io_or_exists = |error: io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            WeightsError::Request(format!("{} is there already: --force replaces it", to.display()))
-        }
+        ErrorKind::AlreadyExists => WeightsError::already_exists(to),
         _ => WeightsError::io(to)(error),
     };
     let folder = parent_folder(to);

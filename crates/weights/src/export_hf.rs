@@ -5,11 +5,11 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::describe::{CONFIG, folder_format};
+use super::describe::folder_format;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
-use super::folder::{INDEX, SINGLE};
+use super::folder::{CONFIG, INDEX, SINGLE};
 use super::staged_folder::StagedFolder;
 use super::writer::{FileForm, NewFile, TensorDestination};
 use runner_files::safetensors_header::header_bytes;
@@ -94,6 +94,7 @@ impl HfExport<'_> {
             files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), form });
             bytes += at;
         }
+        bytes += texts.iter().map(|(_, text)| text.len() as u64).sum::<u64>();
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         for (name, text) in &texts {
             write_atomic(&folder.path(name), text.as_bytes()).map_err(WeightsError::io(&to.join(name)))?;

@@ -13,6 +13,8 @@ use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 use runner_files::{open_regular, strict_json, without_byte_order_mark};
 use runner_spec::experiment::Tokenizer;
 
+/// A folder's description of its model.
+pub(super) const CONFIG: &str = "config.json";
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
 /// The index of weights in several files: the file of each tensor.
@@ -124,10 +126,9 @@ fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, Weigh
     Ok(out)
 }
 
-/// The tokenizer in the folder at `path`, if there is one: `tokenizer.json`, or else GPT-2's two files.
-#[must_use]
-pub fn tokenizer_in(path: &Path) -> Option<Tokenizer> {
-    let named = |name: &str| Some(path.join(name)).filter(|file| file.is_file());
+/// The tokenizer beside the `config.json` at `config`, if there is one: `tokenizer.json`, or else GPT-2's two files.
+pub(super) fn tokenizer_beside(config: &Path) -> Option<Tokenizer> {
+    let named = |name: &str| Some(config.with_file_name(name)).filter(|file| file.is_file());
     if let Some(file) = named("tokenizer.json") {
         return Some(Tokenizer::File(file));
     }
@@ -155,16 +156,17 @@ fn no_weights(folder: &Path) -> WeightsError {
         .collect();
     names.sort();
     let ends = |name: &String, end: &str| name.ends_with(end);
-    if let Some(pickle) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
-        let pickle = folder.join(pickle);
-        let message = format!("there is no {SINGLE} or pytorch_model.bin; name the file to read, {}", pickle.display());
+    if let Some(name) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
+        let pickle = folder.join(name);
+        let message = format!("no {SINGLE} or pytorch_model.bin here; to read {name}, use `{}`", pickle.display());
         return WeightsError::file(folder, message);
     }
     if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
         let message = format!("{shard} is there, but neither {SINGLE} nor {INDEX}, which says what the shards hold");
         return WeightsError::file(folder, message);
     }
-    WeightsError::file(folder, format!("there are no weights: neither {SINGLE} nor {INDEX}"))
+    let names = FORMS.as_flattened().iter().filter(|name| !name.starts_with('.')).copied().collect::<Vec<_>>();
+    WeightsError::file(folder, format!("no weights here; expected one of {}", names.join(", ")))
 }
 
 /// Reads the JSON object in the file `path`, which has at most `most` bytes. A byte order mark in front of it is skipped.

@@ -32,5 +32,4 @@ pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
 pub use export_llmc::LlmcExport;
 pub use export_torch::TorchExport;
-pub use folder::tokenizer_in;
 pub use opened::OpenedWeights;

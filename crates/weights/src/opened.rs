@@ -29,6 +29,8 @@ pub struct OpenedWeights {
     pub files: Vec<PathBuf>,
     /// The tensors, by the names that this program gives its parameters.
     tensors: BTreeMap<String, Tensor>,
+    /// True for a GPT-2 without biases, as nanoGPT trains it: they are read as zeros.
+    lacks_biases: bool,
 }
 
 /// A parameter's numbers in a file.
@@ -95,7 +97,7 @@ impl OpenedWeights {
                 return WeightsError::invalid(path, message);
             }
         }
-        let mut opened = Self { described, files, tensors };
+        let mut opened = Self { described, files, tensors, lacks_biases: false };
         opened.drop_tied_head()?;
         opened.check_tensors(path)?;
         Ok(opened)
@@ -116,7 +118,7 @@ impl OpenedWeights {
             let how = if size < at { "it is cut short" } else { "it is too long" };
             return WeightsError::invalid(path, format!("{size} bytes, and a model of its sizes takes {at}: {how}"));
         }
-        Ok(Self { described, files: vec![path.to_owned()], tensors })
+        Ok(Self { described, files: vec![path.to_owned()], tensors, lacks_biases: false })
     }
 
     /// Removes a tied head, which is the embedding. A file may hold both, with equal numbers.
@@ -143,7 +145,7 @@ impl OpenedWeights {
     }
 
     /// Checks that the tensors are those of the described model.
-    fn check_tensors(&self, path: &Path) -> Result<(), WeightsError> {
+    fn check_tensors(&mut self, path: &Path) -> Result<(), WeightsError> {
         let DescribedModel { file, spec: ModelSpec { layers, .. }, .. } = &self.described;
         // The expected tensors are listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
@@ -151,7 +153,11 @@ impl OpenedWeights {
                 format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
             return WeightsError::invalid(path, message);
         }
-        let expected = parameters(&self.described.spec);
+        let mut expected = parameters(&self.described.spec);
+        self.lacks_biases = !self.tensors.keys().any(|name| is_bias(name));
+        if self.lacks_biases {
+            expected.retain(|parameter| !is_bias(&parameter.name));
+        }
         let missing: Vec<&str> =
             expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
         if let [first, rest @ ..] = missing.as_slice() {
@@ -199,12 +205,17 @@ impl OpenedWeights {
     }
 
     /// Reads the parameter `name` of shape `shape` into `values`, which has as many elements. Rows that the file does not have
-    /// are left as they are, as are all of a head that a state dict lacks; rows that `shape` does not have are not read.
+    /// are left as they are, as are all of a head that a state dict lacks; rows that `shape` does not have are not read. Biases of a GPT-2
+    /// without any are zeros.
     ///
     /// # Errors
     /// If there is no such tensor of such a shape, or the file cannot be read.
     pub fn read(&self, name: &str, shape: &[usize], values: &mut [f32]) -> Result<(), WeightsError> {
         if name == Head::WEIGHT && self.lacks_head() {
+            return Ok(());
+        }
+        if self.lacks_biases && is_bias(name) {
+            values.fill(0.0);
             return Ok(());
         }
         let path = &self.described.file;
@@ -241,6 +252,11 @@ impl OpenedWeights {
         let embedding = self.tensors.get(self.described.spec.decoder().embedding.tokens);
         embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.spec.vocab_size)
     }
+}
+
+/// True if `name` is that of a bias.
+fn is_bias(name: &str) -> bool {
+    name.ends_with(".bias")
 }
 
 /// The end of a sentence about one of several tensors, of which `count` are not named.

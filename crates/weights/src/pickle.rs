@@ -46,7 +46,7 @@ enum Global<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PickledTensor<'a> {
     /// The class of its storage, such as `FloatStorage`.
-    pub(super) class: &'a str,
+    pub(super) storage_class: &'a str,
     /// The name of its storage in the file.
     pub(super) storage: &'a str,
     /// Elements of the storage before the tensor's first.
@@ -126,7 +126,7 @@ impl<'a> Pickle<'a> {
             sizes.iter().map(|id| usize::try_from(self.int(*id)?).ok()).collect::<Option<_>>()
         };
         Some(PickledTensor {
-            class,
+            storage_class: class,
             storage: self.text(key).filter(|key| key.len() <= MAX_NAME_BYTES)?,
             offset: u64::try_from(self.int(offset)?).ok()?,
             shape: sizes(shape)?,
@@ -344,6 +344,10 @@ fn global<'a>(module: &'a str, name: &'a str) -> Result<Global<'a>, String> {
         ("collections", "OrderedDict") => Ok(Global::OrderedDict),
         ("torch._utils", "_rebuild_tensor_v2") => Ok(Global::RebuildTensor),
         ("torch._utils", "_rebuild_parameter") => Ok(Global::RebuildParameter),
+        // Types without a class of storages, such as f8.
+        ("torch._utils", "_rebuild_tensor_v3") => {
+            Err("a tensor has a type that is not supported; only f32, f16 and bf16 are".to_owned())
+        }
         ("torch", class) if class.ends_with("Storage") && class.len() <= MAX_NAME_BYTES => {
             Ok(Global::StorageClass(class))
         }
@@ -389,6 +393,7 @@ mod tests {
             (b"))\x81.", "the instruction 0x81"),
             (b"\x82\x01.", "the instruction 0x82"),
             (b"P1\n.", "the instruction 0x50"),
+            (b"ctorch._utils\n_rebuild_tensor_v3\n.", "a type that is not supported"),
             (b"\x80\x06.", "protocol 6"),
             (b"ctorch\nFloatStorage\n)R.", "a call that `torch.save` does not write"),
             (b"ccollections\nOrderedDict\n]\x85R.", "a call that"),

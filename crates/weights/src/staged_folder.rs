@@ -115,7 +115,7 @@ impl StagedFolder {
     fn check_free(&self) -> Result<(), WeightsError> {
         let mut files = self.names.iter().map(|name| self.to.join(name));
         if let Some(path) = files.find(|path| !self.force && path.symlink_metadata().is_ok()) {
-            return Err(WeightsError::Request(format!("{} is there already: --force replaces it", path.display())));
+            return Err(WeightsError::already_exists(&path));
         }
         let stale = self.stale_files()?;
         stale.first().map_or(Ok(()), |path| {

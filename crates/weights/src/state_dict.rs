@@ -37,13 +37,16 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let &[vocab_size, d_model] = shape(tokens)? else {
         return WeightsError::invalid(path, format!("tensor {tokens} is not a matrix"));
     };
-    // The tensors whose rows are positions, the width of the first MLP, and that of keys, which may be fewer than queries.
+    // The tensor whose rows are positions, the first matrix of the first MLP, and the one whose rows are keys, which may be fewer than queries.
     let (positions, mlp, keys) = match family {
-        Family::Gpt2 => (Some("transformer.wpe.weight"), "transformer.h.0.mlp.c_fc.bias", None),
+        Family::Gpt2 => (Some("transformer.wpe.weight"), "transformer.h.0.mlp.c_fc.weight", None),
         Family::Llama => (None, "model.layers.0.mlp.gate_proj.weight", Some("model.layers.0.self_attn.k_proj.weight")),
     };
     let layers = (0..by_name.len()).take_while(|n| by_name.contains_key(&mlp.replace(".0.", &format!(".{n}."))));
     let layers = layers.count();
+    // The matrix may be transposed.
+    let mlp_size = shape(mlp)?.iter().fold(1_usize, |product, &n| product.saturating_mul(n));
+    let d_ff = mlp_size.checked_div(d_model).unwrap_or(0);
     let context_length = positions.map_or(Ok(MAX_CONTEXT), rows)?;
     // Heads that share keys: as many as the width of the queries has widths of the keys.
     let groups = match keys.map(rows).transpose()? {
@@ -67,7 +70,7 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let heads = heads.unwrap_or(groups);
     let sizes = [vocab_size, context_length, layers, heads, d_model];
     let spec = ModelSpec::with_defaults(*family, sizes);
-    let spec = ModelSpec { kv_heads: heads / groups, d_ff: rows(mlp)?, tie_embeddings, ..spec };
+    let spec = ModelSpec { kv_heads: heads / groups, d_ff, tie_embeddings, ..spec };
     DescribedModel { file: path.to_owned(), unknown, spec }.checked()
 }
 

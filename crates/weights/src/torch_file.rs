@@ -19,14 +19,14 @@ const MAX_PICKLE_BYTES: u64 = 16 << 20;
 /// A state dict with more tensors is refused. The longest model that an experiment may have has fewer.
 const MAX_TENSORS: usize = 1 << 17;
 /// The keys under which programs store the state dict beside other values.
-const STATE_DICT_KEYS: [&str; 2] = ["model", "state_dict"];
+const STATE_DICT_KEYS: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
 /// What the first bytes of a file say that it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FileKind {
     /// A zip archive, as `torch.save` writes it.
     Archive,
-    /// A bare pickle or a tar archive, as `torch.save` wrote them before PyTorch 1.6.
+    /// A bare pickle, or a tar archive, as `torch.save` wrote them before PyTorch 1.6.
     Legacy,
     Other,
 }
@@ -49,7 +49,7 @@ pub(super) fn file_kind(path: &Path) -> Result<FileKind, WeightsError> {
     file.take(262).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
     Ok(match bytes.as_slice() {
         [b'P', b'K', 3, 4, ..] => FileKind::Archive,
-        [0x80, 2, ..] => FileKind::Legacy,
+        [0x80, 2..=5, ..] => FileKind::Legacy,
         bytes if bytes.get(257..) == Some(b"ustar") => FileKind::Legacy,
         _ => FileKind::Other,
     })
@@ -57,14 +57,10 @@ pub(super) fn file_kind(path: &Path) -> Result<FileKind, WeightsError> {
 
 /// The error for a file of the kind `Legacy`.
 pub(super) fn legacy_error(path: &Path) -> WeightsError {
-    let (old, new) = (path.display(), path.with_extension("new.pt"));
-    let new = new.display();
     WeightsError::file(
         path,
-        format!(
-            "PyTorch wrote it before version 1.6, in a format that is not read; convert it once, and use the new file:\n\
-             python -c \"import torch; torch.save(torch.load('{old}', weights_only=True), '{new}')\""
-        ),
+        "a bare pickle or a tar archive, not the zip format of `torch.save`; if it is a state dict, convert it:\n\
+         python -c \"import torch; torch.save(torch.load('old.pt', weights_only=True), 'new.pt')\"",
     )
 }
 
@@ -166,8 +162,8 @@ impl<'a> Archive<'a> {
         self.zip.index_for_name(&format!("{}{entry}", self.root))
     }
 
-    /// The first byte of `entry` in the file, and the number of its bytes.
-    fn extent(&mut self, entry: &str) -> Result<(u64, u64), String> {
+    /// The number of `entry`, its first byte in the file, and the number of its bytes.
+    fn extent(&mut self, entry: &str) -> Result<(usize, u64, u64), String> {
         let index = self.position(entry).ok_or_else(|| format!("there is no entry `{}`", entry.escape_debug()))?;
         let found = self.zip.by_index_raw(index).map_err(|error| error.to_string())?;
         if found.compression() != CompressionMethod::Stored || found.encrypted() {
@@ -177,16 +173,15 @@ impl<'a> Archive<'a> {
         if start.checked_add(size).is_none_or(|end| end > self.bytes) {
             return Err(format!("the entry `{entry}` goes beyond the end of the file"));
         }
-        Ok((start, size))
+        Ok((index, start, size))
     }
 
     /// The bytes of `entry`, at most `most`.
     fn read(&mut self, entry: &str, most: u64) -> Result<Vec<u8>, WeightsError> {
-        let (_, size) = self.extent(entry).map_err(|message| WeightsError::file(self.path, message))?;
+        let (index, _, size) = self.extent(entry).map_err(|message| WeightsError::file(self.path, message))?;
         if size > most {
             return WeightsError::invalid(self.path, format!("`{entry}` has {size} bytes; at most {most} are read"));
         }
-        let index = self.position(entry).unwrap_or_default();
         let mut bytes = Vec::with_capacity(size as usize);
         let found = self.zip.by_index_raw(index).map_err(io::Error::from);
         found.and_then(|found| found.take(size).read_to_end(&mut bytes)).map_err(WeightsError::io(self.path))?;
@@ -195,12 +190,18 @@ impl<'a> Archive<'a> {
 
     /// The tensor `name` of file number `file`.
     fn place(&mut self, file: usize, name: String, tensor: &PickledTensor<'_>) -> Result<FileTensor, String> {
-        let PickledTensor { class, shape, strides, offset, storage } = tensor;
-        let (start, size) = self.extent(&format!("data/{storage}"))?;
-        let tensor =
-            FileTensor { file, name, dtype: (*class).to_owned(), shape: shape.clone(), start, transposed: false };
+        let PickledTensor { storage_class, shape, strides, offset, storage } = tensor;
+        let (_, start, size) = self.extent(&format!("data/{storage}"))?;
+        let tensor = FileTensor {
+            file,
+            name,
+            dtype: (*storage_class).to_owned(),
+            shape: shape.clone(),
+            start,
+            transposed: false,
+        };
         // A tensor of another type may be a buffer, whose numbers are not read.
-        let Some(dtype) = Dtype::from_storage(class) else { return Ok(tensor) };
+        let Some(dtype) = Dtype::from_storage(storage_class) else { return Ok(tensor) };
         let elements = shape.iter().try_fold(1_u64, |product, &n| product.checked_mul(n as u64));
         let width = dtype.size() as u64;
         let end = elements.and_then(|n| n.checked_add(*offset)?.checked_mul(width));

@@ -26,14 +26,16 @@ fn numbers(number: usize, elements: usize) -> Vec<f32> {
 }
 
 /// Writes the state dict of a GPT-2 of width 4 and one layer, as nanoGPT does: matrices are [out, in], the head is the embedding.
-fn write_nanogpt(path: &Path, model_args: Option<usize>) -> Vec<(String, Vec<f32>)> {
+fn write_nanogpt(path: &Path, model_args: Option<usize>, has_biases: bool) -> Vec<(String, Vec<f32>)> {
     let spec = ModelSpec::with_defaults(Family::Gpt2, [8, 6, 1, 2, 4]);
     let mut pickle = b"\x80\x02}(".to_vec();
     text(&mut pickle, "model");
     pickle.extend(&DICT[2..]);
     let mut storages = Vec::new();
     let mut expected = Vec::new();
-    for (number, parameter) in spec.decoder().parameters().into_iter().enumerate() {
+    let parameters = spec.decoder().parameters().into_iter();
+    let parameters = parameters.filter(|parameter| has_biases || !parameter.spec.name.ends_with(".bias"));
+    for (number, parameter) in parameters.enumerate() {
         let name = format!("_orig_mod.{}", parameter.spec.name);
         add_tensor(&mut pickle, Dtype::F32, &name, number, &parameter.spec.shape);
         let values = numbers(number, parameter.spec.len());
@@ -62,7 +64,7 @@ fn write_nanogpt(path: &Path, model_args: Option<usize>) -> Vec<(String, Vec<f32
 fn a_checkpoint_of_nanogpt_is_read_with_its_heads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ckpt.pt");
-    let expected = write_nanogpt(&path, Some(2));
+    let expected = write_nanogpt(&path, Some(2), true);
     let opened = OpenedWeights::open(&path).unwrap();
     let spec = &opened.described.spec;
     assert_eq!((spec.vocab_size, spec.context_length, spec.layers, spec.heads, spec.d_model), (8, 6, 1, 2, 4));
@@ -72,9 +74,49 @@ fn a_checkpoint_of_nanogpt_is_read_with_its_heads() {
         opened.read(&name, &parameter.spec.shape, &mut read).unwrap();
         assert_eq!(read, values, "{name}");
     }
-    write_nanogpt(&path, None);
+    write_nanogpt(&path, None, true);
     let described = OpenedWeights::open(&path).unwrap().described;
     assert!(!described.gives("heads") && !described.gives("norm_eps") && described.gives("d_ff"));
+}
+
+/// nanoGPT trains without biases unless it is told to.
+#[test]
+fn a_gpt2_without_biases_has_zeros_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ckpt.pt");
+    let stored: std::collections::BTreeMap<_, _> = write_nanogpt(&path, Some(2), false).into_iter().collect();
+    let opened = OpenedWeights::open(&path).unwrap();
+    assert_eq!(opened.described.spec.d_ff, 16);
+    let parameters = opened.described.spec.decoder().parameters();
+    assert!(parameters.len() > stored.len());
+    for parameter in parameters {
+        let mut read = vec![f32::NAN; parameter.spec.len()];
+        opened.read(&parameter.spec.name, &parameter.spec.shape, &mut read).unwrap();
+        let zeros = vec![0.0; read.len()];
+        assert_eq!(&read, stored.get(&parameter.spec.name).unwrap_or(&zeros), "{}", parameter.spec.name);
+    }
+}
+
+#[test]
+fn only_a_description_of_a_model_beside_a_state_dict_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, config) = (dir.path().join("ckpt.pt"), dir.path().join("config.json"));
+    write_nanogpt(&path, Some(2), true);
+    std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
+    std::fs::write(&config, r#"{"port": 80}"#).unwrap();
+    let own = OpenedWeights::open(&path).unwrap().described;
+    assert_eq!((&own.file, own.tokenizer()), (&path, None));
+    let assumed = own.assumptions(|_| false).unwrap();
+    assert!(assumed.ends_with("assumed: activation `gelu_new`, `norm_eps` 1e-5"), "{assumed}");
+    assert!(!own.assumptions(|key| key == "norm_eps").unwrap().contains("norm_eps"));
+
+    std::fs::write(&config, r#"{"model_type": "bert"}"#).unwrap();
+    let error = OpenedWeights::open(&path).unwrap_err().to_string();
+    assert!(error.contains("(it describes ckpt.pt beside it)"), "{error}");
+    let keys = r#""vocab_size": 8, "n_positions": 6, "n_layer": 1, "n_head": 2, "n_embd": 4"#;
+    std::fs::write(&config, format!(r#"{{"model_type": "gpt2", {keys}}}"#)).unwrap();
+    let described = OpenedWeights::open(&path).unwrap().described;
+    assert!(described.tokenizer().is_some() && described.assumptions(|_| false).is_none());
 }
 
 /// The error of a state dict with one tensor, made by replacing bytes of its pickle.
@@ -202,8 +244,10 @@ fn archives_that_torch_did_not_write_are_refused() {
     assert!(error().contains("neither `transformer.wte.weight` nor `model.embed_tokens.weight`"), "{}", error());
     std::fs::write(&path, b"PK\x03\x04 and no more").unwrap();
     assert!(error().contains("not a whole zip archive"), "{}", error());
-    std::fs::write(&path, b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
-    assert!(error().contains("before version 1.6") && error().contains("python -c"), "{}", error());
+    for protocol in 2..=5 {
+        std::fs::write(&path, [b"\x80", &[protocol][..], b"}."].concat()).unwrap();
+        assert!(error().contains("a bare pickle") && error().contains("python -c"), "{}", error());
+    }
 }
 
 /// Truncations and changed bytes: what opens can be read whole; nothing panics.
@@ -211,7 +255,7 @@ fn archives_that_torch_did_not_write_are_refused() {
 fn no_bytes_make_it_panic() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.pt");
-    write_nanogpt(&path, Some(2));
+    write_nanogpt(&path, Some(2), true);
     let whole = std::fs::read(&path).unwrap();
     let attempt = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
