@@ -121,7 +121,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let is_file = matches!(args.to, Target::Torch | Target::Llmc);
     let mut folders = args.path.ancestors().skip(usize::from(is_file));
     if let Some(file) = folders.find(|path| path.is_file()) {
-        refuse!("{} is not a folder", file.display());
+        refuse!("{} is a file; name a folder, or a different path", file.display());
     }
     let opened = open_run(&args.root.root(), &args.run)?;
     let written = match args.to {

@@ -84,7 +84,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
     );
     for target in ["safetensors", "hf", "llmc"] {
         let printed = sandbox.expect(2, &["export", &run.id(), "--to", target, "exp.yaml/sub"]);
-        assert!(printed.contains("exp.yaml is not a folder"), "{printed}");
+        assert!(printed.contains("exp.yaml is a file; name a folder"), "{printed}");
     }
     fs::remove_file(run.path("resolved.yaml")).unwrap();
     for command in ["reproduce", "compare"] {

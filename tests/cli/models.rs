@@ -124,7 +124,7 @@ fn wrong_requests_say_what_is_missing() {
     fs::create_dir(sandbox.path("empty")).unwrap();
     for (arguments, words) in [
         ("eval --weights nowhere --builtin", "--weights: there is no nowhere"),
-        ("eval --weights empty --builtin", "there is no config.json"),
+        ("eval --weights empty --builtin", "no config.json in this folder"),
         ("eval --weights hub:a//b --builtin", "--weights: hub:a//b"),
         ("eval --weights out", "nothing to evaluate; use `--text FILE`"),
         ("eval --weights out --limit 3 --text other.txt", "--limit needs --hellaswag or --builtin"),
@@ -279,7 +279,7 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     // A folder that is there and cannot be read is not taken for absent.
     sandbox.write("out/config.json", "{");
     let printed = sandbox.expect(2, "fork b --from 2 --name bad --threads 1");
-    assert!(printed.contains("out/config.json: ") && printed.contains("remove what is left of them"), "{printed}");
+    assert!(printed.contains("out/config.json: ") && printed.contains("remove the remaining files"), "{printed}");
     let printed = sandbox.expect(2, "fork b --from start --name bad --set seed=5");
     assert!(printed.contains("out/config.json: ") && !printed.contains("has a checkpoint"), "{printed}");
     fs::remove_dir_all(sandbox.path("out")).unwrap();
@@ -300,7 +300,7 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     sandbox.expect(0, "eval b --threads 1");
     sandbox.expect(0, "fork b --from latest --name ranks --set train.steps=6 --set parallel.mode=ddp --set parallel.replicas=2 --set batch.micro_batch=4 --quiet");
     let printed = sandbox.expect(2, "reproduce b");
-    assert!(printed.contains("are gone"), "{printed}");
+    assert!(printed.contains("is missing; restore it"), "{printed}");
 }
 
 /// The cache of Python's huggingface_hub has the model, so that no hub is asked.

@@ -150,10 +150,13 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     whole.read(name, &[64, 16], &mut a).unwrap();
 
     let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-    assert!(printed.contains("is there already: --force replaces it"), "{printed}");
+    assert!(printed.contains("already exists; use `--force` to replace it"), "{printed}");
     fs::write(sandbox.path("out/README.md"), "mine").unwrap();
     let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]);
-    assert!(printed.contains("model-00001-of-00004.safetensors and 4 more files would be loaded with"), "{printed}");
+    assert!(
+        printed.contains("model-00001-of-00004.safetensors and 4 more files: not part of this export"),
+        "{printed}"
+    );
     for n in 1..=4 {
         fs::remove_file(sandbox.path(format!("out/model-0000{n}-of-00004.safetensors"))).unwrap();
     }
@@ -188,7 +191,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
         (vec!["--to", "safetensors", "x", "--dtype", "bf16"], "--dtype is for"),
         (vec!["--to", "llmc", "x", "--vocab", "trimmed"], "--vocab is for --to hf"),
         (vec!["--to", "llmc", "x.bin", "--dtype", "f16"], "f32 or bf16"),
-        (vec!["--to", "hf", "input.txt"], "is not a folder"),
+        (vec!["--to", "hf", "input.txt"], "is a file; name a folder"),
         (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
     ] {
         let printed = sandbox.expect(2, &[vec!["export", "a"], flags].concat());
@@ -217,11 +220,17 @@ fn llmc_files_close_the_loop() {
     // A name with a dot is a folder's, but for .bin.
     sandbox.stdout_of(&["export", "a", "--to", "llmc", "weights.v1"]);
     assert!(sandbox.path("weights.v1/model.bin").is_file());
-    assert!(sandbox.expect(2, &["export", "a", "--to", "llmc", "input.txt"]).contains("input.txt is not a folder"));
+    assert!(
+        sandbox.expect(2, &["export", "a", "--to", "llmc", "input.txt"]).contains("input.txt is a file; name a folder")
+    );
 
     write_experiment(&sandbox, "llama", LLAMA, SINGLE);
     train(&sandbox, "llama");
-    assert!(sandbox.expect(2, &["export", "llama", "--to", "llmc", "l.bin"]).contains("--to hf writes it"));
+    assert!(
+        sandbox
+            .expect(2, &["export", "llama", "--to", "llmc", "l.bin"])
+            .contains("need a GPT-2, got llama; use `--to hf`")
+    );
     write_experiment(&sandbox, "untied", &format!("{GPT2}, tie_embeddings: false"), SINGLE);
     train(&sandbox, "untied");
     assert!(sandbox.expect(2, &["export", "untied", "--to", "llmc", "l.bin"]).contains("tie_embeddings"));
@@ -263,7 +272,7 @@ fn state_dicts_of_pytorch_close_the_loop() {
             SINGLE,
         );
         let printed = sandbox.expect(0, &["plan", "drawn.yaml"]);
-        assert!(printed.contains("have no head, which is drawn"), "{printed}");
+        assert!(printed.contains("have no head, so it is initialized at random"), "{printed}");
         let assumed = if heads == 2 { "`gelu_new`, `norm_eps` 1e-5" } else { "`norm_eps` 1e-5, `rope_theta` 10000" };
         assert!(printed.contains(assumed), "{printed}");
         train(&sandbox, "drawn");
@@ -291,7 +300,7 @@ fn state_dicts_of_pytorch_close_the_loop() {
 
         for (flags, words) in [
             (vec!["--to", "torch", "out"], "give it a name that ends in .pt, .pth or .bin"),
-            (vec!["--to", "torch", "m.pt"], "is there already: --force replaces it"),
+            (vec!["--to", "torch", "m.pt"], "already exists; use `--force` to replace it"),
             (vec!["--to", "hf", "out", "--base-model"], "--base-model is for --to torch"),
             (vec!["--to", "torch", "x.pt", "--vocab", "trimmed"], "--vocab is for --to hf"),
         ] {
@@ -385,7 +394,10 @@ fn what_concerns_training_alone_is_no_other_model() {
     write_experiment(&sandbox, "c", &format!("{GPT2}, norm: post"), SINGLE);
     train(&sandbox, "c");
     let printed = sandbox.expect(2, &["export", "c", "--to", "hf", "other"]);
-    assert!(printed.contains(r#"model.norm is "post", which a Hugging Face folder has not"#), "{printed}");
+    assert!(
+        printed.contains(r#"a Hugging Face folder cannot express `model.norm: "post"`; use `--to safetensors`"#),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -403,7 +415,10 @@ fn files_of_the_user_are_never_removed() {
     for name in names {
         fs::write(sandbox.path("out").join(name), "mine").unwrap();
         let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-        assert!(printed.contains(&format!("{name} would be loaded with the new weights")), "{printed}");
+        assert!(
+            printed.contains(&format!("{name}: not part of this export, but would be loaded with it")),
+            "{printed}"
+        );
         assert_eq!(sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]), printed);
         let names: Vec<_> = fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [name], "nothing was written or removed");
@@ -457,7 +472,7 @@ fn contradictions_are_errors_at_their_key() {
         ("context_length: 17", "`model.context_length` is 17, but the weights of `model.init.from` have 16"),
         ("tie_embeddings: false", "`model.tie_embeddings` is false"),
         ("vocab_size: 39", "beyond the vocabulary of 39"),
-        ("dropout: 0.0", "the weights of model.init.from have 40 tokens"),
+        ("dropout: 0.0", "the weights of model.init.from have 40 vocabulary rows"),
     ] {
         write_experiment(&sandbox, "x", &format!("{keys}, {from}"), "");
         let printed = sandbox.expect(2, &["plan", "x.yaml"]);
@@ -487,9 +502,11 @@ fn weights_that_cannot_be_read_are_not_missing() {
     let sandbox = Sandbox::new().with_numbers(1500);
     sandbox.write("quantized/config.json", r#"{"model_type": "gpt2", "quantization_config": {"bits": 4}}"#);
     fs::write(sandbox.path("old.pt"), b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.").unwrap();
-    for (from, code, words) in
-        [("quantized", 2, "quantized"), ("old.pt", 2, "python -c"), ("nowhere", 0, "nowhere: No such file")]
-    {
+    for (from, code, words) in [
+        ("quantized", 2, "not supported; use f32"),
+        ("old.pt", 2, "python -c"),
+        ("nowhere", 0, "nowhere: No such file"),
+    ] {
         write_experiment(&sandbox, "x", &format!("{GPT2}, init: {{from: {from}}}"), "");
         for command in ["validate --explain x.yaml", "plan x.yaml"] {
             let printed = sandbox.expect(code, command);
@@ -546,7 +563,7 @@ fn the_weights_belong_to_the_plan() {
     sandbox.expect(3, &["reproduce", b, "--check"]);
     fs::remove_dir_all(sandbox.path("out")).unwrap();
     let printed = sandbox.expect(2, &["reproduce", b]);
-    assert!(printed.contains("the weights of model.init.from are gone"), "{printed}");
+    assert!(printed.contains("the weights of model.init.from, is missing"), "{printed}");
     // A checkpoint needs them no more.
     sandbox.stdout_of(&["resume", b, "--threads", "1", "--quiet"]);
     sandbox.stdout_of(&["eval", b]);

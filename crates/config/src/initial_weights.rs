@@ -21,9 +21,8 @@ const PATH_HELP: &str = "`from` names a Hugging Face folder of GPT-2 or Llama we
                          of llm.c, or `hub:NAME` of a model on the Hugging Face hub; paths are relative to the file's folder";
 const GONE_HELP: &str =
     "if a run has a checkpoint that started from these weights, `runner resume RUN` resumes it without them";
-const REPLACED_PATH_HELP: &str =
-    "a checkpoint replaces these weights: restore their files, or remove what is left of them";
-const HUB_NAME_HELP: &str = "`hub:NAME` or `hub:NAME@REVISION` names a model on the Hugging Face hub; a path that begins like this is written `./hub:…`";
+const REPLACED_PATH_HELP: &str = "the run continues from its checkpoint and does not need these weights; remove the remaining files, or restore all of them";
+const HUB_NAME_HELP: &str = "`hub:NAME` or `hub:NAME@REVISION` names a model on the Hugging Face hub; to name a path that starts with `hub:`, write `./hub:…`";
 const HUB_HELP: &str = "connect to the hub, or give `from` the folder of the downloaded model";
 const FOLDER_HELP: &str = "give `from` the folder of the downloaded model";
 

@@ -121,7 +121,7 @@ pub fn prepare_rank_inputs(
         {
             let rows = weights.described.spec.vocab_size;
             error.context(format!(
-                "the weights of model.init.from have {rows} tokens; use the tokenizer that they were trained with, or set a larger \
+                "the weights of model.init.from have {rows} vocabulary rows; use the tokenizer that they were trained with, or set a larger \
                  model.vocab_size, whose extra rows are initialized at random"
             ))
         }
@@ -140,7 +140,7 @@ pub fn prepare_rank_inputs(
         }
         if weights.lacks_head() && !experiment.model.tie_embeddings {
             observer.observe(&RunEvent::Warning(
-                "the weights of model.init.from have no head, which is drawn by the seed; `model.tie_embeddings: true` uses the embedding",
+                "the weights of model.init.from have no head, so it is initialized at random; set `model.tie_embeddings: true` to use the embedding",
             ));
         }
         let cache = host.cache()?;
@@ -170,9 +170,7 @@ pub fn initial_weights(
     let weights = OpenedWeights::open(&path).map_err(|error| match error {
         WeightsError::Io { .. } if is_absent(&path) => {
             let path = path.display();
-            WeightsError::Request(format!(
-                "the weights of model.init.from are gone: there is no {path}; restore them there"
-            ))
+            WeightsError::Request(format!("{path}, the weights of model.init.from, is missing; restore it"))
         }
         other => other,
     })?;

@@ -42,7 +42,10 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let config = match folder::read_object(&file, MAX_CONFIG_BYTES) {
         Ok(map) => HfConfig { file: &file, map },
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return WeightsError::invalid(path, format!("there is no {CONFIG}: not a folder of weights"));
+            return WeightsError::invalid(
+                path,
+                format!("no {CONFIG} in this folder; name a Hugging Face folder, or a file of PyTorch or llm.c"),
+            );
         }
         Err(error) => return Err(error),
     };
@@ -69,13 +72,15 @@ pub(super) fn folder_format(family: Family) -> &'static FolderFormat {
 
 fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
     if config.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
-        return Err(config.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
+        return Err(
+            config.wrong("its weights are quantized, which is not supported; use f32, f16 or bf16 weights".to_owned())
+        );
     }
     let Some(name) = config.text(MODEL_TYPE)? else {
-        return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned()));
+        return Err(config.wrong("`model_type` is missing; it must be `gpt2` or `llama`".to_owned()));
     };
     let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {
-        return Err(config.wrong(format!("model_type is {name:?}; weights of `gpt2` and `llama` are read")));
+        return Err(config.wrong(format!("`model_type` must be `gpt2` or `llama`, got {name:?}")));
     };
     let format = folder_format(family);
     let base = ModelSpec::with_defaults(family, config.required_sizes(format.size_keys)?);

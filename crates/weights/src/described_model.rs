@@ -45,30 +45,32 @@ impl DescribedModel {
         ];
         for (what, size, most) in sizes {
             if size == 0 || size > most {
-                return wrong(format!("the {what} is {size}; 1 to {most} are possible"));
+                return wrong(format!("the {what} must be 1 to {most}, got {size}"));
             }
         }
         match head_mistakes(spec.family, spec.d_model, spec.heads, spec.kv_heads).first() {
             Some(HeadMistake::Width) => {
-                return wrong(format!("a width of {} is not divided by {} heads", spec.d_model, spec.heads));
+                return wrong(format!("the width, {}, must be a multiple of the {} heads", spec.d_model, spec.heads));
             }
             Some(HeadMistake::OddWidth) => {
-                return wrong(format!("heads of odd width: {} / {}", spec.d_model, spec.heads));
+                let (width, heads) = (spec.d_model, spec.heads);
+                return wrong(format!("the width of a head must be even, got {width} / {heads} = {}", width / heads));
             }
             Some(HeadMistake::Groups | HeadMistake::Grouped) => {
-                return wrong(format!("{} heads are not divided by {} key-value heads", spec.heads, spec.kv_heads));
+                let (heads, kv_heads) = (spec.heads, spec.kv_heads);
+                return wrong(format!("the {heads} heads must be a multiple of the {kv_heads} key-value heads"));
             }
             None => {}
         }
         if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {
-            return wrong(format!("the norm's epsilon is {}; above 0, up to 1 is possible", spec.norm_eps));
+            return wrong(format!("the norm's epsilon must be above 0 and at most 1, got {}", spec.norm_eps));
         }
         let theta = spec.rope_theta;
         if !(theta > 0.0 && theta <= 1e12) {
-            return wrong(format!("rope_theta is {theta}; above 0, up to 1e12 is possible"));
+            return wrong(format!("`rope_theta` must be above 0 and at most 1e12, got {theta}"));
         }
         if !(0.0..1.0).contains(&spec.dropout) {
-            return wrong(format!("a dropout of {}; from 0, below 1 is possible", spec.dropout));
+            return wrong(format!("the dropout must be at least 0 and below 1, got {}", spec.dropout));
         }
         Ok(self)
     }
@@ -186,11 +188,11 @@ impl HfConfig<'_> {
         if self.flag(key)?.unwrap_or(absent) == wanted {
             return Ok(());
         }
-        Err(self.wrong(format!("`{key}` is {}: {why}", !wanted)))
+        Err(self.wrong(format!("`{key}: {}` is not supported; {why}", !wanted)))
     }
 
     pub(super) fn mismatch(&self, key: &str, wanted: &str, value: &Value) -> WeightsError {
         let shown: String = value.to_string().chars().take(60).collect();
-        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", strict_json::describe_type(value)))
+        self.wrong(format!("`{key}` must be {wanted}, got {} ({shown})", strict_json::describe_type(value)))
     }
 }

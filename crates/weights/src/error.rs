@@ -25,8 +25,10 @@ pub enum WeightsError {
 /// An operating system's error, with what to do about it.
 fn describe_io_error(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => "permission denied: allow access to it, or name another place".to_owned(),
-        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: name another place".to_owned(),
+        io::ErrorKind::PermissionDenied => {
+            "permission denied; change its permissions, or use a different path".to_owned()
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only; use a different path".to_owned(),
         _ => explain_io_error(error),
     }
 }
@@ -82,6 +84,9 @@ mod tests {
     #[test]
     fn a_forbidden_place_is_named_with_what_to_do() {
         let error = WeightsError::io(Path::new("/srv/models"))(io::ErrorKind::PermissionDenied.into());
-        assert_eq!(error.to_string(), "/srv/models: permission denied: allow access to it, or name another place");
+        assert_eq!(
+            error.to_string(),
+            "/srv/models: permission denied; change its permissions, or use a different path"
+        );
     }
 }

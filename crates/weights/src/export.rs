@@ -56,7 +56,7 @@ pub(super) fn write_file(
     write: impl FnOnce(NewFile) -> Result<u64, WeightsError>,
 ) -> Result<WrittenFiles, WeightsError> {
     if to.file_name().is_none() {
-        return Err(WeightsError::Request(format!("cannot write to {}: give the name of a file", to.display())));
+        return Err(WeightsError::Request(format!("cannot write to {}: name a file", to.display())));
     }
     let io_or_exists = |error: io::Error| match error.kind() {
         ErrorKind::AlreadyExists => WeightsError::already_exists(to),
@@ -64,7 +64,10 @@ pub(super) fn write_file(
     };
     let folder = parent_folder(to);
     if folder.exists() && !folder.is_dir() {
-        return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
+        return Err(WeightsError::Request(format!(
+            "{} is a file; name a folder, or a different path",
+            folder.display()
+        )));
     }
     create_dir_all(folder).map_err(WeightsError::io(folder))?;
     let output = OutputFile::create(to, force, false).map_err(io_or_exists)?;
@@ -82,7 +85,7 @@ pub(super) fn write_file(
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
     match beyond_format(&spec.options).first() {
         Some((key, value)) => Err(WeightsError::Request(format!(
-            "model.{key} is {value}, which {format} has not: --to safetensors writes the weights"
+            "{format} cannot express `model.{key}: {value}`; use `--to safetensors`"
         ))),
         None => Ok(()),
     }

@@ -7,6 +7,7 @@ use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_file, write_weights};
 use super::llmc::{FAMILY, HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
 use super::writer::{FileForm, TensorDestination};
+use runner_spec::format::choice_name;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::PartParameter;
@@ -55,21 +56,25 @@ impl LlmcExport<'_> {
     fn header(&self) -> Result<LlmcHeader, WeightsError> {
         let s = self.spec;
         refuse_extensions(s, "llm.c's GPT-2")?;
-        let refuse = |what: String| Err(WeightsError::Request(format!("llm.c has no such model: {what}")));
+        let refuse = |what: &str, found: String| {
+            Err(WeightsError::Request(format!("llm.c's files need {what}, got {found}; use `--to hf`")))
+        };
         if s.family != FAMILY {
-            return refuse("it is a Llama, and llm.c's files hold GPT-2; --to hf writes it".to_owned());
+            return refuse("a GPT-2", choice_name(&s.family));
         }
         if !s.tie_embeddings {
-            return refuse("its head is not the embedding (model.tie_embeddings: false)".to_owned());
+            return refuse("tied embeddings", "`model.tie_embeddings: false`".to_owned());
         }
         if s.d_ff != 4 * s.d_model {
-            return refuse(format!("model.d_ff is {}, and llm.c takes 4·d_model = {}", s.d_ff, 4 * s.d_model));
+            return refuse(&format!("`model.d_ff` 4·d_model = {}", 4 * s.d_model), s.d_ff.to_string());
         }
         if s.norm_eps != NORM_EPS {
-            return refuse(format!("model.norm_eps is {}, and llm.c takes 1e-5", s.norm_eps));
+            return refuse("`model.norm_eps` 1e-5", format!("{:e}", s.norm_eps));
         }
         if self.dtype == Dtype::F16 {
-            return refuse("its files hold f32 or bf16".to_owned());
+            return Err(WeightsError::Request(
+                "llm.c's files hold f32 or bf16; use `--dtype f32` or `--dtype bf16`".to_owned(),
+            ));
         }
         let spec = ModelSpec { vocab_size: self.vocab_size, ..s.clone() };
         Ok(LlmcHeader { dtype: self.dtype, spec, padded_vocab_size: self.vocab_size.next_multiple_of(PADDING) })

@@ -72,7 +72,10 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
     names.dedup();
     let files: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
     if let Some((_, absent)) = files.iter().zip(&names).find(|(path, _)| !path.exists()) {
-        return WeightsError::invalid(&index, format!("it names {}, which is not there", absent.escape_debug()));
+        return WeightsError::invalid(
+            &index,
+            format!("it lists {}, which is missing; download it again", absent.escape_debug()),
+        );
     }
     let (mut found, mut seen) = (Vec::new(), BTreeMap::new());
     for (file, path) in files.iter().enumerate() {
@@ -83,14 +86,17 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
                 return WeightsError::invalid(&index, message);
             }
             if map.get(name) != Some(names[file]) {
-                let message = format!("{} holds tensor {name}, which the index does not say", names[file]);
+                let message = format!("{} contains tensor {name}, which the index does not list", names[file]);
                 return WeightsError::invalid(&index, message);
             }
             found.push(tensor);
         }
     }
     if let Some((name, shard)) = map.iter().find(|(name, _)| !seen.contains_key(*name)) {
-        return WeightsError::invalid(&index, format!("tensor {name} should be in {shard}, and is not"));
+        return WeightsError::invalid(
+            &index,
+            format!("the index places {name} in {shard}, but {shard} does not contain it"),
+        );
     }
     Ok((files, found))
 }
@@ -100,28 +106,31 @@ fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, Weigh
     let wrong = |message: String| WeightsError::file(index, message);
     let mut object = read_object(index, MAX_INDEX_BYTES)?;
     let Some(Value::Object(map)) = object.remove("weight_map") else {
-        return Err(wrong("`weight_map`, an object from tensors to files, is missing".into()));
+        return Err(wrong("`weight_map` must be an object that gives each tensor its file".into()));
     };
     let mut out = BTreeMap::new();
     for (tensor, file) in map {
         let Value::String(file) = file else {
             return Err(wrong(format!(
-                "the file of tensor {tensor} is {}, not a name",
+                "`weight_map` must give a file name for {tensor}, got {}",
                 strict_json::describe_type(&file)
             )));
         };
         let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !plain {
-            let message = format!("tensor {tensor} is said to be in {file:?}, which is no file of the folder itself");
+            let message =
+                format!("`weight_map` places {tensor} in {file:?}; shards must be in the same folder as the index");
             return Err(wrong(message));
         }
         if !file.ends_with(end) {
-            return Err(wrong(format!("the file of tensor {tensor}, {file:?}, does not end in `{end}`")));
+            return Err(wrong(format!(
+                "`weight_map` places {tensor} in {file:?}; the name of a shard must end in `{end}`"
+            )));
         }
         out.insert(tensor, file);
     }
     if out.is_empty() {
-        return Err(wrong("its `weight_map` names no tensor".into()));
+        return Err(wrong("its `weight_map` is empty".into()));
     }
     Ok(out)
 }
@@ -162,7 +171,7 @@ fn no_weights(folder: &Path) -> WeightsError {
         return WeightsError::file(folder, message);
     }
     if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
-        let message = format!("{shard} is there, but neither {SINGLE} nor {INDEX}, which says what the shards hold");
+        let message = format!("found {shard}, but neither {SINGLE} nor {INDEX}; download the index of the shards");
         return WeightsError::file(folder, message);
     }
     let names = FORMS.as_flattened().iter().filter(|name| !name.starts_with('.')).copied().collect::<Vec<_>>();
@@ -178,15 +187,15 @@ pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, 
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
     if bytes.len() as u64 > most {
-        return Err(WeightsError::file(path, format!("more than {most} bytes are too many for such a file")));
+        return Err(WeightsError::file(path, format!("it must be at most {most} bytes")));
     }
     match strict_json::parse(without_byte_order_mark(&bytes)) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(WeightsError::file(
             path,
-            format!("it is {}, not an object of keys", strict_json::describe_type(&other)),
+            format!("it must be a JSON object, got {}", strict_json::describe_type(&other)),
         )),
-        Err(error) => Err(WeightsError::file(path, format!("not right JSON: {error}"))),
+        Err(error) => Err(WeightsError::file(path, format!("invalid JSON: {error}"))),
     }
 }
 

@@ -30,12 +30,17 @@ fn written(s: &ModelSpec) -> Value {
 fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, WeightsError> {
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
-        let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");
+        let message = format!("unsupported `activation_function` {activation:?}; only `gelu_new` is supported");
         return Err(config.wrong(message));
     }
-    config.check_flag("scale_attn_weights", true, true, "scores are divided by the root of the head's width here")?;
-    config.check_flag("scale_attn_by_inverse_layer_idx", false, false, "scores are not scaled by layer here")?;
-    config.check_flag("add_cross_attention", false, false, "there is no encoder here")?;
+    config.check_flag("scale_attn_weights", true, true, "runner always divides scores by √(head width)")?;
+    config.check_flag(
+        "scale_attn_by_inverse_layer_idx",
+        false,
+        false,
+        "runner scales the scores of all layers alike",
+    )?;
+    config.check_flag("add_cross_attention", false, false, "runner trains decoders without an encoder")?;
     let mut dropouts = Vec::new();
     for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
         dropouts.push(config.number(key)?.unwrap_or(0.1));

@@ -36,20 +36,20 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)
     {
-        let message = format!(
-            "head_dim is {head_dim}, and hidden_size / num_attention_heads is {d_model} / {heads}: \
-                               heads of another width than that are not computed here"
-        );
+        let message =
+            format!("`head_dim` must be hidden_size / num_attention_heads = {d_model} / {heads}, got {head_dim}");
         return Err(config.wrong(message));
     }
     let activation = config.text("hidden_act")?.unwrap_or("silu");
     if !["silu", "swish"].contains(&activation) {
-        return Err(config.wrong(format!("hidden_act is {activation:?}; `silu` is computed here")));
+        return Err(
+            config.wrong(format!("unsupported `hidden_act` {activation:?}; only `silu` (`swish`) is supported"))
+        );
     }
-    config.check_flag("attention_bias", false, false, "Llama's attention has no biases here")?;
-    config.check_flag("mlp_bias", false, false, "Llama's feed-forward layers have no biases here")?;
+    config.check_flag("attention_bias", false, false, "runner's Llama has no biases in attention")?;
+    config.check_flag("mlp_bias", false, false, "runner's Llama has no biases in feed-forward layers")?;
     if let Some(dropout) = config.number("attention_dropout")?.filter(|p| *p != 0.0) {
-        return Err(config.wrong(format!("attention_dropout is {dropout}; Llama has no dropout here: set it to 0")));
+        return Err(config.wrong(format!("`attention_dropout` must be 0, got {dropout}")));
     }
     Ok(DescribedModel {
         file: config.file.to_owned(),
@@ -77,24 +77,27 @@ fn rope_theta(config: &HfConfig<'_>) -> Result<f64, WeightsError> {
             None => {}
             Some(Value::String(kind)) if kind == "default" => {}
             Some(Value::String(kind)) => {
-                let message =
-                    format!("{key} has the type {kind:?}: positions are rotated without scaling here (`default`)");
+                let message = format!("unsupported rope type {kind:?} in `{key}`; only `default` is supported");
                 return Err(config.wrong(message));
             }
             Some(other) => return Err(config.mismatch(&format!("{key}.rope_type"), "a string", other)),
         }
         if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object()) {
-            return Err(config.wrong(format!("{key} has other positions for {other:?}: all layers have the same here")));
+            return Err(config.wrong(format!(
+                "`{key}` has an object for {other:?}; different positions per layer type are not supported"
+            )));
         }
         if let Some(part) =
             rope.get("partial_rotary_factor").filter(|part| !part.is_null() && part.as_f64() != Some(1.0))
         {
-            return Err(config.wrong(format!("{key}.partial_rotary_factor is {part}: heads are rotated whole here")));
+            return Err(config.wrong(format!("`{key}.partial_rotary_factor` must be 1, got {part}")));
         }
         let Some(theta) = rope.get("rope_theta").filter(|theta| !theta.is_null()) else { continue };
         let theta = theta.as_f64().ok_or_else(|| config.mismatch(&format!("{key}.rope_theta"), "a number", theta))?;
         if let Some((first, other)) = found.filter(|(_, other)| *other != theta) {
-            return Err(config.wrong(format!("`{first}` says {other} and `{key}` says rope_theta {theta}")));
+            return Err(config.wrong(format!(
+                "`{first}` gives a rope_theta of {other}, but `{key}.rope_theta` is {theta}; make them equal"
+            )));
         }
         found = Some((key, theta));
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::described_model::DescribedModel;
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use runner_files::open_regular;
+use runner_files::{open_regular, special_file_kind};
 use runner_spec::model::parts::PartParameter;
 use runner_spec::model::{Family, ModelSpec};
 
@@ -70,10 +70,16 @@ impl LlmcHeader {
         let described =
             DescribedModel { file: path.to_owned(), unknown: vec!["dropout"], spec: self.spec }.checked()?;
         if padded > MAX_ROWS {
-            return Err(WeightsError::file(path, format!("an embedding of {padded} rows; {MAX_ROWS} are possible")));
+            return Err(WeightsError::file(
+                path,
+                format!("its embedding must have at most {MAX_ROWS} rows, got {padded}"),
+            ));
         }
         if vocab > padded {
-            return WeightsError::invalid(path, format!("a vocabulary of {vocab} in an embedding of {padded} rows"));
+            return WeightsError::invalid(
+                path,
+                format!("the vocabulary, {vocab}, is larger than the embedding of {padded} rows"),
+            );
         }
         Ok(described)
     }
@@ -87,7 +93,8 @@ pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
     let wrong = |message: String| WeightsError::file(path, message);
     let mut file = open_regular(path).map_err(WeightsError::io(path))?;
     if !file.metadata().map_err(WeightsError::io(path))?.is_file() {
-        return Err(wrong("neither a folder nor a file".into()));
+        let kind = special_file_kind(path).unwrap_or("neither a file nor a folder");
+        return Err(wrong(format!("this is {kind}; name a folder or a file")));
     }
     let mut bytes = Vec::new();
     file.by_ref().take(HEADER_BYTES).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
@@ -97,23 +104,24 @@ pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
     };
     if number(0) != Some(MAGIC) {
         let help = if path.extension().is_some_and(|e| e == "safetensors") {
-            "; of safetensors the folder is named, whose config.json says what they are"
+            "; for safetensors, name the folder that contains config.json"
         } else {
-            ""
+            "; name a `torch.save` file or a model file of llm.c"
         };
-        return Err(wrong(format!(
-            "neither a file of `torch.save` nor a model file of llm.c, which begins with {MAGIC}{help}"
-        )));
+        return Err(wrong(format!("unknown format{help}")));
     }
     if bytes.len() < HEADER_BYTES as usize {
-        return Err(wrong(format!("{} bytes are no model file of llm.c: its header has {HEADER_BYTES}", bytes.len())));
+        return Err(wrong(format!(
+            "too short for a model file of llm.c: {} bytes, but the header takes {HEADER_BYTES}",
+            bytes.len()
+        )));
     }
     let dtype = match number(1) {
         Some(3) => Dtype::F32,
         Some(5) => Dtype::Bf16,
         version => {
-            let version = version.map_or_else(|| "unknown".to_owned(), |version| version.to_string());
-            return Err(wrong(format!("llm.c's version {version}; 3 (f32) and 5 (bf16) are read")));
+            let version = version.unwrap_or(0);
+            return Err(wrong(format!("unsupported version {version} of llm.c's format; use 3 (f32) or 5 (bf16)")));
         }
     };
     let size = |at: usize| number(at).map_or(0, |n| n as usize);

@@ -16,6 +16,7 @@ use super::llmc;
 use super::torch_file::{FileKind, TorchFile, file_kind};
 use runner_files::open_regular;
 use runner_spec::experiment::Model;
+use runner_spec::format::counted;
 use runner_spec::model::parts::{Head, PartParameter, Rows};
 use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
@@ -93,7 +94,7 @@ impl OpenedWeights {
             let tensor = tensor(parameters.get(&name), &found, is_linear)
                 .map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
-                let message = format!("tensor {} is there twice, perhaps with another prefix", found.name);
+                let message = format!("tensor {} occurs twice, once with a different prefix", found.name);
                 return WeightsError::invalid(path, message);
             }
         }
@@ -115,8 +116,11 @@ impl OpenedWeights {
             at += bytes as u64;
         }
         if at != size {
-            let how = if size < at { "it is cut short" } else { "it is too long" };
-            return WeightsError::invalid(path, format!("{size} bytes, and a model of its sizes takes {at}: {how}"));
+            let how = if size < at { "is cut short" } else { "has extra bytes" };
+            return WeightsError::invalid(
+                path,
+                format!("expected {at} bytes for these sizes, found {size}: the file {how}"),
+            );
         }
         Ok(Self { described, files: vec![path.to_owned()], tensors, lacks_biases: false })
     }
@@ -131,17 +135,22 @@ impl OpenedWeights {
         let Some(embedding) = self.tensors.get(name) else { return Ok(()) };
         let path = &self.files[head.file];
         let differ = |what: &str| {
-            let message = format!("{} {what} {name}, and {} ties the two", Head::WEIGHT, self.described.file.display());
-            Err(WeightsError::file(path, message))
+            let (head, config) = (Head::WEIGHT, self.described.file.display());
+            Err(WeightsError::file(
+                path,
+                format!(
+                    "{head} and {name} differ in {what}, but {config} ties them; set `tie_word_embeddings` to false there"
+                ),
+            ))
         };
         let form = |tensor: &Tensor| (tensor.dtype, tensor.shape.clone(), tensor.transposed);
         if form(&head) != form(embedding) {
-            return differ("has another shape or type than");
+            return differ("shape or type");
         }
         let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
         let [a, b] = [&head, embedding].map(|tensor| (self.files[tensor.file].as_path(), tensor.at));
         let equal = a == b || equal_bytes(a, b, bytes).map_err(WeightsError::io(path))?;
-        if equal { Ok(()) } else { differ("holds other numbers than") }
+        if equal { Ok(()) } else { differ("their values") }
     }
 
     /// Checks that the tensors are those of the described model.
@@ -149,8 +158,8 @@ impl OpenedWeights {
         let DescribedModel { file, spec: ModelSpec { layers, .. }, .. } = &self.described;
         // The expected tensors are listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
-            let message =
-                format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
+            let tensors = counted(self.tensors.len() as u64, "tensor");
+            let message = format!("{} lists {layers} layers, but the file has only {tensors}", file.display());
             return WeightsError::invalid(path, message);
         }
         let mut expected = parameters(&self.described.spec);
@@ -161,8 +170,8 @@ impl OpenedWeights {
         let missing: Vec<&str> =
             expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
         if let [first, rest @ ..] = missing.as_slice() {
-            let more = and_more(rest.len());
-            return WeightsError::invalid(path, format!("tensor {first}{more} is missing"));
+            let verb = if rest.is_empty() { "is" } else { "are" };
+            return WeightsError::invalid(path, format!("tensor {first}{} {verb} missing", and_more(rest.len())));
         }
         for parameter in &expected {
             let tensor = &self.tensors[&parameter.name];
@@ -175,7 +184,11 @@ impl OpenedWeights {
                     format!("{shape:?}")
                 };
                 let (have, want) = (shown(&tensor.shape), shown(&parameter.shape));
-                let message = format!("tensor {} is {have}, and by {} it is {want}", parameter.name, file.display());
+                let message = format!(
+                    "tensor {} must have the shape {want} (from {}), got {have}",
+                    parameter.name,
+                    file.display()
+                );
                 return WeightsError::invalid(&self.files[tensor.file], message);
             }
         }
@@ -183,7 +196,7 @@ impl OpenedWeights {
         let mut others = self.tensors.iter().filter(|(name, _)| !known.contains(name.as_str()));
         if let Some((name, tensor)) = others.next() {
             let more = and_more(others.count());
-            let message = format!("tensor {name}{more} is no part of the model that {} describes", file.display());
+            let message = format!("unexpected tensor {name}{more}: not part of the model in {}", file.display());
             return WeightsError::invalid(&self.files[tensor.file], message);
         }
         Ok(())
@@ -198,8 +211,8 @@ impl OpenedWeights {
             return Ok(());
         };
         let message = match theirs {
-            Some(theirs) => format!("its model has {key} {theirs}, and model.{key} is {ours}"),
-            None => format!("model.{key} is {ours}, which the model of these weights has not"),
+            Some(theirs) => format!("`model.{key}` is {ours}, but the weights have {theirs}"),
+            None => format!("these weights do not support `model.{key}: {ours}`"),
         };
         Err(WeightsError::file(&self.described.file, message))
     }
@@ -229,7 +242,7 @@ impl OpenedWeights {
         };
         let elements: usize = shape.iter().product();
         if !fits || elements != values.len() {
-            let message = format!("tensor {name} is {:?}, and {shape:?} was asked for", tensor.shape);
+            let message = format!("asked for shape {shape:?}, but tensor {name} has {:?}", tensor.shape);
             return WeightsError::invalid(path, message);
         }
         let held: usize = tensor.shape.iter().product();
@@ -304,7 +317,7 @@ impl Tensor {
 /// the file are [out, in].
 fn tensor(parameter: Option<&PartParameter>, found: &FileTensor, is_linear: bool) -> Result<Tensor, String> {
     let Some(dtype) = Dtype::from_name(&found.dtype) else {
-        return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, found.dtype));
+        return Err(format!("tensor {} has type {}; only f32, f16 and bf16 are supported", found.name, found.dtype));
     };
     let mut shape = found.shape.clone();
     let is_conv = !is_linear && shape.len() == 2 && parameter.is_some_and(|parameter| parameter.transposed);

@@ -217,7 +217,11 @@ fn read_step<'a>(
         b'.' => return stack.pop().map(Some),
         0x80 => {
             let protocol = input.unsigned(1)?;
-            return if protocol > MAX_PROTOCOL { Err(format!("protocol {protocol}")) } else { Ok(None) };
+            return if protocol > MAX_PROTOCOL {
+                Err(format!("unsupported pickle protocol {protocol}"))
+            } else {
+                Ok(None)
+            };
         }
         // The length of a frame, which is not needed.
         0x95 => return input.take(8).map(|_| None),
@@ -295,7 +299,7 @@ fn read_step<'a>(
             input.take(length).map(|_| Value::Other)?
         }
         b'N' | 0x88 | 0x89 => Value::Other,
-        _ => return Err(format!("the instruction {opcode:#04x}, which `torch.save` does not use")),
+        _ => return Err(format!("unsupported pickle instruction {opcode:#04x}")),
     };
     stack.values.push(values.len());
     values.push(value);
@@ -328,7 +332,9 @@ enum Called<'a> {
 /// Calls what is below the top of the stack with the tuple at the top.
 fn call<'a>(values: &[Value<'a>], stack: &mut Stack) -> Result<Called<'a>, String> {
     let (arguments, function) = (stack.pop()?, stack.pop()?);
-    let Value::Sequence(items) = &values[arguments] else { return Err("arguments that are not a tuple".to_owned()) };
+    let Value::Sequence(items) = &values[arguments] else {
+        return Err("a call whose arguments are not a tuple".to_owned());
+    };
     match (&values[function], items.as_slice()) {
         (Value::Global(Global::OrderedDict), []) => Ok(Called::Made(Value::Dict(Vec::new()))),
         (Value::Global(Global::RebuildTensor), _) => Ok(Called::Made(Value::Tensor(arguments))),
@@ -352,7 +358,7 @@ fn global<'a>(module: &'a str, name: &'a str) -> Result<Global<'a>, String> {
             Ok(Global::StorageClass(class))
         }
         _ => Err(format!(
-            "it holds `{}.{}`, and only tensors, dicts, lists, texts and numbers are read",
+            "it contains a Python object, `{}.{}`; only tensors, dicts, lists, text and numbers are supported",
             shown(module),
             shown(name)
         )),
@@ -388,13 +394,13 @@ mod tests {
         }
         for (pickle, words) in [
             // INST, OBJ, NEWOBJ, EXT1, and a persistent id of protocol 0.
-            (&b"(ios\nsystem\n."[..], "the instruction 0x69"),
-            (b"(o.", "the instruction 0x6f"),
-            (b"))\x81.", "the instruction 0x81"),
-            (b"\x82\x01.", "the instruction 0x82"),
-            (b"P1\n.", "the instruction 0x50"),
+            (&b"(ios\nsystem\n."[..], "unsupported pickle instruction 0x69"),
+            (b"(o.", "unsupported pickle instruction 0x6f"),
+            (b"))\x81.", "unsupported pickle instruction 0x81"),
+            (b"\x82\x01.", "unsupported pickle instruction 0x82"),
+            (b"P1\n.", "unsupported pickle instruction 0x50"),
             (b"ctorch._utils\n_rebuild_tensor_v3\n.", "a type that is not supported"),
-            (b"\x80\x06.", "protocol 6"),
+            (b"\x80\x06.", "unsupported pickle protocol 6"),
             (b"ctorch\nFloatStorage\n)R.", "a call that `torch.save` does not write"),
             (b"ccollections\nOrderedDict\n]\x85R.", "a call that"),
             (b"ctorch._utils\n_rebuild_parameter\n)R.", "a call that"),

@@ -39,11 +39,17 @@ impl StagedFolder {
         force: bool,
     ) -> Result<Self, WeightsError> {
         if to.symlink_metadata().is_ok() && !to.is_dir() {
-            return Err(WeightsError::Request(format!("{} is not a folder", to.display())));
+            return Err(WeightsError::Request(format!(
+                "{} is a file; name a folder, or a different path",
+                to.display()
+            )));
         }
         let to = std::path::absolute(to).map_err(WeightsError::io(to))?;
         let (Some(parent), Some(_)) = (to.parent(), to.file_name()) else {
-            return Err(WeightsError::Request(format!("{} cannot be written to: name a folder in it", to.display())));
+            return Err(WeightsError::Request(format!(
+                "cannot write in {}; name a folder that you can write to",
+                to.display()
+            )));
         };
         create_dir_all(parent).map_err(WeightsError::io(parent))?;
         let is_part = |file: &str| is_own(file) || names.iter().any(|name| name == file);
@@ -126,7 +132,7 @@ impl StagedFolder {
             };
             let path = path.display();
             let message =
-                format!("{path}{more} would be loaded with the new weights, but this export does not write it; remove what is old, or export to another folder");
+                format!("{path}{more}: not part of this export, but would be loaded with it; remove old files, or export to a new folder");
             Err(WeightsError::Request(message))
         })
     }

@@ -24,10 +24,7 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let Some((family, tokens, by_name)) = families.iter().find(|(_, tokens, by_name)| by_name.contains_key(*tokens))
     else {
         let names = families.map(|(_, tokens, _)| format!("`{tokens}`")).join(" nor ");
-        return WeightsError::invalid(
-            path,
-            format!("not the state dict of a GPT-2 or a Llama: it has neither {names}"),
-        );
+        return WeightsError::invalid(path, format!("not the state dict of a GPT-2 or a Llama: found neither {names}"));
     };
     let shape = |name: &str| match by_name.get(name) {
         Some(tensor) => Ok(tensor.shape.as_slice()),
@@ -35,7 +32,7 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     };
     let rows = |name: &str| Ok(shape(name)?.first().copied().unwrap_or(0));
     let &[vocab_size, d_model] = shape(tokens)? else {
-        return WeightsError::invalid(path, format!("tensor {tokens} is not a matrix"));
+        return WeightsError::invalid(path, format!("tensor {tokens} must be a matrix"));
     };
     // The tensor whose rows are positions, the first matrix of the first MLP, and the one whose rows are keys, which may be fewer than queries.
     let (positions, mlp, keys) = match family {
@@ -52,7 +49,9 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let groups = match keys.map(rows).transpose()? {
         None => 1,
         Some(width) if width > 0 && d_model.is_multiple_of(width) => d_model / width,
-        Some(width) => return WeightsError::invalid(path, format!("keys of width {width} do not divide {d_model}")),
+        Some(width) => {
+            return WeightsError::invalid(path, format!("the width of keys, {width}, must divide d_model, {d_model}"));
+        }
     };
     let mut unknown = vec!["dropout", "norm_eps", "rope_theta"];
     if heads.is_none() {

@@ -73,13 +73,15 @@ impl TorchFile {
         match file_kind(path)? {
             FileKind::Archive => {}
             FileKind::Legacy => return Err(legacy_error(path)),
-            FileKind::Other => return WeightsError::invalid(path, "not a file that `torch.save` wrote"),
+            FileKind::Other => {
+                return WeightsError::invalid(path, "unknown format; use a file that `torch.save` wrote");
+            }
         }
         let mut archive = Archive::open(path)?;
         let invalid = |message: String| WeightsError::file(path, message);
         let bytes = archive.read(PICKLE, MAX_PICKLE_BYTES)?;
         if archive.position("byteorder").is_some() && archive.read("byteorder", 16)? != b"little" {
-            return Err(invalid("its numbers are big-endian; little-endian ones are read".to_owned()));
+            return Err(invalid("big-endian files are not supported; save it on a little-endian machine".to_owned()));
         }
         let pickle = Pickle::read(&bytes).map_err(|message| invalid(format!("{message}{SAVE_ADVICE}")))?;
         let entries = |id| pickle.entries(id).map_err(invalid);
@@ -114,11 +116,9 @@ impl TorchFile {
             }
             let name = name.escape_debug();
             if !pickle.is_tensor(*id) {
-                return Err(invalid(format!(
-                    "`{name}` is not a tensor, as the values of a state dict are{SAVE_ADVICE}"
-                )));
+                return Err(invalid(format!("not a state dict: `{name}` is not a tensor{SAVE_ADVICE}")));
             }
-            let tensor = pickle.tensor(*id).ok_or_else(|| "its numbers are not those of a tensor".to_owned());
+            let tensor = pickle.tensor(*id).ok_or_else(|| "its shape, strides or offset are invalid".to_owned());
             let placed = tensor.and_then(|tensor| archive.place(file, name.to_string(), &tensor));
             tensors.push(placed.map_err(|message| invalid(format!("tensor {name}: {message}")))?);
         }
@@ -126,8 +126,9 @@ impl TorchFile {
     }
 }
 
-const SAVE_ADVICE: &str = "; nothing further of the file is read\n\
-                           save the state dict alone: torch.save(model.state_dict(), 'model.pt'), or \
+/// The message for an archive whose parts do not fit one another.
+const DAMAGED: &str = "damaged or incomplete zip archive; copy it again";
+const SAVE_ADVICE: &str = "\nsave the state dict alone: torch.save(model.state_dict(), 'model.pt'), or \
                            torch.save(checkpoint['model'], 'model.pt')";
 
 /// An archive of `torch.save`, whose entries are not compressed.
@@ -144,7 +145,7 @@ impl<'a> Archive<'a> {
         let file = open_regular(path).map_err(WeightsError::io(path))?;
         let bytes = file.metadata().map_err(WeightsError::io(path))?.len();
         let zip = ZipArchive::new(BufReader::new(file))
-            .map_err(|error| WeightsError::file(path, format!("not a whole zip archive: {error}")))?;
+            .map_err(|error| WeightsError::file(path, format!("{DAMAGED}: {error}")))?;
         let root = zip.file_names().filter_map(Result::ok).find_map(|name| {
             let root = name.strip_suffix(PICKLE)?;
             (root.find('/') == Some(root.len().checked_sub(1)?)).then(|| root.to_owned())
@@ -152,7 +153,7 @@ impl<'a> Archive<'a> {
         let Some(root) = root else {
             return WeightsError::invalid(
                 path,
-                format!("a zip archive without `{PICKLE}`: `torch.save` did not write it"),
+                format!("a zip archive without {PICKLE}; use a file that `torch.save` wrote"),
             );
         };
         Ok(Self { path, zip, root, bytes })
@@ -164,14 +165,15 @@ impl<'a> Archive<'a> {
 
     /// The number of `entry`, its first byte in the file, and the number of its bytes.
     fn extent(&mut self, entry: &str) -> Result<(usize, u64, u64), String> {
-        let index = self.position(entry).ok_or_else(|| format!("there is no entry `{}`", entry.escape_debug()))?;
+        let index =
+            self.position(entry).ok_or_else(|| format!("{DAMAGED}: entry {} is missing", entry.escape_debug()))?;
         let found = self.zip.by_index_raw(index).map_err(|error| error.to_string())?;
         if found.compression() != CompressionMethod::Stored || found.encrypted() {
-            return Err(format!("the entry `{entry}` is compressed; `torch.save` does not compress"));
+            return Err(format!("entry {entry} is compressed; save it again with `torch.save`"));
         }
         let (start, size) = (found.data_start().unwrap_or(u64::MAX), found.size());
         if start.checked_add(size).is_none_or(|end| end > self.bytes) {
-            return Err(format!("the entry `{entry}` goes beyond the end of the file"));
+            return Err(format!("{DAMAGED}: entry {entry} is cut short"));
         }
         Ok((index, start, size))
     }
@@ -180,7 +182,7 @@ impl<'a> Archive<'a> {
     fn read(&mut self, entry: &str, most: u64) -> Result<Vec<u8>, WeightsError> {
         let (index, _, size) = self.extent(entry).map_err(|message| WeightsError::file(self.path, message))?;
         if size > most {
-            return WeightsError::invalid(self.path, format!("`{entry}` has {size} bytes; at most {most} are read"));
+            return WeightsError::invalid(self.path, format!("`{entry}` must be at most {most} bytes, got {size}"));
         }
         let mut bytes = Vec::with_capacity(size as usize);
         let found = self.zip.by_index_raw(index).map_err(io::Error::from);
@@ -207,7 +209,7 @@ impl<'a> Archive<'a> {
         let end = elements.and_then(|n| n.checked_add(*offset)?.checked_mul(width));
         if end.is_none_or(|end| end > size) {
             return Err(format!(
-                "the storage `{storage}` of {size} bytes does not hold {shape:?} from element {offset} on"
+                "the shape {shape:?} from element {offset} on does not fit its storage `{storage}` of {size} bytes"
             ));
         }
         let reversed: Vec<usize> = shape.iter().rev().copied().collect();
@@ -215,7 +217,9 @@ impl<'a> Archive<'a> {
             strides if is_contiguous(shape, strides) => false,
             &[rows, columns] if is_contiguous(&reversed, &[columns, rows]) => true,
             _ => {
-                return Err(format!("a view of {shape:?} with the strides {strides:?}; save `tensor.contiguous()`"));
+                return Err(format!(
+                    "a view of {shape:?} with strides {strides:?} is not supported; save `tensor.contiguous()`"
+                ));
             }
         };
         Ok(FileTensor { dtype: dtype.name().to_owned(), start: start + offset * width, transposed, ..tensor })

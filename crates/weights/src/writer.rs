@@ -172,7 +172,9 @@ impl<'a> Writer<'a> {
             self.bytes.clear();
             if let Some(beyond) = self.dtype.encode(numbers, &mut self.bytes) {
                 let (name, dtype) = (&entry.spec.name, self.dtype.torch_name());
-                let message = format!("tensor {name} has {beyond:e}, which {dtype} cannot hold: take --dtype f32");
+                let message = format!(
+                    "tensor {name}: {beyond:e} is out of range for {dtype}; use `--dtype bf16` or `--dtype f32`"
+                );
                 return Err(WeightsError::Request(message));
             }
             file.write(target, width, at, &self.bytes).map_err(WeightsError::io(path))?;
