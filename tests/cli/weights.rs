@@ -261,6 +261,9 @@ fn state_dicts_of_pytorch_close_the_loop() {
         let printed = sandbox.expect(2, &["validate", "wrong.yaml"]);
         assert!(printed.contains("`model.d_ff` is 44, but the weights of `model.init.from` have"), "{printed}");
 
+        let printed = sandbox.expect(2, &["eval", "--weights", "base.bin", "--text", "input.txt"]);
+        assert!(printed.contains("this state dict has no head"), "{printed}");
+
         // A run reads the embedding as its head, or draws a head.
         write_experiment(&sandbox, "tied", &format!("init: {{from: base.bin}}, tie_embeddings: true, {sizes}"), SINGLE);
         let tied = val_loss(&train(&sandbox, "tied"), 0);

@@ -53,8 +53,14 @@ impl EvaluatedModel {
     /// If there are no weights, they are a state dict that lacks sizes or the head, or they are of a model that cannot be computed here.
     pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self> {
         let weights = OpenedWeights::open(path)?;
-        let unknown =
-            ["heads", "context_length", "tie_embeddings"].into_iter().filter(|key| !weights.described.gives(key));
+        if weights.lacks_head() {
+            return Err(CommandError::request(format!(
+                "{}: this state dict has no head; put the model's `config.json` beside the file, whose `tie_word_embeddings` shows whether \
+                 the head is the embedding",
+                path.display()
+            )));
+        }
+        let unknown = ["heads", "context_length"].into_iter().filter(|key| !weights.described.gives(key));
         let unknown: Vec<&str> = unknown.collect();
         if !unknown.is_empty() {
             return Err(CommandError::request(format!(

@@ -269,7 +269,7 @@ impl OpenedWeights {
 
 /// True if `name` is that of a bias.
 fn is_bias(name: &str) -> bool {
-    name.ends_with(".bias")
+    name.rsplit('.').next() == Some("bias")
 }
 
 /// The end of a sentence about one of several tensors, of which `count` are not named.

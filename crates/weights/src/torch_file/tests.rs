@@ -34,7 +34,8 @@ fn write_nanogpt(path: &Path, model_args: Option<usize>, has_biases: bool) -> Ve
     let mut storages = Vec::new();
     let mut expected = Vec::new();
     let parameters = spec.decoder().parameters().into_iter();
-    let parameters = parameters.filter(|parameter| has_biases || !parameter.spec.name.ends_with(".bias"));
+    let parameters =
+        parameters.filter(|parameter| has_biases || parameter.spec.name.rsplit('.').next() != Some("bias"));
     for (number, parameter) in parameters.enumerate() {
         let name = format!("_orig_mod.{}", parameter.spec.name);
         add_tensor(&mut pickle, Dtype::F32, &name, number, &parameter.spec.shape);
