@@ -78,9 +78,9 @@ enum Command {
     Runs(runs::RunsArgs),
     /// Write an HTML page about runs (curves, timelines, memory, samples, settings), or serve it while they train.
     Report(report::ReportArgs),
-    /// Evaluate a checkpoint of a run: validation loss and multiple choice.
+    /// Evaluate a run's checkpoint, or another program's weights: validation loss and multiple choice.
     Eval(eval::EvalArgs),
-    /// Continue prompts with a checkpoint of a run.
+    /// Continue prompts with a run's checkpoint, or with another program's weights.
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint for other programs: `transformers`, PyTorch and llm.c.
     Export(export::ExportArgs),

@@ -66,7 +66,7 @@ pub(crate) struct EvalArgs {
     /// Write the result of each multiple-choice item to this file, one JSON object a line.
     #[arg(long, value_name = "FILE.jsonl")]
     pub items: Option<PathBuf>,
-    /// Replace the file of --items.
+    /// Replace the --items file if it exists.
     #[arg(long, requires = "items")]
     pub force: bool,
     /// Print JSON.

@@ -21,7 +21,8 @@ use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::DataFacts;
+use runner_spec::data::{ASSUMED_HASH, DataFacts};
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::count;
 use runner_spec::plan::Plan;
@@ -29,9 +30,9 @@ use runner_spec::plan::Plan;
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
 /// If it does not fit in memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
-/// depends on its size; `--rows` gives the size instead. If files of the data are missing, or the hub cannot be reached, the plan assumes a
-/// size and warns. Nothing is trained. `--cluster` plans for machines other than this one. Instead of a file you can name a run, which is
-/// then planned again.
+/// depends on its size; `--rows` gives the size instead. If the training data or its tokenizer is missing, or on a hub that cannot be
+/// reached, the plan assumes a size and warns. Nothing is trained. `--cluster` plans for machines other than this one. Instead of a file
+/// you can name a run, which is then planned again.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -113,8 +114,17 @@ fn plan_data(args: &PlanArgs, loaded: &Loaded, run: Option<&Path>) -> Result<Pla
         let note = Some(format!("data: assumed {rows} training rows (--rows); nothing was read"));
         return Ok(PlanData { facts: assumed_data(experiment, rows)?, note, warning: None });
     }
+    let absent = &loaded.absent_files;
+    let names_training_data =
+        |file: &Diagnostic| file.key.starts_with("data.train") || file.key.starts_with("data.tokenizer");
+    if run.is_none() && !absent.is_empty() && !absent.iter().any(names_training_data) {
+        // The rows of the training data are known only by reading it, and reading needs the other files too.
+        return Err(ConfigError::new(absent.clone()).into());
+    }
     warn_of_absent_files(loaded);
-    if loaded.absent_files.is_empty() {
+    let reason = if let Some(file) = absent.first() {
+        file.message.clone()
+    } else {
         // `--threads` describes the planned run; the data is prepared with all threads of this machine.
         let host = host_without_runs(ThreadArgs { threads: None })?;
         let mut screen = Screen::on_standard_error();
@@ -122,20 +132,24 @@ fn plan_data(args: &PlanArgs, loaded: &Loaded, run: Option<&Path>) -> Result<Pla
             Ok(prepared) => return Ok(PlanData { facts: prepared.facts, note: None, warning: None }),
             Err(error) if error.cause::<HubError>().is_some_and(HubError::is_unreachable) => {
                 print_to_stderr(&format!("warning: {error}\n"));
+                "the hub cannot be reached".to_owned()
             }
             Err(error) => return Err(error),
         }
-    }
+    };
     if let Some(run) = run {
-        let warning = Some("data: cannot be read; the plan uses the size that the run recorded".to_owned());
+        let warning = Some(format!("data: {reason}; the plan uses the sizes that the run recorded"));
         return Ok(PlanData { facts: stored_plan::data_facts(run)?, note: None, warning });
     }
     let rows = sufficient_rows(&[experiment]);
-    let follows = if experiment.train.epochs.is_some() { "the number of steps" } else { "the number of epochs" };
-    let warning = format!(
-        "data: cannot be read; assumed {} training rows, which determine {follows}; use `--rows N` to set their number",
-        count(rows)
-    );
+    let (assumed, epoch_rows) = (count(rows), experiment.data.epoch_rows.filter(|epoch| *epoch <= rows));
+    let follows = match epoch_rows {
+        Some(epoch) => format!("of which an epoch reads {}", count(epoch)),
+        None if experiment.train.epochs.is_some() => "which determine the number of steps".to_owned(),
+        None => "which determine the number of epochs".to_owned(),
+    };
+    let warning =
+        format!("data: {reason}; assumed {assumed} training rows, {follows}; use `--rows N` to set their number");
     Ok(PlanData { facts: assumed_data(experiment, rows)?, note: None, warning: Some(warning) })
 }
 
@@ -162,13 +176,13 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
     let known = known_vocabulary(&experiment.data.tokenizer);
     let Some(vocab) = experiment.model.vocab_size.or(known) else {
         refuse!(
-            "the size of the vocabulary is unknown, because the tokenizer is not read; set `model.vocab_size`, for \
-             example with `--set model.vocab_size=256`"
+            "the size of the vocabulary is unknown, because the tokenizer is not read; set it, for example with \
+             `--set model.vocab_size=65` for the characters of Tiny Shakespeare"
         );
     };
-    // The model's vocabulary counts, not that of a tokenizer which is not read.
-    let data = assume_data_hashed(experiment, rows, |_| "assumed".to_owned());
-    Ok(DataFacts { tokenizer_vocab: vocab, ..data })
+    let data = assume_data_hashed(experiment, rows, |_| ASSUMED_HASH.to_owned());
+    // The vocabulary of a tokenizer that must be read is the model's, until it is read.
+    Ok(DataFacts { tokenizer_vocab: known.unwrap_or(vocab), ..data })
 }
 
 fn draw(plan: &Plan, path: &Path) -> Result<()> {

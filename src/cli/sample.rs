@@ -48,7 +48,7 @@ pub(crate) struct SampleArgs {
 /// The prompt that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 
-/// The most continuations of a prompt: they are computed in one batch, each with a key-value cache. The limit is that of
+/// The most continuations of a prompt: each has a key-value cache while its batch is computed. The limit is that of
 /// experiment files.
 const MAX_COUNT: usize = 10_000;
 /// The most tokens of a continuation.

@@ -85,7 +85,7 @@ impl ScreenObserver {
     /// That of `result`, after the lines that precede it; if standard output could not be written. The record of the run is complete in
     /// the second case.
     pub(crate) fn close(mut self, result: Result<RunReport, CommandError>, up_to_date_hint: &str) -> Result<Exit> {
-        let next = format!("`runner resume {}` goes on", self.name);
+        let next = format!("continue with `runner resume {}`", self.name);
         let up_to_date = self.up_to_date.take();
         let screen = self.finish();
         let outcome = result?.outcome;
@@ -98,7 +98,7 @@ impl ScreenObserver {
             }
             RunOutcome::StoppedAt(step) => screen.line(&format!("stopped after step {step} as asked; {next}")),
             RunOutcome::AlreadyAt(step) => {
-                screen.result_line(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
+                screen.result_line(&format!("the run already has {step} steps; {next}"));
             }
             _ => {}
         }

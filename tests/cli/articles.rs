@@ -159,6 +159,10 @@ fn articles(text: &str) -> Articles {
 impl SourceValue {
     /// An entry stands for itself if it has no `source`.
     fn new(origin: &str, group: Option<&str>, entry: &Value) -> Self {
+        let known = ["source", "here", "why", "note"];
+        let parts = entry.as_object().filter(|parts| parts.contains_key("source"));
+        let unknown = parts.and_then(|parts| parts.keys().find(|part| !known.contains(&part.as_str())));
+        assert_eq!(unknown, None, "{entry}");
         let part = |name: &str| entry.get("source").and_then(|_| entry.get(name));
         let text = |name: &str| part(name).map(|text| text.as_str().unwrap().to_owned());
         let source = part("source").unwrap_or(entry).clone();

@@ -480,7 +480,7 @@ fn a_run_that_was_killed_while_it_wrote_its_summary_gets_its_end() {
     };
     let before = run.summary();
     kill_before_summary(&run);
-    assert!(sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 10").contains("has 10 steps already"));
+    assert!(sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 10").contains("already has 10 steps"));
     check(&run, &before);
     // The point that early stopping ended.
     sandbox.expect(0, "sweep s.yaml --threads 1");

@@ -135,7 +135,11 @@ fn full_size_files_are_explained_and_planned_before_their_data_exists() {
         let planned = run("plan exp.yaml --cluster 1x8xA100").expect_code(0);
         let (said, page) = (&planned.stderr, &planned.stdout);
         assert!(said.starts_with("warning: "), "{name}: {said}");
-        assert!(page.contains("data: cannot be read; assumed") && page.contains("`--rows N`"), "{name}: {page}");
+        let reads = if page.contains("an epoch reads") { "of which an epoch reads" } else { "which determine" };
+        for part in ["no hash, because the data is assumed", "; assumed 1,000,000 training rows, ", reads, "`--rows N`"]
+        {
+            assert!(page.contains(part), "{name}: {part}: {page}");
+        }
         // `validate` refuses missing files, and does not look for names on the hub.
         run("validate exp.yaml").expect_code(if explained.stderr.is_empty() { 0 } else { 2 });
         let refused = run("apply exp.yaml");
@@ -156,7 +160,16 @@ fn missing_files_are_shown_at_their_place() {
         refused.contains("the vocabulary is unknown") && refused.contains("there is no file `text.txt`"),
         "{refused}"
     );
-    sandbox.expect(0, "plan exp.yaml --set model.vocab_size=64");
+    let planned = sandbox.stdout_of("plan exp.yaml --set model.vocab_size=64");
+    assert!(planned.contains("data: there is no file `text.txt`; assumed 1,000,000 training rows"), "{planned}");
+    // The size of a byte tokenizer is known.
+    let bytes = "data.tokenizer={bytes: {}}";
+    sandbox.expect(2, &["plan", "exp.yaml", "--set", bytes, "--set", "model.vocab_size=64"]);
+    // The training data is there, so its rows are not assumed because another file is missing.
+    sandbox.write("text.txt", "the cat sat on a mat ".repeat(200));
+    let hellaswag = "eval.hellaswag={file: absent.jsonl}";
+    let refused = sandbox.expect(2, &["plan", "exp.yaml", "--set", hellaswag]);
+    assert!(refused.contains("there is no file `absent.jsonl`") && !refused.contains("assumed"), "{refused}");
 }
 
 /// Whoever plans a recorded run again after its data is gone gets the plan that the run had.
@@ -169,7 +182,7 @@ fn a_run_without_its_data_is_planned_from_its_record() {
     let after = sandbox.json_of("plan tiny --json");
     assert_eq!(after["hash"], before["hash"]);
     let warnings = after["warnings"].to_string();
-    assert!(warnings.contains("the plan uses the size that the run recorded"), "{warnings}");
+    assert!(warnings.contains("the plan uses the sizes that the run recorded"), "{warnings}");
     assert_ne!(before["warnings"], after["warnings"]);
 }
 

@@ -55,14 +55,14 @@ fn a_run_stops_after_the_step_asked_for_and_goes_on_to_the_same_bits() {
         for step in [3, 8] {
             let printed = broken.expect(0, &format!("apply exp.yaml --threads 1 --until-step {step}"));
             let (id, run) = id_and_run(&broken);
-            let next = format!("stopped after step {step} as asked; `runner resume {id}` goes on");
+            let next = format!("stopped after step {step} as asked; continue with `runner resume {id}`");
             assert!(printed.contains(&next), "{name}: {printed}");
             let summary = run.summary();
             assert_eq!((summary["status"].as_str(), summary["steps"].as_u64()), (Some("interrupted"), Some(step)));
             assert!(run.checkpoint(step).is_dir(), "{name}");
         }
         let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");
-        assert!(printed.contains("the run has 8 steps already"), "{name}: {printed}");
+        assert!(printed.contains("the run already has 8 steps"), "{name}: {printed}");
         broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 12");
         assert_eq!(recorded_end(&broken.only_run()), recorded_end(&whole.only_run()), "{name}");
         let printed = broken.expect(0, "apply exp.yaml --threads 1 --until-step 5");

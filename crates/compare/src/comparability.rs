@@ -62,7 +62,7 @@ impl MeasurementBasis {
         if self.is_causal != other.is_causal && quantity != MeasuredQuantity::MultipleChoice {
             let (sees_all, causal) = if other.is_causal { (name, other_name) } else { (other_name, name) };
             return Some(format!(
-                "`model.causal` is false in {sees_all}, whose attention sees the tokens to predict, and true in {causal}"
+                "{sees_all} has `model.causal: false`, so its attention sees the tokens that it predicts; {causal} is causal"
             ));
         }
         match quantity {
@@ -280,9 +280,10 @@ mod tests {
         let sees_all = MeasurementBasis { is_causal: false, ..causal.clone() };
         for quantity in [TrainLoss, ValidationLoss, BitsPerByte] {
             assert_eq!(difference(&sees_all, &sees_all, quantity), "");
-            let expected = "`model.causal` is false in b, whose attention sees the tokens to predict, and true in a";
+            let expected =
+                "b has `model.causal: false`, so its attention sees the tokens that it predicts; a is causal";
             assert_eq!(difference(&causal, &sees_all, quantity), expected);
-            assert!(difference(&sees_all, &causal, quantity).starts_with("`model.causal` is false in a, "));
+            assert!(difference(&sees_all, &causal, quantity).starts_with("a has `model.causal: false`, "));
         }
         assert_eq!(difference(&causal, &sees_all, MultipleChoice), "");
     }

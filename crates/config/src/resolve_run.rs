@@ -97,11 +97,7 @@ impl Resolver<'_> {
         let temperature = eval.samples.as_ref().map(|samples| samples.temperature);
         if let Some((temperature, help)) = temperature.and_then(|t| Some((t, Samples::temperature_problem(t)?))) {
             let key = "eval.samples.temperature";
-            self.error(
-                &[key],
-                format!("`{key}` must be 0 or large enough to divide logits by, got {temperature:e}"),
-                help,
-            );
+            self.error(&[key], format!("`{key}` must be 0 or at least 1e-6, got {temperature:e}"), help);
         }
         if let Some(hellaswag) = &mut eval.hellaswag {
             self.hellaswag(hellaswag)?;

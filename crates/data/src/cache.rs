@@ -112,7 +112,7 @@ impl DataCache {
                 return Ok((register(found), true));
             }
             (Err(error), Some(DataError::Damaged { path, message })) => {
-                return Err(DataError::damaged(&path, format!("{message}; it cannot be made again: {error}")));
+                return Err(DataError::damaged(&path, format!("{message}; it cannot be rebuilt: {error}")));
             }
             (lock, _) => lock?,
         };
@@ -123,7 +123,7 @@ impl DataCache {
         let stage = self.stage()?;
         if let Some(damage) = damage {
             if !kind.is_own(&path) {
-                let message = "it has files that runner did not write, so it is not replaced: move it away";
+                let message = "it contains files that runner did not write; move it away";
                 return Err(DataError::file(&path, format!("{damage}; {message}")));
             }
             report(if is_of_earlier_version {

@@ -39,7 +39,7 @@ impl TokenStore {
         let header = tokens.unverified().get(..HEADER_BYTES).ok_or_else(|| damaged("tokens.bin is cut short"))?;
         let (fields, rest) = header.split_at(HASHED_BYTES);
         if &fields[..8] != MAGIC || rest[..32] != *blake3::hash(fields).as_bytes() {
-            return Err(damaged("tokens.bin has a foreign header"));
+            return Err(damaged("tokens.bin has an unknown header"));
         }
         let field = |index: usize| {
             let mut bytes = [0; 8];

@@ -173,7 +173,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     if given < tokenizer && data.weights.as_ref().is_some_and(|w| given == w.vocab_size) {
         refuse!(
             "model.vocab_size",
-            "the weights of model.init.from have {given} tokens, but the tokenizer produces {tokenizer} ids (0 to {}); use the \
+            "the weights of model.init.from have {given} vocabulary rows, but the tokenizer produces {tokenizer} ids (0 to {}); use the \
              weights' own tokenizer, or set model.vocab_size to {tokenizer}, whose extra rows are initialized at random",
             tokenizer - 1
         );
@@ -387,7 +387,7 @@ fn eval_spec(
     let choice_items = match (&eval.hellaswag, &data.choice) {
         (None, _) => None,
         (Some(_), Some(choice)) => Some(choice.items),
-        (Some(_), None) => refuse!("eval.hellaswag", "it is set, but no items of it were prepared"),
+        (Some(_), None) => refuse!("eval.hellaswag", "its items were not prepared"),
     };
     let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
     let test_rows = data.test.as_ref().and(eval.test_rows);

@@ -216,11 +216,11 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
         + has(|i| matches!(i, Instruction::RecvGradient { .. }));
     let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu {
-        push("activations and gradients under way", message, channels * slots);
+        push("activations and gradients in flight", message, channels * slots);
         push("pieces of gradients being summed", REDUCE_PIECE_BYTES, u64::from(program.mesh.replicas > 1));
     } else {
         // A message is received where it is used: one of each kind is under way.
-        push("activations and gradients under way", message, channels);
+        push("activations and gradients in flight", message, channels);
         let sends = has(|i| matches!(i, Instruction::SendActivation { .. }))
             + has(|i| matches!(i, Instruction::SendGradient { .. }));
         push("activations and gradients that were sent", message, sends * slots);

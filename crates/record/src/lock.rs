@@ -60,7 +60,7 @@ impl RunLock {
         match wait_for_lock(&file, &path, RUN_LOCK_TIMEOUT)? {
             LockAttempt::Unsupported if to_remove => {
                 let text = "is on a file system without locks, so a process may be working on it";
-                let what = "nothing was removed; if no process is, remove it yourself";
+                let what = "nothing was removed; if no process uses it, delete it yourself";
                 return Err(RecordError::Refused(format!("{} {text}: {what}", run.display())));
             }
             LockAttempt::TimedOut => {

@@ -203,7 +203,7 @@ fn loss_text(x: Option<f64>) -> String {
 fn add_outcomes(out: &mut String, found: &OutcomeComparison) {
     add_heading(out, "outcomes", "");
     if found.common_steps == 0 {
-        out.push_str("  the two have no step in common\n");
+        out.push_str("  the two runs share no step\n");
     } else {
         let relative = |pair: &LossPair| match pair.relative {
             Some(0.0) => "0".to_owned(),

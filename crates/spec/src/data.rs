@@ -35,6 +35,9 @@ pub struct DataFacts {
 ///   beside a `tokenizer.json` name counts.
 pub const TEXT_READING_RULE: u32 = 2;
 
+/// In place of the hash of data that was not read, whose facts are assumed.
+pub const ASSUMED_HASH: &str = "assumed";
+
 /// The warning about [`DataFacts::joins_documents`].
 pub const NO_SEPARATOR_WARNING: &str = "the tokenizer has no end-of-text token, so nothing separates the documents; add `<|endoftext|>` to `special_tokens` \
                                 if runner trains the tokenizer, name one as `eos_token` in a tokenizer_config.json beside its \

@@ -121,9 +121,10 @@ impl std::error::Error for ConfigError {}
 
 impl Diagnostic {
     fn render(&self, out: &mut String, label: &str, color: bool) {
-        let (red, blue, bold, reset) =
-            if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
-        let _ = writeln!(out, "{red}{label}{reset}{bold}: {}{reset}", printable_line(&self.message));
+        let label_color = if label == "warning" { "\x1b[1;33m" } else { "\x1b[1;31m" };
+        let (accent, blue, bold, reset) =
+            if color { (label_color, "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
+        let _ = writeln!(out, "{accent}{label}{reset}{bold}: {}{reset}", printable_line(&self.message));
         let template = self.template.as_deref();
         let file =
             template.map_or_else(|| printable_line(&self.source), |t| printable_line(&t.file.display().to_string()));
@@ -135,7 +136,7 @@ impl Diagnostic {
         let show = |out: &mut String, line: usize, column: usize, length: usize, text: &str| {
             let (shown, lead, caret) = excerpt(text, column, length);
             let _ = writeln!(out, "{blue}{line:>width$} |{reset} {shown}");
-            let _ = writeln!(out, "{pad} {blue}|{reset} {}{red}{}{reset}", " ".repeat(lead), "^".repeat(caret));
+            let _ = writeln!(out, "{pad} {blue}|{reset} {}{accent}{}{reset}", " ".repeat(lead), "^".repeat(caret));
         };
         if main_line > 0 {
             let _ = writeln!(out, "{pad} {blue}|{reset}");

@@ -182,7 +182,7 @@ pub struct Log {
     /// Optimizer steps between progress lines; metrics are recorded for every step.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
-    /// True to show in each progress line how long data, forward, backward, update and communication took.
+    /// True to show in each progress line how long data, forward, backward, optimizer and communication took.
     pub phases: bool,
     /// True to write a TensorBoard event file into the run directory while the run trains.
     pub tensorboard: bool,

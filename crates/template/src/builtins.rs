@@ -108,7 +108,7 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
     };
     let limit = max_printed();
     if made > limit {
-        return Err(invalid_operation(format!("`{name}` would make more than {} MB of this", limit >> 20)));
+        return Err(invalid_operation(format!("`{name}` would produce more than {} MB of this", limit >> 20)));
     }
     Ok(())
 }

@@ -99,7 +99,7 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
     for (key, value) in arguments {
         let reason = match key.rsplit('.').next() {
             Some("seed") => "`seed` determines the order of rows",
-            Some("num_workers") => "data are tokenized once and mapped into memory; no workers are needed",
+            Some("num_workers") => "data is tokenized once and mapped into memory; no workers are needed",
             _ => "it is an option of litgpt's data module",
         };
         draft.leave_out(show(&key, &value), reason);

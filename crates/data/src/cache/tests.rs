@@ -60,7 +60,7 @@ fn a_damaged_entry_with_files_of_the_user_stays() {
         fs::write(path.join(own), "").unwrap();
         fs::write(path.join("notes.txt"), "mine").unwrap();
         let text = build().unwrap_err().to_string();
-        assert!(text.contains("it has files that runner did not write, so it is not replaced: move it away"), "{text}");
+        assert!(text.contains("it contains files that runner did not write; move it away"), "{text}");
         assert_eq!(fs::read(path.join("notes.txt")).unwrap(), b"mine");
         fs::remove_dir_all(&path).unwrap();
     }
@@ -124,7 +124,7 @@ fn an_entry_without_hashes_is_rebuilt_or_used_if_the_cache_is_read_only() {
     fs::write(&file, "odd").unwrap();
     let (got, reported) = get(false);
     let text = got.unwrap_err();
-    assert!(text.contains("tokenizer.json does not match its hash; it cannot be made again: "), "{text}");
+    assert!(text.contains("tokenizer.json does not match its hash; it cannot be rebuilt: "), "{text}");
     assert!(text.contains("set RUNNER_CACHE to a writable folder") && reported.is_empty(), "{text}");
     assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
 }
@@ -166,7 +166,7 @@ fn pipes_in_place_of_entries_and_locks_are_refused_without_waiting() {
     fs::remove_file(&building).unwrap();
     make_pipe(&building);
     let text = get().unwrap_err().to_string();
-    assert!(text.contains("it cannot be made again") && text.contains("this is a pipe, not a file"), "{text}");
+    assert!(text.contains("it cannot be rebuilt") && text.contains("this is a pipe, not a file"), "{text}");
 }
 
 #[test]

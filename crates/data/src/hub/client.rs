@@ -160,7 +160,7 @@ impl<'a> Client<'a> {
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {
                     let target = answer.header("location").and_then(|to| absolute(&url, to));
-                    let Some(target) = target else { return Err(wrong(&url, "it redirects to no address").into()) };
+                    let Some(target) = target else { return Err(wrong(&url, "its redirect has no address").into()) };
                     if url.starts_with("https:") && !target.starts_with("https:") {
                         return Err(wrong(&url, "it redirects to an unencrypted address").into());
                     }

@@ -170,7 +170,7 @@ impl StringColumn<'_> {
         }
         let count = levels.iter().filter(|&&level| level == self.present).count();
         if count != values.len() || levels.len() != records {
-            return Err(corrupt(self.path, "it has more values than rows, or fewer"));
+            return Err(corrupt(self.path, "it has its number of values differs from its number of rows"));
         }
         let mut values = values.into_iter();
         Ok(levels.into_iter().map(|level| if level == self.present { values.next() } else { None }).collect())

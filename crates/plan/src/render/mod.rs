@@ -7,6 +7,7 @@ mod stages;
 
 use crate::quantity::three_decimals;
 use page::Page;
+use runner_spec::data::ASSUMED_HASH;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::Plan;
 use runner_spec::program::DataPosition;
@@ -29,7 +30,12 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
         page.raw(&format!("error: this plan does not fit: {shortage}"));
         page.blank();
     }
-    page.line("plan", format!("{}  {}", plan.experiment_name, plan.hash.get(..8).unwrap_or(&plan.hash)));
+    // The hash of assumed data is not that of a run.
+    let hash = match plan.data.train.hash.as_str() {
+        ASSUMED_HASH => "no hash, because the data is assumed",
+        _ => plan.hash.get(..8).unwrap_or(&plan.hash),
+    };
+    page.line("plan", format!("{}  {hash}", plan.experiment_name));
     run_lines(plan, &mut page);
     let shown_rank = options.rank.or((plan.ranks.len() == 1).then_some(0)).and_then(|rank| plan.ranks.get(rank));
     match shown_rank {
@@ -90,6 +96,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
     let split = |s: &runner_spec::data::SplitFacts| {
         // A part that is held out of one long text contains no beginning of a document.
         let documents = match s.documents {
+            0 if s.hash == ASSUMED_HASH => "assumed".to_owned(),
             0 => "part of a document".to_owned(),
             n => counted(n, "document"),
         };
@@ -106,7 +113,12 @@ fn run_lines(plan: &Plan, page: &mut Page) {
         page.more(format!("test: {}{read}", split(test)));
     }
     if let Some(choice) = &d.choice {
-        page.more(format!("multiple choice: {} items", count(choice.items as u64)));
+        page.more(format!("multiple choice: {} items{}", count(choice.items as u64), mark_assumed(&choice.hash)));
     }
-    page.more(format!("tokenizer: {} ids", count(d.tokenizer_vocab as u64)));
+    page.more(format!("tokenizer: {} ids{}", count(d.tokenizer_vocab as u64), mark_assumed(&d.tokenizer_hash)));
+}
+
+/// The end of a fact about data with this hash.
+fn mark_assumed(hash: &str) -> &'static str {
+    if hash == ASSUMED_HASH { ", assumed" } else { "" }
 }

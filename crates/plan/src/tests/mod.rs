@@ -186,7 +186,7 @@ fn reports_mistakes_in_the_words_of_the_file() {
         x.train.tokens = Some(6_400);
     }), @"schedule.warmup.steps: must be at most the 100 steps of the run (from train.tokens 6400), got 101");
     insta::assert_snapshot!(fails(|x, _| x.device = e::DeviceChoice::Cuda), @"device: cuda is not on this machine, which has cpu");
-    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag: it is set, but no items of it were prepared");
+    insta::assert_snapshot!(fails(|_, d| d.choice = None), @"eval.hellaswag: its items were not prepared");
     insta::assert_snapshot!(fails(|x, _| x.model.heads = 3), @"model.d_model: 16 = 5·3 + 1 is not a multiple of model.heads 3");
     insta::assert_snapshot!(fails(|x, _| x.model.layers = 0), @"model.layers: must be at least 1, got 0");
     insta::assert_snapshot!(fails(|x, _| x.model.layers = usize::MAX), @"model: its sizes give about 8.0e22 parameters in 18446744073709551615 layers, more than any device holds");

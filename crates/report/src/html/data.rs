@@ -271,19 +271,23 @@ impl PlannedRun {
     }
 }
 
-/// Says which losses of `runs` do not compare, and why.
+/// Says which figures of `runs` do not compare, and why. A run without a figure is not compared by it.
 fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
-    let planned =
-        runs.iter().filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))));
-    let bases: Vec<(String, MeasurementBasis)> = planned.collect();
-    let quantities = [
-        ("train loss", MeasuredQuantity::TrainLoss),
-        ("val loss, perplexity", MeasuredQuantity::ValidationLoss),
-        ("bits/byte", MeasuredQuantity::BitsPerByte),
+    type HasFigure = fn(&Curves) -> bool;
+    let figures: [(&str, MeasuredQuantity, HasFigure); 4] = [
+        ("train loss", MeasuredQuantity::TrainLoss, |curves| curves.loss.is_some()),
+        ("val loss, perplexity", MeasuredQuantity::ValidationLoss, |c| c.evals.iter().any(|e| e.val_loss.is_some())),
+        ("bits/byte", MeasuredQuantity::BitsPerByte, |c| c.evals.iter().any(|e| e.val_bits_per_byte.is_some())),
+        ("multiple choice", MeasuredQuantity::MultipleChoice, |c| c.evals.iter().any(|e| e.hellaswag_acc.is_some())),
     ];
-    let named =
-        |(name, quantity)| (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), quantity));
-    let found = group_by_reason(quantities.map(named));
+    let named = figures.map(|(name, quantity, has_figure)| {
+        let measured = runs.iter().filter(|run| has_figure(&run.curves));
+        let bases: Vec<(String, MeasurementBasis)> = measured
+            .filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))))
+            .collect();
+        (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), quantity))
+    });
+    let found = group_by_reason(named);
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 
