@@ -87,6 +87,7 @@ pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<
                         let (g, u, dy) = (g.load(), u.load(), dy.load());
                         let sigmoid = one / (one + (-g).fast_exp());
                         du.write(S::store(dy * g * sigmoid));
+                        // silu(g) = g·σ(g), so silu'(g) = σ(g)·(1 + g·(1 − σ(g))).
                         dg.write(S::store(dy * u * sigmoid * (g * (one - sigmoid) + one)));
                     }
                 }
