@@ -297,7 +297,7 @@ fn a_refused_model_is_refused_with_its_reason() {
     let config = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
         "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "attention_bias": true}"#;
     let error = import_config(config, Path::new("config.json")).unwrap_err().to_string();
-    assert!(error.starts_with("config.json: `attention_bias` is true: "), "{error}");
+    assert!(error.starts_with("config.json: `attention_bias: true` is not supported; "), "{error}");
 }
 
 #[test]
@@ -414,7 +414,7 @@ fn other_files_are_refused() {
         ("c.py", "config = dict(n_layer=4)\n", "assign settings at the top level, not in a dict or a class"),
         ("c.py", "class Config:\n    n_layer = 4\n", "assign settings at the top level"),
         ("c.json", "{}", "`model_type` is missing"),
-        ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` are read"),
+        ("c.json", "{\"model_type\": \"bert\"}", "must be `gpt2` or `llama`, got \"bert\""),
         ("c.json", "{", "EOF"),
         ("c.yaml", "a: 1", "not a configuration of litgpt"),
         ("c.yaml", "", "the file is empty; supported files are nanoGPT's config.py"),
@@ -469,7 +469,7 @@ fn settings_of_another_form_are_translated_or_left_out_with_a_reason() {
     )
     .unwrap_err()
     .to_string();
-    assert!(text.contains("activation_function is \"relu\""), "{text}");
+    assert!(text.contains("unsupported `activation_function` \"relu\""), "{text}");
     let text = import_config(
         "max_iters = 500\nbatch_size = 12\nbatch_size = f()\n\"\"\"\nn_layer = 3\n\"\"\"\n",
         Path::new("c.py"),
