@@ -53,7 +53,7 @@ pub(crate) struct DiffArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-    /// Exit with code 3 unless both are the same run.
+    /// Exit with code 3 unless both are the same run, and their recorded losses agree.
     #[arg(long)]
     pub exit_code: bool,
 }

@@ -17,7 +17,7 @@ pub(crate) struct RawData {
     pub(crate) train: Option<Source>,
     /// The held-out data. Default: the last tenth of the training source, and `null` (nothing) for token shards.
     pub(crate) validation: Option<Validation>,
-    /// The layout, in which rows are made of tokens. Default: packed.
+    /// How rows are made of tokens. Default: packed.
     pub(crate) layout: RawLayout,
     /// True for a new permutation of the rows in every epoch, false for the order of the source. Default: true, and false
     /// for columns.
