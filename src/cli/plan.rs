@@ -176,13 +176,13 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
     let known = known_vocabulary(&experiment.data.tokenizer);
     let Some(vocab) = experiment.model.vocab_size.or(known) else {
         refuse!(
-            "the size of the vocabulary is unknown, because the tokenizer is not read; set it, for example with \
-             `--set model.vocab_size=65` for the characters of Tiny Shakespeare"
+            "the size of the vocabulary is unknown, because the tokenizer is not read; set `model.vocab_size`, for \
+             example with `--set model.vocab_size=65` for the characters of Tiny Shakespeare"
         );
     };
     let data = assume_data_hashed(experiment, rows, |_| ASSUMED_HASH.to_owned());
-    // The vocabulary of a tokenizer that must be read is the model's, until it is read.
-    Ok(DataFacts { tokenizer_vocab: known.unwrap_or(vocab), ..data })
+    // The model's vocabulary counts, unless the tokenizer is known to have more tokens, which the planner refuses.
+    Ok(DataFacts { tokenizer_vocab: known.map_or(vocab, |known| known.max(vocab)), ..data })
 }
 
 fn draw(plan: &Plan, path: &Path) -> Result<()> {

@@ -85,7 +85,7 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
     assert!(printed.contains(&format!("runner runs rm {} --force", run.id())), "{printed}");
     assert!(
-        printed.contains("1 failed in this call; 1 of them cannot continue until you do what the error"),
+        printed.contains("1 failed in this call; 1 of them cannot continue until the error above is fixed"),
         "{printed}"
     );
 }

@@ -189,7 +189,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
                 let in_this_call = if all > 0 { format!("; {all} failed in this call") } else { String::new() };
                 let first = match blocked {
                     0 => String::new(),
-                    _ => format!("; {blocked} of them need the fix in the error above"),
+                    _ => format!("; {blocked} of them cannot continue until the error above is fixed"),
                 };
                 format!("failed: {sweep}{in_this_call}{first}{}", next())
             }
