@@ -1,5 +1,7 @@
 //! Whole runs of the program on a GPU.
 
+use serde_json::Value;
+
 use crate::device::gpus;
 use crate::sandbox::Sandbox;
 
@@ -57,6 +59,25 @@ fn a_run_is_tested_on_its_gpu() {
     sandbox.write("test.txt", "1 4 9 16 25 36 49 64 81 100 121 ".repeat(20));
     let said = sandbox.expect(0, &["apply", "exp.yaml", "--set", "eval.test={text: {files: [test.txt]}}"]);
     assert!(said.contains("test loss "), "{said}");
+}
+
+/// The program knows the CUDA that it was built with, and reports itself and its GPU as ready.
+#[test]
+fn doctor_reports_this_build_and_its_gpu_as_ready() {
+    let Some(found) = gpus(1) else { return };
+    let report = Sandbox::new().json_of("doctor --json");
+    let build = &report["build"];
+    let cuda = build["cuda"].as_str().unwrap_or_else(|| panic!("built without CUDA: {build}"));
+    assert!(cuda.split('.').count() == 2 && cuda.split('.').all(|part| part.parse::<u32>().is_ok()), "{build}");
+    assert_eq!(build["nccl"], cfg!(feature = "nccl"), "{build}");
+    assert_eq!(report["driver"]["gpus"].as_array().unwrap().len(), found);
+    let not_ready = |feature: &&Value| feature["ready"] != true;
+    let features: Vec<&Value> = report["features"].as_array().unwrap().iter().filter(not_ready).collect();
+    // Several GPUs need more than one here, and a build with NCCL.
+    let allowed = |feature: &&Value| {
+        feature["name"] == "training on several GPUs (NCCL)" && (found == 1 || !cfg!(feature = "nccl"))
+    };
+    assert!(features.iter().all(allowed), "{features:?}");
 }
 
 #[test]

@@ -16,6 +16,8 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::nvcc::Nvcc;
+
 const SOURCES: &str = "src/kernels/cuda";
 
 const FLAGS: [&str; 13] = [
@@ -36,45 +38,12 @@ const FLAGS: [&str; 13] = [
 
 pub(crate) fn build() -> Result<()> {
     println!("cargo::rerun-if-changed={SOURCES}");
-    for name in ["NVCC", "CUDA_HOME", "NVCC_CCBIN", "PATH"] {
-        println!("cargo::rerun-if-env-changed={name}");
-    }
-    let nvcc = Nvcc::find()?;
-    println!("cargo::rustc-env=RUNNER_CUDA_VERSION={}", nvcc.version);
+    println!("cargo::rerun-if-env-changed=NVCC_CCBIN");
+    let nvcc = Nvcc::find().context("nvcc was not found")?;
     let out = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR")?);
     let sources = files_with_extension("cu")?;
     compile_all(&nvcc, &sources, &out)?;
     write(&out.join("images.rs"), &images_source(&sources))
-}
-
-struct Nvcc {
-    path: PathBuf,
-    /// For example `13.0`.
-    version: String,
-}
-
-impl Nvcc {
-    /// Looks for nvcc in $NVCC, in $CUDA_HOME, on the path, and in /usr/local/cuda.
-    fn find() -> Result<Self> {
-        let nvcc_in = |root: PathBuf| root.join("bin/nvcc");
-        let candidates = [
-            env::var_os("NVCC").map(PathBuf::from),
-            env::var_os("CUDA_HOME").map(|root| nvcc_in(root.into())),
-            Some("nvcc".into()),
-            Some(nvcc_in("/usr/local/cuda".into())),
-        ];
-        for path in candidates.into_iter().flatten() {
-            let Ok(output) = Command::new(&path).arg("--version").output() else { continue };
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let Some((_, rest)) = text.split_once("release ") else { continue };
-            let version = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
-            return Ok(Self { path, version });
-        }
-        bail!(
-            "the feature `cuda` needs NVIDIA's compiler nvcc, which was not found.\n\
-             Run `make cuda`, which downloads one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
-        )
-    }
 }
 
 /// The files in `SOURCES` with this extension, in order.

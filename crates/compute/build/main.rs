@@ -4,6 +4,8 @@
 #![expect(clippy::print_stdout, reason = "a build script gives instructions to cargo on standard output")]
 
 mod kernels;
+#[path = "../../machine/build/nvcc.rs"]
+mod nvcc;
 mod shims;
 
 use std::process::ExitCode;

@@ -17,7 +17,11 @@ pub struct BuildFacts {
 impl BuildFacts {
     /// Facts about this program.
     pub fn current() -> Self {
-        let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
+        // Set by this crate's build script.
+        #[cfg(feature = "cuda")]
+        let cuda = Some(env!("RUNNER_CUDA_VERSION"));
+        #[cfg(not(feature = "cuda"))]
+        let cuda = None;
         Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
     }
 }
