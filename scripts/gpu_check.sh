@@ -14,6 +14,8 @@
 #   --tiny     small sizes, to try the script on an emulated driver
 #   --cpu      the same on the CPU, with small sizes, to try the script without a GPU (or RUNNER_GPU_CHECK_DEVICE=cpu)
 #
+# COMPUTE_SANITIZER names the tool of the part sanitize where it is not found by itself.
+#
 # Each part has a time limit, and is done whether or not another failed. Exit codes: 0 all checks passed, 1 one failed, 2 the request was wrong.
 # shellcheck disable=SC2086,SC2329  # $tiny is one flag or nothing; parts are called by name
 set -uo pipefail
@@ -22,7 +24,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ALL=doctor,tests,parity,bench,kernels,start,ranks,sanitize
 # Seconds a part may take; what the parts before leave is bench's.
-declare -A LIMITS=([doctor]=15 [tests]=70 [parity]=90 [bench]=200 [kernels]=30 [start]=45 [ranks]=35 [sanitize]=40)
+declare -A LIMITS=([doctor]=15 [tests]=50 [parity]=70 [bench]=200 [kernels]=30 [start]=90 [ranks]=35 [sanitize]=60)
 
 fail() {
     echo "error: $1" >&2
@@ -177,7 +179,13 @@ script() { # name, seconds, arguments…; it ends by itself, and with all that i
 }
 
 run_doctor() {
-    with_libraries timeout -k 5 "$1" "$runner" doctor
+    local code=0 ok=true
+    with_libraries timeout -k 5 "$1" "$runner" doctor | tee "$work/doctor.out"
+    code=${PIPESTATUS[0]}
+    [ "$device" = cpu ] || [ "$code" -ne 0 ] || grep -q '^training on one GPU  *ready$' "$work/doctor.out" || code=1
+    [ "$code" -eq 0 ] || ok=false
+    note doctor "the machine is ready" $ok "" "$([ $ok = true ] || echo "exit code $code, or training on one GPU is not ready")"
+    return "$code"
 }
 
 run_tests() {
@@ -241,14 +249,14 @@ run_ranks() {
 }
 
 run_sanitize() {
-    [ "$device" = cuda ] || { note sanitize "compute-sanitizer" null "" "it needs a GPU" && return 0; }
-    local sanitizer="" candidate until=$((SECONDS + $1)) failed=0 tool model code
+    local sanitizer=${COMPUTE_SANITIZER:-} candidate until=$((SECONDS + $1)) failed=0 tool model precision code
+    [ "$device" = cuda ] || [ -n "$sanitizer" ] || { note sanitize "compute-sanitizer" null "" "it needs a GPU" && return 0; }
     for candidate in "$(command -v compute-sanitizer)" ${CUDA_HOME:+"$CUDA_HOME/bin/compute-sanitizer"} /usr/local/cuda/bin/compute-sanitizer \
         ${wheels:+$(for folder in ${wheels//:/ }; do echo "$folder/../bin/compute-sanitizer"; done)}; do
         [ -n "$sanitizer" ] || { [ -x "$candidate" ] && sanitizer=$candidate; }
     done
     [ -n "$sanitizer" ] || { note sanitize "compute-sanitizer" null "" "the tool is not on this machine" && return 0; }
-    for tool in "memcheck gpt2 bf16" "racecheck gpt2 bf16" "memcheck llama fp32" "racecheck llama fp32"; do
+    for tool in "memcheck gpt2 bf16" "racecheck gpt2 bf16" "memcheck llama fp32" "racecheck llama tf32" "synccheck llama bf16" "initcheck gpt2 bf16"; do
         read -r tool model precision <<<"$tool"
         if [ $((until - SECONDS)) -lt 5 ]; then
             note sanitize "$tool, $model $precision" null "" "not reached: no time was left"
@@ -257,8 +265,8 @@ run_sanitize() {
         code=0
         with_libraries env RUNNER_RUNS="$work/sanitize-$tool-$model" RUNNER_CACHE="$work/cache" timeout -k 5 $((until - SECONDS)) \
             "$sanitizer" --tool "$tool" --error-exitcode 99 --target-processes all "$runner" apply "$root/experiments/gpu/parity-$model.yaml" --quiet \
-            --set device=cuda --set precision="$precision" --set train.steps=2 --set model.layers=2 --set batch.sequences=4 --set batch.micro_batch=2 \
-            --set eval.loss.rows=2 2>&1 | tail -40
+            --set device="$device" --set precision="$precision" --set train.steps=2 --set schedule.warmup.steps=1 --set model.layers=2 \
+            --set batch.sequences=4 --set batch.micro_batch=2 --set eval.loss.rows=2 2>&1 | tail -40
         code=${PIPESTATUS[0]}
         case $code in
             0) note sanitize "$tool, $model $precision" true "" "" ;;

@@ -59,9 +59,9 @@ class Start:
         return folder, common.run_folder(folder, NAME)
 
     def weights(self):
-        """The weights that every run starts from: those after a step with a learning rate of 0."""
+        """The weights that every run starts from: those after a step with a learning rate of 0. On the CPU, on one short row."""
         still = {"optimizer.adamw.lr": 1e-30, "optimizer.adamw.weight_decay": 0, "train.steps": 1, "batch.sequences": 1,
-                 "batch.micro_batch": 1, "device": "cpu"}
+                 "batch.micro_batch": 1, "data.layout": "{packed: {length: 32}}", "device": "cpu"}
         folder, run = self.apply("still", **still)
         common.run([self.options.runner, "export", run, "--to", "safetensors", folder / "weights", "--force"], folder, self.clock.left())
         return folder / "weights" / "model.safetensors"

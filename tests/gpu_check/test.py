@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_bench  # noqa: E402
 import gpu_common  # noqa: E402
 import gpu_parity  # noqa: E402
+import gpu_ranks  # noqa: E402
+import gpu_start  # noqa: E402
 import gpu_tokens  # noqa: E402
 
 RUNNER = None
@@ -90,12 +92,83 @@ class Numbers(unittest.TestCase):
         self.assertEqual(len(set(gpu_bench.cases())), len(gpu_bench.cases()))
 
 
+class Plans(unittest.TestCase):
+    """What the parts ask of a GPU is planned for one without having it: a setting that is refused is found here."""
+
+    def plan(self, folder, file, settings, cluster="1x1xH100"):
+        flags = gpu_common.flags(settings)
+        _, out, _ = gpu_common.run([RUNNER, "plan", file, "--cluster", cluster, "--json", *flags], folder, 60)
+        return json.loads(out)
+
+    def options(self, folder, **more):
+        known = {"runner": RUNNER, "scratch": folder, "device": "cuda", "tiny": False, "threads": 2, "seconds": 120, "python": ""}
+        return type("Options", (), known | more)
+
+    def test_bench(self):
+        with tempfile.TemporaryDirectory() as name:
+            bench = gpu_bench.Bench(self.options(Path(name)), None)
+            for model, precision, rows in sorted({case[1:] for case in gpu_bench.cases() if case[0] == "runner"}):
+                file = gpu_common.EXPERIMENTS / gpu_bench.MODELS[model]["file"]
+                plan = self.plan(Path(name), file, bench.settings(model, precision, rows))
+                tokens = rows * gpu_bench.MODELS[model]["length"]
+                forecast = plan["forecast"]
+                self.assertAlmostEqual(forecast["tokens_per_second"] * forecast["step_seconds"] / tokens, 1, places=6)
+
+    def test_parity_and_ranks(self):
+        with tempfile.TemporaryDirectory() as name:
+            for model in gpu_parity.MODELS:
+                for precision in gpu_parity.LIMITS:
+                    self.plan(Path(name), gpu_common.EXPERIMENTS / f"parity-{model}.yaml", {"device": "cuda", "precision": precision})
+            for gpus in (2, 4, 8):
+                for settings in gpu_ranks.layouts(gpus).values():
+                    base = {"device": "cuda", "precision": "fp32", "batch.sequences": 8, "train.steps": 20}
+                    self.plan(Path(name), gpu_common.EXPERIMENTS / "parity-llama.yaml", base | settings, f"1x{gpus}xH100")
+
+    def test_start(self):
+        """The run itself as it is planned for a GPU; the weights and tokens that PyTorch gets are made."""
+        with tempfile.TemporaryDirectory() as name:
+            data = Path(name) / "data"
+            small_gpt2_data(data)
+            files = {"text": data / "input.txt", "vocab": data / "vocab.json", "merges": data / "merges.txt"}
+            start = gpu_start.Start(self.options(Path(name), length=1024, rows=16, steps=50), files)
+            for precision in gpu_start.LIMITS:
+                flags = start.settings(precision=precision)
+                gpu_common.run([RUNNER, "plan", gpu_start.EXPERIMENT, "--cluster", "1x1xH100", *flags], Path(name), 60)
+            small = gpu_start.Start(self.options(Path(name), length=32, rows=2, steps=5, tiny=True), files)
+            self.assertGreater(small.weights().stat().st_size, 64 * 1024 * 4)
+            self.assertGreater(small.tokens().stat().st_size, 2 * len(TEXT.split()))
+
+
+TEXT = "The first citizen speaks before we proceed any further. " * 400
+
+
+def small_gpt2_data(folder):
+    """A text, and a tokenizer in the form of GPT-2's whose tokens are the bytes."""
+    folder.mkdir()
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = [chr(byte) for byte in shown] + [chr(256 + index) for index in range(len(hidden))]
+    vocabulary = {letter: index for index, letter in enumerate([*letters, "<|endoftext|>"])}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    (folder / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "input.txt").write_text(TEXT)
+
+
+# Stands in for the tool on a machine without one: it notes its arguments, and runs the program that it is given.
+SANITIZER = """#!/bin/sh
+echo "$2" >>"$0.tools"
+while [ "$1" != all ]; do shift; done
+shift
+exec "$@"
+"""
+
+
 class Script(unittest.TestCase):
-    def check(self, *flags, parts="parity,bench,ranks,start,kernels"):
+    def check(self, *flags, parts="doctor,parity,bench,ranks,start,kernels", environment=None):
         with tempfile.TemporaryDirectory() as name:
             done = subprocess.run([ROOT / "scripts" / "gpu_check.sh", "--cpu", "--out", name, "--scratch", name, "--parts", parts, *flags],
-                                  env={"PATH": "/usr/bin:/bin", "RUNNER": str(RUNNER), "PYTHON": sys.executable}, capture_output=True,
-                                  text=True, stdin=subprocess.DEVNULL)
+                                  env={"PATH": "/usr/bin:/bin", "RUNNER": str(RUNNER), "PYTHON": sys.executable} | (environment or {}),
+                                  capture_output=True, text=True, stdin=subprocess.DEVNULL)
             files = sorted(Path(name).iterdir())
             table = next((f.read_text() for f in files if f.suffix == ".md"), "")
             log = next((f.read_text() for f in files if f.suffix == ".log"), "")
@@ -109,6 +182,26 @@ class Script(unittest.TestCase):
         self.assertIn("llama bf16: the same bits after an interrupt | ok |", table)
         self.assertIn("no data", table)
         self.assertIn("== parity", log)
+
+    def test_start_on_the_cpu(self):
+        with tempfile.TemporaryDirectory() as name:
+            data = Path(name) / "data"
+            small_gpt2_data(data)
+            done, table, _, _ = self.check("--data", data, parts="start")
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr)
+        self.assertIn("GPT-2's start, bf16: the loss falls | ok |", table)
+
+    def test_the_sanitizers_runs_are_valid(self):
+        with tempfile.TemporaryDirectory() as name:
+            tool = Path(name) / "compute-sanitizer"
+            tool.write_text(SANITIZER)
+            tool.chmod(0o755)
+            done, table, _, _ = self.check(parts="sanitize", environment={"COMPUTE_SANITIZER": str(tool)})
+            tools = (Path(name) / "compute-sanitizer.tools").read_text().split()
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr)
+        self.assertEqual(set(tools), {"memcheck", "racecheck", "synccheck", "initcheck"})
+        self.assertEqual(table.count("| ok |") - 1, len(tools), "each run, and the part")
+        self.assertNotIn("no time was left", table)
 
     def test_a_program_that_fails_is_noticed(self):
         global RUNNER
