@@ -21,6 +21,8 @@ fn doctor(arguments: &str, libraries: Option<&Path>) -> Finished {
     if let Some(folder) = libraries {
         command.env("RUNNER_CUDA_LIBS", folder);
     }
+    // Containers of CUDA have such a variable, which would bury the verdicts.
+    command.env("NVIDIA_REQUIRE_CUDA", "brand=x,driver>=535 ".repeat(50));
     Finished::of(command.env("RANK", "3\x1b[31m")).expect_code(0)
 }
 
@@ -51,6 +53,9 @@ fn every_machine_trains_on_its_cpu() {
     let text = output.stdout;
     assert!(["training on the CPU", "RANK=3"].iter().all(|part| text.contains(part)), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
+    let long = text.lines().find(|line| line.contains("NVIDIA_REQUIRE_CUDA=brand=x")).unwrap();
+    assert!(long.ends_with('…') && long.chars().count() < 130, "{long}");
+    assert_eq!(report["environment"]["NVIDIA_REQUIRE_CUDA"].as_str().unwrap().len(), 1000, "JSON has the whole value");
 }
 
 #[test]

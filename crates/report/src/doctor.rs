@@ -6,6 +6,9 @@ use crate::table::{Align, table};
 use runner_machine::doctor::DoctorReport;
 use runner_spec::format::{bytes, printable};
 
+/// Values of environment variables are cut after this many characters. The report as JSON has more of them.
+const MAX_VALUE_CHARS: usize = 100;
+
 /// The report as text, without the control characters that drivers, libraries and the environment may contain.
 pub fn doctor_text(report: &DoctorReport) -> String {
     let mut out = String::new();
@@ -46,7 +49,9 @@ pub fn doctor_text(report: &DoctorReport) -> String {
     if !report.environment.is_empty() {
         out.push_str("\nenvironment\n");
         for (name, value) in &report.environment {
-            let _ = writeln!(out, "  {name}={}", value.replace('\n', " "));
+            let shown: String = value.chars().take(MAX_VALUE_CHARS).collect();
+            let more = if shown.len() < value.len() { "…" } else { "" };
+            let _ = writeln!(out, "  {name}={}{more}", shown.replace('\n', " "));
         }
     }
     out += &feature_lines(report);

@@ -127,13 +127,18 @@ pub(super) fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
 
 /// Oddities of the search, even if no library is missing: one line each. `listed`: the value of `RUNNER_CUDA_LIBS`, in whose folders `libraries` are looked for first;
 /// `driver`: the file that was taken for the driver's library.
+///
+/// A folder without any of them is named only if the libraries that training needs are not all in the others: Python's packages of CUDA have
+/// folders of further libraries.
 pub(super) fn search_notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path>) -> Vec<String> {
     let mut notes = Vec::new();
-    for folder in env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty()) {
-        let files = || libraries.iter().flat_map(|library| library.files);
+    let folders: Vec<PathBuf> = env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty()).collect();
+    let has = |folder: &Path, library: &Library| library.files.iter().any(|file| !candidates(folder, file).is_empty());
+    let is_complete = [&CUBLAS_LT, &NCCL].iter().all(|needed| folders.iter().any(|folder| has(folder, needed)));
+    for folder in &folders {
         if !folder.is_dir() {
             notes.push(format!("{LIBRARY_FOLDERS}: there is no folder {}", folder.display()));
-        } else if files().all(|file| candidates(&folder, file).is_empty()) {
+        } else if !is_complete && !libraries.iter().any(|library| has(folder, library)) {
             let wanted = "the folder contains none of these libraries, and neither does FOLDER/*/lib";
             notes.push(format!("{LIBRARY_FOLDERS}: {}: {wanted}", folder.display()));
         }
@@ -309,6 +314,9 @@ mod tests {
             ]
         );
         assert_eq!(search_notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
+        fs::create_dir_all(dir.path().join("nccl/lib")).unwrap();
+        fs::write(dir.path().join("nccl/lib/libnccl.so.2"), "").unwrap();
+        assert_eq!(of(&["full", "empty", "nccl/lib"]), [""; 0], "everything is in the others");
     }
 
     #[test]
