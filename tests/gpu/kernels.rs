@@ -234,18 +234,20 @@ fn gradients_of_biases() {
     }
 }
 
-/// The bias is added in the product, with GELU where rows are of whole vectors; one that is not aligned is added by a separate pass, after
-/// the product was rounded.
+/// The bias is added in the product, with GELU where rows are of whole vectors. A bias that is not aligned is added by a separate pass, after
+/// the product was rounded to what is stored, and the sum is rounded again. So is a bias of a product in bf16 with odd sizes where cuBLASLt has no
+/// algorithm that adds one: on an H100 it has none for 33 x 65 x 17.
 #[test]
 fn products_of_linear_layers() {
-    for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96)] {
+    for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (9, 35, 24), (64, 48, 96)] {
         compare(&format!("products of {rows} x {inner} x {out}"), |side| {
             let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
             let (bias, dy) = (side.activations(3, &[out]), side.activations(4, &[rows, out]));
             let dw = side.numbers(5, &[out, inner]);
             matmul::linear_backward_weight(&dw, &dy, &x)?;
             let (before, after) = matmul::linear_gelu(&x, &w, &bias)?;
-            let with_bias = if side.is_aligned() { Out::stored } else { Out::rounded_twice };
+            let is_even = inner.is_multiple_of(2) && out.is_multiple_of(2);
+            let with_bias = if side.is_aligned() && is_even { Out::stored } else { Out::rounded_twice };
             Ok(vec![
                 Out::stored("x·wᵀ", &matmul::linear(&x, &w, None)?, inner),
                 with_bias("x·wᵀ + bias", &matmul::linear(&x, &w, Some(&bias))?, inner),
