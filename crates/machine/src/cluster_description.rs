@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::error::{Classified, ErrorKind};
-use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
+use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, ProductEfficiency, Rates};
 use runner_yaml::document;
 
 /// The largest number of devices: a plan has fewer ranks.
@@ -18,7 +18,13 @@ const MAX_DEVICES: usize = 1 << 20;
 const MEMORY_EFFICIENCY: f64 = 0.8;
 
 /// The share of the peak that matrix products are assumed to reach where none is given.
-const PRODUCT_EFFICIENCY: f64 = 0.6;
+const PRODUCT_EFFICIENCY: ProductEfficiency = ProductEfficiency::all(0.6);
+
+/// Chosen so that GPT-2 124M in bf16, micro-batches of 64 rows of 1,024, takes what llm.c measured on 8 A100s: 218k tokens/s per GPU.
+const A100_EFFICIENCY: ProductEfficiency = ProductEfficiency::all(0.78);
+
+/// Chosen so that GPT-2 124M, 64 rows of 1,024, takes what this program measured on an H100 in each precision (docs/gpu-check.md).
+const H100_EFFICIENCY: ProductEfficiency = ProductEfficiency { fp32: 0.720, tf32: 0.464, bf16: 0.637 };
 
 /// The error of a description that is not a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -53,8 +59,8 @@ pub struct DataSheet {
     /// Bytes/s.
     #[serde(deserialize_with = "positive")]
     memory_bandwidth: f64,
-    #[serde(default = "assumed_product_efficiency", deserialize_with = "share")]
-    product_efficiency: f64,
+    #[serde(default = "assumed_product_efficiency", deserialize_with = "same_share")]
+    product_efficiency: ProductEfficiency,
     #[serde(default = "assumed_memory_efficiency", deserialize_with = "share")]
     memory_efficiency: f64,
     /// `None` for a device in a file, as are `links`.
@@ -70,17 +76,16 @@ pub struct DataSheet {
 /// `between`: the adapters of DGX-1 V100 (4 of 100 Gb/s), DGX A100 (8 of 200), DGX H100, H200 and B200 (8 of 400); for
 /// L40S 2 of 200 Gb/s and for RTX 4090 one of 100 are assumed.
 ///
-/// `product_efficiency` of A100 and H100 is chosen so that GPT-2 124M, micro-batches of 64 rows of 1,024, takes what llm.c
-/// measured on 8 of them (218k and 468k tokens/s per GPU); the others take that of the nearest of the two.
+/// Devices other than A100 and H100 have the efficiency of the nearest of the two.
 pub static KNOWN_DEVICES: [DataSheet; 8] = [
-    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, 0.78, 150e9, 50e9),
-    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, 0.78, 300e9, 200e9),
-    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, 0.78, 300e9, 200e9),
-    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, 0.58, 450e9, 400e9),
-    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, 0.58, 450e9, 400e9),
-    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, 0.58, 900e9, 400e9),
-    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, 0.58, 32e9, 50e9),
-    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, 0.78, 32e9, 12.5e9),
+    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, A100_EFFICIENCY, 150e9, 50e9),
+    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, A100_EFFICIENCY, 300e9, 200e9),
+    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, A100_EFFICIENCY, 300e9, 200e9),
+    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, H100_EFFICIENCY, 450e9, 400e9),
+    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, H100_EFFICIENCY, 450e9, 400e9),
+    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, H100_EFFICIENCY, 900e9, 400e9),
+    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, H100_EFFICIENCY, 32e9, 50e9),
+    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, A100_EFFICIENCY, 32e9, 12.5e9),
 ];
 
 /// Seconds until the first byte of a message arrives.
@@ -95,7 +100,7 @@ const fn device(
     memory: f64,
     [fp32, tf32, bf16]: [f64; 3],
     memory_bandwidth: f64,
-    product_efficiency: f64,
+    product_efficiency: ProductEfficiency,
     within: f64,
     between: f64,
 ) -> DataSheet {
@@ -241,7 +246,7 @@ struct FileLink {
     copied_by_ranks: bool,
 }
 
-fn assumed_product_efficiency() -> f64 {
+fn assumed_product_efficiency() -> ProductEfficiency {
     PRODUCT_EFFICIENCY
 }
 
@@ -293,6 +298,11 @@ fn optional_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     let x = positive(deserializer)?;
     if x <= 1.0 { Ok(x) } else { Err(de::Error::custom(format!("must be at most 1, got {x}"))) }
+}
+
+/// Reads the share of all precisions.
+fn same_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ProductEfficiency, D::Error> {
+    share(deserializer).map(ProductEfficiency::all)
 }
 
 /// Reads the name of a known device, or the numbers of one.

@@ -98,7 +98,8 @@ impl BlockTimer<'_> {
         let peak = precision::peak(self.program.precision, self.device.device, &self.device.peak_flops)?;
         let (spec, decoder) = (&self.program.model, self.program.model.decoder());
         let (layer, n) = (&decoder.layer, (rows * length) as f64);
-        let (products, memory) = (peak * r.product_efficiency, r.memory_bandwidth * r.memory_efficiency);
+        let products = peak * r.product_efficiency.of(self.program.precision);
+        let memory = r.memory_bandwidth * r.memory_efficiency;
         let bytes = precision::activation_bytes(self.program.precision) as f64;
         let moved = |buffers: &[Buffer]| -> f64 {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::experiment::Family;
+use crate::experiment::{Family, Precision};
 
 /// Speeds of the devices of a cluster, by their names, and of the links between them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,10 +34,32 @@ pub enum DeviceRates {
 pub struct AcceleratorRates {
     /// Bytes/s of device memory.
     pub memory_bandwidth: f64,
-    /// Share of the peak FLOP/s that matrix products reach.
-    pub product_efficiency: f64,
+    pub product_efficiency: ProductEfficiency,
     /// Share of the memory bandwidth that everything else reaches.
     pub memory_efficiency: f64,
+}
+
+/// Share of the peak FLOP/s that matrix products reach in each precision.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ProductEfficiency {
+    pub fp32: f64,
+    pub tf32: f64,
+    pub bf16: f64,
+}
+
+impl ProductEfficiency {
+    /// The same share in every precision.
+    pub const fn all(share: f64) -> Self {
+        Self { fp32: share, tf32: share, bf16: share }
+    }
+
+    pub fn of(&self, precision: Precision) -> f64 {
+        match precision {
+            Precision::Fp32 => self.fp32,
+            Precision::Tf32 => self.tf32,
+            Precision::Bf16 => self.bf16,
+        }
+    }
 }
 
 /// Bytes/s in one direction, and seconds until the first byte arrives.
