@@ -226,8 +226,10 @@ class Bench:
         else:
             measured = sum(sum(rank.get(k, 0) for k in ("weights", "gradients", "optimizer", "step")) for rank in held) or None
         plan = json.loads((run / "plan.json").read_text())
+        forecast = plan.get("forecast")
         return {
-            "step_ms": median, "wall_ms": wall, "tokens_per_second": 1e3 * steps[-1]["tokens"] / median,
+            "step_ms": median, "forecast_ms": 1e3 * forecast["step_seconds"] if forecast else None,
+            "wall_ms": wall, "tokens_per_second": 1e3 * steps[-1]["tokens"] / median,
             "parameters": plan["totals"]["parameters"], "planned": sum(sum(r.values()) for r in common.planned(run)), "planned_tensors": sum(common.planned_tensors(run)),
             "planned_categories": common.planned(run)[0], "measured": measured, "measured_categories": held[0] if held else None,
             "driver_bytes": driver_bytes, "phases": {k: statistics.median(s[k] for s in counted) for k in

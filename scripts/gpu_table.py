@@ -28,6 +28,11 @@ def mfu(figures):
     return " / ".join(f"{share:.1%}" for share in figures["mfu"]) if figures and figures.get("mfu") else ""
 
 
+def forecast(figures):
+    ms = figures.get("forecast_ms")
+    return "" if ms is None else f"{ms:.1f} ({ms / figures['step_ms'] - 1:+.1%})"
+
+
 def bench(results):
     """One line for each model, precision and micro-batch: ours, and PyTorch's in the same sitting."""
     cells = {}
@@ -38,8 +43,8 @@ def bench(results):
     for (model, precision, size), by in cells.items():
         ours = by.get("runner", {}).get("figures")
         line = [model, precision, size]
-        line += [f"{ours['tokens_per_second']:,.0f}", f"{ours['step_ms']:.1f}", mfu(ours), gib(ours["measured"]), gib(ours["planned"]),
-                 gib(ours["driver_bytes"])] if ours else [why(by.get("runner")), *[""] * 5]
+        line += [f"{ours['tokens_per_second']:,.0f}", f"{ours['step_ms']:.1f}", forecast(ours), mfu(ours), gib(ours["measured"]),
+                 gib(ours["planned"]), gib(ours["driver_bytes"])] if ours else [why(by.get("runner")), *[""] * 6]
         for who in ("compile", "eager"):
             theirs = by.get(who, {}).get("figures")
             if theirs:
@@ -48,8 +53,8 @@ def bench(results):
             else:
                 line += [why(by.get(who)), "", ""]
         rows.append(line)
-    head = ["model", "precision", "micro-batch", "runner tokens/s", "ms a step", "MFU (llm.c / PaLM)", "GiB measured", "planned", "by driver",
-            "PyTorch compiled", "GiB", "ours/theirs", "PyTorch eager", "GiB", "ours/theirs"]
+    head = ["model", "precision", "micro-batch", "runner tokens/s", "ms a step", "forecast", "MFU (llm.c / PaLM)", "GiB measured", "planned",
+            "by driver", "PyTorch compiled", "GiB", "ours/theirs", "PyTorch eager", "GiB", "ours/theirs"]
     return table(head, rows) if rows else []
 
 
