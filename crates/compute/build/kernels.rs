@@ -1,5 +1,5 @@
 //! Compiles the CUDA kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
-//! sm_90) and PTX for newer GPUs.
+//! sm_90) and PTX for newer GPUs. Files whose names end with `_sm90` have code for Hopper alone.
 //!
 //! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and for each source the compiler's output, from
 //! which `scripts/cuda_kernels.sh` shows the registers, shared memory and spills of each kernel.
@@ -20,14 +20,21 @@ use crate::nvcc::Nvcc;
 
 const SOURCES: &str = "src/kernels/cuda";
 
-const FLAGS: [&str; 13] = [
-    "-fatbin",
+const ARCHITECTURES: [&str; 6] = [
     "-gencode",
     "arch=compute_80,code=sm_80",
     "-gencode",
     "arch=compute_90,code=sm_90",
     "-gencode",
     "arch=compute_90,code=compute_90",
+];
+
+/// Machine code with Hopper's own instructions, and PTX without kernels, so that all GPUs can load the image.
+const HOPPER: [&str; 4] =
+    ["-gencode", "arch=compute_90a,code=sm_90a", "-gencode", "arch=compute_80,code=compute_80"];
+
+const FLAGS: [&str; 7] = [
+    "-fatbin",
     "-O3",
     "-std=c++17",
     "-lineinfo",
@@ -87,7 +94,7 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<()> {
     }
     write(&stamp, "")?;
     let mut command = Command::new(&nvcc.path);
-    command.args(FLAGS).arg("-o").arg(&image).arg(source);
+    command.args(FLAGS).args(architectures(source)).arg("-o").arg(&image).arg(source);
     let output = command.output().with_context(|| nvcc.path.display().to_string())?;
     let messages = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
@@ -98,10 +105,14 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<()> {
     write(&stamp, &inputs)
 }
 
+fn architectures(source: &Path) -> &'static [&'static str] {
+    if stem(source).ends_with("_sm90") { &HOPPER } else { &ARCHITECTURES }
+}
+
 /// A hash of the source, all headers, the compiler and the flags.
 fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String> {
     let mut hasher = DefaultHasher::new();
-    (FLAGS, &nvcc.version).hash(&mut hasher);
+    (FLAGS, architectures(source), &nvcc.version).hash(&mut hasher);
     env::var_os("NVCC_CCBIN").hash(&mut hasher);
     for file in files_with_extension("cuh")?.iter().chain([&source.to_owned()]) {
         let text = fs::read(file).with_context(|| file.display().to_string())?;

@@ -8,10 +8,13 @@
 //   product:    S = A·Bᵀ, rows of both from tiles    (Q·Kᵀ, dO·Vᵀ and their transposes)
 //   accumulate: O += P·B, P from registers, B a tile (P·V, dS·K, Pᵀ·dO, dSᵀ·Q): a result's fragments are the next product's operand.
 //
+// On Hopper the block's four warps multiply as a group: together, asynchronously, with both tiles read from shared memory. The functions
+// below then only start a product, and `finish` waits for it.
+//
 // Performance bounds: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
 // operand, 256 bytes, as long to come from shared memory (128 bytes a clock). So a warp has two pieces of 16 rows (MT = 2) where
-// registers allow: then reads take half of the products' time on an A100, and as long as the products at the 2048 multiply-adds of an H100, whose
-// full rate needs wgmma anyway. The kernel for dK and dV has two sums, and so one piece: on an A100 its reads take as long as its products.
+// registers allow: then reads take half of the products' time on an A100. The kernel for dK and dV has two sums, and so one piece: on an A100
+// its reads take as long as its products. An H100's full rate, 2048 multiply-adds, needs products of a group.
 #pragma once
 
 #include "attention_common.cuh"
@@ -21,7 +24,7 @@
 
 struct Bf16 {
     typedef bf16 T;
-    static const bool TENSOR = true;
+    static const bool TENSOR = true, GROUP = false;
     static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
         mma_bf16(d, a, b);
     }
@@ -30,7 +33,7 @@ struct Bf16 {
 
 struct Tf32 {
     typedef float T;
-    static const bool TENSOR = true;
+    static const bool TENSOR = true, GROUP = false;
     static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
         mma_tf32(d, a, b);
     }
@@ -44,9 +47,16 @@ struct Tf32 {
 
 struct Exact {
     typedef float T;
-    static const bool TENSOR = false;
+    static const bool TENSOR = false, GROUP = false;
     static __device__ __forceinline__ void mma(float*, const unsigned*, const unsigned*) {}
     static __device__ __forceinline__ void round(unsigned*) {}
+};
+
+// bf16, multiplied by a group. Results are spread over registers as those of Bf16; emulated, they are those of Bf16.
+struct Grouped : Bf16 {
+#ifndef RUNNER_EMULATED
+    static const bool GROUP = true;
+#endif
 };
 
 // ---- tiles ----
@@ -64,13 +74,15 @@ template <typename T, int D> struct Tile {
     template <int ROWS>
     static __device__ __forceinline__ void load(unsigned char* tile, const T* from, int stride, int valid, int width, bool aligned) {
         if (aligned) {
-            const int chunk = threadIdx.x % C;
-            const T* const column = from + chunk * E;
+            const int chunk = threadIdx.x % C, first = threadIdx.x / C, step = THREADS / C;
+            const T* column = from + first * stride + chunk * E;
+            valid = chunk * E < width ? valid - first : 0;
 #pragma unroll
-            for (int n = 0; n < ROWS * C / THREADS; n++) {
-                const int row = threadIdx.x / C + n * (THREADS / C);
-                const bool inside = row < valid && chunk * E < width;
-                copy_async(tile + at(row, chunk), inside ? column + row * stride : from, inside);
+            for (int n = 0; n < ROWS / step; n++) {
+                // Rows eight apart have their chunks at the same places.
+                unsigned char* to = step % 8 == 0 ? tile + at(first, chunk) + n * step * ROW : tile + at(first + n * step, chunk);
+                copy_async(to, column, n * step < valid);
+                column += step * stride;
             }
         } else {
             for (int i = threadIdx.x; i < ROWS * D; i += THREADS) {
@@ -133,7 +145,11 @@ template <class M, int D, int MT, bool HELD> struct Rows {
     typedef Tile<typename M::T, D> Of;
     static const int STEPS = Of::C / 2;
     unsigned words[HELD ? STEPS : 1][MT][4];
-    const unsigned char* tile;
+    const unsigned char* tile; // from the warp's first row on, or the group's
+
+    // `block`: the block's rows.
+    __device__ __forceinline__ explicit Rows(const unsigned char* block)
+        : tile(block + (M::GROUP ? 0 : threadIdx.x / 32 * 16 * MT * Of::ROW)) {}
 
     __device__ __forceinline__ void read(unsigned a[MT][4], int step) const {
         const int lane = threadIdx.x % 32, i = lane / 8;
@@ -182,11 +198,50 @@ template <int MT, int NT> __device__ __forceinline__ void clear(float (&x)[MT][N
     }
 }
 
+// Waits until at most `LATER` of the group's latest products are still on their way, and so until `x` may be used.
+template <class M, int LATER, int NT> __device__ __forceinline__ void finish(float (&x)[1][NT][4]) {
+    if constexpr (M::GROUP) {
+        group_wait<LATER>();
+        group_use(x[0]);
+    }
+}
+
+template <class M, int LATER, int MT, int NT> __device__ __forceinline__ void finish(float (&)[MT][NT][4]) {
+    static_assert(!M::GROUP, "a group has one piece of rows");
+}
+
+// Waits for the copies that this thread started, and for all warps: then all see the tiles, and none reads older ones. A group's
+// products see what other instructions stored only after a fence.
+template <class M> __device__ __forceinline__ void all_loaded() {
+    copy_wait<0>();
+    if constexpr (M::GROUP) {
+        group_fence_shared();
+    }
+    __syncthreads();
+}
+
+// After the last products: the tiles that a group read may be overwritten.
+template <class M> __device__ __forceinline__ void all_read() {
+    if (M::GROUP) {
+        __syncthreads();
+    }
+}
+
 // s = A·Bᵀ of the warp's rows and 8·NT rows of the tile `b`.
 template <class M, int D, int MT, int NT, bool HELD>
 __device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, MT, HELD>& rows, const unsigned char* b) {
     typedef Tile<typename M::T, D> Of;
     const int lane = threadIdx.x % 32;
+    if constexpr (M::GROUP) {
+        const unsigned left = group_matrix(rows.tile), right = group_matrix(b);
+        group_begin();
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) {
+            group_product(s[0], left + k * 32 / 16, right + k * 32 / 16, k > 0);
+        }
+        group_commit();
+        return;
+    }
     clear(s);
     if (M::TENSOR) {
         const int i = lane / 8;
@@ -237,22 +292,40 @@ __device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, 
     }
 }
 
+// Columns 16·k to 16·k + 15 of a result's fragments as a left operand.
+template <int NT> __device__ __forceinline__ void pack_step(unsigned a[4], const float (&p)[NT][4], int k) {
+    a[0] = pack_bf16(p[2 * k][0], p[2 * k][1]);
+    a[1] = pack_bf16(p[2 * k][2], p[2 * k][3]);
+    a[2] = pack_bf16(p[2 * k + 1][0], p[2 * k + 1][1]);
+    a[3] = pack_bf16(p[2 * k + 1][2], p[2 * k + 1][3]);
+}
+
 // o += P·B with P in registers (16·MT × 8·NT) and B the first 8·NT rows of a tile.
 template <class M, int D, int MT, int NT>
 __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float (&p)[MT][NT][4], const unsigned char* b) {
     typedef Tile<typename M::T, D> Of;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if (M::TENSOR && sizeof(typename M::T) == 2) {
+    if constexpr (M::GROUP) {
+        unsigned a[NT / 2][4];
+#pragma unroll
+        for (int k = 0; k < NT / 2; k++) {
+            pack_step(a[k], p[0], k);
+        }
+        const unsigned right = group_matrix(b);
+        group_begin();
+#pragma unroll
+        for (int k = 0; k < NT / 2; k++) {
+            group_accumulate(o[0], a[k], right + k * 16 * Of::ROW / 16);
+        }
+        group_commit();
+    } else if (M::TENSOR && sizeof(typename M::T) == 2) {
         const int i = lane / 8;
 #pragma unroll
         for (int k = 0; k < NT / 2; k++) {
             unsigned a[MT][4];
 #pragma unroll
             for (int m = 0; m < MT; m++) {
-                a[m][0] = pack_bf16(p[m][2 * k][0], p[m][2 * k][1]);
-                a[m][1] = pack_bf16(p[m][2 * k][2], p[m][2 * k][3]);
-                a[m][2] = pack_bf16(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
-                a[m][3] = pack_bf16(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+                pack_step(a[m], p[m], k);
             }
 #pragma unroll
             for (int n = 0; n < D / 16; n++) {

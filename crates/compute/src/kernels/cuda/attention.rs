@@ -15,11 +15,16 @@ const MAX_ROW_HEAD_DIM: usize = 512;
 /// The grid's second and third dimension.
 const MAX_GRID_Y_Z: usize = 65_535;
 
-/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles, which attention_{bf16,f32,tf32}.cu set.
+/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles, which attention_{bf16,bf16_sm90,f32,tf32}.cu
+/// set.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
     arithmetic: &'static str,
     width: usize,
+    /// The end of the kernels' names.
+    suffix: &'static str,
+    /// True for kernels that only GPUs of compute capability 9.0 run.
+    hopper: bool,
     /// Bytes of an element.
     bytes: usize,
     /// Queries and keys of the forward's tiles.
@@ -32,14 +37,26 @@ struct Tiles {
 
 const KEYS: usize = 64;
 
-const TILES: [Tiles; 6] = [
-    Tiles { arithmetic: "bf16", width: 64, bytes: 2, forward: [128, 64], keys: 32, queries: [128, 32] },
-    Tiles { arithmetic: "bf16", width: 128, bytes: 2, forward: [128, 32], keys: 32, queries: [64, 32] },
-    Tiles { arithmetic: "tf32", width: 64, bytes: 4, forward: [128, 32], keys: 32, queries: [64, 32] },
-    Tiles { arithmetic: "tf32", width: 128, bytes: 4, forward: [64, 32], keys: 16, queries: [64, 16] },
-    Tiles { arithmetic: "f32", width: 64, bytes: 4, forward: [128, 32], keys: 32, queries: [64, 32] },
-    Tiles { arithmetic: "f32", width: 128, bytes: 4, forward: [64, 32], keys: 16, queries: [64, 16] },
+const TILES: [Tiles; 7] = [
+    Tiles { suffix: "_sm90", hopper: true, ..tiles("bf16", 64, 2, [64, 64], 64, [64, 64]) },
+    tiles("bf16", 64, 2, [128, 64], 32, [128, 32]),
+    tiles("bf16", 128, 2, [128, 32], 32, [64, 32]),
+    tiles("tf32", 64, 4, [128, 32], 32, [64, 32]),
+    tiles("tf32", 128, 4, [64, 32], 16, [64, 16]),
+    tiles("f32", 64, 4, [128, 32], 32, [64, 32]),
+    tiles("f32", 128, 4, [64, 32], 16, [64, 16]),
 ];
+
+const fn tiles(
+    arithmetic: &'static str,
+    width: usize,
+    bytes: usize,
+    forward: [usize; 2],
+    keys: usize,
+    queries: [usize; 2],
+) -> Tiles {
+    Tiles { arithmetic, width, suffix: "", hopper: false, bytes, forward, keys, queries }
+}
 
 impl Tiles {
     /// The kernels for this type and head size; `None` if the heads are too wide for tiles.
@@ -50,13 +67,15 @@ impl Tiles {
             DType::F32 => "f32",
             other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
         };
-        Ok(TILES.into_iter().find(|tiles| tiles.arithmetic == arithmetic && head_dim <= tiles.width))
+        let hopper = gpu.compute_capability() == (9, 0);
+        let fits = |tiles: &Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
+        Ok(TILES.into_iter().find(fits))
     }
 
     /// The name of the kernel for `what`: `forward`, `keys` or `queries`.
     fn kernel(&self, what: &str, dropout: Option<&DropoutMask>) -> String {
-        let suffix = if dropout.is_some() { "_dropout" } else { "" };
-        format!("attention_{what}_{}_{}{suffix}", self.arithmetic, self.width)
+        let dropout = if dropout.is_some() { "_dropout" } else { "" };
+        format!("attention_{what}_{}_{}{}{dropout}", self.arithmetic, self.width, self.suffix)
     }
 
     fn dims(&self, seq: usize, per_block: usize, heads: usize, batch: usize, rows: usize, more: usize) -> LaunchDims {

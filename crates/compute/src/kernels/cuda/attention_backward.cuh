@@ -70,9 +70,8 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     const int first_tile = max(from - later_keys, 0) / QN, tiles = (seq + QN - 1) / QN - first_tile;
     const int steps = from < visible ? group * tiles : 0; // keys that no query sees have gradients of zero
 
-    // Starts to load the tiles of step n into their stage; returns the statistic that this thread stores there later.
-    auto fetch = [&](int n) {
-        const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
+    // Starts to load a head's tiles of queries from `at` on into a stage; returns the statistic that this thread stores there later.
+    auto fetch = [&](int head, int at, int stage) {
         Of::template load<QN>(queries + stage * QN * Of::ROW, qkv + (first + at) * stride + head * width, stride, seq - at, width, aligned);
         Of::template load<QN>(gradients + stage * QN * Of::ROW, dout + (first + at) * out_stride + head * width, out_stride, seq - at,
                               width, aligned);
@@ -89,56 +88,79 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
         }
         return stat;
     };
-    auto keep_stat = [&](int n, float stat) {
+    auto keep_stat = [&](int stage, float stat) {
         if (threadIdx.x < 2 * QN) {
-            stats[(n & 1) * 2 * QN + threadIdx.x] = stat;
+            stats[stage * 2 * QN + threadIdx.x] = stat;
         }
     };
 
-    Rows<M, D, 1, HELD> key_rows, value_rows;
-    key_rows.tile = keys + warp * 16 * Of::ROW;
-    value_rows.tile = values + warp * 16 * Of::ROW;
+    Rows<M, D, 1, HELD> key_rows(keys), value_rows(values);
     float dk[1][D / 8][4], dv[1][D / 8][4];
     clear(dk);
     clear(dv);
     if (steps > 0) {
         Of::template load<KEYS>(keys, k, stride, seq - from, width, aligned);
         Of::template load<KEYS>(values, v, stride, seq - from, width, aligned);
-        keep_stat(0, fetch(0));
+        keep_stat(0, fetch(kv * group, first_tile * QN, 0));
         copy_commit();
     }
+    int head = kv * group, at = first_tile * QN; // of step n
     for (int n = 0; n < steps; n++) {
-        copy_wait<0>();
-        __syncthreads(); // this stage is loaded, and all warps have read the other
+        const int stage = n & 1;
+        const bool is_last_tile = at + QN >= seq;
+        const int next_head = is_last_tile ? head + 1 : head, next_at = is_last_tile ? first_tile * QN : at + QN;
+        finish<M, 0>(dv);
+        finish<M, 0>(dk);
+        all_loaded<M>(); // this stage, and the other was read
         float stat = 0.f;
         if (n + 1 < steps) {
-            stat = fetch(n + 1);
+            stat = fetch(next_head, next_at, stage ^ 1);
         }
         copy_commit();
         if (HELD && n == 0) {
             key_rows.hold();
             value_rows.hold();
         }
-        const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
         const int sees = at + later_keys; // the last key that the tile's first query sees
         const unsigned char* const q = queries + stage * QN * Of::ROW;
         const unsigned char* const dy = gradients + stage * QN * Of::ROW;
         const float* const row_lse = stats + stage * 2 * QN;
         const float* const row_delta = row_lse + QN;
-        if (sees + QN - 1 >= warp_from && warp_from < visible) {
+        if (M::GROUP || (sees + QN - 1 >= warp_from && warp_from < visible)) {
             float p[1][NT][4], ds[1][NT][4];
             product<M, D, 1, NT>(p, key_rows, q);
+            if constexpr (M::GROUP) {
+                product<M, D, 1, NT>(ds, value_rows, dy);
+                finish<M, 1>(p);
+            }
             const bool edge = sees < warp_from + 15 || warp_from + 16 > visible;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int column = j * 8 + 2 * t + i % 2, key = warp_from + g + i / 2 * 8;
-                    const float x = fast_exp2(fmaf(p[0][j][i], scale_log2, -row_lse[column]));
-                    p[0][j][i] = edge && (key > sees + column || key >= visible) ? 0.f : x;
+                    p[0][j][i] = fast_exp2(fmaf(p[0][j][i], scale_log2, -row_lse[j * 8 + 2 * t + i % 2]));
                 }
             }
-            product<M, D, 1, NT>(ds, value_rows, dy);
+            if (edge) {
+#pragma unroll
+                for (int j = 0; j < NT; j++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int column = j * 8 + 2 * t + i % 2, key = warp_from + g + i / 2 * 8;
+                        if (key > sees + column || key >= visible) {
+                            p[0][j][i] = 0.f;
+                        }
+                    }
+                }
+            }
+            if constexpr (M::GROUP && !DROPOUT) {
+                accumulate<M, D, 1, NT>(dv, p, dy);
+                finish<M, 1>(ds);
+            } else if constexpr (M::GROUP) {
+                finish<M, 0>(ds);
+            } else {
+                product<M, D, 1, NT>(ds, value_rows, dy);
+            }
             const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
 #pragma unroll
             for (int j = 0; j < NT; j++) {
@@ -156,14 +178,21 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
                     }
                 }
             }
-            accumulate<M, D, 1, NT>(dv, p, dy);
+            if constexpr (!M::GROUP || DROPOUT) {
+                accumulate<M, D, 1, NT>(dv, p, dy);
+            }
             accumulate<M, D, 1, NT>(dk, ds, q);
         }
         if (n + 1 < steps) {
-            keep_stat(n + 1, stat);
+            keep_stat(stage ^ 1, stat);
         }
+        head = next_head;
+        at = next_at;
     }
 
+    finish<M, 0>(dv);
+    finish<M, 0>(dk);
+    all_read<M>();
     // A warp's rows of the keys' and values' tiles are its own.
     if (warp_from < seq) {
         const float key_scale[1][2] = {{scale, scale}}, one[1][2] = {{1.f, 1.f}};
@@ -212,9 +241,7 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     fetch(0);
     copy_commit();
 
-    Rows<M, D, MT, HELD> query_rows, gradient_rows;
-    query_rows.tile = queries + warp * 16 * MT * Of::ROW;
-    gradient_rows.tile = gradients + warp * 16 * MT * Of::ROW;
+    Rows<M, D, MT, HELD> query_rows(queries), gradient_rows(gradients);
     float dq[MT][D / 8][4], row_lse[MT][2], row_delta[MT][2], scales[MT][2];
     clear(dq);
 #pragma unroll
@@ -231,8 +258,8 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
 
     for (int tile = 0; tile < tiles; tile++) {
         const int at = tile * KN, stage = tile & 1;
-        copy_wait<0>();
-        __syncthreads(); // this stage is loaded, and all warps have read the other
+        finish<M, 0>(dq);
+        all_loaded<M>(); // this stage, and the other was read
         if (tile + 1 < tiles) {
             fetch(tile + 1);
         }
@@ -241,12 +268,16 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
             query_rows.hold();
             gradient_rows.hold();
         }
-        if (warp_from >= seq || at > warp_sees + 16 * MT - 1) {
+        if (!M::GROUP && (warp_from >= seq || at > warp_sees + 16 * MT - 1)) {
             continue;
         }
         const unsigned char* const key_tile = keys + stage * KN * Of::ROW;
         float p[MT][NT][4], ds[MT][NT][4];
         product<M, D, MT, NT>(p, query_rows, key_tile);
+        if constexpr (M::GROUP) {
+            product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
+            finish<M, 1>(p);
+        }
         const bool edge = at + KN - 1 > warp_sees || at + KN > visible;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
@@ -254,13 +285,30 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
             for (int n = 0; n < NT; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int sees = warp_sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
-                    const float x = fast_exp2(fmaf(p[m][n][i], scale_log2, -row_lse[m][i / 2]));
-                    p[m][n][i] = edge && (key > sees || key >= visible) ? 0.f : x;
+                    p[m][n][i] = fast_exp2(fmaf(p[m][n][i], scale_log2, -row_lse[m][i / 2]));
                 }
             }
         }
-        product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
+        if (edge) {
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int sees = warp_sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                        if (key > sees || key >= visible) {
+                            p[m][n][i] = 0.f;
+                        }
+                    }
+                }
+            }
+        }
+        if constexpr (M::GROUP) {
+            finish<M, 0>(ds);
+        } else {
+            product<M, D, MT, NT>(ds, gradient_rows, values + stage * KN * Of::ROW);
+        }
 #pragma unroll
         for (int m = 0; m < MT; m++) {
 #pragma unroll
@@ -279,6 +327,8 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
         accumulate<M, D, MT, NT>(dq, ds, key_tile);
     }
 
+    finish<M, 0>(dq);
+    all_read<M>();
     // A warp's rows of the queries' tile are its own.
     if (warp_from < seq) {
         Of::template store<MT>(queries + warp * 16 * MT * Of::ROW, dq, scales, dqkv + (first + warp_from) * stride + head * width, stride,

@@ -40,8 +40,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     Of::template load<KN>(keys, k, stride, seq, width, aligned);
     copy_commit();
 
-    Rows<M, D, MT, HELD> rows;
-    rows.tile = own;
+    Rows<M, D, MT, HELD> rows(shared);
     float o[MT][D / 8][4], top[MT][2], sum[MT][2];
     clear(o);
 #pragma unroll
@@ -55,20 +54,19 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
 
     for (int tile = 0; tile < tiles; tile++) {
         const int at = tile * KN;
-        copy_wait<0>();
-        __syncthreads(); // these keys are loaded, and all warps have read the last values
+        all_loaded<M>(); // these keys, and the last values were read
         Of::template load<KN>(values, v + (i64)at * stride, stride, seq - at, width, aligned);
         copy_commit();
         if (HELD && tile == 0) {
             rows.hold();
         }
-        const bool busy = warp_from < seq && at <= warp_sees + 16 * MT - 1;
+        const bool busy = M::GROUP || (warp_from < seq && at <= warp_sees + 16 * MT - 1);
         float s[MT][NT][4];
         if (busy) {
             product<M, D, MT, NT>(s, rows, keys);
+            finish<M, 0>(s);
         }
-        copy_wait<0>();
-        __syncthreads(); // these values are loaded, and all warps have read the keys
+        all_loaded<M>(); // these values, and the keys were read
         if (tile + 1 < tiles) {
             Of::template load<KN>(keys, k + (i64)(at + KN) * stride, stride, seq - at - KN, width, aligned);
         }
@@ -135,8 +133,10 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
             }
         }
         accumulate<M, D, MT, NT>(o, s, values);
+        finish<M, 0>(o);
     }
 
+    all_read<M>();
     if (warp_from < seq) {
         float inverse[MT][2];
 #pragma unroll

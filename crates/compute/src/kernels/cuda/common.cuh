@@ -9,7 +9,7 @@
 #else
 #include <cstdint>
 // Dynamic shared memory, as bytes.
-#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 #endif
 
 #define FULL_MASK 0xffffffffu

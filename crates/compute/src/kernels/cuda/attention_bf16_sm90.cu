@@ -1,0 +1,11 @@
+// Attention on Hopper's tensor cores, bf16 with f32 sums, for heads of up to 64. Other GPUs, and wider heads, take attention_bf16.cu.
+// The kernels leave registers and shared memory for two blocks (keys), three (queries) and four (forward) on a multiprocessor.
+#include "attention_backward.cuh"
+#include "attention_forward.cuh"
+
+#if defined(RUNNER_EMULATED) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// The parameters of attention_bf16.cu; nothing is held in registers.
+ATTENTION_FORWARD(bf16_64_sm90, Grouped, 64, 1, 64, false)
+ATTENTION_KEYS(bf16_64_sm90, Grouped, 64, 64, false)
+ATTENTION_QUERIES(bf16_64_sm90, Grouped, 64, 1, 64, false)
+#endif
