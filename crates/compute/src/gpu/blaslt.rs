@@ -26,19 +26,31 @@ pub struct MatmulOperand {
 /// Epilogues read vectors in pieces of this many bytes, but the search for an algorithm has no parameter for the alignment of vectors.
 const EPILOGUE_ALIGNMENT: u64 = 16;
 
-/// An operation on the product before it is stored. Vectors and `before` have the output's type.
+/// An operation on the product before it is stored. Vectors and `before` have the output's type. If their addresses are not multiples of
+/// 16, there is no algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
     /// Stores the product.
     None,
-    /// Adds a vector of m elements to each column. If its address is not a multiple of 16, there is no algorithm.
+    /// Adds a vector of m elements to each column.
     Bias(u64),
     /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux { bias: u64, before: u64 },
 }
 
-/// The product out (m × n) = a (m × k) · b (k × n), added to `out` with `accumulate`. Matrices are column-major, as in cuBLAS; sums are
-/// f32.
+impl Epilogue {
+    /// The library's name for it, the address of its vector, and that of its matrix; 0 where there is none.
+    fn parts(self) -> (sys::cublasLtEpilogue_t, u64, u64) {
+        use sys::cublasLtEpilogue_t as Name;
+        match self {
+            Self::None => (Name::CUBLASLT_EPILOGUE_DEFAULT, 0, 0),
+            Self::Bias(bias) => (Name::CUBLASLT_EPILOGUE_BIAS, bias, 0),
+            Self::GeluAux { bias, before } => (Name::CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, before),
+        }
+    }
+}
+
+/// The product out (m × n) = a (m × k) · b (k × n) + `addend`. Matrices are column-major, as in cuBLAS; sums are f32.
 #[derive(Debug, Clone, Copy)]
 pub struct MatmulRequest {
     pub m: usize,
@@ -48,7 +60,8 @@ pub struct MatmulRequest {
     /// Has the type of `a`.
     pub b: MatmulOperand,
     pub out: MatmulOperand,
-    pub accumulate: bool,
+    /// The address of a matrix like `out`, which may be `out` itself. The epilogue follows the sum.
+    pub addend: Option<u64>,
     pub epilogue: Epilogue,
 }
 
@@ -60,11 +73,18 @@ struct MatmulKey {
     k: usize,
     types: [DType; 2],
     transposed: [bool; 2],
-    accumulate: bool,
-    epilogue: u8,
+    adds: bool,
+    epilogue: sys::cublasLtEpilogue_t,
     tf32: bool,
-    /// The largest power of two, up to 256, that divides the address of a, b, out, bias and `before`.
-    aligned: [u32; 5],
+    /// The largest power of two, up to 256, that divides the address of a, b, out, the epilogue's vector and matrix, and the addend or out.
+    aligned: [u32; 6],
+}
+
+impl MatmulKey {
+    /// True if the caller computes the same in another way where there is no algorithm.
+    fn has_fallback(&self) -> bool {
+        self.epilogue != sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT
+    }
 }
 
 /// A chosen cuBLASLt algorithm and its descriptors, which live as long as the process.
@@ -141,22 +161,23 @@ fn alignment(address: u64) -> u32 {
 
 impl MatmulRequest {
     fn key(&self, tf32: bool) -> MatmulKey {
-        let (epilogue, bias, before) = match self.epilogue {
-            Epilogue::None => (0, 0, 0),
-            Epilogue::Bias(bias) => (1, bias, 0),
-            Epilogue::GeluAux { bias, before } => (2, bias, before),
-        };
+        let (epilogue, vector, matrix) = self.epilogue.parts();
         MatmulKey {
             m: self.m,
             n: self.n,
             k: self.k,
             types: [self.a.dtype, self.out.dtype],
             transposed: [self.a.transposed, self.b.transposed],
-            accumulate: self.accumulate,
+            adds: self.addend.is_some(),
             epilogue,
             tf32: tf32 && self.a.dtype == DType::F32,
-            aligned: [self.a.address, self.b.address, self.out.address, bias, before].map(alignment),
+            aligned: [self.a.address, self.b.address, self.out.address, vector, matrix, self.c()].map(alignment),
         }
+    }
+
+    /// The address of cuBLASLt's matrix C, which it does not read without an addend.
+    fn c(&self) -> u64 {
+        self.addend.unwrap_or(self.out.address)
     }
 
     fn describe(&self) -> String {
@@ -200,17 +221,19 @@ fn set_preference<T>(
     set.map_err(error_of("a preference"))
 }
 
-/// Sets the addresses of the bias and of `before`, which a descriptor holds.
+/// Sets the addresses of the epilogue's vector and matrix, which a descriptor holds.
 fn set_epilogue_pointers(descriptor: sys::cublasLtMatmulDesc_t, epilogue: Epilogue) -> Result<()> {
     use sys::cublasLtMatmulDescAttributes_t as Attribute;
-    match epilogue {
-        Epilogue::None => Ok(()),
-        Epilogue::Bias(bias) => set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias),
-        Epilogue::GeluAux { bias, before } => {
-            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
-            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &before)
+    let (_, vector, matrix) = epilogue.parts();
+    for (attribute, address) in [
+        (Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector),
+        (Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, matrix),
+    ] {
+        if address != 0 {
+            set_descriptor(descriptor, attribute, &address)?;
         }
     }
+    Ok(())
 }
 
 impl BlasLt {
@@ -233,7 +256,6 @@ impl BlasLt {
 
     /// Describes the product to the library and lets it choose an algorithm.
     fn find_plan(&self, product: &MatmulRequest, key: &MatmulKey) -> Result<Option<MatmulPlan>> {
-        use sys::cublasLtEpilogue_t as Epilogues;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let compute = if key.tf32 {
             sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32
@@ -245,13 +267,8 @@ impl BlasLt {
         // CUBLAS_OP_N and CUBLAS_OP_T.
         set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(key.transposed[0]))?;
         set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(key.transposed[1]))?;
-        let epilogue = match product.epilogue {
-            Epilogue::None => Epilogues::CUBLASLT_EPILOGUE_DEFAULT,
-            Epilogue::Bias(_) => Epilogues::CUBLASLT_EPILOGUE_BIAS,
-            Epilogue::GeluAux { .. } => Epilogues::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
-        };
-        set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
-        if matches!(product.epilogue, Epilogue::GeluAux { .. }) {
+        set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(key.epilogue as u32))?;
+        if product.epilogue.parts().2 != 0 {
             set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.m as i64))?;
         }
         // The search checks how these are aligned.
@@ -285,8 +302,8 @@ impl BlasLt {
         for (attribute, aligned) in [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.aligned[0]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.aligned[1]),
-            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.aligned[2]),
-            // The smaller of the output's and the bias's alignment: some versions read the bias as they read D.
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.aligned[5]),
+            // The smaller of the output's and the vector's alignment: some versions read a bias as they read D.
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.aligned[2].min(key.aligned[3])),
         ] {
             set_preference(preference, attribute, &aligned)?;
@@ -303,7 +320,7 @@ impl BlasLt {
         match found {
             Ok(found) => Ok(Some((found.algo, found.workspaceSize))),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
-            Err(error) if key.epilogue != 0 && means_unsupported(error) => Ok(None),
+            Err(error) if key.has_fallback() && means_unsupported(error) => Ok(None),
             Err(error) => Err(error_of("the search for an algorithm")(error)),
         }
     }
@@ -326,9 +343,8 @@ impl Gpu {
         if product.a.dtype != product.b.dtype {
             bail!("a product of {:?} and {:?}", product.a.dtype, product.b.dtype)
         }
-        if let Epilogue::Bias(bias) | Epilogue::GeluAux { bias, .. } = product.epilogue
-            && !bias.is_multiple_of(EPILOGUE_ALIGNMENT)
-        {
+        let (_, vector, matrix) = product.epilogue.parts();
+        if !(vector | matrix).is_multiple_of(EPILOGUE_ALIGNMENT) {
             return Ok(false);
         }
         let mut blaslt = self.blaslt.lock();
@@ -341,13 +357,13 @@ impl Gpu {
             plan
         };
         let Some(plan) = plan else {
-            if product.epilogue == Epilogue::None {
-                bail!("cuBLASLt has no algorithm for {} with {:?}", product.describe(), key.aligned)
+            if key.has_fallback() {
+                return Ok(false);
             }
-            return Ok(false);
+            bail!("cuBLASLt has no algorithm for {} with {:?}", product.describe(), key.aligned)
         };
         set_epilogue_pointers(plan.descriptor, product.epilogue)?;
-        let (one, beta) = (1.0_f32, if product.accumulate { 1.0_f32 } else { 0.0 });
+        let (one, beta) = (1.0_f32, if product.addend.is_some() { 1.0_f32 } else { 0.0 });
         let pointer = |address: u64| address as *mut c_void;
         let stream = self.stream();
         let workspace = pointer(blaslt.workspace.device_ptr(stream).0);
@@ -364,7 +380,7 @@ impl Gpu {
                 plan.a,
                 pointer(product.b.address),
                 plan.b,
-                pointer(product.out.address),
+                pointer(product.c()),
                 plan.out,
                 pointer(product.out.address),
                 plan.out,
@@ -377,7 +393,7 @@ impl Gpu {
         match done {
             Ok(()) => Ok(true),
             // Nothing was launched: a check of arguments failed.
-            Err(status) if key.epilogue != 0 && means_unsupported(status) => {
+            Err(status) if key.has_fallback() && means_unsupported(status) => {
                 blaslt.plans.insert(key, None);
                 Ok(false)
             }

@@ -3,7 +3,7 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type};
-use super::pointwise::{activate, add_bias, cast};
+use super::pointwise;
 use crate::gpu::{Epilogue, MatmulOperand, MatmulRequest, address, gpu_of};
 use runner_spec::experiment::Activation;
 
@@ -14,7 +14,7 @@ fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
 
 /// The product out (m × n) = a (m × k) · b (k × n), column-major.
 fn request([m, n, k]: [usize; 3], a: MatmulOperand, b: MatmulOperand, out: &Tensor) -> Result<MatmulRequest> {
-    Ok(MatmulRequest { m, n, k, a, b, out: operand(out, false)?, accumulate: false, epilogue: Epilogue::None })
+    Ok(MatmulRequest { m, n, k, a, b, out: operand(out, false)?, addend: None, epilogue: Epilogue::None })
 }
 
 /// y = x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
@@ -31,7 +31,8 @@ fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<boo
 
 /// `add_bias` with a bias of f32 or bf16.
 fn add_any_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Option<Tensor>> {
-    if bias.dtype() == DType::F32 { add_bias(x, bias, activated) } else { add_bias(x, &cast(bias)?, activated) }
+    let bias = if bias.dtype() == DType::F32 { bias } else { &pointwise::cast(bias)? };
+    pointwise::add_bias(x, bias, activated)
 }
 
 /// The product's epilogue adds a bias of the output's type. A second pass adds an f32 bias to bf16 outputs, which cuBLASLt cannot do,
@@ -61,7 +62,7 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     }
     if bias.dtype() == x.dtype() && !out.is_multiple_of(8) {
         let before = linear(x, w, Some(bias))?;
-        let after = activate(&before, Activation::Gelu)?;
+        let after = pointwise::activate(&before, Activation::Gelu)?;
         return Ok((before, after));
     }
     let before = gpu_of(x)?.empty(x.dtype(), (rows, out))?;
@@ -99,8 +100,8 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
         let (a, b, c) = (dy.dims(), x.dims(), dw.dims());
         bail!("a product of {a:?} {:?} and {b:?} {:?} into {c:?} {:?}", dy.dtype(), x.dtype(), dw.dtype())
     }
-    let request =
-        MatmulRequest { accumulate: true, ..request([inner, out, rows], operand(x, false)?, operand(dy, true)?, dw)? };
+    let request = request([inner, out, rows], operand(x, false)?, operand(dy, true)?, dw)?;
+    let request = MatmulRequest { addend: Some(request.out.address), ..request };
     // SAFETY: x is [rows, in], dy [rows, out], dw [out, in].
     unsafe { gpu_of(dy)?.multiply(&request)? };
     Ok(())
