@@ -203,6 +203,11 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
         bench.row(&format!("{name}: input's gradient"), &floor, &mut || {
             cuda::matmul::linear_backward_input(&dy, &w).map(|_| ())
         })?;
+        if name == "down" {
+            bench.row("down: input's gradient, GELU's", &floor, &mut || {
+                cuda::matmul::linear_backward_gelu(&dy, &w, &x).map(|_| ())
+            })?;
+        }
         bench.row(&format!("{name}: weight's gradient"), &floor, &mut || {
             cuda::matmul::linear_backward_weight(&dw, &dy, &x)
         })?;

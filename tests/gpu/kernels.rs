@@ -31,6 +31,18 @@ fn activations_and_their_gradients() {
     }
 }
 
+/// The slope of GELU is a factor within the product where rows are whole vectors, and a separate pass elsewhere.
+#[test]
+fn gradients_of_gelus_input() {
+    for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (3, 8, 5), (64, 48, 96), (33, 264, 65), (130, 1024, 256)] {
+        compare(&format!("gradient of GELU's input, {rows} x {inner} from {out}"), |side| {
+            let (dy, w) = (side.activations(1, &[rows, out]), side.activations(2, &[out, inner]));
+            let before = side.activations(3, &[rows, inner]);
+            Ok(vec![Out::rounded_twice("dbefore", &matmul::linear_backward_gelu(&dy, &w, &before)?, out)])
+        });
+    }
+}
+
 #[test]
 fn swiglu_and_its_gradient() {
     for (rows, width) in [(1, 1), (3, 7), (5, 64), (2, 2731)] {

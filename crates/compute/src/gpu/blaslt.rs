@@ -36,6 +36,8 @@ pub enum Epilogue {
     Bias(u64),
     /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux { bias: u64, before: u64 },
+    /// Multiplies the product by the slope of GELU (tanh form) at `before`, [n, m]. m is a multiple of 8.
+    GeluSlope { before: u64 },
 }
 
 impl Epilogue {
@@ -46,6 +48,7 @@ impl Epilogue {
             Self::None => (Name::CUBLASLT_EPILOGUE_DEFAULT, 0, 0),
             Self::Bias(bias) => (Name::CUBLASLT_EPILOGUE_BIAS, bias, 0),
             Self::GeluAux { bias, before } => (Name::CUBLASLT_EPILOGUE_GELU_AUX_BIAS, bias, before),
+            Self::GeluSlope { before } => (Name::CUBLASLT_EPILOGUE_DGELU, 0, before),
         }
     }
 }

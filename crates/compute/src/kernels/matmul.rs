@@ -36,6 +36,15 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     })
 }
 
+/// The gradient of GELU's input `before`, [rows, in], where x is its output: `linear_backward_input`, then
+/// `pointwise::activate_backward`. On a GPU in one pass.
+pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<Tensor> {
+    on_gpu!(dy => super::cuda::matmul::linear_backward_gelu(dy, w, before));
+    let dx = linear_backward_input(dy, w)?;
+    super::pointwise::activate_backward(&dx, before, Activation::Gelu)?;
+    Ok(dx)
+}
+
 /// dw += dyᵀ·x, in the type in which kernels compute: f32 for bf16 activations.
 pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x));

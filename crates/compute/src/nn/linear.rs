@@ -45,6 +45,18 @@ impl Linear {
         matmul::linear_backward_input(dy, &pass.params.view(self.weight, self.stacked)?)
     }
 
+    /// [`Self::backward`] where `x` is the GELU of `before`. Returns the gradient of `before`.
+    pub fn backward_gelu(
+        &self,
+        pass: &mut BackwardPass<'_>,
+        x: &Tensor,
+        before: &Tensor,
+        dy: &Tensor,
+    ) -> Result<Tensor> {
+        pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
+        matmul::linear_backward_gelu(dy, &pass.params.view(self.weight, self.stacked)?, before)
+    }
+
     /// Adds the weights' gradients.
     pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Tensor) -> Result<()> {
         if let Some(bias) = self.bias {

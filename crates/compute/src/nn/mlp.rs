@@ -74,9 +74,14 @@ impl Mlp {
     ) -> Result<Tensor> {
         let ((up, down), mb) = (self.projections(), pass.mb);
         let MlpActivations { before, after } = activations;
-        let dafter = down.backward(pass, &after, dy)?;
+        // GELU's gradient is computed with the product, unless a dropout mask comes between them.
+        let fused =
+            matches!(self, Self::Plain { activation: Activation::Gelu, dropout, .. } if dropout.mask(mb).is_none());
+        let dafter =
+            if fused { down.backward_gelu(pass, &after, &before, dy)? } else { down.backward(pass, &after, dy)? };
         drop(after);
         let dbefore = match self {
+            Self::Plain { .. } if fused => dafter,
             Self::Plain { activation, dropout, .. } => {
                 // No other tensor shares this gradient's buffer.
                 dropout.apply(&dafter, mb)?;

@@ -80,16 +80,38 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     }
 }
 
-/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
-pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+/// dx = dy·w. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue.
+fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, epilogue: Epilogue) -> Result<bool> {
     let ((rows, out), (height, inner)) = (dy.dims2()?, w.dims2()?);
     if out != height || dy.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", dy.dims(), dy.dtype(), w.dims(), w.dtype())
     }
+    let request =
+        MatmulRequest { epilogue, ..request([inner, rows, out], operand(w, false)?, operand(dy, false)?, dx)? };
+    // SAFETY: w is [out, in], dy [rows, out], as checked here, and dx [rows, in], as made by the callers.
+    unsafe { gpu_of(dy)?.multiply(&request) }
+}
+
+/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
+pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+    let dx = gpu_of(dy)?.empty(dy.dtype(), (dy.dim(0)?, w.dim(1)?))?;
+    product_for_input(&dx, dy, w, Epilogue::None)?;
+    Ok(dx)
+}
+
+/// (dy·w)·gelu'(before), `before` [rows, in]. The product's epilogue multiplies by the slope, before the result is rounded, if rows are
+/// whole vectors.
+pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<Tensor> {
+    let (rows, inner) = (dy.dim(0)?, w.dim(1)?);
+    if before.dims2()? != (rows, inner) || before.dtype() != dy.dtype() {
+        bail!("values before GELU are {:?} {:?}, not [{rows}, {inner}]", before.dims(), before.dtype())
+    }
     let dx = gpu_of(dy)?.empty(dy.dtype(), (rows, inner))?;
-    let request = request([inner, rows, out], operand(w, false)?, operand(dy, false)?, &dx)?;
-    // SAFETY: w is [out, in], dy [rows, out], dx [rows, in].
-    unsafe { gpu_of(dy)?.multiply(&request)? };
+    let epilogue = Epilogue::GeluSlope { before: address(before)? };
+    if !inner.is_multiple_of(8) || !product_for_input(&dx, dy, w, epilogue)? {
+        product_for_input(&dx, dy, w, Epilogue::None)?;
+        pointwise::activate_backward(&dx, before, Activation::Gelu)?;
+    }
     Ok(dx)
 }
 
