@@ -192,6 +192,12 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
         bench.row(&format!("{name}: forward, bf16 bias"), &floor, &mut || {
             cuda::matmul::linear(&x, &w, Some(&own)).map(|_| ())
         })?;
+        if name == "down" {
+            let residual = activations(gpu, (rows, out))?;
+            bench.row("down: forward, bf16 bias, residual sum", &floor, &mut || {
+                cuda::matmul::linear_sum(&x, &w, Some(&own), &residual).map(|_| ())
+            })?;
+        }
         if name == "up" {
             bench.row("up: forward, f32 bias, GELU", &floor, &mut || {
                 cuda::matmul::linear_gelu(&x, &w, &bias).map(|_| ())

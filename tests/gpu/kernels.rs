@@ -272,6 +272,22 @@ fn products_of_linear_layers() {
     }
 }
 
+/// The residual stream is added within the product wherever the bias is. Otherwise both are added by separate passes.
+#[test]
+fn residual_sums() {
+    for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96), (130, 1024, 256)] {
+        compare(&format!("residual sum of {rows} x {out} from {inner}"), |side| {
+            let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
+            let (bias, residual) = (side.activations(3, &[out]), side.activations(4, &[rows, out]));
+            let sum = |bias| matmul::linear_sum(&x, &w, bias, &residual);
+            Ok(vec![
+                Out::rounded_twice("x·wᵀ + residual", &sum(None)?, inner),
+                Out::rounded_twice("x·wᵀ + bias + residual", &sum(Some(&bias))?, inner),
+            ])
+        });
+    }
+}
+
 /// TF32 keeps ten bits of the factors' mantissas; a GPU that is set to TF32 uses them, others do not.
 #[test]
 fn products_in_tf32() {

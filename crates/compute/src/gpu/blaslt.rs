@@ -76,7 +76,8 @@ struct MatmulKey {
     k: usize,
     types: [DType; 2],
     transposed: [bool; 2],
-    adds: bool,
+    /// Whether a matrix is added, and whether that is another than `out`.
+    adds: [bool; 2],
     epilogue: sys::cublasLtEpilogue_t,
     tf32: bool,
     /// The largest power of two, up to 256, that divides the address of a, b, out, the epilogue's vector and matrix, and the addend or out.
@@ -86,7 +87,7 @@ struct MatmulKey {
 impl MatmulKey {
     /// True if the caller computes the same in another way where there is no algorithm.
     fn has_fallback(&self) -> bool {
-        self.epilogue != sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT
+        self.epilogue != sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT || self.adds[1]
     }
 }
 
@@ -120,7 +121,7 @@ fn error_of(what: impl Display) -> impl FnOnce(CublasError) -> candle_core::Erro
     move |status| candle_core::Error::Cuda(format!("cuBLASLt: {what}: {status}").into())
 }
 
-/// True for statuses that mean, for a product with an epilogue, that there is no algorithm. Some versions find out only when they run
+/// True for statuses that mean, for a product that has a fallback, that there is no algorithm. Some versions find out only when they run
 /// the algorithm.
 fn means_unsupported(status: CublasError) -> bool {
     use sys::cublasStatus_t as Status;
@@ -171,7 +172,7 @@ impl MatmulRequest {
             k: self.k,
             types: [self.a.dtype, self.out.dtype],
             transposed: [self.a.transposed, self.b.transposed],
-            adds: self.addend.is_some(),
+            adds: [self.addend.is_some(), self.addend.is_some_and(|addend| addend != self.out.address)],
             epilogue,
             tf32: tf32 && self.a.dtype == DType::F32,
             aligned: [self.a.address, self.b.address, self.out.address, vector, matrix, self.c()].map(alignment),
@@ -330,14 +331,14 @@ impl BlasLt {
 }
 
 impl Gpu {
-    /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue for these types, sizes
-    /// and alignments.
+    /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue, or with an addend other
+    /// than `out`, for these types, sizes and alignments.
     ///
     /// # Safety
     /// The addresses have as many elements of their types as the sizes say, on this device.
     ///
     /// # Errors
-    /// If cuBLASLt fails or has no algorithm even without an epilogue, or memory is short.
+    /// If cuBLASLt fails or has no algorithm even without these, or memory is short.
     #[expect(unsafe_code, reason = "FFI")]
     pub unsafe fn multiply(&self, product: &MatmulRequest) -> Result<bool> {
         if product.m == 0 || product.n == 0 {

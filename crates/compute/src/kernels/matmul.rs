@@ -18,6 +18,14 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     })
 }
 
+/// x·wᵀ + bias + residual: `linear`, then `pointwise::add_assign`. On a GPU in one pass.
+pub fn linear_sum(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::matmul::linear_sum(x, w, bias, residual));
+    let y = linear(x, w, bias)?;
+    super::pointwise::add_assign(&y, residual)?;
+    Ok(y)
+}
+
 /// x·wᵀ + bias, and its GELU: `linear`, then `pointwise::gelu`. On a GPU in fewer passes.
 pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Tensor)> {
     on_gpu!(x => super::cuda::matmul::linear_gelu(x, w, bias));

@@ -24,6 +24,17 @@ impl Linear {
         matmul::linear(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
+    /// Returns the forward's result plus `residual`, [rows, out].
+    pub fn forward_sum(
+        &self,
+        ForwardPass { params, .. }: ForwardPass<'_>,
+        x: &Tensor,
+        residual: &Tensor,
+    ) -> Result<Tensor> {
+        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        matmul::linear_sum(x, &params.view(self.weight, self.stacked)?, bias.as_ref(), residual)
+    }
+
     /// Returns the forward's result, and the activation function of it.
     pub fn forward_activated(
         &self,

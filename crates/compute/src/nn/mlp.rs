@@ -47,6 +47,16 @@ impl Mlp {
         self.projections().1.forward(pass, &activations.after)
     }
 
+    /// [`Self::project`] plus `residual`.
+    pub(super) fn project_sum(
+        &self,
+        pass: ForwardPass<'_>,
+        activations: &MlpActivations,
+        residual: &Tensor,
+    ) -> Result<Tensor> {
+        self.projections().1.forward_sum(pass, &activations.after, residual)
+    }
+
     /// The forward before its last product.
     pub(super) fn hidden(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<MlpActivations> {
         let (before, after) = match self {

@@ -85,9 +85,14 @@ impl TransformerLayer {
         match self.norm_place {
             NormPlace::Pre => {
                 let activations = self.pre_norm_activations(pass, x, attend)?;
-                let y = self.mlp.project(pass, &activations.mlp)?;
-                self.dropout[1].apply(&y, pass.mb)?;
-                pointwise::add_assign(&y, &activations.middle)?;
+                let y = if self.dropout[1].mask(pass.mb).is_none() {
+                    self.mlp.project_sum(pass, &activations.mlp, &activations.middle)?
+                } else {
+                    let y = self.mlp.project(pass, &activations.mlp)?;
+                    self.dropout[1].apply(&y, pass.mb)?;
+                    pointwise::add_assign(&y, &activations.middle)?;
+                    y
+                };
                 Ok((y, LayerActivations::PreNorm(activations)))
             }
             NormPlace::Post => {

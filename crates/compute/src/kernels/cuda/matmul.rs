@@ -20,12 +20,19 @@ fn request([m, n, k]: [usize; 3], a: MatmulOperand, b: MatmulOperand, out: &Tens
 /// y = x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
 /// transposes. `false`, and nothing done, if it has no algorithm with this epilogue.
 fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<bool> {
+    product_and_sum(x, w, None, y, epilogue)
+}
+
+/// [`product`] plus `addend`, [rows, out].
+fn product_and_sum(x: &Tensor, w: &Tensor, addend: Option<&Tensor>, y: &Tensor, epilogue: Epilogue) -> Result<bool> {
     let ((rows, inner), (out, width)) = (x.dims2()?, w.dims2()?);
     if inner != width || x.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", x.dims(), x.dtype(), w.dims(), w.dtype())
     }
-    let request = MatmulRequest { epilogue, ..request([out, rows, inner], operand(w, true)?, operand(x, false)?, y)? };
-    // SAFETY: w is [out, in], x [rows, in], y [rows, out], as checked here or made by the callers.
+    let addend = addend.map(address).transpose()?;
+    let request =
+        MatmulRequest { addend, epilogue, ..request([out, rows, inner], operand(w, true)?, operand(x, false)?, y)? };
+    // SAFETY: w is [out, in], x [rows, in], y and addend [rows, out], as checked here or made or checked by the callers.
     unsafe { gpu_of(x)?.multiply(&request) }
 }
 
@@ -51,6 +58,28 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
             product(x, w, &y, Epilogue::None)?;
         }
     }
+    Ok(y)
+}
+
+/// `linear` plus `residual`, [rows, out]. The product adds it before it is rounded, unless the bias needs a separate pass.
+pub fn linear_sum(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
+    let shape = (x.dim(0)?, w.dim(0)?);
+    if residual.dims2()? != shape || residual.dtype() != x.dtype() {
+        bail!("{:?} {:?} is added to {shape:?} {:?}", residual.dims(), residual.dtype(), x.dtype())
+    }
+    let epilogue = match bias {
+        None => Some(Epilogue::None),
+        Some(bias) if bias.dtype() == x.dtype() && bias.elem_count() == shape.1 => Some(Epilogue::Bias(address(bias)?)),
+        Some(_) => None,
+    };
+    if let Some(epilogue) = epilogue {
+        let y = gpu_of(x)?.empty(x.dtype(), shape)?;
+        if product_and_sum(x, w, Some(residual), &y, epilogue)? {
+            return Ok(y);
+        }
+    }
+    let y = linear(x, w, bias)?;
+    pointwise::add_assign(&y, residual)?;
     Ok(y)
 }
 
