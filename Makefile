@@ -114,6 +114,9 @@ test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
 	scripts/cuda_kit.sh $(CUDA_KIT)
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET)
+	# The attention of GPUs before Hopper.
+	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_CC=8.0 \
+	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) attention
 
 .PHONY: gpu-bundle gpu-check test-gpu-check
 gpu-bundle: cuda ## one folder, and a .tar.gz of it, with what checks and measures GPUs on another machine (GPU_DATA=FOLDER: with Tiny Shakespeare)

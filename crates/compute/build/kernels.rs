@@ -30,18 +30,9 @@ const ARCHITECTURES: [&str; 6] = [
 ];
 
 /// Machine code with Hopper's own instructions, and PTX without kernels, so that all GPUs can load the image.
-const HOPPER: [&str; 4] =
-    ["-gencode", "arch=compute_90a,code=sm_90a", "-gencode", "arch=compute_80,code=compute_80"];
+const HOPPER: [&str; 4] = ["-gencode", "arch=compute_90a,code=sm_90a", "-gencode", "arch=compute_80,code=compute_80"];
 
-const FLAGS: [&str; 7] = [
-    "-fatbin",
-    "-O3",
-    "-std=c++17",
-    "-lineinfo",
-    "-Xptxas",
-    "-v",
-    "--Werror=all-warnings",
-];
+const FLAGS: [&str; 7] = ["-fatbin", "-O3", "-std=c++17", "-lineinfo", "-Xptxas", "-v", "--Werror=all-warnings"];
 
 pub(crate) fn build() -> Result<()> {
     println!("cargo::rerun-if-changed={SOURCES}");

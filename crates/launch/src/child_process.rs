@@ -28,6 +28,8 @@ pub(super) enum RankOutput {
 pub(super) struct ChildProcess {
     child: Child,
     status: Option<ExitStatus>,
+    /// True once `kill` was called.
+    was_killed: bool,
     /// The queue of the thread that writes to the process's standard input.
     messages: Sender<ToRank>,
     pub(super) log: PathBuf,
@@ -62,7 +64,7 @@ impl ChildProcess {
         let mut child = command.spawn().map_err(|error| threads::explain_start_error("a process", &error))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (messages, queue) = channel();
-        let process = Self { child, status: None, messages, log, log_from };
+        let process = Self { child, status: None, was_killed: false, messages, log, log_from };
         let (Some(mut input), Some(output)) = (input, output) else { return Err(io::ErrorKind::BrokenPipe.into()) };
         // Threads, because a process that is stopped neither reads nor writes.
         let write = move || {
@@ -117,8 +119,14 @@ impl ChildProcess {
         })
     }
 
+    /// True if a signal ended the process that this program did not send.
+    pub(super) fn was_killed_by_others(&self) -> bool {
+        !self.was_killed && matches!(self.exit_cause(), Some(FailureCause::Killed(_)))
+    }
+
     pub(super) fn kill(&mut self) {
         if self.status.is_none() {
+            self.was_killed = true;
             let _ = self.child.kill();
         }
     }

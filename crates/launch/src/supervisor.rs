@@ -94,6 +94,20 @@ enum AbortCause {
     Rank(Box<RankFailure>),
 }
 
+impl AbortCause {
+    /// True if this later cause is the one to report. The first cause counts, unless it is an error that a rank reported and this is another
+    /// rank that others killed: an exchange with it fails at once on NCCL, but a process with a GPU takes a second to exit.
+    fn replaces(&self, first: Option<&Self>, was_killed_by_others: bool) -> bool {
+        match (first, self) {
+            (None, _) => true,
+            (Some(Self::Rank(first)), Self::Rank(later)) => {
+                first.reported() == Some(FailureKind::Other) && first.rank != later.rank && was_killed_by_others
+            }
+            _ => false,
+        }
+    }
+}
+
 struct Supervisor<'a> {
     inputs: &'a RankInputs<'a>,
     run: &'a TrainingAttempt<'a>,
@@ -221,13 +235,17 @@ impl Supervisor<'_> {
         RankFailure { rank, cause, place, step: status.step.max(self.run.from), log, last_line: None }
     }
 
-    /// Aborts the run because of `rank`, which is the world size if this process is the cause. Only the first cause counts.
+    /// Aborts the run because of `rank`, which is the world size if this process is the cause.
     fn abort(&mut self, rank: usize, cause: AbortCause) {
+        let was_killed_by_others = self.ranks.get(rank).is_some_and(|rank| rank.process.was_killed_by_others());
+        if !cause.replaces(self.cause.as_ref(), was_killed_by_others) {
+            return;
+        }
         if self.cause.is_none() {
             self.region.abort(rank);
-            self.cause = Some(cause);
             self.deadline = Some(Instant::now() + EXIT_TIMEOUT);
         }
+        self.cause = Some(cause);
     }
 
     /// The end of the run, when all processes have exited.
@@ -248,5 +266,31 @@ impl Supervisor<'_> {
             failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
         }
         Err(LaunchError::Process(failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn failure(rank: usize, cause: FailureCause) -> AbortCause {
+        let place = "in step 7 at step[3] Forward 2".to_owned();
+        AbortCause::Rank(Box::new(RankFailure { rank, cause, place, step: 6, log: PathBuf::new(), last_line: None }))
+    }
+
+    #[test]
+    fn a_killed_rank_is_blamed_for_an_exchange_that_failed_first() {
+        let reported = |kind| failure(0, FailureCause::Reported(ReportedFailure { kind, text: "NCCL".to_owned() }));
+        let killed = failure(1, FailureCause::Killed("SIGKILL".to_owned()));
+        assert!(killed.replaces(None, true));
+        assert!(killed.replaces(Some(&reported(FailureKind::Other)), true));
+        assert!(!killed.replaces(Some(&reported(FailureKind::Other)), false), "this program killed it");
+        assert!(!killed.replaces(Some(&reported(FailureKind::NotFinite)), true));
+        assert!(!killed.replaces(Some(&failure(0, FailureCause::Exited(1))), true));
+        assert!(
+            !failure(0, FailureCause::Exited(1)).replaces(Some(&reported(FailureKind::Other)), true),
+            "the same rank"
+        );
     }
 }

@@ -68,7 +68,8 @@ impl Tiles {
             other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
         };
         let hopper = gpu.compute_capability() == (9, 0);
-        let fits = |tiles: &Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
+        let fits =
+            |tiles: &Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
         Ok(TILES.into_iter().find(fits))
     }
 
