@@ -1,7 +1,8 @@
 //! The command line of this process, as a person repeats it in a shell.
 
-use std::borrow::Cow;
 use std::ffi::OsString;
+
+use runner_spec::format::shell_word;
 
 /// This process's command for a shell, without `--new`, which would begin again.
 pub(crate) fn repeated_command() -> String {
@@ -15,18 +16,9 @@ pub(crate) fn given_command() -> String {
 
 fn shell_command(arguments: impl Iterator<Item = OsString>) -> String {
     std::iter::once("runner".to_owned())
-        .chain(arguments.map(|argument| quoted(&argument.to_string_lossy()).into_owned()))
+        .chain(arguments.map(|argument| shell_word(&argument.to_string_lossy()).into_owned()))
         .collect::<Vec<_>>()
         .join(" ")
-}
-
-/// `argument` in quotation marks, if a shell would change it without them.
-fn quoted(argument: &str) -> Cow<'_, str> {
-    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+%@".contains(c);
-    if !argument.is_empty() && argument.chars().all(is_plain) {
-        return argument.into();
-    }
-    format!("'{}'", argument.replace('\'', r"'\''")).into()
 }
 
 #[cfg(test)]

@@ -200,25 +200,6 @@ fn a_vocabulary_without_tokens_gets_a_warning() {
 }
 
 #[test]
-fn a_longer_run_names_the_shorter_one() {
-    let sandbox = new_sandbox();
-    sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ""));
-    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
-    let id = sandbox.only_run().id();
-    sandbox.edit("exp.yaml", "steps: 4", "steps: 6");
-    let printed = sandbox.expect(0, "apply exp.yaml --threads 1");
-    let hint = format!("runner fork {id} --from latest --set train.steps=6");
-    let words = format!("{id}, of 4 steps, differs only in train.steps; to continue from its step 4 instead: `{hint}`");
-    assert!(printed.contains(&words), "{printed}");
-    sandbox.expect(0, &format!("{} --threads 1 --quiet", hint.strip_prefix("runner ").unwrap()));
-    // Not where something else differs too, and not where there is no checkpoint to continue from.
-    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=7 --set seed=5");
-    assert!(!printed.contains("differs only"), "{printed}");
-    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=3");
-    assert!(printed.contains("differs only in train.steps") && !printed.contains("to continue"), "{printed}");
-}
-
-#[test]
 fn a_sorted_list_says_which_losses_compare() {
     let yaml = "name: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}\n\
                 data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.2}}\n\

@@ -120,6 +120,35 @@ pub fn differences(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
     keys.into_iter().map(difference).collect()
 }
 
+/// The changes from `a` to `b`, by the keys that a file of `b` changes: a choice, or a section that one of them lacks, is one value.
+/// A key that an experiment does not have has its default there.
+#[must_use]
+pub fn changes(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
+    let hidden: Vec<String> = b.model.family.hidden_keys().map(|key| format!("model.{key}")).collect();
+    let mut out = Vec::new();
+    collect_changes(Some(&document(a)), Some(&document(b)), "", &mut out);
+    out.retain(|change| !hidden.contains(&change.key));
+    out.sort_by(|x, y| (x.group, &x.key).cmp(&(y.group, &y.key)));
+    out
+}
+
+fn collect_changes(a: Option<&Value>, b: Option<&Value>, path: &str, out: &mut Vec<SettingDifference>) {
+    if a == b {
+        return;
+    }
+    if let (Some(Value::Object(x)), Some(Value::Object(y))) = (a, b)
+        && (!is_choice(path) || x.keys().eq(y.keys()))
+    {
+        for key in x.keys().chain(y.keys()).collect::<BTreeSet<_>>() {
+            let inner = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            collect_changes(x.get(key), y.get(key), &inner, out);
+        }
+        return;
+    }
+    let (key, group) = (path.to_owned(), SettingGroup::of_key(path));
+    out.push(SettingDifference { key, group, a: a.cloned(), b: b.cloned() });
+}
+
 /// The value at `path` in `document`.
 pub fn value_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(document, |value, key| value.get(key))
@@ -176,6 +205,9 @@ mod tests {
         assert_eq!((found[1].a.clone(), found[1].b.clone()), (Some("adamw".into()), Some("sgd".into())));
         assert_eq!(found[6].a, None);
         assert!(differences(&a, &a).is_empty());
+        let changed: Vec<String> = changes(&a, &b).into_iter().map(|change| change.key).collect();
+        assert_eq!(changed, ["data.tokenizer", "optimizer"], "a choice is one value");
+        assert!(changes(&a, &a).is_empty());
     }
 
     #[test]

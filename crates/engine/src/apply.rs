@@ -3,21 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use runner_compare::plan_facts::differing_keys;
-use runner_compare::{settings, stored_plan};
+use runner_compare::stored_plan;
 use runner_config::{Loaded, ModelFetcher};
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
+use runner_record::RunLock;
 use runner_record::catalog::{self, ListedRun};
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
-use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
-use runner_record::{RunLock, checkpoint};
+use runner_record::run_dir;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::{CommandError, Result};
-use runner_spec::experiment::Experiment;
-use runner_spec::format::{count, short_hash};
+use runner_spec::format::{shell_word, short_hash};
 use runner_spec::plan::Plan;
 
+use crate::changed_file::describe_earlier_run;
 use crate::continuation::{ContinueRequest, ContinueSource, warn_of_inherited_damage};
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
@@ -157,9 +157,12 @@ fn open_or_create(
         )));
     }
     if request.sweep_point.is_none() && source.is_none() && !request.start_new {
-        let text = describe_other_length(root, &loaded.experiment, plan.totals.steps);
-        if let Some(text) = text {
-            observer.observe(&RunEvent::Note(&text));
+        let name_run = |run: &ListedRun| match request.options.has_other_runs_folder {
+            true => shell_word(&run.path.display().to_string()).into_owned(),
+            false => run.id.clone(),
+        };
+        for line in describe_earlier_run(root, loaded, plan, name_run) {
+            observer.observe(&RunEvent::Note(&line));
         }
     }
     source.map_or(Ok(()), |source| warn_of_inherited_damage(&source.path, &source.manifest, observer))?;
@@ -167,36 +170,6 @@ fn open_or_create(
     let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
     let overrides = &request.options.overrides;
     Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
-}
-
-/// The keys that set how long a run trains.
-const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
-
-/// Names the newest run of `experiment` in `root` that differs only in its length, and how to continue from it to `steps` steps.
-fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Option<String> {
-    // Runs that cannot be read have no part in this hint.
-    let listed = catalog::list(root).ok()?;
-    let same_name = listed.iter().rev().filter(|run| run.name.as_ref() == Some(&experiment.name));
-    let differs_in_length = |run: &&ListedRun| {
-        runner_config::load_resolved(&run.path.join(RESOLVED)).is_ok_and(|theirs| {
-            let differences = settings::differences(&theirs.experiment, experiment);
-            !differences.is_empty() && differences.iter().all(|d| LENGTH_KEYS.contains(&d.key.as_str()))
-        })
-    };
-    let run = same_name.into_iter().find(differs_in_length)?;
-    let length = settings::settings(experiment);
-    let (key, value) = LENGTH_KEYS.iter().find_map(|key| Some((*key, length.get(*key).filter(|v| !v.is_null())?)))?;
-    let (id, theirs) = (&run.id, count(run.steps));
-    let text = format!("run    {id}, of {theirs} steps, differs only in {key}");
-    let latest = checkpoint::newest_step(&run.path.join(CHECKPOINTS));
-    Some(match latest.filter(|latest| *latest < steps) {
-        Some(latest) => {
-            format!(
-                "{text}; to continue from its step {latest} instead: `runner fork {id} --from latest --set {key}={value}`"
-            )
-        }
-        None => text,
-    })
 }
 
 /// `host`, whose recorded variables also contain the environment variables that had effect on the file.

@@ -279,13 +279,8 @@ impl ForkedRun {
             return Ok(());
         };
         let step = *step;
-        let (Some(old), Some(new)) = (theirs.ranks.first(), plan.ranks.first()) else { return Ok(()) };
-        let mut wrong = vec![shape_problem(&old.program, &new.program), moments_problem(&old.program, &new.program)];
-        if self.manifest.data.tokenizer != plan.data.tokenizer_hash {
-            let message = "the tokenizer differs, so rows of the embedding stand for different tokens; keep data.tokenizer and the files \
-                           that it was made from";
-            wrong.push(Some(message.to_owned()));
-        }
+        let mut wrong: Vec<String> =
+            checkpoint_problems(theirs, plan).into_iter().map(|(what, advice)| format!("{what}; {advice}")).collect();
         if step >= plan.totals.steps {
             let steps = plan.totals.steps;
             let length = match (train.epochs, train.tokens) {
@@ -293,9 +288,8 @@ impl ForkedRun {
                 (_, Some(tokens)) => format!("train.tokens {tokens} makes {steps} steps"),
                 _ => format!("train.steps is {steps}"),
             };
-            wrong.push(Some(format!("{length}, but {step} are done; use `--set train.steps={}`", step + steps)));
+            wrong.push(format!("{length}, but {step} are done; use `--set train.steps={}`", step + steps));
         }
-        let wrong: Vec<String> = wrong.into_iter().flatten().collect();
         if wrong.is_empty() {
             return Ok(());
         }
@@ -366,8 +360,21 @@ fn describe_trained_validation(old: &Data, new: &Data) -> Option<String> {
     }
 }
 
+/// The reasons why a run of the plan `new` cannot begin with a checkpoint of a run of the plan `old`, each with advice for a fork.
+pub(crate) fn checkpoint_problems(old: &Plan, new: &Plan) -> Vec<(String, String)> {
+    let (Some(a), Some(b)) = (old.ranks.first(), new.ranks.first()) else { return Vec::new() };
+    let tokenizer_problem = (old.data.tokenizer_hash != new.data.tokenizer_hash).then(|| {
+        (
+            "the tokenizer differs, so rows of the embedding stand for different tokens".to_owned(),
+            "keep data.tokenizer and the files that it was made from".to_owned(),
+        )
+    });
+    let problems = [shape_problem(&a.program, &b.program), moments_problem(&a.program, &b.program), tokenizer_problem];
+    problems.into_iter().flatten().collect()
+}
+
 /// The first parameter that the two models do not have alike.
-fn shape_problem(old: &Program, new: &Program) -> Option<String> {
+fn shape_problem(old: &Program, new: &Program) -> Option<(String, String)> {
     let (old, new) = (parameters(&old.model), parameters(&new.model));
     let mut pairs = old.iter().zip(&new);
     let different = pairs.find(|(a, b)| (&a.name, &a.shape) != (&b.name, &b.shape));
@@ -377,20 +384,21 @@ fn shape_problem(old: &Program, new: &Program) -> Option<String> {
         None if old.len() == new.len() => return None,
         None => format!("it has {} parameters, but the new model has {}", old.len(), new.len()),
     };
-    Some(format!("the model's shapes differ ({what}); use --from start to train from scratch"))
+    Some((format!("the model's shapes differ ({what})"), "use --from start to train from scratch".to_owned()))
 }
 
 /// Why the new optimizer cannot use the old one's moments.
-fn moments_problem(old: &Program, new: &Program) -> Option<String> {
+fn moments_problem(old: &Program, new: &Program) -> Option<(String, String)> {
     let (had, needs) = (old.optimizer.moments(), new.optimizer.moments());
     if needs == 0 || had == needs {
         return None;
     }
     let (old, new) = (old.optimizer.name(), new.optimizer.name());
-    Some(format!(
-        "the checkpoint has {} of {old}, but {new} with these settings needs {needs}; keep {old}, set sgd's \
-         momentum to 0, or use --from start to train \
-         from scratch",
-        counted(had as u64, "moment")
+    Some((
+        format!(
+            "the checkpoint has {} of {old}, but {new} with these settings needs {needs}",
+            counted(had as u64, "moment")
+        ),
+        format!("keep {old}, set sgd's momentum to 0, or use --from start to train from scratch"),
     ))
 }

@@ -9,6 +9,7 @@
 
 pub mod apply;
 pub mod calibrate;
+mod changed_file;
 pub mod continuation;
 mod epoch_tally;
 pub mod evaluated_model;

@@ -1,5 +1,6 @@
 //! Numbers as people read them.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -140,6 +141,15 @@ pub fn setting_text(value: &Value) -> String {
         },
         other => other.to_string(),
     }
+}
+
+/// `argument` in quotation marks, if a shell would change it without them.
+pub fn shell_word(argument: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+%@".contains(c);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        return argument.into();
+    }
+    format!("'{}'", argument.replace('\'', r"'\''")).into()
 }
 
 /// The bytes of [`json_value`].

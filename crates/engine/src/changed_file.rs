@@ -1,0 +1,186 @@
+//! The earlier run of a file that has changed since: which keys make the file a new run, and how to continue the earlier run instead.
+
+use std::path::Path;
+
+use runner_compare::plan_facts::describe_changed_data;
+use runner_compare::planned_experiment::cluster_of;
+use runner_compare::setting_effect::{SettingEffect, effect_of_setting};
+use runner_compare::settings::{self, SettingDifference, SettingGroup};
+use runner_compare::{PlannedExperiment, stored_plan};
+use runner_config::Loaded;
+use runner_record::catalog::{self, ListedRun, ListedStatus};
+use runner_record::checkpoint;
+use runner_record::manifest::{DataHashes, RunOrigin};
+use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
+use runner_spec::diagnostic::short;
+use runner_spec::experiment::Experiment;
+use runner_spec::format::{count, setting_text, shell_word};
+use runner_spec::plan::Plan;
+
+use crate::fork::checkpoint_problems;
+
+/// The largest number of runs that are compared with a file.
+const MAX_COMPARED_RUNS: usize = 100;
+
+/// The largest number of keys that are listed.
+const MAX_LISTED_KEYS: usize = 8;
+
+/// The keys that set how long a run trains. A file gives one of them.
+const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
+
+/// The key of a fork that records the position in the data. No file of a new run has it.
+const POSITION_KEY: &str = "data.position";
+
+/// An earlier run under the name of a file.
+struct EarlierRun {
+    listed: ListedRun,
+    experiment: Experiment,
+    /// The settings in which the file differs from it.
+    changes: Vec<SettingDifference>,
+}
+
+/// Describes how the experiment `loaded`, whose `plan` has no run in `root`, differs from the run of the same name that shares most of its
+/// settings, and how to continue that run instead: lines for a person, none if there is no such run. `name_run` gives the name by which
+/// commands find a run.
+pub(crate) fn describe_earlier_run(
+    root: &Path,
+    loaded: &Loaded,
+    plan: &Plan,
+    name_run: impl Fn(&ListedRun) -> String,
+) -> Vec<String> {
+    let Some(earlier) = find_earlier_run(root, &loaded.experiment) else { return Vec::new() };
+    let path = earlier.listed.path.clone();
+    // A plan that cannot be read only makes the description shorter.
+    let Some(theirs) = stored_plan::read(&path).ok() else { return Vec::new() };
+    let changes = earlier.effective_changes(&theirs, &loaded.experiment, plan);
+    let name = name_run(&earlier.listed);
+    let done = (count(earlier.listed.step), count(earlier.listed.steps));
+    let id = format!("{} ({} of {} steps)", earlier.listed.id, done.0, done.1);
+    let mut lines = Vec::new();
+    if changes.is_empty() {
+        lines.push(match earlier.listed.origin {
+            Some(RunOrigin::Fork { step: Some(_), .. }) => format!("{id}, a fork, has the settings of this file"),
+            _ => format!("{id} has these settings, but {}", describe_changed_inputs(&path, plan)),
+        });
+    } else {
+        lines.push(format!("a new run starts, because this file differs from {id}:"));
+        let listed = changes.iter().take(MAX_LISTED_KEYS);
+        lines.extend(listed.map(|change| format!("  {}", describe_change(change, loaded))));
+        if let Some(more) = changes.len().checked_sub(MAX_LISTED_KEYS).filter(|more| *more > 0) {
+            lines.push(format!("  and {more} more keys; `runner diff {name} {}` lists them", loaded.path.display()));
+        }
+    }
+    lines.extend(describe_continuation(&earlier.listed, &name, &changes, &theirs, loaded, plan));
+    lines.into_iter().map(|line| format!("run    {line}")).collect()
+}
+
+/// The newest run of those in `root` with the name of `experiment` that differ from it in the fewest settings. Points of sweeps and
+/// reproductions do not count: no file of theirs has changed.
+fn find_earlier_run(root: &Path, experiment: &Experiment) -> Option<EarlierRun> {
+    // Runs that cannot be read have no part in this description.
+    let listed = catalog::list(root).ok()?;
+    let is_run_of_file = |run: &ListedRun| {
+        run.name.as_ref() == Some(&experiment.name)
+            && run.sweep.is_none()
+            && !matches!(run.origin, Some(RunOrigin::Reproduction { .. }))
+    };
+    let compared = listed.into_iter().rev().filter(is_run_of_file).take(MAX_COMPARED_RUNS).filter_map(|listed| {
+        let theirs = runner_config::load_resolved(&listed.path.join(RESOLVED)).ok()?.experiment;
+        let mut changes = settings::changes(&theirs, experiment);
+        changes.retain(|change| change.group != SettingGroup::Bookkeeping && change.key != POSITION_KEY);
+        Some(EarlierRun { listed, experiment: theirs, changes })
+    });
+    compared.min_by_key(|run| run.changes.len())
+}
+
+impl EarlierRun {
+    /// The changes that give the experiment `ours`, of the plan `plan`, another plan than `theirs`.
+    fn effective_changes(&self, theirs: &Plan, ours: &Experiment, plan: &Plan) -> Vec<SettingDifference> {
+        let planned = |experiment: &Experiment, plan: &Plan| {
+            PlannedExperiment::new(experiment.clone(), plan.data.clone(), cluster_of(plan)).ok()
+        };
+        let (Some(a), Some(b)) = (planned(&self.experiment, theirs), planned(ours, plan)) else {
+            return self.changes.clone();
+        };
+        // Recomputed activations change no number, but the plan.
+        let has_effect = |change: &&SettingDifference| {
+            change.key == "train.recompute" || effect_of_setting(change, &a, &b) > SettingEffect::Bookkeeping
+        };
+        self.changes.iter().filter(has_effect).cloned().collect()
+    }
+}
+
+/// Why the run in the folder `path`, which has all settings of `plan`, has another plan.
+fn describe_changed_inputs(path: &Path, plan: &Plan) -> String {
+    let recorded = run_dir::read_manifest(path).ok();
+    let changed = recorded.map(|manifest| manifest.data.differing_parts(&DataHashes::from(&plan.data)));
+    changed
+        .and_then(|parts| describe_changed_data(&parts))
+        .unwrap_or_else(|| "the program or the devices plan it differently now".to_owned())
+}
+
+/// A changed key with both values and its place.
+fn describe_change(change: &SettingDifference, loaded: &Loaded) -> String {
+    let key = &change.key;
+    let below = |other: &str| other.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('.'));
+    let own = || loaded.origins.iter().filter(|origin| origin.key == *key || below(&origin.key));
+    let source = own().find(|origin| origin.source != "default").or_else(|| own().next());
+    let source = source.map_or_else(String::new, |origin| format!(" ({})", origin.source));
+    let text = |value: &Option<serde_json::Value>| {
+        value.as_ref().map_or_else(|| "the default".to_owned(), |value| short(&setting_text(value)))
+    };
+    let is = match &change.b {
+        None => own().next().map_or_else(|| text(&None), |origin| short(&origin.value)),
+        given => text(given),
+    };
+    format!("{key} is {is}{source}, was {}", text(&change.a))
+}
+
+/// How to continue the run `listed` instead, under the name `name`, with or without `changes`; or why it cannot be continued with them.
+fn describe_continuation(
+    listed: &ListedRun,
+    name: &str,
+    changes: &[SettingDifference],
+    theirs: &Plan,
+    loaded: &Loaded,
+    plan: &Plan,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    let is_fork = changes.is_empty() && matches!(listed.origin, Some(RunOrigin::Fork { step: Some(_), .. }));
+    let latest = checkpoint::newest_step(&listed.path.join(CHECKPOINTS));
+    if let Some(latest) = latest.filter(|latest| *latest < plan.totals.steps && !is_fork) {
+        let problems = checkpoint_problems(theirs, plan);
+        let from = format!("to continue {} from step {} instead", listed.id, count(latest));
+        lines.push(if !problems.is_empty() {
+            let problems: Vec<String> = problems.into_iter().map(|(what, _)| what).collect();
+            format!("{} cannot continue with this file: {}", listed.id, problems.join("; "))
+        } else if theirs.math_hash == plan.math_hash {
+            format!("{from}, add `--continue {name}` to this command")
+        } else {
+            format!("{from}: `{}`", fork_command(name, changes, loaded))
+        });
+    }
+    let is_unfinished = matches!(listed.status, ListedStatus::Interrupted | ListedStatus::Failed);
+    if is_unfinished {
+        let how = if is_fork { "to continue it instead" } else { "to continue it unchanged" };
+        lines.push(format!("{how}: `runner resume {name}`"));
+    }
+    lines
+}
+
+/// The command that continues the run `name` with `changes`.
+fn fork_command(name: &str, changes: &[SettingDifference], loaded: &Loaded) -> String {
+    let given = |key: &str| loaded.origins.iter().find(|origin| origin.key == key).map(|origin| origin.value.clone());
+    let sets = changes.iter().filter_map(|SettingDifference { key, b, .. }| {
+        let value = match b {
+            // Another key gives the length.
+            Some(serde_json::Value::Null) if LENGTH_KEYS.contains(&key.as_str()) => return None,
+            Some(value @ (serde_json::Value::Object(_) | serde_json::Value::Array(_))) => value.to_string(),
+            Some(value) => setting_text(value),
+            None => given(key)?,
+        };
+        Some(format!(" --set {}", shell_word(&format!("{key}={value}"))))
+    });
+    let sets = if changes.len() > MAX_LISTED_KEYS { " --set KEY=VALUE".to_owned() } else { sets.collect() };
+    format!("runner fork {name} --from latest{sets}")
+}
