@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
     match args.training.train(&interrupt, NEW_HINT, launched.is_some(), work) {
         Err(error) if is_point && error.kind() == ErrorKind::Busy => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));
-            Ok(Exit::Busy)
+            Ok(Exit::TryAgain)
         }
         other => other,
     }

@@ -26,7 +26,7 @@ use runner_report::is_reader_gone;
     propagate_version = true,
     arg_required_else_help = true,
     after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences\n\
-                  found, 130 interrupted.\n\
+                  found, 75 stopped by a scheduler, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_CUDA_LIBS (folders of CUDA's libraries), RUNNER_<KEY>__<KEY> (a key of the\n\
                   experiment), RUNNER_BF16_PRODUCTS (amx_bf16, avx512_bf16 or f32: how a CPU multiplies in bf16),\n\

@@ -1,15 +1,17 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process. While a finished run waits for a
-//! server, a signal ends the wait.
+//! Ctrl-C, SIGHUP, SIGTERM and SIGUSR1: the first finishes the step and saves, the second ends the process. While a finished run waits for
+//! a server, a signal ends the wait. SIGTERM and SIGUSR1 are a scheduler's notice, after which the exit code asks to be started again.
 
 use std::fs;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use runner_engine::launched::LaunchedRank;
-use runner_machine::stop::{SignalMeaning, StopSwitch};
+use runner_machine::stop::{SignalMeaning, StopReason, StopSwitch};
 use runner_machine::threads;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
 
-use super::exit::{Exit, Result};
+use super::exit::{CommandError, Result};
 use super::output::print_to_stderr;
 use super::repeated_command::{given_command, repeated_command};
 
@@ -34,7 +36,7 @@ pub(crate) struct Interrupt {
 /// Takes over the signals of this process, which is one of the ranks that a launcher started, or starts ranks itself.
 ///
 /// # Errors
-/// If the process already has a handler.
+/// If signals cannot be received.
 pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> Result<Interrupt> {
     match launched {
         None => Interrupt::install(),
@@ -47,7 +49,7 @@ impl Interrupt {
     /// Takes over the signals of this process. Before there is something to save, a signal ends the process.
     ///
     /// # Errors
-    /// If the process already has a handler.
+    /// If signals cannot be received.
     pub(crate) fn install() -> Result<Self> {
         Self::install_with(Duration::ZERO, true)
     }
@@ -55,54 +57,62 @@ impl Interrupt {
     /// Takes over the signals of a process that gets a signal when the process that started it ends.
     ///
     /// # Errors
-    /// If the process already has a handler.
+    /// If signals cannot be received.
     pub(crate) fn install_as_child() -> Result<Self> {
         Self::install_with(PARENT_DEATH_INTERVAL, true)
     }
 
     fn install_with(repeat_interval: Duration, is_reporting: bool) -> Result<Self> {
         let interrupt = Self { repeat_interval, ..Self::default() };
-        let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
-        ctrlc::set_handler(move || {
-            match seen.interpret_signal(Instant::now()) {
-                Some(SignalMeaning::FinishStep) if is_reporting => {}
-                // The session reports the end of its wait.
-                None | Some(SignalMeaning::FinishStep | SignalMeaning::EndWait) => return,
-                Some(SignalMeaning::EndUnstarted) if is_reporting => {
-                    let text = "\ninterrupted before training; nothing is lost";
-                    report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
-                    std::process::exit(Exit::Interrupted as i32)
-                }
-                Some(SignalMeaning::EndNow) if is_reporting && seen.stop.is_working() => {
-                    report(format!("\nstopped immediately\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
-                    std::process::exit(Exit::Interrupted as i32)
-                }
-                Some(SignalMeaning::EndUnstarted | SignalMeaning::EndNow) => {
-                    std::process::exit(Exit::Interrupted as i32)
-                }
+        // Under nohup a hangup must stay ignored.
+        let received =
+            [SIGINT, SIGTERM, SIGUSR1, SIGHUP].into_iter().filter(|signal| *signal != SIGHUP || !is_ignored(SIGHUP));
+        let mut signals = Signals::new(received).map_err(CommandError::io("cannot receive signals"))?;
+        threads::spawn("signals", move || {
+            for signal in signals.forever() {
+                seen.handle(reason_of(signal), is_reporting);
             }
-            let text = "\nfinishing the step, then saving; a second signal stops this command immediately";
-            report(text.to_owned(), Duration::ZERO);
-        })
-        .map_err(|error| match error {
-            ctrlc::Error::System(error) => threads::explain_start_error("the thread that receives signals", &error),
-            other => std::io::Error::other(other),
         })?;
-        // The handler is for all three signals at once; under nohup a hangup must stay ignored.
-        if hangup_ignored {
-            ignore_signal(libc::SIGHUP);
-        }
         Ok(interrupt)
     }
 
+    /// Does what a signal for `reason` asks for. Only a process that `is_reporting` shows it.
+    fn handle(&self, reason: StopReason, is_reporting: bool) {
+        let Some(meaning) = self.interpret_signal(reason, Instant::now()) else { return };
+        let end = |text: Option<String>| {
+            if let Some(text) = text.filter(|_| is_reporting) {
+                report(text, LAST_MESSAGE_TIMEOUT);
+            }
+            // The first request gives the code.
+            std::process::exit(self.stop.stop_reason().unwrap_or(reason).exit() as i32)
+        };
+        match meaning {
+            SignalMeaning::FinishStep if is_reporting => {
+                let text = "\nfinishing the step, then saving; a second signal stops this command immediately";
+                report(text.to_owned(), Duration::ZERO);
+            }
+            // The session reports the end of its wait.
+            SignalMeaning::FinishStep | SignalMeaning::EndWait => {}
+            SignalMeaning::EndUnstarted => {
+                self.stop.end_early(reason);
+                let text = "\ninterrupted before training; nothing is lost";
+                end(Some(format!("{text}\nnext:\n  {}", given_command())))
+            }
+            SignalMeaning::EndNow => {
+                let is_working = self.stop.is_working();
+                end(is_working.then(|| format!("\nstopped immediately\nnext:\n  {}", repeated_command())))
+            }
+        }
+    }
+
     /// What a signal at `now` means; `None`: it is the first one again.
-    fn interpret_signal(&self, now: Instant) -> Option<SignalMeaning> {
+    fn interpret_signal(&self, reason: StopReason, now: Instant) -> Option<SignalMeaning> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_some_and(|first| now.duration_since(first) < self.repeat_interval) {
             return None;
         }
-        let meaning = self.stop.signal();
+        let meaning = self.stop.signal(reason);
         if matches!(meaning, SignalMeaning::FinishStep | SignalMeaning::EndWait) {
             *first = Some(now);
         }
@@ -115,6 +125,14 @@ impl Interrupt {
         let result = work(&self.stop);
         self.stop.end();
         result
+    }
+}
+
+/// The reason for which a process gets `signal`.
+fn reason_of(signal: i32) -> StopReason {
+    match signal {
+        SIGTERM | SIGUSR1 => StopReason::Notice,
+        _ => StopReason::Interrupt,
     }
 }
 
@@ -165,15 +183,19 @@ mod tests {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
         let one = Interrupt::default();
-        assert_eq!(one.interpret_signal(now), Some(SignalMeaning::EndNow), "nothing to save yet");
+        assert_eq!(
+            one.interpret_signal(StopReason::Interrupt, now),
+            Some(SignalMeaning::EndNow),
+            "nothing to save yet"
+        );
         one.stop.arm();
         assert_eq!(
-            [one.interpret_signal(now), one.interpret_signal(now)],
+            [one.interpret_signal(StopReason::Interrupt, now), one.interpret_signal(StopReason::Interrupt, now)],
             [Some(SignalMeaning::FinishStep), Some(SignalMeaning::EndNow)]
         );
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stop.arm();
-        let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
+        let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(StopReason::Interrupt, at));
         assert_eq!(heard, [Some(SignalMeaning::FinishStep), None, None, Some(SignalMeaning::EndNow)]);
         assert!(child.stop.is_stop_requested());
     }
@@ -183,23 +205,26 @@ mod tests {
         let now = Instant::now();
         let done = Interrupt::default();
         done.stoppable(StopSwitch::arm);
-        assert_eq!(done.interpret_signal(now), Some(SignalMeaning::EndNow));
+        assert_eq!(done.interpret_signal(StopReason::Interrupt, now), Some(SignalMeaning::EndNow));
         // The echo of a signal during the work is still the same signal.
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stoppable(|stop| {
             stop.arm();
-            assert_eq!(child.interpret_signal(now), Some(SignalMeaning::FinishStep));
+            assert_eq!(child.interpret_signal(StopReason::Interrupt, now), Some(SignalMeaning::FinishStep));
         });
-        assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), None);
+        assert_eq!(child.interpret_signal(StopReason::Interrupt, now + Duration::from_millis(1)), None);
     }
 
     #[test]
     fn a_signal_before_there_is_something_to_save_is_early() {
         let early = Interrupt::default();
         early.stoppable(|stop| {
-            assert_eq!(early.interpret_signal(Instant::now()), Some(SignalMeaning::EndUnstarted));
+            assert_eq!(
+                early.interpret_signal(StopReason::Interrupt, Instant::now()),
+                Some(SignalMeaning::EndUnstarted)
+            );
             stop.arm();
-            let meanings = [(); 2].map(|()| early.interpret_signal(Instant::now()));
+            let meanings = [(); 2].map(|()| early.interpret_signal(StopReason::Interrupt, Instant::now()));
             assert_eq!(meanings, [Some(SignalMeaning::FinishStep), Some(SignalMeaning::EndNow)]);
         });
     }

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let screen = observer.screen.finish();
     match result? {
         Reproduction::Checked(drift) => Ok(if drift.may_change_numbers() { Exit::Differ } else { Exit::Done }),
-        Reproduction::Interrupted => Ok(Exit::Interrupted),
+        Reproduction::Interrupted(reason) => Ok(reason.exit()),
         Reproduction::Judged(path, verdict) => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
             screen.result_line(&describe_verdict(&verdict));

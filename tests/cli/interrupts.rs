@@ -158,9 +158,9 @@ fn an_interrupt_before_training_repeats_the_command() {
         // It has opened its standard input a second time.
         links.into_iter().filter(|link| Some(link) == input.as_ref()).count() > 1
     });
-    child.signal("INT");
+    child.signal("TERM");
     let (code, text) = child.finish();
-    assert_eq!(code, Some(130), "{text}");
+    assert_eq!(code, Some(75), "{text}");
     assert!(text.contains("interrupted before training; nothing is lost"), "{text}");
     assert_eq!(next_command(&text), "runner apply /dev/stdin --new --set seed=2");
     assert!(sandbox.runs().is_empty());

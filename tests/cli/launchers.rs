@@ -153,15 +153,47 @@ fn a_stop_reaches_all_and_is_resumed() {
     let steps = || sandbox.only_run().metrics_of("train").len();
     wait_until("20 steps are recorded", || steps() >= 20);
     ranks[2].signal("TERM");
+    // The rank whose exit code counts got no signal.
     let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
     let stopped = steps();
     if stopped < 60 {
-        assert_eq!(codes, [Some(130); 4], "{printed:?}");
+        assert_eq!(codes, [Some(75); 4], "{printed:?}");
+        assert!(printed[0].contains("\nnext:\n  runner resume"), "{printed:?}");
         let checkpoint = sandbox.only_run().checkpoint(stopped as u64);
         assert!(checkpoint.join("state.json").exists(), "no checkpoint of step {stopped}");
         sandbox.expect(0, &["resume", &id, "--threads", "2"]);
     }
     assert_eq!(sandbox.only_run().numbers_and_samples(), local_run(&sandbox).numbers_and_samples());
+}
+
+/// A scheduler's signal reaches all ranks, or one of them, while they prepare.
+#[test]
+fn a_notice_before_training_reaches_all() {
+    for only_one in [false, true] {
+        let sandbox = new_sandbox(MESH, 60);
+        let port = free_port();
+        // Rank 3 reads its experiment from a pipe that stays open, so the others wait for it.
+        let mut ranks: Vec<RunningProcess> = (0..4)
+            .map(|rank| {
+                let file = if rank == 3 { "/dev/stdin" } else { "exp.yaml" };
+                let mut command = rank_command(&sandbox, rank, 4, port, &["apply", file, "--threads", "2"]);
+                RunningProcess(command.stdin(Stdio::piped()).spawn().unwrap())
+            })
+            .collect();
+        let _writer = ranks[3].0.stdin.take();
+        let descriptors = format!("/proc/{}/fd", ranks[3].id());
+        wait_until("rank 3 reads the experiment", || {
+            let descriptors = fs::read_dir(&descriptors).into_iter().flatten().flatten();
+            let pipe = fs::read_link(format!("/proc/{}/fd/0", ranks[3].id())).ok();
+            descriptors.filter(|entry| fs::read_link(entry.path()).ok() == pipe).count() > 1
+        });
+        let victims = if only_one { &ranks[3..] } else { &ranks[..] };
+        victims.iter().for_each(|rank| rank.signal("USR1"));
+        let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
+        assert_eq!(codes, [Some(75); 4], "{printed:?}");
+        assert!(printed[0].contains("before training; nothing is lost"), "{printed:?}");
+        assert!(sandbox.runs().is_empty());
+    }
 }
 
 /// Kills the ranks `victims` in the middle of training, and returns what each rank printed to standard error.

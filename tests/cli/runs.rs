@@ -152,11 +152,11 @@ fn the_first_interrupt_ends_a_finished_run_whose_output_nobody_reads() {
 #[test]
 #[cfg(unix)]
 fn an_interrupted_run_saves_and_resumes() {
-    for signal in ["INT", "TERM"] {
+    for (signal, code) in [("INT", 130), ("TERM", 75), ("USR1", 75)] {
         let sandbox = new_sandbox();
         let mut child = apply_until(&sandbox, |run| metric_lines(run) >= 33);
         child.signal(signal);
-        assert_eq!(child.wait(), Some(130), "{signal}");
+        assert_eq!(child.wait(), Some(code), "{signal}");
         let summary = sandbox.only_run().summary();
         assert_eq!(summary["status"], "interrupted");
         let step = summary["steps"].as_u64().unwrap();

@@ -321,6 +321,7 @@ pub fn send_signal(name: &str, pid: i64) {
         "TERM" => libc::SIGTERM,
         "INT" => libc::SIGINT,
         "HUP" => libc::SIGHUP,
+        "USR1" => libc::SIGUSR1,
         "STOP" => libc::SIGSTOP,
         "CONT" => libc::SIGCONT,
         other => panic!("no test sends {other}"),

@@ -73,7 +73,7 @@ pub fn apply(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
         let is_leader = world.is_none_or(World::is_leader);
         let fetch = model_fetcher(host, observer);
         let mut loaded = (request.load)(&fetch)?;

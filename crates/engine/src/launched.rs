@@ -1,6 +1,6 @@
 //! A rank that a launcher (torchrun, srun, mpirun) started: from its rendezvous with the other ranks to their common end.
 
-use runner_comm::JoinError;
+use runner_comm::{JoinError, RunAbort};
 use runner_launch::launcher_environment::AssignedRank;
 use runner_launch::{LaunchedTraining, World, cuda_environment, rank_token};
 
@@ -11,7 +11,7 @@ use crate::rank_inputs::rank_inputs;
 use crate::run_error::RunError;
 use runner_machine::local_cluster::with_rank_locations;
 use runner_machine::numa::RankThreads;
-use runner_machine::stop::StopSwitch;
+use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, IgnoreEvents, PreparedRun, RunEvent, RunObserver, local_devices};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::{CommandError, Result};
@@ -39,6 +39,7 @@ const PUBLIC_TOKEN_WARNING: &str = "the ranks do not share a secret, so any proc
 pub(crate) fn work_as_rank(
     launched: Option<&LaunchedRank>,
     host: &Host,
+    stop: &StopSwitch,
     observer: &mut dyn RunObserver,
     work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
 ) -> Result<RunReport> {
@@ -51,6 +52,7 @@ pub(crate) fn work_as_rank(
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }
     let world = World::join(assigned.clone(), token, *report_wait)?;
+    world.share_early_end(stop);
     let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &share_host(host, &world), observer) {
         Ok(report) => {
@@ -66,7 +68,14 @@ pub(crate) fn work_as_rank(
     if !is_aborted {
         world.abort_outside_training(code, &error.to_string());
     }
-    match (world.await_abort(None), world.must_report()) {
+    let abort = world.await_abort(None);
+    if let Some(RunAbort { code, reason, .. }) =
+        abort.as_ref().filter(|abort| StopReason::of_exit_code(abort.code).is_some())
+    {
+        observer.observe(&RunEvent::Note(&format!("{reason}; nothing is lost")));
+        return Ok(RunReport { outcome: RunOutcome::Followed(*code), run: None });
+    }
+    match (abort, world.must_report()) {
         (Some(abort), true) if is_aborted => Err(CommandError::failure(abort.reason)),
         (_, true) => Err(error),
         (abort, false) => {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use runner_machine::stop::StopReason;
 use runner_spec::exit::Exit;
 
 /// The outcome of the work on a run that did not fail.
@@ -12,7 +13,7 @@ pub enum RunOutcome {
     /// All steps were done before: nothing was started.
     UpToDate,
     /// Stopped on request, with a checkpoint.
-    Interrupted,
+    Interrupted(StopReason),
     /// Stopped after the step that was asked for, with a checkpoint.
     StoppedAt(u64),
     /// The run has this many steps already, as many as were asked for or more: nothing was started.
@@ -26,9 +27,9 @@ impl RunOutcome {
     pub fn exit(self) -> Exit {
         match self {
             Self::Done | Self::UpToDate | Self::StoppedAt(_) | Self::AlreadyAt(_) => Exit::Done,
-            Self::Interrupted => Exit::Interrupted,
+            Self::Interrupted(reason) => reason.exit(),
             // Codes of other programs, and of sweeps, mean nothing here.
-            Self::Followed(code) => [Exit::Done, Exit::Request, Exit::Interrupted]
+            Self::Followed(code) => [Exit::Done, Exit::Request, Exit::TryAgain, Exit::Interrupted]
                 .into_iter()
                 .find(|exit| *exit as u8 == code)
                 .unwrap_or(Exit::Failed),
@@ -50,7 +51,7 @@ mod tests {
 
     #[test]
     fn unknown_codes_of_other_ranks_are_failures() {
-        let codes = [0, 1, 2, 64, 130].map(|code| RunOutcome::Followed(code).exit() as u8);
-        assert_eq!(codes, [0, 1, 2, 1, 130]);
+        let codes = [0, 1, 2, 64, 75, 130].map(|code| RunOutcome::Followed(code).exit() as u8);
+        assert_eq!(codes, [0, 1, 2, 1, 75, 130]);
     }
 }

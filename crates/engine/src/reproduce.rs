@@ -18,7 +18,7 @@ use crate::recorded_summary::read_summary_or_warn;
 use crate::run_opening::create_run;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
-use runner_machine::stop::StopSwitch;
+use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
@@ -42,7 +42,7 @@ pub enum Reproduction {
     /// Only drift was looked for.
     Checked(Drift),
     /// The reproduction was interrupted; the same request continues it.
-    Interrupted,
+    Interrupted(StopReason),
     /// The run directory of the reproduction, and how it compares with the original.
     Judged(PathBuf, ReproductionVerdict),
 }
@@ -108,8 +108,8 @@ pub fn reproduce(
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
         let (experiment, options) = (&original.resolved.experiment, &options);
         let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
-        if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
-            return Ok(Reproduction::Interrupted);
+        if let RunOutcome::Interrupted(reason) = session.work(run, observer)?.outcome {
+            return Ok(Reproduction::Interrupted(reason));
         }
     }
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.resolved.experiment.precision));

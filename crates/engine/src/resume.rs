@@ -40,7 +40,7 @@ pub fn resume(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
         let path = catalog::resolve(&host.runs, &request.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         check_description(&path, &manifest)?;

@@ -27,7 +27,7 @@ use crate::run_error::{AttemptProgress, RunError};
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
-use runner_machine::stop::StopSwitch;
+use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
@@ -92,7 +92,7 @@ impl RunSession<'_> {
         let (end, tested) = self.test(end, &run, &mut recording);
         let wall_seconds = seconds_before + started.elapsed().as_secs_f64();
         let recorded = self.record_end(&mut run, &end, tested, wall_seconds, &mut recording);
-        let is_stop_requested = self.stop.is_stop_requested();
+        let stop_reason = self.stop_reason(&end);
         self.report_end(&end, recorded.as_ref().ok(), recording);
         match (end, recorded) {
             // The error that stopped the run matters more than the one of writing the record.
@@ -100,10 +100,12 @@ impl RunSession<'_> {
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 // A run that was asked to stop by a step and by a signal counts as interrupted.
-                let reached = |step: &u64| *step == summary.steps && !is_stop_requested;
+                let reached = |step: &u64| *step == summary.steps && stop_reason.is_none();
                 Ok(match (summary.status, self.options.until_step.filter(reached)) {
                     (RunStatus::Interrupted, Some(step)) => RunOutcome::StoppedAt(step),
-                    (RunStatus::Interrupted, None) => RunOutcome::Interrupted,
+                    (RunStatus::Interrupted, None) => {
+                        RunOutcome::Interrupted(stop_reason.unwrap_or(StopReason::Interrupt))
+                    }
                     _ => RunOutcome::Done,
                 })
             }
@@ -208,7 +210,7 @@ impl RunSession<'_> {
     ) -> Result<Summary, RecordError> {
         let (path, newest) = (recording.path.clone(), recording.recorder.newest_checkpoint());
         let (status, hash, peaks) = match end {
-            Ok(TrainingEnd { interrupted, hash, peak_rss_bytes }) => {
+            Ok(TrainingEnd { interrupted, hash, peak_rss_bytes, .. }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
                 (status, hash.clone(), peak_rss_bytes.as_slice())
             }
@@ -253,13 +255,18 @@ impl RunSession<'_> {
         // The observer is called once the record is complete, because it may wait for a reader; and before the wait for a server.
         let (name, failed) = (self.name(&path), end.is_err());
         let was_interrupted = end.as_ref().is_ok_and(|end| end.interrupted);
-        let interrupted = was_interrupted && self.stop.is_stop_requested();
+        let interrupted = was_interrupted && self.stop_reason(end).is_some();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
         for warning in tracking.finish(&path, &name, self.host, self.stop, &mut *observer) {
             // The log is complete without it, and the run has ended.
             let _ = log.line(&format!("warning: {warning}"));
             observer.observe(&RunEvent::Warning(&warning));
         }
+    }
+
+    /// The reason for which this process, or another rank, was asked to stop.
+    fn stop_reason(&self, end: &Result<TrainingEnd, RunError>) -> Option<StopReason> {
+        end.as_ref().ok().and_then(|end| end.stop_reason).or_else(|| self.stop.stop_reason())
     }
 
     fn plan(&self) -> &Plan {

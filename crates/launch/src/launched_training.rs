@@ -21,8 +21,9 @@ use super::rank_training::RankTraining;
 use super::world::World;
 use runner_comm::{Communicator, JoinError, RunAbort};
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, StopRequest, parameter_layout, state_dtype};
+use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
+use runner_machine::stop::StopSwitch;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::CommandError;
 use runner_spec::event::{BestValidation, ObserveError};
@@ -42,7 +43,7 @@ pub struct LaunchedTraining<'a> {
     program: Program,
     inputs: RankInputs<'a>,
     /// Asks the ranks to stop at the end of their step.
-    stop: &'a dyn StopRequest,
+    stop: &'a StopSwitch,
 }
 
 impl<'a> LaunchedTraining<'a> {
@@ -50,7 +51,7 @@ impl<'a> LaunchedTraining<'a> {
     ///
     /// # Errors
     /// If the other ranks have another plan.
-    pub fn agree(world: &'a World, inputs: RankInputs<'a>, stop: &'a dyn StopRequest) -> Result<Self, JoinError> {
+    pub fn agree(world: &'a World, inputs: RankInputs<'a>, stop: &'a StopSwitch) -> Result<Self, JoinError> {
         let mut program = inputs.plan.ranks[world.rank()].program.clone();
         if let runner_spec::program::Device::Cuda(index) = program.device {
             program.device = runner_spec::program::Device::Cuda(visible_index(index));
@@ -161,7 +162,7 @@ impl<'a> LaunchedTraining<'a> {
             training.run(state, &mut observer)
         });
         let interrupted = outcome.map_err(LaunchError::Rank)?.interrupted;
-        Ok(RankCompletion { interrupted, peak_rss_bytes: peak_rss_bytes() })
+        Ok(RankCompletion { interrupted, stop_reason: self.stop.stop_reason(), peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// The training state to begin with. If `share_state` is true, the first replica of each stage reads the checkpoint and broadcasts it

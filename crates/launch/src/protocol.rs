@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use runner_exec::{RunControls, StopRequest};
 use runner_machine::numa::RankThreads;
+use runner_machine::stop::StopReason;
 use runner_plan::topology::topology;
 use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
@@ -107,6 +108,9 @@ pub(super) struct CheckpointPart {
 pub(super) struct RankCompletion {
     /// True if the rank stopped on request, before the last step.
     pub interrupted: bool,
+    /// The reason for which this launched rank itself was asked to stop. Local processes leave signals to their parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<StopReason>,
     pub peak_rss_bytes: Option<u64>,
 }
 

@@ -99,7 +99,7 @@ impl RankProcess {
         let PreparedRank { data, state } = prepare(start, &pool)?;
         let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
-        Ok(RankCompletion { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })
+        Ok(RankCompletion { interrupted: outcome.interrupted, stop_reason: None, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// Runs the rank's program to its end in the current thread pool. If the rank fails, the run is aborted before this returns.

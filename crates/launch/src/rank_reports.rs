@@ -210,7 +210,7 @@ mod tests {
     fn the_end_is_that_of_all_ranks() {
         let mut record = TextRecord::default();
         let mut reports = RankReports::new(2, &mut record);
-        let completion = |peak_rss_bytes| RankCompletion { interrupted: true, peak_rss_bytes };
+        let completion = |peak_rss_bytes| RankCompletion { interrupted: true, stop_reason: None, peak_rss_bytes };
         reports.receive(1, FromRank::Done(completion(Some(7)))).unwrap();
         assert_eq!(reports.first_unfinished(), Some(0));
         reports.receive(0, FromRank::Done(completion(None))).unwrap();

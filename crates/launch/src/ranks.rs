@@ -2,6 +2,7 @@
 
 use runner_checkpoint::state_reader;
 use runner_exec::TrainedRank;
+use runner_machine::stop::StopReason;
 use runner_record::checkpoint::{StateHash, hash_state};
 use runner_spec::error::CommandError;
 
@@ -26,6 +27,8 @@ pub enum Ranks<'a> {
 /// The end of training that did not fail.
 pub struct TrainingEnd {
     pub interrupted: bool,
+    /// The reason for which one of the ranks that a launcher started was asked to stop: a person's request counts before a notice.
+    pub stop_reason: Option<StopReason>,
     pub hash: Option<StateHash>,
     /// Peak memory by rank, where ranks are processes.
     pub peak_rss_bytes: Vec<Option<u64>>,
@@ -48,8 +51,10 @@ impl Ranks<'_> {
             record.abandon_parts();
         }
         let ranks = ended?;
+        let is_asked = |reason| ranks.iter().any(|rank: &RankCompletion| rank.stop_reason == Some(reason));
         Ok(TrainingEnd {
-            interrupted: ranks.iter().any(|rank: &RankCompletion| rank.interrupted),
+            interrupted: ranks.iter().any(|rank| rank.interrupted),
+            stop_reason: [StopReason::Interrupt, StopReason::Notice].into_iter().find(|reason| is_asked(*reason)),
             hash: record.newest_checkpoint().map(|(_, hash)| hash),
             peak_rss_bytes: ranks.iter().map(|rank| rank.peak_rss_bytes).collect(),
         })
@@ -76,10 +81,10 @@ fn train_threads(
         .map_err(|error| if is_only_rank { LaunchError::Single(error.source) } else { LaunchError::Rank(error) })?;
     // Rank 0 has the whole state.
     let Some(TrainedRank { state, interrupted, .. }) = outcomes.first() else {
-        return Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() });
+        return Ok(TrainingEnd { interrupted: false, stop_reason: None, hash: None, peak_rss_bytes: Vec::new() });
     };
     let saved = record.newest_checkpoint().filter(|(step, _)| *step == state.step);
     let hash =
         saved.map_or_else(|| hash_state(&state_reader(state)), |(_, hash)| Ok(hash)).map_err(CommandError::from)?;
-    Ok(TrainingEnd { interrupted: *interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
+    Ok(TrainingEnd { interrupted: *interrupted, stop_reason: None, hash: Some(hash), peak_rss_bytes: Vec::new() })
 }

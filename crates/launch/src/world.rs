@@ -16,6 +16,7 @@ use runner_comm::{
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_machine::process;
+use runner_machine::stop::StopSwitch;
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::experiment::Precision;
@@ -33,6 +34,9 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that a rank waits for the reason after another rank has aborted.
 const ABORT_REASON_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The time in which the connections of a rank that ends send its last message.
+const SEND_DELAY: Duration = Duration::from_millis(200);
 
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
@@ -205,6 +209,18 @@ impl World {
             _ => "after training",
         };
         self.abort(code, &format!("rank {} failed {place}: {error}", self.rank()));
+    }
+
+    /// Makes a signal that ends this process before training end the other ranks with the same exit code.
+    pub fn share_early_end(&self, stop: &StopSwitch) {
+        // The mesh says goodbye when the world is dropped, which this must not delay.
+        let (mesh, rank) = (Arc::downgrade(&self.mesh), self.rank());
+        stop.at_early_end(move |reason| {
+            let Some(mesh) = mesh.upgrade() else { return };
+            mesh.abort(rank, reason.exit() as u8, &format!("rank {rank} was stopped before training"));
+            // The process ends next, and other threads send the message.
+            thread::sleep(SEND_DELAY);
+        });
     }
 
     /// Aborts the run because of this rank. Only the first abort of a run counts.

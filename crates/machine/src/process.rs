@@ -61,7 +61,7 @@ fn signal_at_end_of_thread(command: &mut Command, signal: i32) {
     let _ = signal;
 }
 
-/// Makes the process that `command` starts inherit only `descriptor`, leave Ctrl-C, SIGTERM and SIGHUP to this process, and be killed
+/// Makes the process that `command` starts inherit only `descriptor`, leave Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 to this process, and be killed
 /// when the thread that starts it ends (on Linux).
 pub fn prepare_rank_command(command: &mut Command, descriptor: RawFd) {
     #[expect(unsafe_code, reason = "FFI")]
@@ -73,7 +73,7 @@ pub fn prepare_rank_command(command: &mut Command, descriptor: RawFd) {
                 return Err(io::Error::last_os_error());
             }
             // Ignored signals stay ignored in the new program.
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
                 libc::signal(signal, libc::SIG_IGN);
             }
             Ok(())

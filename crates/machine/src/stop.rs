@@ -1,7 +1,39 @@
 //! A request to stop a run, which a signal handler or another thread makes.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+
+use runner_spec::exit::Exit;
+
+/// The reason why a run is asked to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StopReason {
+    /// A person ends the command.
+    Interrupt,
+    /// A scheduler is about to end the process, and starts it again if the exit code asks for it.
+    Notice,
+}
+
+impl StopReason {
+    /// The exit code of a command that stopped for this reason.
+    #[must_use]
+    pub fn exit(self) -> Exit {
+        match self {
+            Self::Interrupt => Exit::Interrupted,
+            Self::Notice => Exit::TryAgain,
+        }
+    }
+
+    /// The reason with this exit code.
+    #[must_use]
+    pub fn of_exit_code(code: u8) -> Option<Self> {
+        [Self::Interrupt, Self::Notice].into_iter().find(|reason| reason.exit() as u8 == code)
+    }
+}
 
 /// How far the work of a process has come, and whether it was asked to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,8 +45,9 @@ enum StopState {
     Preparing,
     /// There is something to save, which ending at once would lose.
     Running,
-    /// The run was asked to finish its step, save and end.
+    /// The run was asked to finish its step, save and end: by an interrupt, or by a notice.
     Finishing,
+    Noticed,
     /// The session has recorded its end, and only waits for a server.
     Waiting,
     /// The session was asked to end its wait.
@@ -22,8 +55,8 @@ enum StopState {
 }
 
 impl StopState {
-    const ALL: [Self; 6] =
-        [Self::Idle, Self::Preparing, Self::Running, Self::Finishing, Self::Waiting, Self::Abandoning];
+    const ALL: [Self; 7] =
+        [Self::Idle, Self::Preparing, Self::Running, Self::Finishing, Self::Noticed, Self::Waiting, Self::Abandoning];
 }
 
 /// What a signal means.
@@ -41,20 +74,32 @@ pub enum SignalMeaning {
 
 /// The work of this process that can be asked to stop. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct StopSwitch(Arc<AtomicU8>);
+pub struct StopSwitch(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: AtomicU8,
+    at_early_end: OnceLock<Box<dyn Fn(StopReason) + Send + Sync>>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Shared").field(&self.state).finish_non_exhaustive()
+    }
+}
 
 impl StopSwitch {
     fn state(&self) -> StopState {
-        StopState::ALL[usize::from(self.0.load(Ordering::SeqCst))]
+        StopState::ALL[usize::from(self.0.state.load(Ordering::SeqCst))]
     }
 
     fn set(&self, state: StopState) {
-        self.0.store(state as u8, Ordering::SeqCst);
+        self.0.state.store(state as u8, Ordering::SeqCst);
     }
 
     /// Goes from one state to another. Returns false if the state is a different one.
     fn advance(&self, from: StopState, to: StopState) -> bool {
-        self.0.compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.0.state.compare_exchange(from as u8, to as u8, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
     /// Declares that work begins, which has nothing to save yet.
@@ -77,15 +122,31 @@ impl StopSwitch {
         self.state() != StopState::Idle
     }
 
+    /// Makes a signal that ends the process before there is something to save call `notify` first. Only the first call counts.
+    pub fn at_early_end(&self, notify: impl Fn(StopReason) + Send + Sync + 'static) {
+        // A later one would be for the same job.
+        let _ = self.0.at_early_end.set(Box::new(notify));
+    }
+
+    /// Declares that the process ends before there is something to save.
+    pub fn end_early(&self, reason: StopReason) {
+        if let Some(notify) = self.0.at_early_end.get() {
+            notify(reason);
+        }
+    }
+
     /// Takes a signal, and returns what it means.
-    pub fn signal(&self) -> SignalMeaning {
+    pub fn signal(&self, reason: StopReason) -> SignalMeaning {
         loop {
             let state = self.state();
             let (next, meaning) = match state {
                 StopState::Waiting => (StopState::Abandoning, SignalMeaning::EndWait),
+                StopState::Running if reason == StopReason::Notice => (StopState::Noticed, SignalMeaning::FinishStep),
                 StopState::Running => (StopState::Finishing, SignalMeaning::FinishStep),
                 StopState::Preparing => (state, SignalMeaning::EndUnstarted),
-                StopState::Idle | StopState::Finishing | StopState::Abandoning => (state, SignalMeaning::EndNow),
+                StopState::Idle | StopState::Finishing | StopState::Noticed | StopState::Abandoning => {
+                    (state, SignalMeaning::EndNow)
+                }
             };
             // If the state has changed in the meantime, the signal may mean something else.
             if self.advance(state, next) {
@@ -96,7 +157,16 @@ impl StopSwitch {
 
     /// True once the run was asked to finish its step, save and end.
     pub fn is_stop_requested(&self) -> bool {
-        self.state() == StopState::Finishing
+        self.stop_reason().is_some()
+    }
+
+    /// The reason of the first request to finish the step, save and end; `None`: there was none.
+    pub fn stop_reason(&self) -> Option<StopReason> {
+        match self.state() {
+            StopState::Finishing => Some(StopReason::Interrupt),
+            StopState::Noticed => Some(StopReason::Notice),
+            _ => None,
+        }
     }
 
     /// Does `work`, which only waits for a server, as long as the function that it receives returns true.
@@ -122,12 +192,15 @@ mod tests {
     #[test]
     fn the_second_signal_is_the_last() {
         let stop = StopSwitch::default();
-        assert_eq!(stop.signal(), SignalMeaning::EndNow, "no work");
+        assert_eq!(stop.signal(StopReason::Interrupt), SignalMeaning::EndNow, "no work");
         stop.begin();
-        assert_eq!(stop.signal(), SignalMeaning::EndUnstarted);
+        assert_eq!(stop.signal(StopReason::Interrupt), SignalMeaning::EndUnstarted);
         stop.arm();
         assert!(!stop.is_stop_requested());
-        assert_eq!([stop.signal(), stop.signal()], [SignalMeaning::FinishStep, SignalMeaning::EndNow]);
+        assert_eq!(
+            [stop.signal(StopReason::Interrupt), stop.signal(StopReason::Interrupt)],
+            [SignalMeaning::FinishStep, SignalMeaning::EndNow]
+        );
         assert!(stop.is_stop_requested() && stop.is_working());
         stop.end();
         assert!(!stop.is_working());
@@ -139,14 +212,35 @@ mod tests {
         stop.arm();
         stop.wait(|keeps_waiting| {
             assert!(keeps_waiting());
-            assert_eq!(stop.signal(), SignalMeaning::EndWait);
+            assert_eq!(stop.signal(StopReason::Interrupt), SignalMeaning::EndWait);
             assert!(!keeps_waiting() && !stop.is_stop_requested());
-            assert_eq!(stop.signal(), SignalMeaning::EndNow);
+            assert_eq!(stop.signal(StopReason::Interrupt), SignalMeaning::EndNow);
         });
         stop.arm();
         stop.wait(|_| ());
-        assert_eq!(stop.signal(), SignalMeaning::FinishStep, "a signal has its usual meaning again");
+        assert_eq!(
+            stop.signal(StopReason::Interrupt),
+            SignalMeaning::FinishStep,
+            "a signal has its usual meaning again"
+        );
         stop.wait(|_| ());
         assert!(stop.is_stop_requested());
+    }
+
+    #[test]
+    fn the_first_request_gives_the_reason() {
+        for (first, second, code) in
+            [(StopReason::Notice, StopReason::Interrupt, 75), (StopReason::Interrupt, StopReason::Notice, 130)]
+        {
+            let stop = StopSwitch::default();
+            stop.arm();
+            assert_eq!(
+                [first, second].map(|reason| stop.signal(reason)),
+                [SignalMeaning::FinishStep, SignalMeaning::EndNow]
+            );
+            assert_eq!(stop.stop_reason(), Some(first));
+            assert_eq!((first.exit() as u8, StopReason::of_exit_code(code)), (code, Some(first)));
+        }
+        assert_eq!(StopReason::of_exit_code(1), None);
     }
 }

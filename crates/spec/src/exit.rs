@@ -14,9 +14,10 @@ pub enum Exit {
     Request = 2,
     /// A command that compares found differences.
     Differ = 3,
-    /// The run of a sweep's point belongs to another process; only the sweep sees this code.
-    Busy = 75,
-    /// Stopped by Ctrl-C, SIGTERM or SIGHUP.
+    /// The same command continues later (EX_TEMPFAIL, which schedulers requeue): a notice (SIGTERM, SIGUSR1) stopped it, or another process
+    /// works on the run of a sweep's point.
+    TryAgain = 75,
+    /// Stopped by Ctrl-C or SIGHUP.
     Interrupted = 130,
 }
 

@@ -105,7 +105,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let exit = match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,
-        SweepOutcome::Interrupted => Exit::Interrupted,
+        SweepOutcome::Interrupted(reason) => reason.exit(),
     };
     exit_of_screen(&screen, exit)
 }

@@ -183,7 +183,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
         SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),
         SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
             SweepOutcome::Done => format!("done: {sweep}"),
-            SweepOutcome::Interrupted => format!("interrupted: {sweep}{}", next()),
+            SweepOutcome::Interrupted(_) => format!("interrupted: {sweep}{}", next()),
             SweepOutcome::Failed if summary.is_finished => format!("failed: {sweep}{retry}"),
             SweepOutcome::Failed => {
                 let in_this_call = if all > 0 { format!("; {all} failed in this call") } else { String::new() };

@@ -145,10 +145,10 @@ impl<'a> Driver<'a> {
             if self.reap_processes() {
                 decision = self.decide();
             }
-            if stop.is_stop_requested() {
+            if let Some(reason) = stop.stop_reason() {
                 self.ask_to_stop();
                 if self.running.is_empty() {
-                    return SweepOutcome::Interrupted;
+                    return SweepOutcome::Interrupted(reason);
                 }
             } else {
                 // With early stopping, all other tasks may wait for the failed ones.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use runner_machine::stop::StopReason;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
@@ -83,7 +84,7 @@ pub enum SweepOutcome {
     Done,
     /// Some points failed.
     Failed,
-    Interrupted,
+    Interrupted(StopReason),
 }
 
 /// The points that are running, and how far the whole sweep is.

@@ -34,7 +34,7 @@ pub(super) enum ProcessExit {
 pub(super) enum SegmentOutcome {
     /// The steps are done, with this objective.
     Completed(f64),
-    /// Another process works on the run.
+    /// Another process works on the run, or a notice ended this one: the segment is still due.
     Busy,
     /// The process stopped on request.
     Stopped,
@@ -56,7 +56,7 @@ impl ExitedProcess<'_> {
         }
         let logged = self.logged_error.map(str::to_owned);
         let (error, would_repeat) = match self.exit {
-            ProcessExit::Exited(code) if code == Exit::Busy as i32 => return SegmentOutcome::Busy,
+            ProcessExit::Exited(code) if code == Exit::TryAgain as i32 => return SegmentOutcome::Busy,
             ProcessExit::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
             ProcessExit::Exited(code) if code == Exit::Interrupted as i32 => {
                 ("it was interrupted from outside".to_owned(), false)
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn stopping_and_waiting_are_not_failures() {
-        assert_eq!(exited(ProcessExit::Exited(Exit::Busy as i32), None).outcome(), SegmentOutcome::Busy);
+        assert_eq!(exited(ProcessExit::Exited(Exit::TryAgain as i32), None).outcome(), SegmentOutcome::Busy);
         let stopped =
             ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(Exit::Interrupted as i32), None) };
         assert_eq!(stopped.outcome(), SegmentOutcome::Stopped);
