@@ -157,9 +157,12 @@ fn open_or_create(
         )));
     }
     if request.sweep_point.is_none() && source.is_none() && !request.start_new {
-        let name_run = |run: &ListedRun| match request.options.has_other_runs_folder {
-            true => shell_word(&run.path.display().to_string()).into_owned(),
-            false => run.id.clone(),
+        let name_run = |run: &ListedRun| {
+            if request.options.has_other_runs_folder {
+                shell_word(&run.path.display().to_string()).into_owned()
+            } else {
+                run.id.clone()
+            }
         };
         for line in describe_earlier_run(root, loaded, plan, name_run) {
             observer.observe(&RunEvent::Note(&line));
