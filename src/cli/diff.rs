@@ -180,7 +180,8 @@ impl Side {
         let Some((record, plan)) = run else {
             let mut host = host_without_runs(args.threads)?;
             host.recorded_environment.extend(env_read);
-            let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
+            let session =
+                Session { overrides: args.set.clone(), ..describe_session(&host, &side.experiment, &side.plan) };
             let invocation = Invocation { git: host.git(), vars: None, session, changes: Vec::new() };
             return Ok(DiffInput { label, path, side, record: None, invocation });
         };

@@ -97,11 +97,11 @@ impl Interrupt {
             SignalMeaning::EndUnstarted => {
                 self.stop.end_early(reason);
                 let text = "\ninterrupted before training; nothing is lost";
-                end(Some(format!("{text}\nnext:\n  {}", given_command())))
+                end(Some(format!("{text}\nnext:\n  {}", given_command())));
             }
             SignalMeaning::EndNow => {
                 let is_working = self.stop.is_working();
-                end(is_working.then(|| format!("\nstopped immediately\nnext:\n  {}", repeated_command())))
+                end(is_working.then(|| format!("\nstopped immediately\nnext:\n  {}", repeated_command())));
             }
         }
     }

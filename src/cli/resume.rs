@@ -14,6 +14,9 @@ pub(crate) struct ResumeArgs {
     /// A run directory, a run's id, or a prefix of an id that no other run shares.
     #[arg(add = runs_completer())]
     pub run: String,
+    /// Continue under another layout, which replaces the section `parallel`, such as '{mode: ddp, replicas: 2}'. Later sessions keep it.
+    #[arg(long, value_name = "SECTION")]
+    pub parallel: Option<String>,
     #[command(flatten)]
     pub training: TrainingArgs,
     #[command(flatten)]
@@ -26,6 +29,7 @@ pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let launched = args.launcher.launched_rank()?;
     let interrupt = install_for(launched.as_ref())?;
     let is_launched = launched.is_some();
-    let request = ResumeRequest { run: args.run.clone(), options: args.training.options(), launched };
+    let (run, parallel) = (args.run.clone(), args.parallel.clone());
+    let request = ResumeRequest { run, parallel, options: args.training.options(), launched };
     args.training.train(&interrupt, "", is_launched, |host, stop, observer| resume(&request, host, stop, observer))
 }

@@ -98,7 +98,7 @@ fn changed_data_and_a_fork_of_the_same_settings_are_named() {
 }
 
 #[test]
-fn sweeps_new_runs_and_quiet_commands_are_not_told() {
+fn sweeps_new_runs_and_quiet_commands_show_no_comparison() {
     let (sandbox, _) = sandbox_with_run(None);
     let words = "this file differs from";
     sandbox.write("s.yaml", "sweep: {base: exp.yaml, grid: {seed: [1, 2]}}\n");

@@ -188,7 +188,9 @@ fn a_notice_before_training_reaches_all() {
             descriptors.filter(|entry| fs::read_link(entry.path()).ok() == pipe).count() > 1
         });
         let victims = if only_one { &ranks[3..] } else { &ranks[..] };
-        victims.iter().for_each(|rank| rank.signal("USR1"));
+        for rank in victims {
+            rank.signal("USR1");
+        }
         let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
         assert_eq!(codes, [Some(75); 4], "{printed:?}");
         assert!(printed[0].contains("before training; nothing is lost"), "{printed:?}");

@@ -23,6 +23,7 @@ mod http;
 mod hub;
 mod interrupts;
 mod launchers;
+mod layout_changes;
 mod limits;
 mod links;
 mod messages;

@@ -12,7 +12,7 @@ use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
 use super::plan_facts::{DATA_FACTS, PLAN_FIGURES};
 use super::planned_experiment::PlannedExperiment;
 use super::run_record::RunRecord;
-use super::session_facts::{MACHINE_FACTS, PROGRAM_FACTS, fact_changes};
+use super::session_facts::{LAYOUT, MACHINE_FACTS, PROGRAM_FACTS, fact_changes};
 use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::{self, SettingDifference};
 use runner_machine::doctor::is_shown_variable;
@@ -32,7 +32,7 @@ pub struct DiffInput {
 }
 
 /// The program, machine and flags that ran an experiment, or would run it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Invocation {
     pub git: Option<Git>,
     /// The variables of the template.
@@ -175,7 +175,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
             FactPair::of("template variables", x.vars.clone(), y.vars.clone()),
             compare_environments(&x.session, &y.session),
         ]),
-        bits: describe_bit_differences(x, y),
+        bits: describe_bit_differences(a, b),
         outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes((a, &began_a), (b, &began_b))),
         notes,
     }
@@ -188,9 +188,13 @@ fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
 
 /// The consequences for the bits of the differences between programs, machines and variables, one sentence each: those between the newest
 /// sessions, then those between the sessions of a run.
-fn describe_bit_differences(a: &Invocation, b: &Invocation) -> Vec<String> {
+/// Layouts that follow from different settings are shown among those.
+fn describe_bit_differences(a: &DiffInput, b: &DiffInput) -> Vec<String> {
+    let has_other_plan = a.side.plan.hash != b.side.plan.hash;
+    let (a, b) = (&a.invocation, &b.invocation);
     let between = fact_changes(&a.session, &b.session);
-    let between = between.iter().map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning));
+    let between = between.iter().filter(|c| c.name != LAYOUT || !has_other_plan);
+    let between = between.map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning));
     let within = [("A", &a.changes), ("B", &b.changes)].into_iter().filter(|_| a.changes != b.changes);
     let within = within.flat_map(|(side, changes)| changes.iter().map(move |c| (side, c)));
     let within = within.map(|(side, c)| {

@@ -86,9 +86,16 @@ const VARIABLES: Fact<Session> =
         Some(variables.map(|(name, value)| format!("{name}={value}")).collect())
     });
 
+/// The name of the fact about the division of the work among ranks.
+pub(super) const LAYOUT: &str = "layout";
+
+const LAYOUT_FACT: Fact<Session> = Fact::new(LAYOUT, Bits("a different layout adds in a different order"), |session| {
+    session.layout.as_ref().map(|layout| layout.describe().into())
+});
+
 /// The facts on which bits depend, in the order in which they are shown.
 pub(super) fn bit_facts() -> impl Iterator<Item = &'static Fact<Session>> {
-    let facts = PROGRAM_FACTS.iter().chain(&MACHINE_FACTS).chain([&VARIABLES]);
+    let facts = PROGRAM_FACTS.iter().chain(&MACHINE_FACTS).chain([&VARIABLES, &LAYOUT_FACT]);
     facts.filter(|fact| fact.meaning != Meaning::None)
 }
 

@@ -13,8 +13,8 @@ use runner_record::checkpoint;
 use runner_record::manifest::{DataHashes, RunOrigin};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_spec::diagnostic::short;
-use runner_spec::experiment::Experiment;
-use runner_spec::format::{count, setting_text, shell_word};
+use runner_spec::experiment::{Experiment, Parallel};
+use runner_spec::format::{count, json_value, setting_text, shell_word};
 use runner_spec::plan::Plan;
 
 use crate::fork::checkpoint_problems;
@@ -154,6 +154,8 @@ fn describe_continuation(
         lines.push(if !problems.is_empty() {
             let problems: Vec<String> = problems.into_iter().map(|(what, _)| what).collect();
             format!("{} cannot continue with this file: {}", listed.id, problems.join("; "))
+        } else if theirs.math_hash == plan.math_hash && changes.iter().all(is_of_layout) {
+            format!("{from}: `runner resume {name} --parallel {}`", shell_word(&layout_section(&loaded.experiment)))
         } else if theirs.math_hash == plan.math_hash {
             format!("{from}, add `--continue {name}` to this command")
         } else {
@@ -166,6 +168,20 @@ fn describe_continuation(
         lines.push(format!("{how}: `runner resume {name}`"));
     }
     lines
+}
+
+/// True if the setting divides the work among ranks, which `runner resume --parallel` changes.
+fn is_of_layout(change: &SettingDifference) -> bool {
+    change.group == SettingGroup::Parallel && change.key != "device" || change.key == "batch.micro_batch"
+}
+
+/// The section `parallel` of `experiment` without the values that are those of one rank.
+fn layout_section(experiment: &Experiment) -> String {
+    let [mut section, single] = [&experiment.parallel, &Parallel::single()].map(json_value);
+    if let (Some(section), Some(single)) = (section.as_object_mut(), single.as_object()) {
+        section.retain(|key, value| key == "mode" || (key != "max_restarts" && single.get(key) != Some(value)));
+    }
+    section.to_string()
 }
 
 /// The command that continues the run `name` with `changes`.

@@ -27,9 +27,7 @@ pub(crate) fn rank_inputs<'a>(ready: &'a PreparedRun, experiment: &'a Experiment
         resources: Resources::from(&ready.prepared),
         threads: plan.ranks.iter().map(|r| host.rank_threads(r.hardware.threads, r.rank, ranks)).collect(),
         pool: &ready.pool,
-        load_state: Box::new(move |program, checkpoint| {
-            load_state(experiment, program, &plan.hash, &plan.data, host, checkpoint)
-        }),
+        load_state: Box::new(move |program, checkpoint| load_state(experiment, program, &plan.data, host, checkpoint)),
     }
 }
 
@@ -42,7 +40,7 @@ pub fn work_as_process(process: &RankProcess, host: &Host) -> Result<Option<Stri
 }
 
 fn prepare_rank(process: &RankProcess, start: &RankStart, pool: &ThreadPool, host: &Host) -> Result<PreparedRank> {
-    let RankStart { program, plan_hash, experiment, data, training, .. } = start;
+    let RankStart { program, experiment, data, training, .. } = start;
     let checkpoint = training.checkpoint.as_deref();
     let recorded = || RecordedInputs::new(data.clone(), &process.run, experiment);
     let recorded_inputs = checkpoint.map(|_| recorded()).transpose()?;
@@ -51,7 +49,7 @@ fn prepare_rank(process: &RankProcess, start: &RankStart, pool: &ThreadPool, hos
         let message = "the data, or the weights to start from, changed since the run was started";
         return Err(CommandError::failure(message.to_owned()));
     }
-    let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint))?;
+    let state = pool.install(|| load_state(experiment, program, data, host, checkpoint))?;
     Ok(PreparedRank { data: prepared, state })
 }
 
@@ -63,7 +61,6 @@ fn prepare_rank(process: &RankProcess, start: &RankStart, pool: &ThreadPool, hos
 fn load_state(
     experiment: &Experiment,
     program: &Program,
-    plan_hash: &str,
     facts: &DataFacts,
     host: &Host,
     checkpoint: Option<&Path>,
@@ -71,7 +68,8 @@ fn load_state(
     if let Some(path) = checkpoint {
         let layout = Arc::new(parameter_layout(program));
         let (moments, dtype) = (program.moments(), state_dtype(program));
-        return Ok(runner_checkpoint::load_state(path, Some(plan_hash), &layout, moments, dtype)?);
+        // The process that keeps the record has checked that it is a checkpoint of the run.
+        return Ok(runner_checkpoint::load_state(path, None, &layout, moments, dtype)?);
     }
     // The plan needed the weights too, so that nothing is left to download.
     let weights = initial_weights(experiment, host, &mut IgnoreEvents).context("the initial weights")?;

@@ -86,7 +86,7 @@ pub fn reproduce(
         host,
         observer,
     )?;
-    let session = describe_session(host, &ready.plan);
+    let session = describe_session(host, &original.resolved.experiment, &ready.plan);
     let drift = Drift::detect(&original.path, &original.manifest, &ready.plan, &session, host.git().as_ref())?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
     if request.only_check {

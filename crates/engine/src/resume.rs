@@ -4,14 +4,16 @@ use std::path::Path;
 
 use runner_compare::plan_facts::describe_changed_data;
 use runner_compare::stored_plan::{self, resolved_experiment};
+use runner_config::LoadOptions;
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedRun, RecordedInputs, RunObserver};
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
-use runner_record::run_dir::{self, CHECKPOINTS};
+use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::error::{CommandError, Result};
+use runner_spec::experiment::{Experiment, Parallel};
 use runner_spec::plan::Plan;
 
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
@@ -25,6 +27,8 @@ use crate::session::{RunSession, SessionOptions};
 pub struct ResumeRequest {
     /// A folder, an id, or the unique prefix of an id.
     pub run: String,
+    /// The section `parallel` with which to continue, in YAML; `None`: the layout of the newest session.
+    pub parallel: Option<String>,
     pub options: SessionOptions,
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
@@ -53,7 +57,13 @@ pub fn resume(
         } else {
             None
         };
-        let experiment = resolved_experiment(&path)?;
+        let recorded = resolved_experiment(&path)?;
+        let experiment = match (&request.parallel, manifest.sessions.last().and_then(|session| session.layout.as_ref()))
+        {
+            (Some(section), _) => with_layout(&recorded, section)?,
+            (None, Some(layout)) => layout.apply(&recorded),
+            (None, None) => recorded.clone(),
+        };
         let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
         let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
         let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
@@ -74,7 +84,7 @@ pub fn resume(
             (None, Some(training)) => return follow(training, stop),
             (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
         };
-        check_same_plan(run.manifest(), &ready.plan, &path)?;
+        check_same_plan(run.manifest(), &ready.plan, &path, experiment != recorded)?;
         check_memory(&ready.plan, world)?;
         let session =
             RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
@@ -82,16 +92,56 @@ pub fn resume(
     })
 }
 
-/// Checks that the run in the folder `path` continues with the plan with which it started.
+/// `recorded` with the section `parallel` that is `section` in YAML. Its micro-batches are not larger than the recorded ones, unless
+/// `section` asks for it.
+///
+/// # Errors
+/// Mistakes in `section`; a layout that does not divide the batch or the model.
+fn with_layout(recorded: &Experiment, section: &str) -> Result<Experiment> {
+    let max_restarts = recorded.parallel.max_restarts;
+    let base = Experiment { parallel: Parallel { max_restarts, ..Parallel::single() }, ..recorded.clone() };
+    let text = runner_config::to_yaml(&base);
+    let load = |micro_batch: &str| {
+        let sets = vec![format!("parallel={section}"), format!("batch.micro_batch={micro_batch}")];
+        let options = LoadOptions {
+            sets,
+            allows_absent_files: true,
+            allows_absent_initial_inputs: true,
+            ..LoadOptions::default()
+        };
+        runner_config::from_str(&text, Path::new(RESOLVED), &options)
+    };
+    let divided = load("null")?.experiment;
+    let limit = recorded.batch.micro_batch;
+    // A pipeline divides its rows by the number of its stages.
+    if divided.parallel.pipeline.is_some() && divided.batch.micro_batch <= limit {
+        return Ok(divided);
+    }
+    let rows = divided.batch.sequences / divided.parallel.replicas;
+    let largest = (1..=limit.min(rows)).rev().find(|size| rows.is_multiple_of(*size));
+    // The section itself may give the number of micro-batches.
+    let fitted = largest.and_then(|size| load(&size.to_string()).ok());
+    Ok(fitted.map_or(divided, |fitted| fitted.experiment))
+}
+
+/// Checks that the run in the folder `path` continues with the plan with which it started; with `other_layout`, with a plan that computes
+/// the same on other ranks.
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<()> {
+fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, other_layout: bool) -> Result<()> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }
     let (id, version) = (&manifest.id, &manifest.version);
     let changed = manifest.data.differing_parts(&DataHashes::from(&plan.data));
+    let computes_the_same = || {
+        stored_plan::as_written(path)
+            .is_some_and(|old| (&old.hash, &old.math_hash) == (&manifest.plan_hash, &plan.math_hash))
+    };
+    if other_layout && changed.is_empty() && computes_the_same() {
+        return Ok(());
+    }
     let rule = manifest.text_reading();
     let why = if rule != TEXT_READING_RULE && changed.iter().any(|part| *part != DataPart::Weights) {
         format!(

@@ -77,7 +77,7 @@ impl RunSession<'_> {
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome> {
         let path = run.path().to_owned();
         let log = Log::append(&path.join(LOG))?;
-        let checkpoints = self.open_checkpoints(&path)?;
+        let checkpoints = self.open_checkpoints(&run)?;
         let resume_point = checkpoints.choose()?;
         if let Some(resume_point) = resume_point.as_ref()
             && self.options.until_step.is_some_and(|until| until <= resume_point.step)
@@ -150,7 +150,7 @@ impl RunSession<'_> {
         }
         let earlier = run_dir::read_summary(&path);
         warnings.extend(earlier.as_ref().err().map(|unreadable| format!("skipped: {unreadable}")));
-        let session = describe_session(self.host, self.plan());
+        let session = describe_session(self.host, self.experiment, self.plan());
         if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
             let changes = fact_changes(last, &session).into_iter();
             warnings.extend(changes.map(|change| format!("{change}; {}", describe_consequence(&change))));
@@ -278,10 +278,10 @@ impl RunSession<'_> {
         matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
     }
 
-    /// Opens the checkpoints of the run in `path` for writing.
-    fn open_checkpoints(&self, path: &Path) -> Result<Checkpoints, RecordError> {
-        let (plan, keep) = (self.plan(), self.experiment.checkpoint.keep);
-        Ok(Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, keep)?.with_rows(plan.row_sequence()))
+    /// Opens the checkpoints of `run` for writing. They carry the hash of the plan that it started with, whatever the layout of a session.
+    fn open_checkpoints(&self, run: &RunDir) -> Result<Checkpoints, RecordError> {
+        let (folder, keep) = (run.path().join(CHECKPOINTS), self.experiment.checkpoint.keep);
+        Ok(Checkpoints::open(&folder, &run.manifest().plan_hash, keep)?.with_rows(self.plan().row_sequence()))
     }
 
     /// The losses of the current epoch that the record of `run` has.
@@ -318,7 +318,7 @@ impl RunSession<'_> {
             last = Some(attempt);
             restarts += 1;
             run.record_restart()?;
-            let checkpoints = self.open_checkpoints(run.path())?;
+            let checkpoints = self.open_checkpoints(run)?;
             let chosen = checkpoints.choose()?;
             let opened = Recorder::resume(run.path(), checkpoints, chosen)?;
             let OpenedRecorder { recorder, resumed, warnings } = opened;

@@ -7,9 +7,9 @@ use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set
 use runner_machine::host::Machine;
 use runner_machine::numa::NumaNodes;
 use runner_machine::platform::{CpuInstructions, Platform, gpus_and_libraries};
-use runner_record::manifest::Session;
+use runner_record::manifest::{Session, SessionLayout};
 use runner_spec::data::TEXT_READING_RULE;
-use runner_spec::experiment::Precision;
+use runner_spec::experiment::{Experiment, Precision};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
@@ -24,8 +24,8 @@ pub fn cpu_instructions() -> CpuInstructions {
     }
 }
 
-/// A session of this program on `host`, which has not started: it would run `plan`.
-pub fn describe_session(host: &Host, plan: &Plan) -> Session {
+/// A session of this program on `host`, which has not started: it would run `plan`, that of `experiment`.
+pub fn describe_session(host: &Host, experiment: &Experiment, plan: &Plan) -> Session {
     let mut environment = host.platform_environment.clone();
     environment.extend(host.recorded_environment.clone());
     Session {
@@ -35,6 +35,7 @@ pub fn describe_session(host: &Host, plan: &Plan) -> Session {
         machine: Machine::detect(),
         environment,
         platform: Some(detect_platform(host, plan)),
+        layout: Some(SessionLayout::of(experiment)),
         text_reading_rule: Some(TEXT_READING_RULE),
         ..Session::default()
     }

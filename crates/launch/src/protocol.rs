@@ -75,7 +75,6 @@ impl TrainingStart {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankStart {
     pub program: Program,
-    pub plan_hash: String,
     /// The number of messages that a channel holds.
     pub channel_slots: usize,
     pub experiment: Experiment,
@@ -178,7 +177,6 @@ mod tests {
         };
         let start = ToRank::Start(Box::new(RankStart {
             program: plan.ranks[0].program.clone(),
-            plan_hash: plan.hash.clone(),
             channel_slots: 3,
             experiment: experiment(),
             data: plan.data.clone(),

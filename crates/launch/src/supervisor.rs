@@ -39,7 +39,6 @@ fn rank_starts(inputs: &RankInputs<'_>, run: &TrainingAttempt<'_>) -> Vec<RankSt
     let RankInputs { plan, experiment, .. } = inputs;
     let start = |(planned, threads): (&RankPlan, &RankThreads)| RankStart {
         program: planned.program.clone(),
-        plan_hash: plan.hash.clone(),
         channel_slots: plan.channel_slots,
         experiment: (*experiment).clone(),
         data: plan.data.clone(),

@@ -1,6 +1,7 @@
 //! `manifest.json`: the plan, program, machine, data and sessions of a run, and its status.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use runner_machine::host::{Git, Machine};
 use runner_machine::platform::Platform;
 use runner_spec::data::{DataFacts, DataPart};
+use runner_spec::experiment::{AutoOr, Experiment, Parallel, Pipeline};
+use runner_spec::format::{choice_name, counted};
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
 use runner_spec::program::DataPosition;
@@ -172,7 +175,7 @@ impl From<&DataFacts> for DataHashes {
 }
 
 /// The work of one process on a run.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Session {
     pub started: String,
     pub ended: Option<String>,
@@ -198,9 +201,62 @@ pub struct Session {
     /// `None` in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// The division of the work among ranks. `None` in records of older versions: it was that of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout: Option<SessionLayout>,
     /// [`TEXT_READING_RULE`](runner_spec::data::TEXT_READING_RULE) of the program; `None` in records of versions with rule 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text_reading_rule: Option<u32>,
+}
+
+/// The settings that divide the work of a session among ranks. They change the order of sums, and nothing else.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SessionLayout {
+    /// The section `parallel` of the experiment.
+    pub parallel: Parallel,
+    /// Rows of a forward pass.
+    pub micro_batch: usize,
+}
+
+impl SessionLayout {
+    /// The layout of `experiment`.
+    #[must_use]
+    pub fn of(experiment: &Experiment) -> Self {
+        Self { parallel: experiment.parallel.clone(), micro_batch: experiment.batch.micro_batch }
+    }
+
+    /// `experiment` under this layout. How often its ranks are restarted stays.
+    #[must_use]
+    pub fn apply(&self, experiment: &Experiment) -> Experiment {
+        let mut changed = experiment.clone();
+        changed.parallel = Parallel { max_restarts: experiment.parallel.max_restarts, ..self.parallel.clone() };
+        changed.batch.micro_batch = self.micro_batch;
+        changed
+    }
+
+    /// What the order of sums depends on, in words, such as `ddp of 2 replicas, micro-batches of 4 rows`.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Parallel { mode, replicas, pipeline, .. } = &self.parallel;
+        let mut text = choice_name(mode);
+        // Buckets and devices of one kind are left out: sums are those of single numbers, in the order of ranks.
+        if let Some(pipeline) = pipeline {
+            let Pipeline { stages, schedule, chunks, partition, .. } = pipeline;
+            let _ = write!(text, " of {stages} stages ({}", choice_name(schedule));
+            if *chunks > 1 {
+                let _ = write!(text, ", {chunks} chunks");
+            }
+            if let AutoOr::Given(layers) = partition {
+                let _ = write!(text, ", layers {layers:?}");
+            }
+            text.push(')');
+        }
+        if *replicas > 1 {
+            let _ = write!(text, " of {replicas} replicas");
+        }
+        let _ = write!(text, ", micro-batches of {}", counted(self.micro_batch as u64, "row"));
+        text
+    }
 }
 
 impl Session {

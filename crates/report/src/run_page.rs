@@ -67,8 +67,11 @@ pub fn run_page(
         let place = format!("stage {}  replica {}  memory peak {peak}  planned {planned}", rank.stage, rank.replica);
         row(&format!("rank {}", rank.rank), Some(place));
     }
+    let has_moved = manifest.sessions.windows(2).any(|pair| pair[0].layout != pair[1].layout);
     for (i, session) in manifest.sessions.iter().enumerate() {
-        row(&format!("session {}", i + 1), Some(describe_session(session)));
+        let layout = session.layout.as_ref().filter(|_| has_moved);
+        let layout = layout.map_or_else(String::new, |layout| format!("  {}", layout.describe()));
+        row(&format!("session {}", i + 1), Some(describe_session(session) + &layout));
     }
     row("state hash", summary.and_then(|s| s.final_hash.clone()));
     for ancestor in ancestors {
