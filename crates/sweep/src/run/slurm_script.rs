@@ -104,7 +104,7 @@ mod tests {
 #SBATCH --mem=514M
 #SBATCH --output="/data/runs/sweeps/it's 5%%/points/%4a.job"
 #SBATCH --open-mode=append
-# A minute before a time limit the run saves and ends.
+# A minute before a time limit the run saves and ends with code 75, after which `RequeueExit=75` in slurm.conf starts the job again.
 #SBATCH --signal=B:TERM@60
 #SBATCH --partition=long
 
