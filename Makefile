@@ -49,6 +49,12 @@ wheel: ## a Python wheel with the program and the module runner_lab (python/)
 test-wheel: wheel ## the wheel in a fresh virtual environment: trains, and reads the run
 	$(PYTHON) tests/wheel/test.py $(WHEELS)/*.whl
 
+.PHONY: test-engines
+ENGINES ?=
+test-engines: ## runs under the launchers of clusters (apt-get install openmpi-bin mpich); ENGINES=open_mpi for one of them
+	$(CARGO) build --release --features mpi
+	$(PYTHON) tests/engines/test.py $${CARGO_TARGET_DIR:-target}/release/runner $(ENGINES)
+
 .PHONY: fuzz
 FUZZ_TARGETS ?= experiment template sweep import documents tokens weights record
 FUZZ_SECONDS ?= 60

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Variables of the caller's environment that would change what the program does.
-const CLEARED_VARIABLES: [&str; 9] = [
+const CLEARED_VARIABLES: [&str; 14] = [
     "COLUMNS",
     "RUNNER_RUNS",
     "RUNNER_TOKEN",
@@ -23,6 +23,11 @@ const CLEARED_VARIABLES: [&str; 9] = [
     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMIX_RANK",
 ];
 
 /// The longest that a test waits for something that the program should do.

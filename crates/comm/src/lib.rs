@@ -8,6 +8,8 @@ mod error;
 mod group;
 mod host_comm;
 mod local;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod rank_status;

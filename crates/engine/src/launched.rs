@@ -1,5 +1,8 @@
 //! A rank that a launcher (torchrun, srun, mpirun) started: from its rendezvous with the other ranks to their common end.
 
+use std::thread;
+use std::time::Duration;
+
 use runner_comm::{JoinError, RunAbort};
 use runner_launch::launcher_environment::AssignedRank;
 use runner_launch::{LaunchedTraining, World, cuda_environment, rank_token};
@@ -28,6 +31,10 @@ pub struct LaunchedRank {
     pub report_wait: fn(&str),
 }
 
+/// The time that the other ranks leave to the one that reports why the run ended. An mpirun kills all ranks as soon as one of them exits
+/// with a code other than 0.
+const REPORT_TIME: Duration = Duration::from_secs(1);
+
 const PUBLIC_TOKEN_WARNING: &str = "the ranks do not share a secret, so any process in their network could join \
     this run; set `RUNNER_TOKEN` to the same random text on all ranks";
 
@@ -43,12 +50,27 @@ pub(crate) fn work_as_rank(
     observer: &mut dyn RunObserver,
     work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
 ) -> Result<RunReport> {
-    let Some(LaunchedRank { assigned, report_wait }) = launched else { return work(None, host, observer) };
+    let Some(launched) = launched else { return work(None, host, observer) };
+    let result = join_and_work(launched, host, stop, observer, work);
+    let is_follower = |report: &RunReport| matches!(report.outcome, RunOutcome::Followed(code) if code != 0);
+    if launched.assigned.is_mpi_process && result.as_ref().is_ok_and(is_follower) {
+        thread::sleep(REPORT_TIME);
+    }
+    result
+}
+
+fn join_and_work(
+    LaunchedRank { assigned, report_wait }: &LaunchedRank,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+    work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
+) -> Result<RunReport> {
     if assigned.world_size > 1 {
         cuda_environment::set_for_this_process();
     }
     let token = rank_token(assigned, host.cache()?)?;
-    if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() {
+    if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() && !World::shares_secret(assigned) {
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }
     let world = World::join(assigned.clone(), token, *report_wait)?;

@@ -1,4 +1,5 @@
-//! The rank that a launcher assigned to this process, read from the variables of torchrun, Slurm's srun and OpenMPI's mpirun.
+//! The rank that a launcher assigned to this process, read from the variables of torchrun, Slurm's srun, and the mpirun of Open MPI, MPICH
+//! and Intel MPI.
 
 use runner_spec::error::PlainError;
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ pub enum Launcher {
     Torch,
     Slurm,
     OpenMpi,
+    /// MPICH's or Intel MPI's.
+    Mpich,
 }
 
 /// The rank that a launcher assigned to this process.
@@ -34,10 +37,14 @@ pub struct AssignedRank {
     pub world_size: usize,
     /// The number among the ranks of this machine, which selects the rank's GPU.
     pub local_rank: usize,
-    /// The host of rank 0.
-    pub leader_host: String,
+    /// The host of rank 0; `None` if rank 0 sends it through MPI.
+    pub leader_host: Option<String>,
     /// Rank 0 listens at the first of these that is free.
     pub leader_ports: Vec<u16>,
+    /// True if MASTER_PORT gives the port.
+    pub has_given_port: bool,
+    /// True if the launcher gave this process what an MPI library needs to find the other ranks.
+    pub is_mpi_process: bool,
     /// The name of this machine, where the environment gives it.
     pub host_name: Option<String>,
     pub launcher: Launcher,
@@ -69,12 +76,16 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Plai
     if env.get("OMPI_COMM_WORLD_RANK").is_some() && env.get("OMPI_COMM_WORLD_SIZE").is_some() {
         return open_mpi(env).map(Some);
     }
+    if env.get("PMI_RANK").is_some() && env.get("PMI_SIZE").is_some() {
+        return mpich(env).map(Some);
+    }
     let check_absent = |set, name| match env.get(set) {
         Some(value) => Err(missing(set, value, name)),
         None => Ok(()),
     };
     check_absent("RANK", "WORLD_SIZE")?;
     check_absent("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")?;
+    check_absent("PMI_RANK", "PMI_SIZE")?;
     // A rank whose number was lost would train everything alone. WORLD_SIZE alone is set in some containers without a launcher.
     if variables.contains_key("RANK") || env.get("LOCAL_RANK").is_some() {
         check_absent("WORLD_SIZE", "RANK")?;
@@ -126,7 +137,7 @@ impl<'a> Env<'a> {
         self,
         launcher: Launcher,
         [rank_variable, world_size_variable, local_rank_variable]: [&'static str; 3],
-        leader_host: String,
+        leader_host: Option<String>,
         leader_ports: Vec<u16>,
         job: String,
         is_one_machine: bool,
@@ -146,13 +157,17 @@ impl<'a> Env<'a> {
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
         let host_name = self.get("HOSTNAME").map(str::to_owned);
-        let is_loopback = leader_host == "localhost" || leader_host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
+        let is_loopback = leader_host
+            .as_ref()
+            .is_some_and(|host| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()));
         Ok(AssignedRank {
             rank,
             world_size,
             local_rank,
             leader_host,
             leader_ports,
+            has_given_port: self.port()?.is_some(),
+            is_mpi_process: launcher != Launcher::Torch && self.is_mpi_process(),
             host_name,
             launcher,
             world_size_variable,
@@ -175,6 +190,11 @@ impl<'a> Env<'a> {
     fn leader_host(self, rank: &'static str, world_size: &str) -> Result<String, PlainError> {
         let only_rank = (self.get(world_size) == Some("1")).then_some("localhost");
         Ok(self.required(self.get("MASTER_ADDR").or(only_rank), rank, "MASTER_ADDR")?.to_owned())
+    }
+
+    /// True if the variables are set by which an MPI library finds the other ranks.
+    fn is_mpi_process(self) -> bool {
+        ["PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"].iter().any(|name| self.get(name).is_some())
     }
 
     /// True if this process is a task of a step that srun started, not a batch script or the shell of an allocation.
@@ -205,7 +225,7 @@ fn torch(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let job = env.job("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
     let is_one_machine = env.are_equal(["LOCAL_WORLD_SIZE", "WORLD_SIZE"]);
     let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
-    env.assigned(Launcher::Torch, variables, host?, ports, job, is_one_machine)
+    env.assigned(Launcher::Torch, variables, Some(host?), ports, job, is_one_machine)
 }
 
 /// The ports after `port`, or before it where there are too few.
@@ -231,7 +251,7 @@ fn slurm(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let job_name = env.job("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
     let nodes = env.get("SLURM_STEP_NUM_NODES").or(env.get("SLURM_JOB_NUM_NODES")).or(env.get("SLURM_NNODES"));
     let variables = ["SLURM_PROCID", world_size, "SLURM_LOCALID"];
-    env.assigned(Launcher::Slurm, variables, host, ports, job_name, nodes == Some("1"))
+    env.assigned(Launcher::Slurm, variables, Some(host), ports, job_name, nodes == Some("1"))
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
@@ -274,16 +294,49 @@ fn first_host(list: &str) -> Option<String> {
 }
 
 fn open_mpi(env: Env<'_>) -> Result<AssignedRank, PlainError> {
-    let variables @ [rank, world_size, _] =
-        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
-    let host = env.leader_host(rank, world_size)?;
-    let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
-    let is_one_machine = env.are_equal(["OMPI_COMM_WORLD_LOCAL_SIZE", world_size]);
+    let variables = ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
     let job = env.job("mpi", &["PMIX_NAMESPACE"]);
-    env.assigned(Launcher::OpenMpi, variables, host, ports, job, is_one_machine)
+    mpirun(env, Launcher::OpenMpi, variables, "OMPI_COMM_WORLD_LOCAL_SIZE", job)
+}
+
+fn mpich(env: Env<'_>) -> Result<AssignedRank, PlainError> {
+    let variables = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"];
+    // Hydra has no variable with a name for the job.
+    mpirun(env, Launcher::Mpich, variables, "MPI_LOCALNRANKS", env.job("mpich", &[]))
+}
+
+/// A rank of an mpirun. Rank 0 of several machines is at MASTER_ADDR, or sends its address through MPI.
+fn mpirun(
+    env: Env<'_>,
+    launcher: Launcher,
+    variables: [&'static str; 3],
+    local_size: &'static str,
+    job: String,
+) -> Result<AssignedRank, PlainError> {
+    let [rank, world_size, _] = variables;
+    let is_one_machine = env.are_equal([local_size, world_size]);
+    let host = match env.get("MASTER_ADDR") {
+        Some(host) => Some(host.to_owned()),
+        None if is_one_machine => Some("localhost".to_owned()),
+        None if cfg!(feature = "mpi") && env.is_mpi_process() => None,
+        None => Some(env.leader_host(rank, world_size)?),
+    };
+    let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
+    env.assigned(launcher, variables, host, ports, job, is_one_machine)
 }
 
 impl AssignedRank {
+    /// The ports that rank 0 proposes through MPI: those of the variables, or some that depend on `secret`, so that two jobs rarely try
+    /// the same.
+    #[cfg(feature = "mpi")]
+    pub(super) fn meeting_ports(&self, secret: &str) -> Vec<u16> {
+        if self.has_given_port {
+            return self.leader_ports.clone();
+        }
+        let digits = u64::from_str_radix(secret.get(..8).unwrap_or_default(), 16).unwrap_or(0);
+        alternative_ports((DERIVED_PORTS.start + digits % (DERIVED_PORTS.end - DERIVED_PORTS.start)) as u16)
+    }
+
     /// The problem if a plan has another number of ranks. `layout` describes the plan's, such as `ddp: 4 replicas`.
     pub fn world_size_problem(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
         if ranks == self.world_size {
@@ -308,7 +361,7 @@ mod tests {
     fn place(text: &str) -> (usize, usize, usize, String, Vec<u16>) {
         let assigned = read(text).unwrap().unwrap();
         let AssignedRank { rank, world_size, local_rank, leader_host, leader_ports, .. } = assigned;
-        (rank, world_size, local_rank, leader_host, leader_ports)
+        (rank, world_size, local_rank, leader_host.unwrap(), leader_ports)
     }
 
     #[test]
@@ -388,10 +441,42 @@ mod tests {
     fn open_mpis_variables() {
         let all = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1";
         assert_eq!(place(&format!("{all} MASTER_ADDR=a")), (1, 2, 1, "a".into(), vec![29500]));
-        let error = read(all).unwrap_err().to_string();
-        let expected =
-            "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; `--launcher local` ignores these variables";
-        assert_eq!(error, expected);
+        if cfg!(feature = "mpi") {
+            assert_eq!(read(all).unwrap().unwrap().leader_host, None, "rank 0 sends it through MPI");
+        } else {
+            let error = read(all).unwrap_err().to_string();
+            let expected =
+                "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; `--launcher local` ignores these variables";
+            assert_eq!(error, expected);
+        }
+        let one_machine = format!("{all} OMPI_COMM_WORLD_LOCAL_SIZE=2");
+        assert_eq!(place(&one_machine).3, "localhost");
+        assert_eq!(place(&format!("{one_machine} MASTER_ADDR=a")).3, "a");
+    }
+
+    #[test]
+    fn mpichs_variables() {
+        let all = "PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MASTER_ADDR=a MPI_LOCALNRANKS";
+        assert_eq!(place(&format!("{all}=4")), (5, 8, 1, "a".into(), vec![29500]));
+        assert!(!read(&format!("{all}=4")).unwrap().unwrap().is_one_machine);
+        let one_machine = format!("{all}=8").replace("MASTER_ADDR=a ", "");
+        assert_eq!(place(&one_machine), (5, 8, 1, "localhost".into(), vec![29500]));
+        let assigned = read(&one_machine).unwrap().unwrap();
+        assert!(assigned.is_one_machine && assigned.launcher == Launcher::Mpich);
+        let error = read("PMI_RANK=5").unwrap_err().to_string();
+        assert!(error.starts_with("PMI_RANK is \"5\", but PMI_SIZE is not set"), "{error}");
+        assert_eq!(read("PMI_SIZE=8").unwrap(), None);
+    }
+
+    #[test]
+    fn an_mpi_library_works_under_its_launchers_alone() {
+        let is_mpi_process = |text: &str| read(text).unwrap().unwrap().is_mpi_process;
+        assert!(is_mpi_process("PMI_RANK=0 PMI_SIZE=2 MASTER_ADDR=a"));
+        assert!(is_mpi_process("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 MASTER_ADDR=a"));
+        assert!(!is_mpi_process("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a PMI_RANK=0"), "torchrun within a step");
+        let slurm = "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=a";
+        assert!(!is_mpi_process(slurm), "srun --mpi=none");
+        assert!(is_mpi_process(&format!("{slurm} PMIX_RANK=0")), "srun --mpi=pmix");
     }
 
     #[test]

@@ -11,6 +11,8 @@ use super::failure::describe_place;
 use super::faults;
 use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
+#[cfg(feature = "mpi")]
+use runner_comm::mpi::{Meeting, MpiLink};
 use runner_comm::{
     CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm, TcpMesh,
 };
@@ -58,6 +60,13 @@ impl World {
     /// Those of `TcpMesh::join`.
     pub fn join(assigned: AssignedRank, token: RankToken, report_wait: fn(&str)) -> Result<Self, JoinError> {
         let timeout = faults::operation_timeout();
+        #[cfg(feature = "mpi")]
+        let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned)).transpose()?;
+        #[cfg(feature = "mpi")]
+        let (assigned, token) = match &mpi {
+            Some(link) => with_meeting(assigned, token, link.meeting()),
+            None => (assigned, token),
+        };
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
@@ -66,18 +75,28 @@ impl World {
                 &process::machine(assigned.host_name.as_deref()),
                 &process::cores(),
             ),
-            leader_host: assigned.leader_host.clone(),
+            leader_host: assigned.leader_host.clone().unwrap_or_else(|| "localhost".to_owned()),
             ports: assigned.leader_ports.clone(),
             token,
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
             heartbeat_timeout: faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
         };
-        let mesh = TcpMesh::join(&config)?;
+        #[cfg_attr(not(feature = "mpi"), expect(unused_mut, reason = "MPI changes it"))]
+        let mut mesh = TcpMesh::join(&config)?;
+        #[cfg(feature = "mpi")]
+        if let Some(mpi) = mpi {
+            mpi.carry(&mut mesh);
+        }
         if let Some(timeout) = timeout {
             mesh.set_operation_timeout(timeout);
         }
         Ok(Self { assigned, mesh: Arc::new(mesh) })
+    }
+
+    /// True if the ranks of `assigned` receive a secret when they join.
+    pub fn shares_secret(assigned: &AssignedRank) -> bool {
+        cfg!(feature = "mpi") && assigned.is_mpi_process
     }
 
     pub fn rank(&self) -> usize {
@@ -264,6 +283,21 @@ impl World {
             self.mesh.is_lost(rank)
         })
     }
+}
+
+/// Starts MPI for the operations of this rank.
+#[cfg(feature = "mpi")]
+fn start_mpi(assigned: &AssignedRank) -> Result<MpiLink, JoinError> {
+    let secret = RankToken::random_secret()?;
+    MpiLink::start(assigned.rank, assigned.world_size, assigned.meeting_ports(&secret), secret)
+}
+
+/// Adds what rank 0 sent through MPI to what the launcher's variables leave open: its address, and a secret.
+#[cfg(feature = "mpi")]
+fn with_meeting(assigned: AssignedRank, token: RankToken, meeting: &Meeting) -> (AssignedRank, RankToken) {
+    let token = if token.is_secret() { token } else { RankToken::new(&assigned.job, Some(&meeting.secret)) };
+    let leader_host = Some(assigned.leader_host.unwrap_or_else(|| meeting.host.clone()));
+    (AssignedRank { leader_host, leader_ports: meeting.ports.clone(), ..assigned }, token)
 }
 
 /// Compares the methods with which ranks multiply bf16 matrices: the record names one.

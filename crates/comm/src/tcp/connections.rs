@@ -2,10 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
+#[cfg(feature = "mpi")]
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+#[cfg(feature = "mpi")]
+use super::data_queues::DataQueues;
 use super::frame::{self, FrameError, FrameTag};
 use super::send_queue::SendQueue;
 use crate::collective::PIECE_BYTES;
@@ -37,6 +41,9 @@ enum Departure {
     /// The connection ended without a goodbye, for this reason.
     Lost(String),
 }
+
+/// The time that a rank that leaves waits until the others have received all its frames.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The number of characters of the reason for an abort that are sent to other ranks.
 const MAX_ABORT_REASON_CHARS: usize = 8 << 10;
@@ -119,6 +126,9 @@ pub struct Connections {
     pub(super) topology: OnceLock<Topology>,
     /// The send queue of each rank of the world. This rank's own is not used.
     pub(super) send_queues: Vec<SendQueue>,
+    /// The queues of operations, if MPI carries them.
+    #[cfg(feature = "mpi")]
+    data_queues: OnceLock<DataQueues>,
     state: Mutex<ConnectionState>,
     changed: Condvar,
     timeout: OperationTimeout,
@@ -133,6 +143,8 @@ impl Connections {
             status: RankStatus::default(),
             topology: OnceLock::new(),
             send_queues: (0..world_size).map(|_| SendQueue::default()).collect(),
+            #[cfg(feature = "mpi")]
+            data_queues: OnceLock::new(),
             state: Mutex::new(ConnectionState { peers, readers: world_size - 1, ..ConnectionState::default() }),
             changed: Condvar::new(),
             timeout: OperationTimeout::default(),
@@ -218,7 +230,7 @@ impl Connections {
         })
     }
 
-    pub(super) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+    pub(crate) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
         let rank = self.rank;
         (0..self.world_size).filter(move |peer| *peer != rank)
     }
@@ -232,11 +244,48 @@ impl Connections {
         bytes: Vec<u8>,
     ) -> Result<(), CommError> {
         let started = Instant::now();
-        while !self.send_queues[to].wait_for_space() {
+        while !self.data_queue(to).wait_for_space() {
             self.check(&self.state.lock(), operation, false, to, started)?;
         }
-        self.send_queues[to].push(tag, bytes);
+        self.push_data(to, tag, bytes);
         Ok(())
+    }
+
+    /// The queue of the frames of operations for `to`.
+    fn data_queue(&self, to: usize) -> &SendQueue {
+        #[cfg(feature = "mpi")]
+        if let Some(data) = self.data_queues.get() {
+            return &data.queues[to];
+        }
+        &self.send_queues[to]
+    }
+
+    /// Queues a frame of an operation without waiting for space.
+    pub(super) fn push_data(&self, to: usize, tag: FrameTag, bytes: Vec<u8>) {
+        #[cfg(feature = "mpi")]
+        if let Some(data) = self.data_queues.get() {
+            return data.push(to, tag, bytes);
+        }
+        self.send_queues[to].push(tag, bytes);
+    }
+
+    /// Makes `sender` send the frames of operations, which it takes from the queues.
+    #[cfg(feature = "mpi")]
+    pub(super) fn carry_data(&self, sender: Thread) {
+        let _ = self.data_queues.set(DataQueues::new(self.world_size, sender));
+    }
+
+    #[cfg(feature = "mpi")]
+    pub(crate) fn data_queues(&self) -> Option<&DataQueues> {
+        self.data_queues.get()
+    }
+
+    /// Waits for the end of all connections. Returns false if it does not come, or if the run was aborted.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn await_common_end(&self) -> bool {
+        self.await_readers(CLOSE_TIMEOUT);
+        let state = self.state.lock();
+        state.abort.is_none() && state.readers == 0
     }
 
     /// Sends an abort to all peers, so that ranks that wait for this one receive the reason before it leaves.
@@ -253,7 +302,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().is_closed
     }
 
@@ -365,7 +414,7 @@ impl Connections {
     ///
     /// # Errors
     /// If the peer may not send this frame now.
-    pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), FrameError> {
+    pub(crate) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), FrameError> {
         let mut state = self.state.lock();
         match tag {
             FrameTag::Collective { group, queue, is_sum, operation } => {
@@ -417,7 +466,7 @@ impl Connections {
     }
 
     /// The most bytes that may follow such a header from `peer`; `None` if `peer` may not send it.
-    pub(super) fn max_frame_bytes(&self, peer: usize, tag: FrameTag) -> Option<u64> {
+    pub(crate) fn max_frame_bytes(&self, peer: usize, tag: FrameTag) -> Option<u64> {
         match tag {
             FrameTag::Collective { group, queue, .. } => {
                 let members = self.topology.get()?.groups.get(group)?;

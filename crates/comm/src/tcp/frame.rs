@@ -29,7 +29,7 @@ pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
 /// The kinds of frames, with a description of their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum FrameTag {
+pub(crate) enum FrameTag {
     /// A member's bytes of a collective, in `queue` of a group.
     Collective { group: usize, queue: usize, is_sum: bool, operation: Operation },
     /// A message in a channel.
@@ -48,7 +48,7 @@ pub(super) enum FrameTag {
 
 /// A frame that is ready to be sent.
 #[derive(Debug)]
-pub(super) struct Frame {
+pub(crate) struct Frame {
     header: Vec<u8>,
     pub(super) bytes: Vec<u8>,
 }
@@ -56,6 +56,32 @@ pub(super) struct Frame {
 impl Frame {
     pub(super) fn new(tag: FrameTag, bytes: Vec<u8>) -> Self {
         Self { header: encode_header(tag, bytes.len() as u64), bytes }
+    }
+
+    /// The frame as one message: the header comes last, so that the bytes stay where they are.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn into_message(self) -> Vec<u8> {
+        let Self { header, bytes: mut message } = self;
+        let (length, json) = header.split_at(size_of::<u32>());
+        message.extend_from_slice(json);
+        message.extend_from_slice(length);
+        message
+    }
+
+    /// The tag and the bytes of a frame that came as one message.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn parse_message(mut message: Vec<u8>) -> Result<(FrameTag, Vec<u8>), FrameError> {
+        let header = message.split_last_chunk().and_then(|(rest, length)| {
+            let start = rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
+            Some((serde_json::from_slice::<(FrameTag, u64)>(&rest[start..]).ok()?, start))
+        });
+        match header {
+            Some(((tag, length), start)) if length == start as u64 => {
+                message.truncate(start);
+                Ok((tag, message))
+            }
+            _ => Err(FrameError::Invalid),
+        }
     }
 }
 
@@ -67,7 +93,7 @@ fn encode_header(tag: FrameTag, length: u64) -> Vec<u8> {
 
 /// The reason why frames of a peer can be read no longer. `it` in the texts is the peer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FrameError {
+pub(crate) enum FrameError {
     #[error("{}", describe_broken(.0))]
     Connection(#[from] io::Error),
     #[error("chunk {chunk} has a wrong checksum")]
@@ -254,6 +280,18 @@ mod tests {
         assert!(frames.iter().all(|frame| frame.header.len() <= MAX_HEADER_BYTES as usize));
         let expected: Vec<_> = tags.into_iter().zip(lengths.map(payload)).collect();
         assert!(read_all(&written(&frames)) == expected);
+    }
+
+    #[cfg(feature = "mpi")]
+    #[test]
+    fn a_frame_survives_as_one_message() {
+        for (tag, length) in [(FrameTag::SlotFreed { lane: Lane::Gradient }, 0), (FrameTag::Control, 300)] {
+            let message = Frame::new(tag, payload(length)).into_message();
+            for end in 0..message.len() {
+                assert!(Frame::parse_message(message[..end].to_vec()).is_err(), "cut after {end} bytes");
+            }
+            assert_eq!(Frame::parse_message(message).unwrap(), (tag, payload(length)));
+        }
     }
 
     /// If one place of the bytes is damaged, the frames before it are read, and no others.

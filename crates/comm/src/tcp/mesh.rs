@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::connections::Connections;
+use super::connections::{CLOSE_TIMEOUT, Connections};
 use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};
@@ -23,8 +23,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const HEARTBEATS_IN_TIMEOUT: u32 = 4;
 /// If a heartbeat comes this late, this process, or its machine, was suspended.
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
-/// The time that a rank that leaves waits until the others have received all its frames.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A rank that is connected to all others: an owner of its connections. When it is dropped, it sends a goodbye, and waits for
 /// seconds at most.
@@ -101,6 +99,14 @@ impl TcpMesh {
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.threads.push(threads::spawn(name, work)?);
         Ok(())
+    }
+
+    /// Makes `sender` carry the frames of operations. It ends when the connections are closed.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn carry_data(&mut self, sender: JoinHandle<()>) -> Arc<Connections> {
+        self.connections.carry_data(sender.thread().clone());
+        self.threads.push(sender);
+        Arc::clone(&self.connections)
     }
 
     /// The identity of each rank, this one included.

@@ -1,4 +1,5 @@
-//! Ranks on any machines, over TCP: each is connected to each. Tensors pass through host memory.
+//! Ranks on any machines, over TCP: each is connected to each. Tensors pass through host memory. With the feature `mpi`, MPI can carry
+//! the bytes of operations; `data_queues` hold them.
 //!
 //! `rendezvous` brings the ranks together: by a `handshake`, for which `handshake_listener` waits, they prove to each other that they
 //! belong to one run. `mesh` runs the threads of the connections, which carry each `frame` with checksums; `connections` and
@@ -7,6 +8,8 @@
 
 mod collective;
 mod connections;
+#[cfg(feature = "mpi")]
+mod data_queues;
 mod endpoint;
 mod frame;
 mod handshake;
@@ -17,8 +20,14 @@ mod send_queue;
 #[cfg(test)]
 pub(super) mod tests;
 
+#[cfg(feature = "mpi")]
+pub(crate) use connections::Connections;
 pub use connections::RunAbort;
+#[cfg(feature = "mpi")]
+pub(crate) use data_queues::DataQueues;
 pub use endpoint::TcpComm;
+#[cfg(feature = "mpi")]
+pub(crate) use frame::{Frame, FrameError};
 pub use handshake::{PeerIdentity, RankToken};
 pub use mesh::TcpMesh;
 pub use rendezvous::JoinConfig;

@@ -23,6 +23,14 @@ struct QueuedFrames {
     is_closed: bool,
 }
 
+impl QueuedFrames {
+    fn take(&mut self) -> Option<Frame> {
+        let frame = self.frames.pop_front()?;
+        self.bytes -= frame.bytes.len();
+        Some(frame)
+    }
+}
+
 impl SendQueue {
     /// Queues a frame without waiting for space.
     pub(super) fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
@@ -38,8 +46,7 @@ impl SendQueue {
     pub(super) fn next(&self) -> Option<Frame> {
         let mut queue = self.state.lock();
         loop {
-            if let Some(frame) = queue.frames.pop_front() {
-                queue.bytes -= frame.bytes.len();
+            if let Some(frame) = queue.take() {
                 self.changed.notify_all();
                 return Some(frame);
             }
@@ -48,6 +55,14 @@ impl SendQueue {
             }
             self.changed.wait(&mut queue);
         }
+    }
+
+    /// The next frame, if there is one.
+    #[cfg(feature = "mpi")]
+    pub(super) fn take(&self) -> Option<Frame> {
+        let frame = self.state.lock().take()?;
+        self.changed.notify_all();
+        Some(frame)
     }
 
     /// Closes the queue. The frames in it are still sent.

@@ -14,8 +14,18 @@ const COMPUTING_NAMES: [&str; 4] = [LIBRARY_FOLDERS, "LD_LIBRARY_PATH", "LD_PREL
 /// The beginnings of the names of variables of launchers, thread pools and allocators. No number depends on them.
 const OTHER_PREFIXES: [&str; 7] = ["SLURM_", "MASTER_", "OMPI_COMM_WORLD_", "OMP_", "RAYON_", "MALLOC_", "MIMALLOC_"];
 
-/// Variables of torchrun.
-const OTHER_NAMES: [&str; 5] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"];
+/// Variables of torchrun, and of the mpirun of MPICH and Intel MPI.
+const OTHER_NAMES: [&str; 9] = [
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+];
 
 /// A variable with one of these words in its name may hold a secret. It is never shown.
 const SECRET_WORDS: [&str; 9] = ["TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "AUTH", "JWT", "COOKIE"];
@@ -69,7 +79,7 @@ mod tests {
         for name in ["CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "RUNNER_CUDA_LIBS", "LD_PRELOAD"] {
             assert!(is_shown_variable(name) && is_computing_variable(name), "{name}");
         }
-        for name in ["RANK", "OMP_NUM_THREADS", "SLURM_JOB_ID", "MASTER_ADDR", "MALLOC_ARENA_MAX"] {
+        for name in ["RANK", "OMP_NUM_THREADS", "SLURM_JOB_ID", "MASTER_ADDR", "MALLOC_ARENA_MAX", "PMI_RANK"] {
             assert!(is_shown_variable(name) && !is_computing_variable(name), "{name}");
         }
         for name in ["RANKS", "HOME", "NCCL", "AWS_SECRET", "MY_CUDA_HOME", "RUNNER_TOKEN", "HF_TOKEN"] {

@@ -1,4 +1,4 @@
-//! CUDA's libraries: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
+//! CUDA's libraries and MPI's: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
 //! them.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_uint, c_void};
@@ -54,6 +54,14 @@ pub(super) const CUDNN: Library =
     Library::new("libcudnn", &["libcudnn.so.9"], c"cudnnGetVersion", |loaded, symbol| loaded.size(symbol).map(dotted));
 pub(super) const NVML: Library =
     Library::new("libnvidia-ml", &["libnvidia-ml.so.1"], c"nvmlSystemGetDriverVersion", LoadedLibrary::driver_version);
+
+/// Open MPI's, MPICH's (also Debian's name of it), and those with the standard ABI of MPI 5.
+pub(super) const MPI: Library = Library::new(
+    "libmpi",
+    &["libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"],
+    c"MPI_Get_library_version",
+    LoadedLibrary::mpi_version,
+);
 
 /// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -233,6 +241,20 @@ impl LoadedLibrary {
             let start: unsafe extern "C" fn() -> c_int = self.function(c"nvmlInit_v2")?;
             let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int = self.function(name)?;
             (start() == 0 && ask(text.as_mut_ptr(), 95) == 0).then(|| text_in(&text))
+        }
+    }
+
+    /// The start of the text that `int name(char *, int *)` writes: the library's name and version.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn mpi_version(self, name: &CStr) -> Option<String> {
+        let (mut text, mut length) = ([0 as c_char; 8192], 0);
+        // SAFETY: the function may be called before the library is started, and no library's text is longer.
+        unsafe {
+            let ask: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int = self.function(name)?;
+            (ask(text.as_mut_ptr(), &raw mut length) == 0).then(|| {
+                let text = text_in(&text);
+                text.split([',', '\n']).next().unwrap_or_default().replace('\t', " ")
+            })
         }
     }
 

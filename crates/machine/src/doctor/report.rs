@@ -11,7 +11,7 @@ use super::driver::DriverFacts;
 use super::environment::shown_variables;
 use super::features::{Feature, features};
 use super::library::{
-    CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC, search_notes,
+    CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, MPI, NCCL, NVML, NVRTC, search_notes,
 };
 use crate::host::Machine;
 
@@ -36,13 +36,13 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
-    pub fn collect(cpu: CpuInstructions) -> Self {
+    /// Collects the facts about this machine and process; `has_mpi` is one about the build. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
+    pub fn collect(cpu: CpuInstructions, has_mpi: bool) -> Self {
         let driver = DRIVER.facts().path;
-        let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
+        let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML, &MPI];
         let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
-            build: BuildFacts::current(),
+            build: BuildFacts { mpi: has_mpi, ..BuildFacts::current() },
             machine: Machine::detect(),
             cpu,
             driver: DriverFacts::collect(),

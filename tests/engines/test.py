@@ -1,0 +1,203 @@
+"""Runs under the launchers that clusters have, as the distribution's packages bring them.
+
+    test.py RUNNER [ENGINE...]
+
+RUNNER is a program with the feature `mpi`. Each engine prints what ran. One that is not installed is skipped, with the command that
+installs it; if it was named, it fails instead.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+RUNNER = str(Path(sys.argv[1]).resolve())
+
+# Every layout of several ranks, and its number of ranks.
+LAYOUTS = {
+    "ddp of 2": ("{mode: ddp, replicas: 2}", 2),
+    "ddp of 4": ("{mode: ddp, replicas: 4}", 4),
+    "dp of 2": ("{mode: dp, replicas: 2}", 2),
+    "pipeline of 2": ("{mode: pipeline, pipeline: {stages: 2}}", 2),
+    "2 replicas of a pipeline of 2": ("{mode: pipeline, replicas: 2, pipeline: {stages: 2}}", 4),
+}
+
+# A failure must end all ranks within this many seconds.
+MAX_SECONDS_TO_END = 60
+
+
+class NotInstalled(Exception):
+    """The command that installs what is missing."""
+
+
+def experiment(parallel, steps):
+    return f"""version: 1
+name: engine
+model: {{family: gpt2, layers: 4, heads: 2, d_model: 64, context_length: 64, dropout: 0.1}}
+data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}
+batch: {{sequences: 8, micro_batch: 2}}
+train: {{steps: {steps}}}
+eval: {{every: 5, at_start: true, loss: {{batches: 3}}, samples: {{prompts: ["1"], count: 1, max_tokens: 4}}}}
+checkpoint: {{every: 5, keep: 2}}
+parallel: {parallel}
+"""
+
+
+class Folder:
+    """A temporary folder with an experiment, in which programs run."""
+
+    def __init__(self, parallel, steps):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.path = Path(self.temporary.name)
+        (self.path / "input.txt").write_text(" ".join(map(str, range(4000))))
+        (self.path / "exp.yaml").write_text(experiment(parallel, steps))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.temporary.cleanup()
+
+    def start(self, launcher, runs, **options):
+        """Starts `runner apply` under the launcher, with the run in the folder `runs`."""
+        command = [*launcher, RUNNER, "apply", "exp.yaml", "--threads", "2", "--runs", runs]
+        environment = {**os.environ, "RUNNER_CACHE": str(self.path / "cache"), **options}
+        return subprocess.Popen(command, cwd=self.path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self, launcher, runs):
+        """Runs to the end, and returns the final hash."""
+        process = self.start(launcher, runs)
+        printed, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, f"{launcher}: exit code {process.returncode}\n{printed}"
+        return self.final_hash(runs)
+
+    def run_dir(self, runs):
+        return next(path.parent for path in (self.path / runs).glob("*/manifest.json"))
+
+    def final_hash(self, runs):
+        return json.loads((self.run_dir(runs) / "summary.json").read_text())["final_hash"]
+
+
+def torch_ranks(folder, ranks, runs):
+    """The same ranks over TCP, by the variables that torchrun sets."""
+    started = []
+    for rank in range(ranks):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20777"}
+        started.append(folder.start([], runs, **place))
+    printed = [process.communicate(timeout=600)[0] for process in started]
+    assert all(process.returncode == 0 for process in started), printed
+    return folder.final_hash(runs)
+
+
+def wait_for(what, condition, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what}: not within {seconds} s")
+
+
+def process_of_rank(variable, rank, folder):
+    """The process of `rank`, once it has loaded MPI's library."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            is_rank = f"{variable}={rank}".encode() in variables and (process / "cwd").readlink() == folder.path
+            if is_rank and "libmpi" in (process / "maps").read_text():
+                return int(process.name)
+        except OSError:
+            continue
+    return None
+
+
+def mpi(launcher, rank_variable, reports_killed_ranks):
+    """The launcher of one MPI library: bits of every layout, a rank that fails, is killed or is asked to stop, and the resumed runs.
+
+    A launcher that kills the other ranks at once leaves rank 0 no time to report which rank was lost.
+    """
+    for name, (parallel, ranks) in LAYOUTS.items():
+        with Folder(parallel, 10) as folder:
+            threads_or_processes = folder.run([], "local")
+            tcp = torch_ranks(folder, ranks, "tcp")
+            over_mpi = folder.run([*launcher, "-n", str(ranks)], "mpi")
+            assert threads_or_processes == tcp == over_mpi, (name, threads_or_processes, tcp, over_mpi)
+            print(f"  {name}: the final hash of local ranks, TCP and MPI is {over_mpi[:12]}")
+
+    with Folder("{mode: ddp, replicas: 2}", 10) as folder:
+        # Rank 1 has a different file.
+        own_steps = ["sh", "-c", f'exec "$@" --set train.steps=1${rank_variable}', "sh"]
+        process = folder.start([*launcher, "-n", "2", *own_steps], "mpi")
+        printed, _ = process.communicate(timeout=MAX_SECONDS_TO_END)
+        errors = [line for line in printed.splitlines() if line.startswith("error: ")]
+        assert process.returncode != 0 and len(errors) == 1 and "rank 1 has the plan" in errors[0], printed
+        print(f"  different plans: {errors[0]}")
+
+    for stop in [signal.SIGKILL, signal.SIGTERM]:
+        with Folder("{mode: ddp, replicas: 4}", 60) as folder:
+            whole = folder.run([], "local")
+            process = folder.start([*launcher, "-n", "4"], "mpi")
+            wait_for("the first checkpoint", lambda: list((folder.path / "mpi").glob("*/checkpoints/*/")))
+            rank = wait_for("rank 2", lambda: process_of_rank(rank_variable, 2, folder))
+            started = time.monotonic()
+            os.kill(rank, stop)
+            printed, _ = process.communicate(timeout=MAX_SECONDS_TO_END)
+            seconds = time.monotonic() - started
+            assert process.returncode != 0, printed
+            if stop == signal.SIGKILL:
+                lost = [line for line in printed.splitlines() if "rank 2 was lost in step" in line]
+                assert lost or not reports_killed_ranks, printed
+                print(f"  rank 2 killed: all ended after {seconds:.1f} s: {(lost or ['the launcher killed them at once'])[0]}")
+            else:
+                assert "interrupted" in printed, printed
+                print(f"  SIGTERM to rank 2: all stopped after {seconds:.1f} s, mpirun's exit code is {process.returncode}")
+            resumed = folder.run([*launcher, "-n", "4"], "mpi")
+            assert resumed == whole, (stop, resumed, whole)
+            print(f"  the resumed run ends in the bits of a whole one: {resumed[:12]}")
+
+
+def root():
+    return ["--allow-run-as-root"] if os.geteuid() == 0 else []
+
+
+def find(program, packages):
+    if path := shutil.which(program):
+        return path
+    raise NotInstalled(f"apt-get install {packages}")
+
+
+def open_mpi():
+    mpirun = find("mpirun.openmpi", "openmpi-bin")
+    mpi([mpirun, *root(), "--oversubscribe", "--bind-to", "none"], "OMPI_COMM_WORLD_RANK", True)
+
+
+def mpich():
+    mpi([find("mpirun.mpich", "mpich")], "PMI_RANK", False)
+
+
+ENGINES = {"open_mpi": open_mpi, "mpich": mpich}
+
+
+def main():
+    names = sys.argv[2:] or list(ENGINES)
+    skipped = []
+    for name in names:
+        print(name, flush=True)
+        try:
+            ENGINES[name]()
+        except NotInstalled as command:
+            if sys.argv[2:]:
+                raise SystemExit(f"{name} is not installed: {command}")
+            skipped.append(f"{name} ({command})")
+    print("ran: " + ", ".join(name for name in names if not any(entry.startswith(f"{name} ") for entry in skipped)))
+    if skipped:
+        print("not installed: " + ", ".join(skipped))
+
+
+if __name__ == "__main__":
+    main()
