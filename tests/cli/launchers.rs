@@ -19,6 +19,7 @@ use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, files_in, nam
 const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
 const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
 const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
+const SHARDED: &str = "parallel: {mode: ddp, replicas: 2, shard: optimizer}\n";
 const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
 
 /// The longest time from the end of one rank to the end of all. It is generous: the test is about seconds, not minutes.
@@ -120,6 +121,11 @@ fn same_as_local(parallel: &str, world: usize) {
 #[test]
 fn replicas_compute_what_local_ones_do() {
     same_as_local(DDP, 2);
+}
+
+#[test]
+fn sharded_replicas_compute_what_local_ones_do() {
+    same_as_local(SHARDED, 2);
 }
 
 #[test]

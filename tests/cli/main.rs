@@ -41,6 +41,7 @@ mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
 mod session_facts;
+mod sharding;
 mod shims;
 mod slurm;
 mod sweep_removal;

@@ -221,6 +221,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         recompute: Recompute::None,
         chunks: vec![BlockRange { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
+        shards: Vec::new(),
         model,
         batch: BatchSpec {
             sequences,

@@ -18,6 +18,7 @@ mod llama_oracle;
 mod peers;
 mod rounding_and_randomness;
 mod samples;
+mod sharding;
 mod stage_eval;
 mod stages;
 mod tutorial;

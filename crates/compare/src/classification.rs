@@ -120,8 +120,9 @@ pub fn classify(
 fn compare_training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEquality {
     let mut experiment = b.experiment.clone();
     experiment.eval = a.experiment.eval.clone();
-    // Recomputed activations have the same bits.
+    // Recomputed activations have the same bits, and so have weights that one replica updates for all.
     experiment.train.recompute = a.experiment.train.recompute;
+    experiment.parallel.shard = a.experiment.parallel.shard;
     let mut other = b.clone();
     (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
     other.data.test.clone_from(&a.data.test);

@@ -21,7 +21,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-const SETTING_FACTS: [Fact<Plan>; 23] = [
+const SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -50,12 +50,16 @@ const SETTING_FACTS: [Fact<Plan>; 23] = [
     of_program!("precision", Mathematics(Part::Precision), p => p.precision),
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),
     of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets, passes(p))),
+    // Each weight is updated by one replica, with the same gradients.
+    of_program!("parallel.shard", Meaning::None, p => p.shards),
     of_program!("batch.micro_batch", Rounding, p => p.batch.micro_batch),
     Fact::new("eval", Mathematics(Part::Evaluation), |plan| {
         let program = first_program(plan)?;
-        let due: Vec<_> = program.periodic.iter().filter(|p| p.instruction != Instruction::Checkpoint).collect();
+        let measures = |i: Instruction| matches!(i, Instruction::Evaluate | Instruction::Sample);
+        let due: Vec<_> = program.periodic.iter().filter(|p| measures(p.instruction)).collect();
+        let start: Vec<_> = program.start.iter().filter(|i| measures(**i)).collect();
         let splits = [&plan.data.validation, &plan.data.test].map(|data| data.as_ref().map(split));
-        Some(json!([program.eval, program.start, due, splits, plan.data.choice, plan.validation_rows()]))
+        Some(json!([program.eval, start, due, splits, plan.data.choice, plan.validation_rows()]))
     }),
     of_program!("device", Rounding, p => p.device),
 ];
@@ -283,7 +287,7 @@ mod tests {
             json!({}),
             pipeline,
             padded,
-            json!({"parallel": {"mode": "ddp", "replicas": 2}}),
+            json!({"parallel": {"mode": "ddp", "replicas": 2, "shard": null}}),
             json!({"model": {"family": "llama"}}),
         ];
         let mut found = std::collections::BTreeSet::new();
@@ -305,7 +309,7 @@ mod tests {
                             .to_vec()
                     }
                     Value::String(_) => texts.clone(),
-                    Value::Null => vec![json!(1), json!(0.5), json!(true), json!({})],
+                    Value::Null => vec![json!(1), json!(0.5), json!(true), json!({}), json!("optimizer")],
                     other => vec![other.clone()],
                 };
                 for other in others {
@@ -332,6 +336,7 @@ mod tests {
         }
         for key in [
             "train.recompute",
+            "parallel.shard",
             "parallel.pipeline.schedule",
             "data.layout.padded.mask",
             "model.d_ff",

@@ -27,8 +27,8 @@ pub enum SettingEffect {
 /// The largest number of passes in a step of all ranks for which the plan is compiled again for each setting.
 const MAX_PASSES: usize = 1 << 13;
 
-/// A key of `train` that changes no number.
-const RECOMPUTE: &str = "train.recompute";
+/// Keys that change a plan and no number.
+const WITHOUT_EFFECT: [&str; 2] = ["train.recompute", "parallel.shard"];
 
 /// Settings that belong together: if an experiment lacks one of them, all are taken from the other.
 const UNITS: [(&str, &[&str]); 8] = [
@@ -52,7 +52,7 @@ pub fn effect_of_setting(
     if difference.group == SettingGroup::Bookkeeping {
         return SettingEffect::Bookkeeping;
     }
-    if difference.key == RECOMPUTE {
+    if WITHOUT_EFFECT.contains(&difference.key.as_str()) {
         return SettingEffect::None;
     }
     let in_data = effect_in_data(&difference.key, a, b);

@@ -67,6 +67,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("data.layout.columns", "eval_count", Value::Null),
         ("data.layout.padded", "mask", text("causal")),
         ("train", "recompute", text("none")),
+        ("parallel", "shard", Value::Null),
         ("optimizer.adamw", "decays", text("matrices")),
         ("schedule", "start", Value::from(0)),
         ("schedule.decay.cosine", "repeat", text("never")),
@@ -155,6 +156,6 @@ mod tests {
                 explained += 1;
             }
         }
-        assert_eq!(explained, 19 + 12, "all but the keys of padded rows and of hub datasets");
+        assert_eq!(explained, 21 + 12, "all but the keys of padded rows and of hub datasets");
     }
 }

@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule};
+use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule, ShardedState};
 
 /// More ranks than this are a slip.
 pub(crate) const MAX_RANKS: usize = 1_000_000;
@@ -24,6 +24,8 @@ pub(crate) struct RawParallel {
     /// MiB of gradients that are all-reduced at once.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub(crate) bucket_mb: f64,
+    /// `optimizer`: each replica of ddp holds the optimizer's state of its part of the parameters only (ZeRO-1). On CPUs.
+    pub(crate) shard: Option<ShardedState>,
     /// The stages and their schedule; required in mode `pipeline`, and not allowed in other modes.
     pub(crate) pipeline: Option<RawPipeline>,
     /// The device of each rank, as in `[cpu, cpu]` or `[cuda:0, cuda:1]`; `auto` follows `device`.
@@ -40,6 +42,7 @@ impl Default for RawParallel {
             mode: ParallelMode::Single,
             replicas: None,
             bucket_mb: 25.0,
+            shard: None,
             pipeline: None,
             devices: AutoOr::Auto,
             max_restarts: 0,

@@ -9,6 +9,7 @@ pub(crate) const REPLICAS: &str = "parallel.replicas";
 pub(crate) const STAGES: &str = "parallel.pipeline.stages";
 pub(crate) const MICROBATCHES: &str = "parallel.pipeline.microbatches";
 const MODE: &str = "parallel.mode";
+const SHARD: &str = "parallel.shard";
 const PIPELINE: &str = "parallel.pipeline";
 const PARTITION: &str = "parallel.pipeline.partition";
 const SCHEDULE: &str = "parallel.pipeline.schedule";
@@ -123,6 +124,9 @@ impl Resolver<'_> {
         if raw.mode == ParallelMode::Single && below(REPLICAS) {
             raw.replicas = None;
         }
+        if raw.mode != ParallelMode::Ddp && below(SHARD) {
+            raw.shard = None;
+        }
         raw
     }
 
@@ -168,8 +172,15 @@ impl Resolver<'_> {
             chunks: pipeline.chunks(),
             microbatches: batch.sequences / grid.replicas / batch.micro_batch,
         });
-        let RawParallel { mode, bucket_mb, max_restarts, .. } = *raw;
-        Some(Parallel { mode, replicas: grid.replicas, bucket_mb, pipeline, devices: devices?, max_restarts })
+        let RawParallel { mode, bucket_mb, shard, max_restarts, .. } = *raw;
+        if shard.is_some() && mode != ParallelMode::Ddp {
+            return self.refuse(
+                &[SHARD, MODE],
+                format!("`parallel.shard` needs mode `ddp`, but the mode is `{}`", choice_name(&mode)),
+                "choose `mode: ddp` with `replicas`, or delete `shard`",
+            );
+        }
+        Some(Parallel { mode, replicas: grid.replicas, bucket_mb, shard, pipeline, devices: devices?, max_restarts })
     }
 
     /// Reports a partition that does not match the model's layers.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rayon::ThreadPool;
 use runner_compute::state::TrainState;
 use runner_data::content_hash;
-use runner_exec::{Resources, parameter_layout, state_dtype};
+use runner_exec::{Resources, state_dtype};
 use runner_launch::{PreparedRank, RankInputs, RankProcess, RankStart};
 use runner_prepare::{Host, IgnoreEvents, PreparedRun, RecordedInputs, initial_weights, prepare_rank_inputs};
 use runner_spec::data::DataFacts;
@@ -66,7 +66,7 @@ fn load_state(
     checkpoint: Option<&Path>,
 ) -> Result<TrainState> {
     if let Some(path) = checkpoint {
-        let layout = Arc::new(parameter_layout(program));
+        let layout = Arc::new(program.state_layout());
         let (moments, dtype) = (program.moments(), state_dtype(program));
         // The process that keeps the record has checked that it is a checkpoint of the run.
         return Ok(runner_checkpoint::load_state(path, None, &layout, moments, dtype)?);

@@ -8,7 +8,6 @@ use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_comm::Pending;
-use runner_spec::model::layout::{ParamEntry, join_ranges};
 
 pub(super) struct GradientReduction<'a> {
     context: RankContext<'a>,
@@ -52,9 +51,7 @@ impl<'a> GradientReduction<'a> {
     }
 
     fn bucket_gradients(&self, trainer: &Trainer, bucket: usize) -> Result<Vec<Tensor>, ExecError> {
-        let blocks = self.context.program.buckets[bucket].range();
-        let entries = trainer.state.layout.entries.iter().filter(|entry| blocks.contains(&entry.spec.block));
-        let ranges = join_ranges(entries.map(ParamEntry::range));
+        let ranges = trainer.grads.layout.block_ranges(self.context.program.buckets[bucket].range());
         Ok(ranges.iter().map(|range| gradients_of(trainer, range)).collect::<Result<_, _>>()?)
     }
 }

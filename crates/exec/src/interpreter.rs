@@ -14,14 +14,14 @@ use super::step_exchange::{StepAgreement, StepTotals};
 use super::step_watch::StepWatch;
 use super::trace::Trace;
 use super::trainer::Trainer;
-use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
+use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check, weight_exchange};
 use crate::observer::Observer;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_machine::stop::StopSwitch;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
-use runner_spec::program::{Instruction, ParallelMode, Program};
+use runner_spec::program::{Instruction, Program};
 use runner_spec::topology::Lane;
 
 /// Says whether a run is asked to stop. It stays so until the run has stopped.
@@ -236,7 +236,10 @@ impl Interpreter<'_> {
                 Ok(())
             }
             Instruction::CountTokens { numerator } => self.agree_on_step(numerator),
-            Instruction::BroadcastWeights => self.broadcast_weights(),
+            Instruction::BroadcastWeights => weight_exchange::broadcast_weights(self.context, trainer),
+            Instruction::GatherParameters { bucket } => {
+                weight_exchange::gather_parameters(self.context, trainer, bucket)
+            }
             Instruction::Forward { mb, chunk } => self.passes.forward(trainer, mb, chunk, self.trace.as_mut()),
             Instruction::Backward { mb, chunk, blocks } => self.passes.backward(trainer, mb, chunk, blocks),
             Instruction::BackwardInput { mb, chunk } => self.passes.backward_input(trainer, mb, chunk),
@@ -273,15 +276,6 @@ impl Interpreter<'_> {
         self.agreement = StepAgreement::reach(self.context, self.passes.valid_tokens(), stop_requested)?;
         self.passes.set_global_tokens(self.agreement.tokens);
         Ok(())
-    }
-
-    /// dp: all ranks get the root's weights.
-    fn broadcast_weights(&self) -> Result<(), ExecError> {
-        if self.context.program.mesh.mode != ParallelMode::Dp {
-            return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
-        }
-        self.context.comm.broadcast(self.context.replica_group(), 0, &self.trainer.state.weights()?)?;
-        Ok(self.trainer.refresh()?)
     }
 
     /// Measures the gradients' norm over all ranks, and settles how the update scales them.
@@ -345,6 +339,9 @@ impl Interpreter<'_> {
 
     /// Emits the trace, where there is one, and the metrics of the step that is done.
     fn report_step(&mut self, elapsed: Duration) -> Result<(), ExecError> {
+        if self.controls.trace {
+            weight_exchange::gather_all_parameters(self.context, &self.trainer)?;
+        }
         if let Some(trace) = &mut self.trace {
             let lines = trace.finish(&self.trainer)?;
             self.observer.trace(&lines)?;

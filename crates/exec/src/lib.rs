@@ -30,6 +30,7 @@ mod step_exchange;
 mod step_watch;
 mod trace;
 mod trainer;
+mod weight_exchange;
 
 pub use data_cursor::Resources;
 pub use error::ExecError;
@@ -37,4 +38,4 @@ pub use interpreter::{RunControls, StopRequest, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use observer::{IgnoreEvents, Observer};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};
-pub use trainer::{Trainer, initial_state, parameter_layout, state_dtype, tied_copy_entry};
+pub use trainer::{Trainer, initial_state, state_dtype, tied_copy_entry};

@@ -87,6 +87,7 @@ fn allocated_category(instruction: Option<Instruction>) -> MemoryCategory {
             | I::ReduceToRoot { .. }
             | I::SumTied
             | I::BroadcastWeights
+            | I::GatherParameters { .. }
             | I::CountTokens { .. },
         ) => MemoryCategory::Communication,
         Some(_) => MemoryCategory::Workspace,

@@ -6,7 +6,6 @@ use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_compute::kernels::{bytes, on_host};
-use runner_spec::program::ParallelMode;
 use runner_spec::topology::GroupId;
 
 /// Compares the weights and moments of replicas, and the tied embedding of the two stages that hold it.
@@ -15,8 +14,8 @@ use runner_spec::topology::GroupId;
 /// `Diverged`, if they differ.
 pub(super) fn compare_states(context: RankContext<'_>, trainer: &Trainer) -> Result<(), ExecError> {
     let (state, program) = (&trainer.state, context.program);
-    // Under dp the replicas get the root's weights every step: they have nothing else to compare.
-    if program.mesh.replicas > 1 && program.mesh.mode != ParallelMode::Dp {
+    // Replicas that get their weights from others every step have nothing else to compare.
+    if program.mesh.replicas > 1 && program.weight_exchange().is_empty() {
         compare(context, context.replica_group(), &state.buffer, state.step, "weights and moments")?;
     }
     if let Some(range) = trainer.tied_range(program).filter(|_| program.shares_tied()) {

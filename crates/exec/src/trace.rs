@@ -54,8 +54,8 @@ impl Trace {
             };
             self.lines.push(trace_line(step, TracedTensor::Output, block, name, &hasher.finalize()));
         }
-        let weights = Params::new(trainer.state.layout.clone(), trainer.state.weights()?);
-        self.record_params(TracedTensor::Parameter, &weights, step)?;
+        let updated = trainer.updated_weights()?;
+        self.record_params(TracedTensor::Parameter, &updated, step)?;
         let mut lines = std::mem::take(&mut self.lines);
         lines.sort_by(|a, b| a.order().cmp(&b.order()));
         Ok(lines)

@@ -15,8 +15,8 @@ use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
-use runner_spec::program::{OptimizerSpec, Program};
+use runner_spec::model::stage::{tied_copy, tied_original};
+use runner_spec::program::{OptimizerSpec, Precision, Program};
 
 /// The parts of a model that a rank holds, with their training state and gradients.
 #[derive(Debug)]
@@ -24,21 +24,19 @@ pub struct Trainer {
     /// One for each chunk; all read and write the same flat buffers.
     pub models: Vec<Model>,
     pub state: TrainState,
-    /// The weights that the forward reads: those of the state, or their rounded copy in a bf16 run with master weights.
+    /// The weights that the forward reads: those of the state, their rounded copy in a bf16 run with master weights, or those of all
+    /// replicas where the state is a shard.
     pub weights: Params,
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
     /// True if `weights` are a copy that is rounded to bf16.
     pub has_rounded_copy: bool,
+    /// The elements of the flat storage that `state` holds, if it is a shard.
+    shard: Option<Range<usize>>,
     /// Elements of a tied embedding that another rank holds too. That rank counts their gradients.
     tied_copy: Option<Range<usize>>,
     pub device: Device,
-}
-
-/// The layout of the parameters that `program`'s rank holds.
-pub fn parameter_layout(program: &Program) -> ParamLayout {
-    ParamLayout::new(stage_parameters(&program.model, &chunk_ranges(program)))
 }
 
 /// The entry of `program`'s `layout` that copies a tied embedding of another rank, which saves it.
@@ -60,7 +58,7 @@ pub fn state_dtype(program: &Program) -> DType {
 /// # Errors
 /// If memory is short, or `given` fails.
 pub fn initial_state(program: &Program, given: Option<&dyn InitialWeights>) -> Result<TrainState, ExecError> {
-    let layout = Arc::new(parameter_layout(program));
+    let layout = Arc::new(program.state_layout());
     let buffer = match state_dtype(program) {
         DType::BF16 => initial_buffer::<bf16>(program, &layout, given)?,
         _ => initial_buffer::<f32>(program, &layout, given)?,
@@ -106,32 +104,46 @@ impl Trainer {
             let what = "the training state does not have this optimizer's moments";
             return Err(ExecError::Kernel(candle_core::Error::msg(what)));
         }
+        let shard = program.shard();
+        let layout = if shard.is_some() { Arc::new(program.parameter_layout()) } else { state.layout.clone() };
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
-            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, &state.buffer)
+            Model::new(&program.model, layout.clone(), blocks.clone(), program.seed, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
-        let weights = device::weights_to_read(program.precision, &state.layout, state.weights()?)?;
+        let weights = match program.precision {
+            _ if shard.is_none() => device::weights_to_read(program.precision, &layout, state.weights()?)?,
+            Precision::Bf16 => Params::zeroed(layout.clone(), DType::BF16, state.buffer.device())?,
+            Precision::Fp32 | Precision::Tf32 => {
+                Params::zeroed(layout.clone(), state.buffer.dtype(), state.buffer.device())?
+            }
+        };
         let has_rounded_copy = weights.flat.dtype() != state.buffer.dtype();
-        let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
-        let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
-        Ok(Self {
+        let grads = Tensor::zeros(layout.total, state.buffer.dtype(), state.buffer.device())?;
+        let tied_copy = tied_copy(&layout, &program.model, &chunks).map(|i| layout.entries[i].range());
+        let trainer = Self {
             weights,
-            grads: Params::new(state.layout.clone(), grads),
+            grads: Params::new(layout, grads),
             models,
             state,
             optimizer: program.optimizer,
             has_rounded_copy,
+            shard,
             tied_copy,
             device,
-        })
+        };
+        if trainer.shard.is_some() {
+            trainer.refresh()?;
+        }
+        Ok(trainer)
     }
 
     /// The elements of the tied embedding that two ranks hold, where this rank is one of them.
     pub fn tied_range(&self, program: &Program) -> Option<Range<usize>> {
-        let own = || tied_original(&self.state.layout, &program.model, &chunk_ranges(program));
-        self.tied_copy.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
+        let layout = &self.grads.layout;
+        let own = || tied_original(layout, &program.model, &chunk_ranges(program));
+        self.tied_copy.clone().or_else(|| own().map(|i| layout.entries[i].range()))
     }
 
     /// Launches the sums of squares of the gradients that this rank counts: all but those of a copied embedding. Reading one waits for a
@@ -146,18 +158,35 @@ impl Trainer {
         Ok(vec![optimizer::sum_of_squares(&flat.narrow(0, 0, copied.start)?)?, optimizer::sum_of_squares(&rest)?])
     }
 
-    /// Refreshes copies of weights, so that the forward reads the current ones.
+    /// Refreshes copies of weights, so that the forward reads the current ones. Where the state is a shard, the others come from their
+    /// ranks.
     ///
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> TensorResult<()> {
-        self.weights.refresh(&self.state.weights()?)
+        let weights = self.state.weights()?;
+        match &self.shard {
+            Some(shard) => self.weights.store(shard.start, &weights),
+            None => self.weights.refresh(&weights),
+        }
+    }
+
+    /// The weights that the last update made, unrounded; where the state is a shard, as the forward reads them.
+    ///
+    /// # Errors
+    /// If the buffers do not match the layout.
+    pub fn updated_weights(&self) -> TensorResult<Params> {
+        match &self.shard {
+            Some(_) => Ok(self.weights.clone()),
+            None => Ok(Params::new(self.state.layout.clone(), self.state.weights()?)),
+        }
     }
 
     /// Bytes of the copies of weights that the rank holds beside its state.
     pub fn copied_weight_bytes(&self) -> usize {
         let bytes = |copy: &Tensor| copy.elem_count() * copy.dtype().size_in_bytes();
         match self.weights.exact_vectors() {
+            vectors if self.shard.is_some() => bytes(&self.weights.flat) + vectors.map_or(0, bytes),
             _ if self.has_rounded_copy => bytes(&self.weights.flat),
             Some(vectors) => bytes(vectors),
             None => 0,
@@ -169,9 +198,12 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
-        let (state, grads) = (&self.state, &self.grads.flat);
-        let copy = self.has_rounded_copy.then_some(&self.weights.flat);
-        optim::update(state, &self.optimizer, grads, lr, grad_scale, copy)?;
+        let grads = match &self.shard {
+            Some(shard) => self.grads.flat.narrow(0, shard.start, shard.len())?,
+            None => self.grads.flat.clone(),
+        };
+        let copy = (self.has_rounded_copy && self.shard.is_none()).then_some(&self.weights.flat);
+        optim::update(&self.state, &self.optimizer, &grads, lr, grad_scale, copy)?;
         if copy.is_none() {
             self.refresh()?;
         }

@@ -47,9 +47,10 @@ fn summing_groups(program: &Program) -> Vec<runner_spec::topology::GroupId> {
     use runner_spec::program::Instruction;
     let (stage, replica) = program.mesh.stage_and_replica(program.rank);
     let group = |instruction: &Instruction| match instruction {
-        Instruction::AllReduce { .. } | Instruction::ReduceToRoot { .. } | Instruction::BroadcastWeights => {
-            Some(RankGroup::Replicas { stage })
-        }
+        Instruction::AllReduce { .. }
+        | Instruction::ReduceToRoot { .. }
+        | Instruction::GatherParameters { .. }
+        | Instruction::BroadcastWeights => Some(RankGroup::Replicas { stage }),
         Instruction::SumTied => Some(RankGroup::Tied { replica }),
         _ => None,
     };

@@ -21,7 +21,7 @@ use super::rank_training::RankTraining;
 use super::world::World;
 use runner_comm::{Communicator, JoinError, RunAbort};
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, parameter_layout, state_dtype};
+use runner_exec::{ExecError, state_dtype};
 use runner_machine::host::peak_rss_bytes;
 use runner_machine::stop::StopSwitch;
 use runner_record::run_dir::CHECKPOINTS;
@@ -29,6 +29,7 @@ use runner_spec::error::CommandError;
 use runner_spec::event::{BestValidation, ObserveError};
 use runner_spec::format::json_bytes;
 use runner_spec::mesh::RankGroup;
+use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
 use runner_spec::topology::GroupId;
 
@@ -91,7 +92,8 @@ impl<'a> LaunchedTraining<'a> {
                 FromRank::Ready { sees_run } => sees_run,
                 other => return Err(world.abort_for_unexpected_message(rank, &other).into()),
             };
-            let is_writer = self.inputs.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
+            let writes = |planned: &RankPlan| planned.program.checkpoint_part().is_some();
+            let is_writer = self.inputs.plan.ranks.get(rank).is_some_and(writes);
             if !sees_run && is_writer {
                 return Err(CommandError::failure(format!(
                     "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run; \
@@ -178,7 +180,7 @@ impl<'a> LaunchedTraining<'a> {
         let mut state = if program.rank == root {
             read()?
         } else {
-            let layout = Arc::new(parameter_layout(program));
+            let layout = Arc::new(program.state_layout());
             TrainState::zeroed(layout, program.moments(), state_dtype(program), &Device::Cpu)
                 .map_err(|error| self.start_error(ExecError::from(error)))?
         };

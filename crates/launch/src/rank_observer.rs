@@ -35,16 +35,13 @@ pub(super) struct RankObserver<'a, L> {
 }
 
 impl<L> RankObserver<'_, L> {
-    /// Writes this rank's part of the checkpoint. The first replica of each stage writes the parameters of the stage; a tied embedding
-    /// belongs to the first stage.
+    /// Writes this rank's part of the checkpoint, if it has one. A tied embedding belongs to the first stage.
     fn write_part(&self, state: &TrainState) -> Result<Option<PartRecord>, RecordError> {
         let RankTraining { program, .. } = *self.training;
-        if program.replica() > 0 {
-            return Ok(None);
-        }
+        let Some((index, count)) = program.checkpoint_part() else { return Ok(None) };
         let copy = tied_copy_entry(program, &state.layout);
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
-        let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
+        let spec = PartSpec { index, count };
         let create = |path: &Path| faults::create_part_file(program.rank, state.step, path);
         write_part(&pending_folder(self.checkpoints, state.step), spec, &state_reader(state), &owned, &create).map(Some)
     }

@@ -8,13 +8,12 @@ use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::run_length::run_steps;
-use crate::{check, devices, memory_shortage, ranks};
+use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute};
 use runner_spec::format::{choice_name, count, division, json_value};
-use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
@@ -80,7 +79,7 @@ pub fn compile_continuation(
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
-    let periodic = periodic(experiment, &eval, mesh)?;
+    let periodic = periodic(experiment, &eval)?;
     let hardware = devices::choose_devices(&experiment.parallel.devices, experiment.device, mesh, cluster, &mut notes)?;
     if experiment.precision == Precision::Tf32 && hardware.iter().any(|facts| facts.device == Device::Cpu) {
         notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
@@ -105,10 +104,11 @@ pub fn compile_continuation(
         precision: experiment.precision,
         master_weights: experiment.master_weights,
         recompute: experiment.train.recompute,
-        start: start(experiment, &periodic, mesh),
+        start: start(experiment, &periodic),
         step: Vec::new(),
         chunks: Vec::new(),
         buckets: Vec::new(),
+        shards: Vec::new(),
         batch: BatchSpec {
             sequences,
             slice: (0, sequences),
@@ -130,7 +130,7 @@ pub fn compile_continuation(
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
     let layout = ranks::RankLayout::new(experiment, &common, &costs, &mut notes)?;
-    let programs = layout.programs(experiment, &common, &hardware);
+    let programs = layout.programs(experiment, &common, &hardware)?;
     let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs);
     let totals = Totals {
@@ -145,6 +145,7 @@ pub fn compile_continuation(
         flops_per_step,
     };
     let ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    notes.extend(shard::describe_shards(&ranks, &executions, slots, cluster.kernels));
     let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots, cluster.kernels);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
@@ -394,9 +395,8 @@ fn eval_spec(
     Ok(EvalSpec { loss, choice_items, samples, test_rows })
 }
 
-/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best. Under dp the replicas get the new
-/// weights before they evaluate.
-fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>> {
+/// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best.
+fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>> {
     for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
         if every == 0 {
             refuse!(key, "must be at least 1, got 0");
@@ -404,11 +404,7 @@ fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<
     }
     let mut out = Vec::new();
     let every = experiment.eval.every;
-    let evaluates = eval.loss.is_some() || eval.choice_items.is_some();
-    if mesh.mode == ParallelMode::Dp && (evaluates || eval.samples.is_some()) {
-        out.push(Periodic { every, instruction: Instruction::BroadcastWeights });
-    }
-    if evaluates {
+    if eval.loss.is_some() || eval.choice_items.is_some() {
         out.push(Periodic { every, instruction: Instruction::Evaluate });
     }
     if eval.samples.is_some() {
@@ -419,10 +415,7 @@ fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<
 }
 
 /// The instructions before the first step: an evaluation, where the file asks for it and there is something to evaluate.
-fn start(experiment: &Experiment, periodic: &[Periodic], mesh: Mesh) -> Vec<Instruction> {
-    if !experiment.eval.at_start || !periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
-        return Vec::new();
-    }
-    let weights = (mesh.mode == ParallelMode::Dp).then_some(Instruction::BroadcastWeights);
-    weights.into_iter().chain([Instruction::Evaluate]).collect()
+fn start(experiment: &Experiment, periodic: &[Periodic]) -> Vec<Instruction> {
+    let evaluates = periodic.iter().any(|p| p.instruction == Instruction::Evaluate);
+    (experiment.eval.at_start && evaluates).then_some(Instruction::Evaluate).into_iter().collect()
 }

@@ -41,7 +41,7 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     program.recompute = Recompute::None;
     // The mask changes no loss, because padding comes after every token that counts.
     program.batch.mask_padding = false;
-    (program.chunks, program.buckets) = (Vec::new(), Vec::new());
+    (program.chunks, program.buckets, program.shards) = (Vec::new(), Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None };
     let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };

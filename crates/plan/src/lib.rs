@@ -23,6 +23,7 @@ mod ranks;
 pub mod render;
 mod run_length;
 pub mod schedule;
+mod shard;
 mod simulate;
 mod step_costs;
 mod step_program;

@@ -243,17 +243,21 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     } else {
         ["bf16 weights", "bf16 gradients", "bf16 moments"]
     };
-    let state = precision::state_bytes(program.master_weights) * counts.total;
-    push(MemoryCategory::Weights, weights, state, 1);
+    let element = precision::state_bytes(program.master_weights);
+    let shard = program.shard();
+    let held = shard.as_ref().map_or(counts.total, |shard| shard.len() as u64);
+    push(MemoryCategory::Weights, weights, element * held, 1);
     if precision::has_rounded_copy(program.precision, program.master_weights) {
         push(MemoryCategory::Weights, "weights in bf16", precision::ROUNDED_COPY_BYTES * counts.total, 1);
+    } else if shard.is_some() {
+        push(MemoryCategory::Weights, "weights of all replicas", element * counts.total, 1);
     }
-    if !program.master_weights {
+    if !program.master_weights || (shard.is_some() && program.precision == Precision::Bf16) {
         // Norms read them.
         push(MemoryCategory::Weights, "gains and biases in f32", F32_BYTES * counts.other, 1);
     }
-    push(MemoryCategory::Gradients, gradients, state, 1);
-    push(MemoryCategory::Optimizer, moments, state, program.moments() as u64);
+    push(MemoryCategory::Gradients, gradients, element * counts.total, 1);
+    push(MemoryCategory::Optimizer, moments, element * held, program.moments() as u64);
     items
 }
 

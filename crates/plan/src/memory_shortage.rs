@@ -8,12 +8,14 @@ use crate::device_memory::usable_bytes;
 use crate::memory::{MemoryFacts, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
-use runner_spec::cluster::KernelWorkspace;
+use crate::shard::optimizer_shards;
+use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
+use runner_spec::mesh::Mesh;
 use runner_spec::plan::RankPlan;
-use runner_spec::program::Program;
+use runner_spec::program::{CostClass, Program};
 
 /// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
 const MAX_MICRO_BATCHES_TRIED: usize = 4096;
@@ -58,14 +60,36 @@ pub(crate) fn describe_shortage(
 fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankPlan) -> MemoryFacts<'_>) -> String {
     let fits = |recompute| all_fit(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
     let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, fits));
-    let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute);
+    let sharded = sharded_optimizer(layout, ranks, &facts);
+    let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute).chain(sharded);
     let Some(first) = found.next() else {
         return other_partition(layout, ranks, &facts).unwrap_or_else(|| {
             "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
         });
     };
-    let second = found.next().map_or_else(String::new, |second| format!(", and so does {second}"));
-    format!("{first} fits{second}")
+    let fitting: Vec<String> = std::iter::once(format!("{first} fits")).chain(found).collect();
+    fitting.join(", and so does ")
+}
+
+/// A sharded optimizer, where that is possible and every rank then fits, with the memory of the largest rank.
+fn sharded_optimizer(
+    layout: &RankLayout,
+    ranks: &[RankPlan],
+    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
+) -> Option<String> {
+    let Mesh { mode, replicas, .. } = layout.mesh;
+    let program = &ranks.first()?.program;
+    if mode != ParallelMode::Ddp || replicas < 2 || !program.shards.is_empty() {
+        return None;
+    }
+    let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
+    let shards = optimizer_shards(program, replicas, &hardware).ok()?;
+    let largest = (0..replicas).max_by_key(|replica| shards[*replica].len())?;
+    let need = |rank: &RankPlan| {
+        let sharded = Program { shards: shards.clone(), rank: largest, ..rank.program.clone() };
+        estimate(&sharded, &live_micro_batches(&rank.program), facts(rank)).total()
+    };
+    all_fit(ranks, need).then(|| format!("parallel.shard: optimizer (at most {} a rank)", bytes(need(&ranks[0]))))
 }
 
 /// The least recomputation beyond that of `program` that `fits`, as a key of the file.
@@ -125,9 +149,9 @@ fn need_with_micro_batch(
 
 /// True if all ranks fit when each needs `need` bytes. Replicas need the same, so `need` is called for one of them.
 fn all_fit(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> bool {
-    let mut last: Option<((usize, bool), u64)> = None;
+    let mut last: Option<(CostClass, u64)> = None;
     let mut need_of_rank = |rank: &RankPlan| {
-        let key = (rank.stage, rank.program.owns_optimizer());
+        let key = rank.program.cost_class();
         let bytes = last.filter(|(k, _)| *k == key).map_or_else(|| need(rank), |(_, bytes)| bytes);
         last = Some((key, bytes));
         bytes

@@ -7,16 +7,17 @@ use crate::error::{Result, refuse};
 use crate::memory::{MemoryFacts, estimate};
 use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
+use crate::shard::optimizer_shards;
 use crate::step_program::{gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
+use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute, ShardedState};
 use runner_spec::format::division;
 use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, Program};
+use runner_spec::program::{BlockRange, CostClass, Instruction, Periodic, Program};
 use runner_spec::rates::{BlockSeconds, DeviceRates};
 
 /// The most ranks that are planned; a file that asks for more is a mistake.
@@ -128,7 +129,15 @@ impl RankLayout {
     }
 
     /// The program of every rank of `experiment`; `common` is what all programs have in common.
-    pub(crate) fn programs(&self, experiment: &Experiment, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
+    ///
+    /// # Errors
+    /// If the optimizer cannot be sharded.
+    pub(crate) fn programs(
+        &self,
+        experiment: &Experiment,
+        common: &Program,
+        hardware: &[DeviceFacts],
+    ) -> Result<Vec<Program>> {
         let mesh = self.mesh;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
@@ -138,21 +147,42 @@ impl RankLayout {
             let chunks = self.stage_chunks(stage);
             let buckets =
                 if mesh.replicas > 1 { gradient_buckets(&common.model, &chunks, bucket_bytes) } else { Vec::new() };
+            let of_stage = Program { chunks: chunks.clone(), ..common.clone() };
+            let shards = match experiment.parallel.shard {
+                Some(ShardedState::Optimizer) if mesh.replicas > 1 => {
+                    optimizer_shards(&of_stage, mesh.replicas, hardware)?
+                }
+                _ => Vec::new(),
+            };
             for replica in 0..mesh.replicas {
                 let rank = mesh.rank(stage, replica);
                 let mut program = common.clone();
                 program.rank = rank;
                 program.device = hardware[rank].device;
-                (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
+                (program.chunks, program.buckets, program.shards) = (chunks.clone(), buckets.clone(), shards.clone());
                 // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
                 let dealt = mesh.mode != ParallelMode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };
                 program.step = step_instructions(&program, passes, experiment.train.clip_norm);
+                exchange_weights_before_evaluations(&mut program);
                 out.push(program);
             }
         }
-        out
+        Ok(out)
+    }
+}
+
+/// Inserts the instructions that give a rank the current weights before its evaluations and samples.
+fn exchange_weights_before_evaluations(program: &mut Program) {
+    let exchange = program.weight_exchange();
+    if !program.start.is_empty() {
+        program.start.splice(0..0, exchange.clone());
+    }
+    let reads = |p: &Periodic| matches!(p.instruction, Instruction::Evaluate | Instruction::Sample);
+    if let Some(first) = program.periodic.iter().position(reads) {
+        let every = program.periodic[first].every;
+        program.periodic.splice(first..first, exchange.into_iter().map(|instruction| Periodic { every, instruction }));
     }
 }
 
@@ -164,11 +194,10 @@ pub(crate) fn rank_plans(
     hardware: Vec<DeviceFacts>,
     kernels: KernelWorkspace,
 ) -> Vec<RankPlan> {
-    // Replicas cost the same; dp's root costs more.
-    let mut known: Option<((usize, bool, usize), RankPlan)> = None;
+    let mut known: Option<((CostClass, usize), RankPlan)> = None;
     let mut out = Vec::with_capacity(programs.len());
     for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {
-        let key = (program.stage(), program.owns_optimizer(), hardware.threads);
+        let key = (program.cost_class(), hardware.threads);
         let mut rank = match known.take().filter(|(k, _)| *k == key) {
             Some((_, same)) => same,
             None => rank_plan(&program, execution, MemoryFacts { hardware: &hardware, kernels, slots }),

@@ -145,6 +145,16 @@ impl<P: StepCosts> Simulation<'_, P> {
                 rank.clock += wait;
                 true
             }
+            // Its members are replicas, for which one rank stands.
+            Instruction::GatherParameters { .. } => {
+                let cost = self.costs.collective(stage, program, &instruction);
+                let rank = &mut self.ranks[stage];
+                let start = rank.clock;
+                rank.clock += cost;
+                rank.seconds.communication += cost;
+                rank.span(stage, start, rank.clock, Activity::Collective, None, 0);
+                true
+            }
             Instruction::CountTokens { .. }
             | Instruction::ClipNorm { .. }
             | Instruction::BroadcastWeights

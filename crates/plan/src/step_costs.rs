@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::block_time::{BlockKindSeconds, BlockTimer};
 use crate::cost::block_params;
+use crate::shard::gathered_element;
 use crate::simulate::{StepCosts, Transfer};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::ForecastBasis;
@@ -71,7 +72,7 @@ impl<'a> PlanCosts<'a> {
             let mut slowest: Option<StageCosts<'a>> = None;
             for rank in members {
                 let shared = sharers[&(rank.hardware.node, rank.device)];
-                let key = (rank.hardware.name.as_str(), rank.hardware.threads, shared, rank.program.owns_optimizer());
+                let key = (rank.hardware.name.as_str(), rank.hardware.threads, shared, rank.program.cost_class());
                 if !seen.insert(key) {
                     continue;
                 }
@@ -139,11 +140,13 @@ impl<'a> StageCosts<'a> {
         let update = timer.update_seconds(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
         // The norm is one of the nine passes that AdamW makes over the parameters. For other optimizers this is an approximation.
         let norm = update / 9.0;
+        // A rank that holds a shard updates only that.
+        let share = p.shard().map_or(1.0, |shard| shard.len() as f64 / rank.params.total as f64);
         Some(Self {
             rank,
             full: full_seconds,
             last: if rest == full { full_seconds } else { timer.block_seconds(rest, p.batch.length)? },
-            update: update - norm,
+            update: (update - norm) * share,
             norm,
         })
     }
@@ -206,6 +209,11 @@ impl StepCosts for PlanCosts<'_> {
             Instruction::AllReduce { bucket } => {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
+            // Every rank's shard goes to all others, piece after piece.
+            Instruction::GatherParameters { bucket } => links.replicas.map_or(0.0, |reach| {
+                let elements = self.gradient_bytes(program, program.buckets[bucket]) / gradient_element(program);
+                elements * gathered_element(program) as f64 / reach.link.bytes_per_second + reach.latency
+            }),
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
             Instruction::BroadcastWeights => {
                 line(gradient_element(program) * self.stages[stage].rank.params.total as f64)

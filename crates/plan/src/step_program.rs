@@ -33,9 +33,7 @@ pub(crate) fn step_instructions(
     let mesh = program.mesh;
     let mut out: Vec<Instruction> = (0..program.batch.micro_batches()).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
-    if mesh.mode == ParallelMode::Dp {
-        out.push(Instruction::BroadcastWeights);
-    }
+    out.extend(program.weight_exchange());
     // For each chunk, the pass after which its gradients are complete.
     let last: Vec<Option<usize>> = (0..program.chunks.len())
         .map(|chunk| passes.iter().rposition(|p| p.chunk == chunk && p.pass != Pass::Forward))

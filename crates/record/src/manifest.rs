@@ -53,6 +53,9 @@ pub struct Manifest {
     /// The arrangement of the ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<Mesh>,
+    /// The number of parts of each checkpoint, where it is not that of stages: replicas hold different parts of the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint_parts: Option<usize>,
     /// The device of each rank.
     pub devices: Vec<String>,
     pub threads: usize,
@@ -277,6 +280,11 @@ impl Manifest {
             started,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             layout: Some(plan.mesh),
+            checkpoint_parts: plan
+                .ranks
+                .first()
+                .filter(|rank| !rank.program.shards.is_empty())
+                .map(|_| plan.world_size),
             devices: plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
             experiment_file,
             overrides,

@@ -26,7 +26,7 @@ pub use data::{
     ParquetSource, Source, Tokenizer, Validation,
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples};
-pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use train::{
     CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup,
 };

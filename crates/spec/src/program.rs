@@ -19,6 +19,8 @@ pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
+use crate::model::layout::ParamLayout;
+use crate::model::stage::stage_parameters;
 use crate::serde_defaults::{is_default, is_true, yes};
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
@@ -42,6 +44,10 @@ pub struct Program {
     pub chunks: Vec<BlockRange>,
     /// Runs of blocks whose gradients are reduced together, in the order of the backward. Empty without replicas.
     pub buckets: Vec<BlockRange>,
+    /// The elements of the flat storage whose optimizer state each replica holds, in the order of replicas. Empty if every replica holds
+    /// all of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<Range<usize>>,
     pub batch: BatchSpec,
     pub optimizer: OptimizerSpec,
     pub schedule: LrSchedule,
@@ -57,6 +63,14 @@ pub struct Program {
     /// FLOPs of one optimizer step under the plan's MFU convention, and the device's peak FLOP/s, for reporting.
     pub flops_per_step: f64,
     pub peak_flops: Option<f64>,
+}
+
+/// See [`Program::cost_class`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CostClass {
+    pub stage: usize,
+    pub owns_optimizer: bool,
+    pub shard_elements: Option<usize>,
 }
 
 /// The device of a rank.
@@ -167,6 +181,8 @@ pub enum Instruction {
     CountTokens { numerator: u32 },
     /// dp: the root's weights go to the other ranks.
     BroadcastWeights,
+    /// With a sharded optimizer: each replica sends the weights of the bucket's blocks that it updates to the other replicas.
+    GatherParameters { bucket: usize },
     /// Runs a chunk forward and keeps the activations that its backward needs.
     Forward { mb: usize, chunk: usize },
     /// Adds the gradients of `blocks`, the last ones of the chunk whose backward has not run yet; `None` means the whole chunk.
@@ -215,9 +231,11 @@ impl Instruction {
             Self::BackwardWeight { .. } => Some(Activity::Weight),
             Self::ClipNorm { .. } | Self::OptimizerStep | Self::ZeroGradients => Some(Activity::Update),
             Self::AllReduce { .. } | Self::ReduceToRoot { .. } => Some(Activity::Reduce),
-            Self::WaitBuckets | Self::SumTied | Self::BroadcastWeights | Self::CountTokens { .. } => {
-                Some(Activity::Collective)
-            }
+            Self::WaitBuckets
+            | Self::SumTied
+            | Self::BroadcastWeights
+            | Self::GatherParameters { .. }
+            | Self::CountTokens { .. } => Some(Activity::Collective),
             _ => None,
         }
     }
@@ -256,6 +274,51 @@ impl Program {
     /// The number of optimizer buffers on this rank.
     pub fn moments(&self) -> usize {
         if self.owns_optimizer() { self.optimizer.moments() } else { 0 }
+    }
+
+    /// The elements of the flat storage whose optimizer state this rank alone holds; `None` if it holds all that its replicas do.
+    pub fn shard(&self) -> Option<Range<usize>> {
+        self.shards.get(self.replica()).cloned()
+    }
+
+    /// The layout of the parameters that this rank's model has.
+    pub fn parameter_layout(&self) -> ParamLayout {
+        let chunks: Vec<Range<usize>> = self.chunks.iter().map(|chunk| chunk.range()).collect();
+        ParamLayout::new(stage_parameters(&self.model, &chunks))
+    }
+
+    /// The layout of the parameters whose optimizer state this rank holds: all of its model's, or a shard of them.
+    pub fn state_layout(&self) -> ParamLayout {
+        let all = self.parameter_layout();
+        self.shard().map_or_else(|| all.clone(), |shard| all.part(&shard))
+    }
+
+    /// What decides the cost of a rank besides its device: ranks of one class hold and compute as much.
+    pub fn cost_class(&self) -> CostClass {
+        CostClass {
+            stage: self.stage(),
+            owns_optimizer: self.owns_optimizer(),
+            shard_elements: self.shard().map(|shard| shard.len()),
+        }
+    }
+
+    /// The instructions that give this rank the weights which other ranks update. They precede forwards.
+    pub fn weight_exchange(&self) -> Vec<Instruction> {
+        match self.mesh.mode {
+            ParallelMode::Dp => vec![Instruction::BroadcastWeights],
+            _ if self.shards.is_empty() => Vec::new(),
+            // In the order of the forward.
+            _ => (0..self.buckets.len()).rev().map(|bucket| Instruction::GatherParameters { bucket }).collect(),
+        }
+    }
+
+    /// The index of the part of a checkpoint that this rank writes, and the number of parts; `None` if it writes none. The first replica
+    /// of each stage writes the stage's state, unless replicas hold different parts of it.
+    pub fn checkpoint_part(&self) -> Option<(usize, usize)> {
+        if self.shards.is_empty() {
+            return (self.replica() == 0).then_some((self.stage(), self.mesh.stages));
+        }
+        Some((self.rank, self.world_size()))
     }
 
     /// The virtual stage of chunk `chunk`: its number among all chunks of the model.

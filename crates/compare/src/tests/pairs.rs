@@ -128,6 +128,14 @@ pub(super) const PAIRS: &[Pair] = &[
         &[("parallel.replicas", E::Rounding)],
     ),
     (
+        "a sharded optimizer",
+        DDP,
+        "parallel: {mode: ddp, replicas: 2, shard: optimizer}",
+        Rounding,
+        &[],
+        &[("parallel.shard", E::None)],
+    ),
+    (
         "buckets of ddp",
         DDP,
         "parallel: {mode: ddp, replicas: 2, bucket_mb: 0.001}",

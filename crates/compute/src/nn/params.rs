@@ -1,8 +1,9 @@
 //! Parameters as views of one flat buffer.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::kernels::storage;
 use runner_spec::model::layout::ParamLayout;
@@ -35,6 +36,56 @@ impl Params {
             _ => (storage::converted(&all)?, vectors),
         };
         Ok(Self { layout, flat, exact_vectors: Some(exact) })
+    }
+
+    /// Zeros for the weights of `layout`, which [`Self::store`] and other ranks are to write. They are of type `dtype`; where it is bf16,
+    /// gains and biases are there in f32, too, as [`Self::rounded`] has them.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn zeroed(layout: Arc<ParamLayout>, dtype: DType, device: &Device) -> Result<Self> {
+        let flat = Tensor::zeros(layout.total, dtype, device)?;
+        let vectors = (dtype == DType::BF16).then(|| Tensor::zeros(layout.total - layout.decayed, DType::F32, device));
+        Ok(Self { exact_vectors: vectors.transpose()?, layout, flat })
+    }
+
+    /// Overwrites the weights from element `start` on with `weights`, rounded where these are. `weights` is a different buffer.
+    ///
+    /// # Errors
+    /// If they do not fit, or are of a type to which they cannot be converted.
+    pub fn store(&self, start: usize, weights: &Tensor) -> Result<()> {
+        let range = start..start + weights.elem_count();
+        copy_into(&self.flat.narrow(0, start, range.len())?, weights)?;
+        let Some((exact, vectors)) = self.exact_range(&range)? else { return Ok(()) };
+        copy_into(&exact, &weights.narrow(0, vectors.start - start, vectors.len())?)
+    }
+
+    /// The weights of the elements `range` as ranks send them to each other: views, gains and biases as norms read them.
+    ///
+    /// # Errors
+    /// If there are no such elements.
+    pub fn sent(&self, range: &Range<usize>) -> Result<Vec<Tensor>> {
+        let Some((exact, vectors)) = self.exact_range(range)? else {
+            return Ok(vec![self.flat.narrow(0, range.start, range.len())?]);
+        };
+        let matrices = self.flat.narrow(0, range.start, vectors.start - range.start)?;
+        Ok([matrices, exact].into_iter().filter(|tensor| tensor.elem_count() > 0).collect())
+    }
+
+    /// Rounds the gains and biases among the elements `range`, after [`Self::sent`] was overwritten.
+    ///
+    /// # Errors
+    /// If there are no such elements.
+    pub fn round_received(&self, range: &Range<usize>) -> Result<()> {
+        let Some((exact, vectors)) = self.exact_range(range)? else { return Ok(()) };
+        copy_into(&self.flat.narrow(0, vectors.start, vectors.len())?, &exact)
+    }
+
+    /// The f32 gains and biases among the elements `range`, and their elements; `None` if there are none.
+    fn exact_range(&self, range: &Range<usize>) -> Result<Option<(Tensor, Range<usize>)>> {
+        let vectors = range.start.max(self.layout.decayed)..range.end;
+        let Some(exact) = self.exact_vectors.as_ref().filter(|_| !vectors.is_empty()) else { return Ok(None) };
+        Ok(Some((exact.narrow(0, vectors.start - self.layout.decayed, vectors.len())?, vectors)))
     }
 
     /// Refreshes what [`Self::rounded`] copied from `all`.
@@ -104,6 +155,11 @@ impl Params {
             _ => view.reshape((len / entries[0].spec.shape[1], entries[0].spec.shape[1])),
         }
     }
+}
+
+/// Copies the numbers of `source` to `target`, which has the same length; f32 and bf16 are converted.
+fn copy_into(target: &Tensor, source: &Tensor) -> Result<()> {
+    if target.dtype() == source.dtype() { target.slice_set(source, 0, 0) } else { storage::convert(target, source) }
 }
 
 /// The gains and biases of the weights `all`, a view.

@@ -154,6 +154,7 @@ fn every_key_is_read() {
         mode: ParallelMode::Pipeline,
         replicas: 2,
         bucket_mb: 12.5,
+        shard: None,
         pipeline: Some(stages),
         devices: AutoOr::Given(vec![Device::Cpu; 6]),
         max_restarts: 3,

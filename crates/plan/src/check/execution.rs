@@ -43,7 +43,9 @@ struct Execution<'a> {
     /// Per chunk and micro-batch.
     progress: Vec<Vec<MicroBatchProgress>>,
     counted: Option<usize>,
-    broadcast: Option<usize>,
+    /// The instructions of the weights' exchange that have run, by their place in it.
+    exchanged: Vec<Option<usize>>,
+    exchange: Vec<Instruction>,
     reduced: Vec<Option<usize>>,
     waited: Option<usize>,
     summed_tied: Option<usize>,
@@ -63,13 +65,15 @@ pub fn execute(program: &Program) -> Result<ExecutionSummary> {
     let fresh = |chunk: &BlockRange| {
         vec![MicroBatchProgress { backward_reached: chunk.end, ..MicroBatchProgress::default() }; micro_batches]
     };
+    let exchange = program.weight_exchange();
     let mut execution = Execution {
         program,
         parts: program.mesh.stages * program.chunks.len(),
         loads: vec![None; micro_batches],
         progress: program.chunks.iter().map(fresh).collect(),
         counted: None,
-        broadcast: None,
+        exchanged: vec![None; exchange.len()],
+        exchange,
         reduced: vec![None; program.buckets.len()],
         waited: None,
         summed_tied: None,
@@ -109,7 +113,7 @@ impl Execution<'_> {
         match instruction {
             Instruction::Load { mb } => self.load(index, mb),
             Instruction::CountTokens { numerator } => self.count_tokens(index, numerator),
-            Instruction::BroadcastWeights => self.broadcast_weights(index),
+            Instruction::BroadcastWeights | Instruction::GatherParameters { .. } => self.exchange_weights(index),
             Instruction::Forward { mb, chunk } => self.forward(index, mb, chunk),
             Instruction::Backward { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, false),
             Instruction::BackwardInput { mb, chunk } => self.backward_input(index, mb, chunk),
@@ -182,7 +186,10 @@ impl Execution<'_> {
         if let Some(chunk) = instruction.chunk() {
             ensure!(chunk < chunks, "there is no chunk {chunk}: the rank holds {chunks}");
         }
-        if let Instruction::AllReduce { bucket } | Instruction::ReduceToRoot { bucket } = instruction {
+        if let Instruction::AllReduce { bucket }
+        | Instruction::ReduceToRoot { bucket }
+        | Instruction::GatherParameters { bucket } = instruction
+        {
             ensure!(bucket < buckets, "there is no bucket {bucket}: there are {buckets}");
         }
         Ok(())
@@ -235,21 +242,22 @@ impl Execution<'_> {
         once(self.program, &mut self.counted, index)
     }
 
-    fn broadcast_weights(&mut self, index: usize) -> Result<(), String> {
-        ensure!(self.program.mesh.mode == ParallelMode::Dp, "every rank has its own weights here");
+    /// Runs an instruction that gives this rank weights which another rank has updated.
+    fn exchange_weights(&mut self, index: usize) -> Result<(), String> {
+        let place = self.exchange.iter().position(|wanted| *wanted == self.program.step[index]);
+        let Some(place) = place else { return Err("every rank has its own weights here".to_owned()) };
         let has_forwarded = self.progress.iter().flatten().any(|p| p.forward.is_some());
         ensure!(!has_forwarded, "a forward has already run with other weights");
-        once(self.program, &mut self.broadcast, index)
+        once(self.program, &mut self.exchanged[place], index)
     }
 
     fn forward(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
         ensure!(self.loads[mb].is_some(), "Load {mb} has not run");
         // The head scales its gradient in the forward.
         ensure!(self.counted.is_some(), "CountTokens has not run: the weight of a token is unknown");
-        ensure!(
-            self.program.mesh.mode != ParallelMode::Dp || self.broadcast.is_some(),
-            "BroadcastWeights has not run: the replicas have the last step's weights"
-        );
+        if let Some(missing) = self.exchanged.iter().position(Option::is_none) {
+            return Err(format!("{} has not run: the replicas have the last step's weights", self.exchange[missing]));
+        }
         let progress = self.progress[chunk][mb];
         let has_input = self.program.virtual_stage(chunk) == 0 || progress.received_activation.is_some();
         ensure!(has_input, "RecvActivation {mb} has not run");

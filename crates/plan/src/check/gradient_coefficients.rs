@@ -47,8 +47,9 @@ pub(super) fn check_same_work(programs: &[&Program]) -> Result<()> {
             );
         }
         let sibling = programs[p.mesh.rank(stage, 0)];
-        if p.chunks != sibling.chunks || p.buckets != sibling.buckets {
-            let why = format!("its blocks or buckets are not those of rank {}, of the same stage", sibling.rank);
+        if p.chunks != sibling.chunks || p.buckets != sibling.buckets || p.shards != sibling.shards {
+            let why =
+                format!("its blocks, buckets or shards are not those of rank {}, of the same stage", sibling.rank);
             return fail("chunks", why);
         }
     }

@@ -51,6 +51,7 @@ fn collective_group(program: &Program, instruction: Instruction) -> Option<(Rank
         | Instruction::BroadcastWeights
         | Instruction::ReduceToRoot { .. } => Some((RankGroup::World, true)),
         Instruction::AllReduce { .. } => Some((RankGroup::Replicas { stage }, false)),
+        Instruction::GatherParameters { .. } => Some((RankGroup::Replicas { stage }, true)),
         Instruction::SumTied => Some((RankGroup::Tied { replica }, true)),
         _ => None,
     }

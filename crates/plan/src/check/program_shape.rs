@@ -1,7 +1,10 @@
 //! Checks what must hold around a step: the shape of the program, the instructions before the first step and the periodic ones.
 
+use std::ops::Range;
+
 use super::error::{CheckError, Result};
-use runner_spec::program::{Instruction, ParallelMode, Program};
+use runner_spec::model::layout::common_range;
+use runner_spec::program::{Instruction, ParallelMode, Periodic, Program};
 
 /// Checks batch, mesh, chunks and buckets, before the first instruction.
 pub(super) fn check_shape(program: &Program) -> Result<()> {
@@ -36,6 +39,7 @@ pub(super) fn check_shape(program: &Program) -> Result<()> {
     if replicas < 2 {
         return Ok(());
     }
+    check_shards(program)?;
     for block in program.chunks.iter().flat_map(|c| c.range()) {
         let count = program.buckets.iter().filter(|b| b.contains(block)).count();
         if count != 1 {
@@ -47,21 +51,47 @@ pub(super) fn check_shape(program: &Program) -> Result<()> {
     Ok(())
 }
 
+/// Checks that each parameter is in the shard of one replica, which therefore updates it once with the gradients of all.
+fn check_shards(program: &Program) -> Result<()> {
+    let fail = |why: String| Err(CheckError::in_part(program, "shards", why));
+    let (shards, replicas) = (&program.shards, program.mesh.replicas);
+    // The other replicas have the same shards, which is checked too.
+    if shards.is_empty() || program.replica() > 0 {
+        return Ok(());
+    }
+    if shards.len() != replicas || program.mesh.mode == ParallelMode::Dp {
+        return fail(format!("there are {} for {replicas} replicas in mode {:?}", shards.len(), program.mesh.mode));
+    }
+    for entry in &program.parameter_layout().entries {
+        let (range, name) = (entry.range(), &entry.spec.name);
+        let holds = |shard: &Range<usize>| shard.start <= range.start && range.end <= shard.end;
+        let holders: Vec<usize> = (0..replicas).filter(|replica| holds(&shards[*replica])).collect();
+        let overlapping = shards.iter().filter(|shard| common_range(shard, &range).is_some()).count();
+        match holders.as_slice() {
+            [_] if overlapping == 1 => {}
+            [] => return fail(format!("no replica holds all of {name}: it would never be updated as a whole")),
+            _ => return fail(format!("{overlapping} replicas hold elements of {name}: it would be updated twice")),
+        }
+    }
+    Ok(())
+}
+
 /// Checks the instructions before the first step and the periodic ones: none belongs to the step, each is there once, and a
 /// checkpoint comes after the evaluation that it records.
 pub(super) fn check_periodic(program: &Program) -> Result<()> {
-    let dp = program.mesh.mode == ParallelMode::Dp;
-    let is_start = |i: &Instruction| *i == Instruction::Evaluate || (dp && *i == Instruction::BroadcastWeights);
+    let exchange = program.weight_exchange();
+    let is_start = |i: &Instruction| *i == Instruction::Evaluate || exchange.contains(i);
     if let Some(index) = program.start.iter().position(|i| !is_start(i)) {
         let part = format!("start[{index}] {}", program.start[index]);
         return Err(CheckError::in_part(program, part, "only an evaluation comes before the steps"));
     }
-    if dp && program.start.first().is_some_and(|i| *i != Instruction::BroadcastWeights) {
-        let why = "BroadcastWeights does not come before it: the replicas have their own weights";
-        return Err(CheckError::in_part(program, format!("start[0] {}", program.start[0]), why));
+    if let Some(index) = program.start.iter().position(|i| *i == Instruction::Evaluate)
+        && let Some(missing) = exchange.iter().find(|i| !program.start[..index].contains(i))
+    {
+        let why = format!("{missing} does not come before it: the replicas have their own weights");
+        return Err(CheckError::in_part(program, format!("start[{index}] {}", program.start[index]), why));
     }
     let mut seen: Vec<Instruction> = Vec::new();
-    let mut broadcast = None;
     for (index, periodic) in program.periodic.iter().enumerate() {
         let instruction = periodic.instruction;
         let fail = |why: &str| Err(CheckError::in_part(program, format!("periodic[{index}] {instruction}"), why));
@@ -69,8 +99,7 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
             return fail("it is due every 0 steps, which is never");
         }
         let reads = matches!(instruction, Instruction::Evaluate | Instruction::Sample);
-        let broadcasts = dp && instruction == Instruction::BroadcastWeights;
-        if !(reads || broadcasts || instruction == Instruction::Checkpoint) {
+        if !(reads || exchange.contains(&instruction) || instruction == Instruction::Checkpoint) {
             return fail("it belongs to the step");
         }
         if seen.contains(&instruction) {
@@ -79,13 +108,14 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
         if instruction == Instruction::Evaluate && seen.contains(&Instruction::Checkpoint) {
             return fail("it comes after Checkpoint, which needs its result");
         }
-        if broadcasts {
-            broadcast = Some(periodic.every);
-        }
-        if reads && dp && broadcast != Some(periodic.every) {
-            return fail(
-                "BroadcastWeights does not come before it each time: the replicas have the last step's weights",
-            );
+        let precedes = |wanted: &Instruction| {
+            let wanted = Periodic { every: periodic.every, instruction: *wanted };
+            program.periodic[..index].contains(&wanted)
+        };
+        if let Some(missing) = exchange.iter().find(|wanted| reads && !precedes(wanted)) {
+            return fail(&format!(
+                "{missing} does not come before it each time: the replicas have the last step's weights"
+            ));
         }
         seen.push(instruction);
     }

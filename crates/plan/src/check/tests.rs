@@ -3,12 +3,13 @@
 use super::check;
 use crate::check::CheckError;
 use crate::testing::{compiled, experiment};
-use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 use runner_spec::program::{BlockRange, Instruction, Program};
 
 use Instruction::{
-    AllReduce, Backward, BackwardInput, BackwardWeight, BroadcastWeights, CountTokens, Evaluate, Forward, Load,
-    OptimizerStep, RecvActivation, RecvGradient, ReduceToRoot, SendActivation, SendGradient, SumTied, WaitBuckets,
+    AllReduce, Backward, BackwardInput, BackwardWeight, BroadcastWeights, CountTokens, Evaluate, Forward,
+    GatherParameters, Load, OptimizerStep, RecvActivation, RecvGradient, ReduceToRoot, SendActivation, SendGradient,
+    SumTied, WaitBuckets,
 };
 
 fn forward(mb: usize) -> Instruction {
@@ -37,6 +38,12 @@ fn single() -> Vec<Program> {
 /// 2 replicas of 4 micro-batches; small buckets, so that there are several.
 fn ddp() -> Vec<Program> {
     programs(Parallel { mode: ParallelMode::Ddp, replicas: 2, bucket_mb: 0.01, ..Parallel::single() })
+}
+
+/// [`ddp`] whose replicas divide the optimizer's state.
+fn sharded() -> Vec<Program> {
+    let shard = Some(ShardedState::Optimizer);
+    programs(Parallel { mode: ParallelMode::Ddp, replicas: 2, bucket_mb: 0.01, shard, ..Parallel::single() })
 }
 
 fn dp() -> Vec<Program> {
@@ -170,6 +177,61 @@ fn a_checkpoint_knows_the_evaluation_before_it() {
     insta::assert_snapshot!(start, @"rank 0, start[0] Evaluate: BroadcastWeights does not come before it: the replicas have their own weights");
     let stale = rejected(dp(), 1, |p| p.periodic.retain(|p| p.instruction != BroadcastWeights));
     insta::assert_snapshot!(stale, @"rank 1, periodic[0] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
+}
+
+#[test]
+fn a_sharded_optimizer() {
+    let all = |mutate: fn(&mut Program)| {
+        let mut programs = sharded();
+        proved(&programs).expect("right before it is changed");
+        programs.iter_mut().for_each(mutate);
+        proved(&programs).expect_err("the mutation must be rejected").to_string()
+    };
+    let gather = GatherParameters { bucket: 0 };
+    let dropped = rejected(sharded(), 1, |p| remove(p, GatherParameters { bucket: 0 }));
+    insta::assert_snapshot!(dropped, @"rank 1, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    let late = rejected(sharded(), 0, |p| {
+        remove(p, gather);
+        p.step.insert(position(p, forward(0)) + 1, gather);
+    });
+    insta::assert_snapshot!(late, @"rank 0, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    let twice = rejected(sharded(), 0, |p| p.step.insert(position(p, gather), gather));
+    insta::assert_snapshot!(twice, @"rank 0, step[9] GatherParameters bucket 0: step[8] GatherParameters bucket 0 has already done it");
+    let after_update = all(|p| {
+        remove(p, GatherParameters { bucket: 0 });
+        p.step.push(GatherParameters { bucket: 0 });
+    });
+    insta::assert_snapshot!(after_update, @"rank 0, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    let swapped = rejected(sharded(), 1, |p| swap(p, GatherParameters { bucket: 0 }, GatherParameters { bucket: 1 }));
+    insta::assert_snapshot!(swapped, @"rank 0, step[7] GatherParameters bucket 1: rank 1 issues step[7] GatherParameters bucket 0 in its place: both would wait forever");
+    let foreign = rejected(sharded(), 0, |p| p.step.insert(0, GatherParameters { bucket: 9 }));
+    insta::assert_snapshot!(foreign, @"rank 0, step[0] GatherParameters bucket 9: there is no bucket 9: there are 4");
+    let unsharded = rejected(ddp(), 0, |p| p.step.insert(5, GatherParameters { bucket: 0 }));
+    insta::assert_snapshot!(unsharded, @"rank 0, step[5] GatherParameters bucket 0: every rank has its own weights here");
+    let circle = rejected(sharded(), 1, |p| {
+        remove(p, GatherParameters { bucket: 0 });
+        p.step.insert(0, GatherParameters { bucket: 0 });
+    });
+    insta::assert_snapshot!(circle, @"rank 0, step[4] CountTokens: it waits forever: for rank 1 at step[0] GatherParameters bucket 0, which waits for rank 0 at step[4] CountTokens");
+    let stale = all(|p| p.periodic.retain(|p| p.instruction != GatherParameters { bucket: 1 }));
+    insta::assert_snapshot!(stale, @"rank 0, periodic[3] Evaluate: GatherParameters bucket 1 does not come before it each time: the replicas have the last step's weights");
+    let own_weights = all(|p| p.start = vec![Evaluate]);
+    insta::assert_snapshot!(own_weights, @"rank 0, start[0] Evaluate: GatherParameters bucket 3 does not come before it: the replicas have their own weights");
+    // Gradients are summed as without shards: each reaches the replica that updates with it.
+    let unsummed = all(|p| remove(p, AllReduce { bucket: 0 }));
+    insta::assert_snapshot!(unsummed, @"rank 0, step[23] WaitBuckets: AllReduce bucket 0 has not started");
+    let gap = all(|p| p.shards[1].start = p.shards[0].end + 1);
+    insta::assert_snapshot!(gap, @"rank 0, shards: no replica holds all of transformer.h.0.mlp.c_proj.weight: it would never be updated as a whole");
+    let cut = all(|p| (p.shards[0].end, p.shards[1].start) = (p.shards[0].end - 1, p.shards[0].end - 1));
+    insta::assert_snapshot!(cut, @"rank 0, shards: no replica holds all of transformer.h.0.mlp.c_fc.weight: it would never be updated as a whole");
+    let shared = all(|p| p.shards[1].start = 0);
+    insta::assert_snapshot!(shared, @"rank 0, shards: 2 replicas hold elements of transformer.wte.weight: it would be updated twice");
+    let unowned = all(|p| p.shards[1].end = p.shards[1].start);
+    insta::assert_snapshot!(unowned, @"rank 0, shards: no replica holds all of transformer.h.0.mlp.c_proj.weight: it would never be updated as a whole");
+    let few = all(|p| p.shards.truncate(1));
+    insta::assert_snapshot!(few, @"rank 0, shards: there are 1 for 2 replicas in mode Ddp");
+    let different = rejected(sharded(), 1, |p| p.shards.swap(0, 1));
+    insta::assert_snapshot!(different, @"rank 1, chunks: its blocks, buckets or shards are not those of rank 0, of the same stage");
 }
 
 #[test]

@@ -47,7 +47,8 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
         (ParallelMode::Dp, _, replicas) => {
             format!("dp, {} replicas; rank 0 updates the weights", count(replicas as u64))
         }
-        (_, _, replicas) => format!("ddp, {} replicas", count(replicas as u64)),
+        (_, _, replicas) if first.program.shards.is_empty() => format!("ddp, {} replicas", count(replicas as u64)),
+        (_, _, replicas) => format!("ddp, {} replicas, sharded optimizer", count(replicas as u64)),
     };
     let nodes = plan.ranks.iter().map(|r| r.hardware.node).max().unwrap_or(0) + 1;
     let nodes = if nodes > 1 { format!(", on {} nodes", count(nodes as u64)) } else { String::new() };
@@ -74,10 +75,10 @@ fn neighbours_line(first: &RankPlan) -> String {
 }
 
 /// The ranks in groups that the text shows as one. The ranks of a group have the same stage and devices of the same name with as many
-/// threads, and all or none of them update weights. No group is empty.
+/// threads, and update as many weights. No group is empty.
 fn rank_groups(plan: &Plan) -> Vec<&[RankPlan]> {
     let is_alike = |a: &RankPlan, b: &RankPlan| {
-        let key = |r: &RankPlan| (r.stage, r.hardware.threads, r.program.owns_optimizer());
+        let key = |r: &RankPlan| (r.program.cost_class(), r.hardware.threads);
         key(a) == key(b) && a.hardware.name == b.hardware.name
     };
     plan.ranks.chunk_by(is_alike).collect()
@@ -122,6 +123,9 @@ fn group_lines(group: &[RankPlan], page: &mut Page) {
     ));
     if !rank.program.owns_optimizer() {
         page.more("no optimizer state: rank 0 updates");
+    }
+    if let Some(shard) = rank.program.shard() {
+        page.more(format!("updates {} parameters, and receives the others", count(shard.len() as u64)));
     }
 }
 

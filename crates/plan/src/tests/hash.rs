@@ -46,7 +46,7 @@ fn the_hash_is_stable() {
 #[test]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 46] = [
+    let changes: [Change<e::Experiment>; 48] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -110,6 +110,12 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("precision", |x| x.precision = e::Precision::Bf16),
         // It changes none, but gives a separate plan.
         ("recompute", |x| x.train.recompute = e::Recompute::Block),
+        ("ddp", |x| x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 2, ..e::Parallel::single() }),
+        // Nor does this one.
+        ("a sharded optimizer", |x| {
+            let shard = Some(e::ShardedState::Optimizer);
+            x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 2, shard, ..e::Parallel::single() };
+        }),
         ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),
         ("eval.at_start", |x| x.eval.at_start = true),

@@ -282,6 +282,76 @@ fn dp_is_heavier_on_the_root() {
     assert_eq!((memory[0].optimizer, memory[1].optimizer), (2 * memory[0].weights, 0));
 }
 
+fn sharded(replicas: usize) -> e::Experiment {
+    let mut experiment = experiment();
+    let shard = Some(e::ShardedState::Optimizer);
+    experiment.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas, shard, ..e::Parallel::single() };
+    experiment
+}
+
+/// By hand: with AdamW a rank holds 4 bytes of weights and 8 of moments for each parameter of its shard, and 4 of weights and 4 of
+/// gradients for each of the model. In bf16 with master weights the model's weights are 2 bytes, and gains and biases are f32 besides.
+#[test]
+fn a_sharded_optimizer_is_divided() {
+    for (precision, masters) in [(e::Precision::Fp32, true), (e::Precision::Bf16, true), (e::Precision::Bf16, false)] {
+        let mut experiment = sharded(4);
+        (experiment.precision, experiment.master_weights) = (precision, masters);
+        let plan = compiled(&experiment);
+        let (n, other) = (plan.ranks[0].params.total, plan.ranks[0].params.other);
+        let shards: Vec<u64> = plan.ranks.iter().map(|r| r.program.shard().expect("a shard").len() as u64).collect();
+        assert_eq!(shards.iter().sum::<u64>(), n);
+        for (rank, &shard) in plan.ranks.iter().zip(&shards) {
+            let want = match (precision, masters) {
+                (e::Precision::Fp32, _) => [4 * shard + 4 * n, 4 * n, 8 * shard],
+                (_, true) => [4 * shard + 2 * n + 4 * other, 4 * n, 8 * shard],
+                (_, false) => [2 * shard + 2 * n + 4 * other, 2 * n, 4 * shard],
+            };
+            assert_eq!([rank.memory.weights, rank.memory.gradients, rank.memory.optimizer], want, "{precision:?}");
+        }
+    }
+    let alone = compiled(&sharded(1));
+    assert!(alone.ranks[0].program.shards.is_empty(), "one replica has all");
+    let page = render(&compiled(&sharded(2)), &RenderOptions::default());
+    insta::assert_snapshot!(page);
+}
+
+#[test]
+fn a_sharded_optimizer_changes_the_hash_and_not_the_mathematics() {
+    let plan = compiled(&sharded(2));
+    let mut whole = sharded(2);
+    whole.parallel.shard = None;
+    let whole = compiled(&whole);
+    assert_ne!(plan.hash, whole.hash);
+    assert_eq!(plan.math_hash, whole.math_hash);
+}
+
+#[test]
+fn a_sharded_optimizer_is_proposed_where_it_fits() {
+    let mut experiment = pipeline(2, e::AutoOr::Auto);
+    experiment.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 4, ..e::Parallel::single() };
+    let plan = |bytes| compile(&experiment, &data(), &machines(4, bytes)).expect("plans").shortage;
+    let proposed = plan(250 << 20).expect("moments do not fit");
+    assert!(proposed.contains("parallel.shard: optimizer (at most 243.10 MiB a rank)"), "{proposed}");
+    assert!(!plan(230 << 20).expect("moments do not fit").contains("parallel.shard"), "nor does a shard of them");
+    experiment.parallel.shard = Some(e::ShardedState::Optimizer);
+    let sharded = compile(&experiment, &data(), &machines(4, 250 << 20)).expect("plans");
+    assert_eq!(sharded.shortage, None);
+    let largest = sharded.ranks.iter().map(|rank| rank.memory.total()).max();
+    assert_eq!(largest.map(crate::quantity::bytes).as_deref(), Some("243.10 MiB"));
+}
+
+#[test]
+fn an_optimizer_that_cannot_be_sharded_is_refused() {
+    let named = runner_machine::cluster_description::named_cluster("1x2xH100").expect("known");
+    let gpus = ClusterFacts { kernels: cluster().kernels, ..named };
+    let on_gpus = compile(&sharded(2), &data(), &gpus).expect_err("GPUs").to_string();
+    insta::assert_snapshot!(on_gpus, @"parallel.shard: the optimizer can be sharded on CPUs only, but rank 0 is on cuda:0; set device: cpu, or delete the key");
+    let mut experiment = sharded(64);
+    experiment.batch = e::Batch { sequences: 64, micro_batch: 1 };
+    let many = compile(&experiment, &data(), &cluster()).expect_err("too many").to_string();
+    insta::assert_snapshot!(many, @"parallel.shard: 40 tensors cannot be divided among 64 replicas; use fewer replicas, or delete the key");
+}
+
 #[test]
 fn ranks_need_devices_and_batches_that_divide() {
     let fails = |change: &dyn Fn(&mut e::Experiment), cluster: &ClusterFacts| {

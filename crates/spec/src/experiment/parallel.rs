@@ -13,6 +13,10 @@ pub struct Parallel {
     pub replicas: usize,
     /// Gradients are all-reduced in buckets of about this many MiB.
     pub bucket_mb: f64,
+    /// The part of the training state that the replicas of ddp divide (Rajbhandari et al. 2020): the moments, and the weights that the
+    /// optimizer updates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shard: Option<ShardedState>,
     /// Set under mode `pipeline` only.
     pub pipeline: Option<Pipeline>,
     /// Each as in a file: `cpu` or `cuda:1`.
@@ -29,6 +33,7 @@ impl Parallel {
             mode: ParallelMode::Single,
             replicas: 1,
             bucket_mb: 25.0,
+            shard: None,
             pipeline: None,
             devices: AutoOr::Auto,
             max_restarts: 0,
@@ -43,6 +48,13 @@ pub enum ParallelMode {
     Dp,
     Ddp,
     Pipeline,
+}
+
+// The schema shows a type's documentation, which is that of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ShardedState {
+    Optimizer,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

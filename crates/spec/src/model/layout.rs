@@ -46,6 +46,39 @@ impl ParamLayout {
         Self { entries, total: offset, decayed: decayed_total }
     }
 
+    /// Divides the buffer into `parts` of about the same length, each of whole tensors, the first ones first. `None` if there are fewer
+    /// tensors than parts.
+    pub fn divide(&self, parts: usize) -> Option<Vec<Range<usize>>> {
+        let ends: Vec<usize> = self.entries.iter().map(|entry| entry.range().end).collect();
+        let (mut next, mut start) = (0, 0);
+        let part = |index: usize| {
+            // The parts after this one need a tensor each.
+            let last = ends.len().checked_sub(parts - index)?;
+            let even = (self.total as u128 * (index as u128 + 1) / parts as u128) as usize;
+            let above = ends.partition_point(|end| *end < even).clamp(next, last);
+            let nearest = (above.saturating_sub(1).max(next)..=above).min_by_key(|i| ends[*i].abs_diff(even))?;
+            let range = start..ends[nearest];
+            (next, start) = (nearest + 1, range.end);
+            Some(range)
+        };
+        (parts <= ends.len()).then(|| (0..parts).map_while(part).collect())
+    }
+
+    /// The layout of the tensors in `range`, which holds whole ones, from offset 0 on.
+    #[must_use]
+    pub fn part(&self, range: &Range<usize>) -> Self {
+        let inside = self.entries.iter().filter(|entry| range.contains(&entry.offset));
+        let moved = |entry: &ParamEntry| ParamEntry { spec: entry.spec.clone(), offset: entry.offset - range.start };
+        let decayed = self.decayed.clamp(range.start, range.end) - range.start;
+        Self { entries: inside.map(moved).collect(), total: range.len(), decayed }
+    }
+
+    /// The elements of the parameters of `blocks`, in as few ranges as possible.
+    pub fn block_ranges(&self, blocks: Range<usize>) -> Vec<Range<usize>> {
+        let entries = self.entries.iter().filter(|entry| blocks.contains(&entry.spec.block));
+        join_ranges(entries.map(ParamEntry::range))
+    }
+
     /// The index of the parameter called `name`.
     ///
     /// # Errors
@@ -58,6 +91,12 @@ impl ParamLayout {
     pub fn entry(&self, name: &str) -> Option<&ParamEntry> {
         self.entries.iter().find(|e| e.spec.name == name)
     }
+}
+
+/// The elements that both ranges have, if there are any.
+pub fn common_range(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
+    let both = a.start.max(b.start)..a.end.min(b.end);
+    (!both.is_empty()).then_some(both)
 }
 
 /// Joins ranges that follow on each other without a gap.
@@ -76,3 +115,47 @@ pub fn join_ranges(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usiz
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the layout has no parameter {0}")]
 pub struct UnknownParameter(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ParamInit;
+
+    fn layout(lengths: &[usize]) -> ParamLayout {
+        let spec = |(index, &length): (usize, &usize)| ParamSpec {
+            name: index.to_string(),
+            shape: vec![length],
+            init: ParamInit::Zeros,
+            block: 0,
+        };
+        ParamLayout::new(lengths.iter().enumerate().map(spec).collect())
+    }
+
+    #[test]
+    fn parts_are_whole_tensors_of_about_the_same_length() {
+        let of = |lengths: &[usize], parts| layout(lengths).divide(parts);
+        assert_eq!(of(&[10, 10, 10, 10], 2), Some(vec![0..20, 20..40]));
+        assert_eq!(of(&[10, 10, 10, 10], 3), Some(vec![0..10, 10..30, 30..40]));
+        assert_eq!(of(&[100, 1, 1, 1], 4), Some(vec![0..100, 100..101, 101..102, 102..103]));
+        assert_eq!(of(&[1, 1, 1, 100], 3), Some(vec![0..2, 2..3, 3..103]));
+        assert_eq!(of(&[7, 8], 3), None);
+        for parts in 1..=9 {
+            let divided = of(&[3, 50, 4, 4, 9, 1, 30, 2, 2], parts).unwrap();
+            assert_eq!(divided.len(), parts);
+            assert!(divided.iter().all(|part| !part.is_empty()), "{divided:?}");
+            let joined = join_ranges(divided.into_iter());
+            assert_eq!((joined.len(), &joined[0]), (1, &(0..105)), "without a gap");
+        }
+    }
+
+    #[test]
+    fn a_part_has_the_layout_of_its_tensors() {
+        let mut whole = layout(&[4, 5, 6, 7]);
+        whole.decayed = 9;
+        let part = whole.part(&(4..15));
+        assert_eq!((part.total, part.decayed), (11, 5));
+        let places: Vec<_> = part.entries.iter().map(|entry| (entry.spec.name.as_str(), entry.range())).collect();
+        assert_eq!(places, [("1", 0..5), ("2", 5..11)]);
+        assert_eq!((whole.part(&(9..22)).decayed, whole.part(&(0..4)).decayed), (0, 4));
+    }
+}

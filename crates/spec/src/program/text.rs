@@ -22,7 +22,9 @@ impl Instruction {
             }
             Self::SendActivation { to, .. } | Self::SendGradient { to, .. } => format!("→{to}"),
             Self::RecvActivation { from, .. } | Self::RecvGradient { from, .. } => format!("←{from}"),
-            Self::AllReduce { bucket } | Self::ReduceToRoot { bucket } => format!(" bucket {bucket}"),
+            Self::AllReduce { bucket } | Self::ReduceToRoot { bucket } | Self::GatherParameters { bucket } => {
+                format!(" bucket {bucket}")
+            }
             Self::ClipNorm { max: Some(max) } => format!(" {max}"),
             Self::ClipNorm { max: None } => " (only measured)".to_owned(),
             _ => String::new(),

@@ -1,0 +1,87 @@
+//! Replicas that divide the optimizer's state compute the bits that replicas which all hold it compute. Ranks are threads.
+
+use std::collections::BTreeMap;
+
+use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, layout_case, run, run_from, weights};
+use candle_core::DType;
+use runner_exec::initial_state;
+
+const STEPS: usize = 30;
+
+fn case(model: &str, replicas: usize, shard: &str, more: &str) -> LayoutCase {
+    let layout = format!(
+        "batch: {{sequences: 24, micro_batch: 2}}\nparallel: {{mode: ddp, replicas: {replicas}, bucket_mb: 0.004{shard}}}\n{more}"
+    );
+    layout_case(model, &layout, STEPS)
+}
+
+/// Losses, norms, evaluations, samples and final weights are equal, bit for bit.
+fn same_bits(model: &str, replicas: usize, more: &str) -> BTreeMap<String, Vec<f64>> {
+    let plain = run(&case(model, replicas, "", more), DType::F32);
+    let sharded = case(model, replicas, ", shard: optimizer", more);
+    let sizes: Vec<usize> = sharded.plan.ranks.iter().map(|rank| rank.program.state_layout().total).collect();
+    let total = sharded.plan.totals.parameters as usize;
+    assert_eq!(sizes.iter().sum::<usize>(), total);
+    assert!(sizes.iter().all(|size| *size < total), "{sizes:?}");
+    let observed = run(&sharded, DType::F32);
+    assert_eq!((observed.0.steps.len(), observed.0.evals.len()), (STEPS, 2));
+    assert_eq!(observed, plain, "{model}, {replicas} replicas, {more}");
+    observed.1
+}
+
+#[test]
+fn gpt2_with_dropout() {
+    for replicas in 2..=4 {
+        same_bits(MODELS[1].1, replicas, "");
+    }
+}
+
+#[test]
+fn llama() {
+    for replicas in 2..=4 {
+        same_bits(MODELS[3].1, replicas, "");
+    }
+}
+
+#[test]
+fn tied_embeddings_and_encoder_layers() {
+    same_bits(MODELS[4].1, 3, "");
+    same_bits(&format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"), 2, "");
+}
+
+#[test]
+fn bf16() {
+    for (model, replicas) in [(MODELS[1].1, 2), (MODELS[2].1, 4), (MODELS[3].1, 3)] {
+        let masters = same_bits(model, replicas, "precision: bf16");
+        let is_bf16 = |v: &f64| (*v as f32).to_bits().trailing_zeros() >= 16;
+        assert!(!masters.values().flatten().all(is_bf16), "the masters are f32");
+    }
+}
+
+#[test]
+fn bf16_without_master_weights() {
+    for (model, replicas) in [(MODELS[1].1, 3), (MODELS[3].1, 2)] {
+        same_bits(model, replicas, "precision: bf16\nmaster_weights: false");
+    }
+}
+
+/// A weight of one replica's shard is the only copy: a different value there is a different run, not a replica that differs.
+#[test]
+fn a_shard_is_the_only_copy_of_its_weights() {
+    let sharded = case(MODELS[0].1, 2, ", shard: optimizer", "");
+    let trained = |scale: f64| {
+        let mut observed = ObservedRun::default();
+        let state = |program: &_| {
+            let mut state = initial_state(program, None).unwrap();
+            if program.rank == 1 {
+                state.buffer = (state.buffer * scale).unwrap();
+            }
+            state
+        };
+        let outcomes = run_from(&sharded, state, &mut observed);
+        (observed.steps, weights(&outcomes))
+    };
+    let (same, changed) = (trained(1.0), trained(0.5));
+    assert_ne!(same.0[0], changed.0[0], "the first forward reads what rank 1 holds");
+    assert_ne!(same.1, changed.1);
+}
