@@ -28,6 +28,9 @@ const MAX_LISTED_KEYS: usize = 8;
 /// The keys that set how long a run trains. A file gives one of them.
 const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
 
+/// The keys that change no number, but the plan.
+const PLAN_KEYS: [&str; 2] = ["train.recompute", "parallel.shard"];
+
 /// The key of a fork that records the position in the data. No file of a new run has it.
 const POSITION_KEY: &str = "data.position";
 
@@ -102,9 +105,8 @@ impl EarlierRun {
         let (Some(a), Some(b)) = (planned(&self.experiment, theirs), planned(ours, plan)) else {
             return self.changes.clone();
         };
-        // Recomputed activations change no number, but the plan.
         let has_effect = |change: &&SettingDifference| {
-            change.key == "train.recompute" || effect_of_setting(change, &a, &b) > SettingEffect::Bookkeeping
+            PLAN_KEYS.contains(&change.key.as_str()) || effect_of_setting(change, &a, &b) > SettingEffect::Bookkeeping
         };
         self.changes.iter().filter(has_effect).cloned().collect()
     }
@@ -157,7 +159,7 @@ fn describe_continuation(
         } else if theirs.math_hash == plan.math_hash && changes.iter().all(is_of_layout) {
             format!("{from}: `runner resume {name} --parallel {}`", shell_word(&layout_section(&loaded.experiment)))
         } else if theirs.math_hash == plan.math_hash {
-            format!("{from}, add `--continue {name}` to this command")
+            format!("{from}, add `--continue {name} --new` to this command")
         } else {
             format!("{from}: `{}`", fork_command(name, changes, loaded))
         });
@@ -170,9 +172,9 @@ fn describe_continuation(
     lines
 }
 
-/// True if the setting divides the work among ranks, which `runner resume --parallel` changes.
+/// True if the setting divides the work among ranks, which `runner resume --parallel` changes. It chooses micro-batches itself.
 fn is_of_layout(change: &SettingDifference) -> bool {
-    change.group == SettingGroup::Parallel && change.key != "device" || change.key == "batch.micro_batch"
+    change.group == SettingGroup::Parallel && change.key != "device"
 }
 
 /// The section `parallel` of `experiment` without the values that are those of one rank.

@@ -173,7 +173,7 @@ impl RunSession<'_> {
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
         // Before the session begins: an error would leave it without an end.
         let epoch = self.read_epoch_tally(run)?;
-        run.begin_session(self.host.git(), recorded)?;
+        run.begin_session(self.host.git(), recorded, plan)?;
         let started = Instant::now();
         let lines = EventLines::new(log_settings, plan.row_sequence()).resumed(&path.join(METRICS))?;
         let tracking = Tracking::start(self.experiment, &path, self.host);

@@ -272,25 +272,28 @@ impl Session {
 impl Manifest {
     /// The manifest of a run of `plan` that has not started.
     pub fn new(plan: &Plan, experiment_file: PathBuf, overrides: Vec<String>, started: String) -> Self {
-        Self {
+        let mut manifest = Self {
             format: FORMAT,
             name: plan.experiment_name.clone(),
             plan_hash: plan.hash.clone(),
             steps: plan.totals.steps,
             started,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            layout: Some(plan.mesh),
-            checkpoint_parts: plan
-                .ranks
-                .first()
-                .filter(|rank| !rank.program.shards.is_empty())
-                .map(|_| plan.world_size),
-            devices: plan.ranks.iter().map(|rank| rank.device.to_string()).collect(),
             experiment_file,
             overrides,
             data: DataHashes::from(&plan.data),
             ..Self::default()
-        }
+        };
+        manifest.set_layout(plan);
+        manifest
+    }
+
+    /// Records how `plan` arranges its ranks, and their devices.
+    fn set_layout(&mut self, plan: &Plan) {
+        let shards = plan.ranks.first().is_some_and(|rank| !rank.program.shards.is_empty());
+        self.layout = Some(plan.mesh);
+        self.checkpoint_parts = shards.then_some(plan.world_size);
+        self.devices = plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
     }
 
     /// True if `apply` may take this run for the run of its plan. A reproduction, and a fork that began in the middle of another run,
@@ -339,8 +342,8 @@ impl Manifest {
         sessions
     }
 
-    /// Records that `session` starts, by this program on a working folder of the state `git`.
-    pub fn begin_session(&mut self, git: Option<Git>, session: Session) {
+    /// Records that `session` starts, by this program on a working folder of the state `git`, with the ranks of `plan`.
+    pub fn begin_session(&mut self, git: Option<Git>, session: Session, plan: &Plan) {
         let commit = git.as_ref().map(|git| git.commit.clone());
         let session = Session { version: env!("CARGO_PKG_VERSION").to_owned(), commit, ..session };
         self.status = RunStatus::Running;
@@ -348,6 +351,7 @@ impl Manifest {
         self.ended = None;
         self.version.clone_from(&session.version);
         (self.git, self.machine, self.threads) = (git, session.machine.clone(), session.threads);
+        self.set_layout(plan);
         self.sessions.push(session);
     }
 

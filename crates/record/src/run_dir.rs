@@ -322,8 +322,8 @@ impl RunDir {
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn begin_session(&mut self, git: Option<Git>, session: Session) -> Result<(), RecordError> {
-        self.manifest.begin_session(git, session);
+    pub fn begin_session(&mut self, git: Option<Git>, session: Session, plan: &Plan) -> Result<(), RecordError> {
+        self.manifest.begin_session(git, session, plan);
         write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
     }
 

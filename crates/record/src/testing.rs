@@ -42,7 +42,7 @@ pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str
     let mut manifest = run.manifest().clone();
     for (from, started) in sessions {
         let session = Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
-        manifest.begin_session(None, session);
+        manifest.begin_session(None, session, plan);
     }
     std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
     std::fs::write(path.join(METRICS), lines).unwrap();
