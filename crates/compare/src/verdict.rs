@@ -196,7 +196,21 @@ pub fn compare(
         ..ReproductionVerdict::default()
     };
     verdict.compare_metrics(original, &record);
-    let (weights, unequal) = compare_weights(original, copy, summary.as_ref(), until);
+    let (mut weights, mut unequal) = compare_weights(original, copy, summary.as_ref(), until);
+    // Checkpoints that are divided differently have different hashes of the same tensors.
+    let has_same_tensors = |step| {
+        let (a, b) = (original.path.join(CHECKPOINTS), copy.join(CHECKPOINTS));
+        let both_kept = [&a, &b].iter().all(|folder| checkpoint::recorded_hash(folder, step).is_some());
+        Ok::<bool, RecordError>(both_kept && checkpoint::first_difference(&a, &b, step)?.is_none())
+    };
+    if let Some(weights) = weights.as_mut().filter(|weights| !weights.equal) {
+        weights.equal = has_same_tensors(weights.step)?;
+    }
+    if let Some(step) = unequal
+        && has_same_tensors(step)?
+    {
+        unequal = None;
+    }
     let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
     (verdict.traced, verdict.traced_from) = (traces.common > 0, traces.begins);
     let traced =
