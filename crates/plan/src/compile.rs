@@ -145,6 +145,9 @@ pub fn compile_continuation(
         flops_per_step,
     };
     let ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
+        notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
+    }
     notes.extend(shard::describe_shards(&ranks, &executions, slots, cluster.kernels));
     let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots, cluster.kernels);
     let forecast = forecast(&ranks, &totals, slots, cluster);

@@ -311,6 +311,7 @@ fn a_sharded_optimizer_is_divided() {
     }
     let alone = compiled(&sharded(1));
     assert!(alone.ranks[0].program.shards.is_empty(), "one replica has all");
+    assert!(alone.notes.iter().any(|note| note.starts_with("parallel.shard has no effect")), "{:?}", alone.notes);
     let page = render(&compiled(&sharded(2)), &RenderOptions::default());
     insta::assert_snapshot!(page);
 }
