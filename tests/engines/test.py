@@ -6,17 +6,12 @@ RUNNER is a program with the feature `mpi`. Each engine prints what ran. One tha
 installs it; if it was named, it fails instead.
 """
 
-import json
 import os
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
-RUNNER = str(Path(sys.argv[1]).resolve())
+from common import MAX_SECONDS_TO_END, Folder, NotInstalled, find, process_of_rank, wait_for
 
 # Every layout of several ranks, and its number of ranks.
 LAYOUTS = {
@@ -26,61 +21,6 @@ LAYOUTS = {
     "pipeline of 2": ("{mode: pipeline, pipeline: {stages: 2}}", 2),
     "2 replicas of a pipeline of 2": ("{mode: pipeline, replicas: 2, pipeline: {stages: 2}}", 4),
 }
-
-# A failure must end all ranks within this many seconds.
-MAX_SECONDS_TO_END = 60
-
-
-class NotInstalled(Exception):
-    """The command that installs what is missing."""
-
-
-def experiment(parallel, steps):
-    return f"""version: 1
-name: engine
-model: {{family: gpt2, layers: 4, heads: 2, d_model: 64, context_length: 64, dropout: 0.1}}
-data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}
-batch: {{sequences: 8, micro_batch: 2}}
-train: {{steps: {steps}}}
-eval: {{every: 5, at_start: true, loss: {{batches: 3}}, samples: {{prompts: ["1"], count: 1, max_tokens: 4}}}}
-checkpoint: {{every: 5, keep: 2}}
-parallel: {parallel}
-"""
-
-
-class Folder:
-    """A temporary folder with an experiment, in which programs run."""
-
-    def __init__(self, parallel, steps):
-        self.temporary = tempfile.TemporaryDirectory()
-        self.path = Path(self.temporary.name)
-        (self.path / "input.txt").write_text(" ".join(map(str, range(4000))))
-        (self.path / "exp.yaml").write_text(experiment(parallel, steps))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.temporary.cleanup()
-
-    def start(self, launcher, runs, **options):
-        """Starts `runner apply` under the launcher, with the run in the folder `runs`."""
-        command = [*launcher, RUNNER, "apply", "exp.yaml", "--threads", "2", "--runs", runs]
-        environment = {**os.environ, "RUNNER_CACHE": str(self.path / "cache"), **options}
-        return subprocess.Popen(command, cwd=self.path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def run(self, launcher, runs):
-        """Runs to the end, and returns the final hash."""
-        process = self.start(launcher, runs)
-        printed, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, f"{launcher}: exit code {process.returncode}\n{printed}"
-        return self.final_hash(runs)
-
-    def run_dir(self, runs):
-        return next(path.parent for path in (self.path / runs).glob("*/manifest.json"))
-
-    def final_hash(self, runs):
-        return json.loads((self.run_dir(runs) / "summary.json").read_text())["final_hash"]
 
 
 def torch_ranks(folder, ranks, runs):
@@ -92,28 +32,6 @@ def torch_ranks(folder, ranks, runs):
     printed = [process.communicate(timeout=600)[0] for process in started]
     assert all(process.returncode == 0 for process in started), printed
     return folder.final_hash(runs)
-
-
-def wait_for(what, condition, seconds=120):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"{what}: not within {seconds} s")
-
-
-def process_of_rank(variable, rank, folder):
-    """The process of `rank`, once it has loaded MPI's library."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (process / "environ").read_bytes().split(b"\0")
-            is_rank = f"{variable}={rank}".encode() in variables and (process / "cwd").readlink() == folder.path
-            if is_rank and "libmpi" in (process / "maps").read_text():
-                return int(process.name)
-        except OSError:
-            continue
-    return None
 
 
 def mpi(launcher, rank_variable, reports_killed_ranks):
@@ -143,7 +61,7 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
             whole = folder.run([], "local")
             process = folder.start([*launcher, "-n", "4"], "mpi")
             wait_for("the first checkpoint", lambda: list((folder.path / "mpi").glob("*/checkpoints/*/")))
-            rank = wait_for("rank 2", lambda: process_of_rank(rank_variable, 2, folder))
+            rank = wait_for("rank 2", lambda: process_of_rank(folder, rank_variable, 2, "libmpi"))
             started = time.monotonic()
             os.kill(rank, stop)
             printed, _ = process.communicate(timeout=MAX_SECONDS_TO_END)
@@ -163,12 +81,6 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
 
 def root():
     return ["--allow-run-as-root"] if os.geteuid() == 0 else []
-
-
-def find(program, packages):
-    if path := shutil.which(program):
-        return path
-    raise NotInstalled(f"apt-get install {packages}")
 
 
 def open_mpi():
