@@ -63,6 +63,9 @@ class Folder:
     def run_dir(self, runs):
         return next(path.parent for path in (self.path / runs).glob("*/manifest.json"))
 
+    def manifest(self, runs):
+        return json.loads((self.run_dir(runs) / "manifest.json").read_text())
+
     def final_hash(self, runs):
         return json.loads((self.run_dir(runs) / "summary.json").read_text())["final_hash"]
 
@@ -76,20 +79,33 @@ def wait_for(what, condition, seconds=120):
     raise AssertionError(f"{what}: not within {seconds} s")
 
 
+def is_rank(process):
+    """True if the process with this number runs the program."""
+    try:
+        return str(Path(f"/proc/{process}/exe").readlink()) == RUNNER
+    except OSError:
+        return False
+
+
 def process_of_rank(folder, variable, rank, library=""):
     """The process of `rank` by its launcher's `variable`, once it has loaded `library`."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
-            is_rank = f"{variable}={rank}".encode() in variables and (process / "cwd").readlink() == folder.path
-            if is_rank and str((process / "exe").readlink()) == RUNNER and library in (process / "maps").read_text():
+            is_meant = f"{variable}={rank}".encode() in variables and (process / "cwd").readlink() == folder.path
+            if is_meant and is_rank(process.name) and library in (process / "maps").read_text():
                 return int(process.name)
         except OSError:
             continue
     return None
 
 
-def find(program, packages):
+def as_root():
+    """The flag without which Open MPI's mpirun refuses to work for root."""
+    return ["--allow-run-as-root"] if os.geteuid() == 0 else []
+
+
+def find(program, packages, installer="apt-get install"):
     if path := shutil.which(program):
         return path
-    raise NotInstalled(f"apt-get install {packages}")
+    raise NotInstalled(f"{installer} {packages}")

@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 
-from common import MAX_SECONDS_TO_END, Folder, NotInstalled, find, process_of_rank, wait_for
+from common import MAX_SECONDS_TO_END, Folder, NotInstalled, as_root, find, process_of_rank, wait_for
+from network import network, torchrun_on_two_nodes
 
 # Every layout of several ranks, and its number of ranks.
 LAYOUTS = {
@@ -79,20 +80,16 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
             print(f"  the resumed run ends in the bits of a whole one: {resumed[:12]}")
 
 
-def root():
-    return ["--allow-run-as-root"] if os.geteuid() == 0 else []
-
-
 def open_mpi():
     mpirun = find("mpirun.openmpi", "openmpi-bin")
-    mpi([mpirun, *root(), "--oversubscribe", "--bind-to", "none"], "OMPI_COMM_WORLD_RANK", True)
+    mpi([mpirun, *as_root(), "--oversubscribe", "--bind-to", "none"], "OMPI_COMM_WORLD_RANK", True)
 
 
 def mpich():
     mpi([find("mpirun.mpich", "mpich")], "PMI_RANK", False)
 
 
-ENGINES = {"open_mpi": open_mpi, "mpich": mpich}
+ENGINES = {"open_mpi": open_mpi, "mpich": mpich, "network": network, "torchrun": torchrun_on_two_nodes}
 
 
 def main():
