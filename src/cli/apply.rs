@@ -52,6 +52,8 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
     let is_point = args.sweep_point.is_some();
     let launched = if is_point { None } else { args.launcher.launched_rank()? };
     let interrupt = if is_point { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
+    // A sweep restarts its points itself.
+    let restarts = if is_point { 0 } else { args.launcher.restarts()? };
     let load = |fetch: &ModelFetcher<'_>| {
         args.experiment.load_with(&LoadOptions { fetch_model: Some(fetch), ..args.experiment.options()? })
     };
@@ -61,6 +63,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
         options: SessionOptions {
             overrides: args.experiment.set.clone(),
             trace: args.trace,
+            restarts,
             ..args.training.options()
         },
         expected_plan: args.expect_plan.clone(),

@@ -8,6 +8,7 @@ use std::thread;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
+use runner_launch::launcher_environment::RESTARTS;
 use runner_prepare::{Host, fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
@@ -50,8 +51,8 @@ pub(crate) fn apply_process_variables() -> Result<()> {
 }
 
 /// The program's own variables, which do not set keys of the experiment.
-pub(crate) const OWN_VARIABLES: [&str; 6] =
-    [RUNS, CACHE, TOKEN, BF16_PRODUCTS, PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
+pub(crate) const OWN_VARIABLES: [&str; 7] =
+    [RUNS, CACHE, TOKEN, RESTARTS, BF16_PRODUCTS, PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// The program's own variable whose name is nearest to the misspelled `name`.
 fn own_variable_meant(name: &str) -> Option<&'static str> {
@@ -259,12 +260,12 @@ fn fetch_model(model: &HubModel) -> Result<ModelFolder, ModelFetchError> {
     fetch_model_folder(model, &host, &mut observer).map_err(|error| model_fetch_error(&error))
 }
 
-/// The program's own variables that are set, except the secret token.
+/// The program's own variables that are set, except the secret token, and the number of restarts, which the record has itself.
 #[must_use]
 pub(crate) fn own_environment() -> Vec<(String, String)> {
     OWN_VARIABLES
         .iter()
-        .filter(|name| **name != TOKEN)
+        .filter(|name| ![TOKEN, RESTARTS].contains(name))
         .filter_map(|name| Some(((*name).to_owned(), env::var(name).ok()?)))
         .collect()
 }

@@ -1,12 +1,16 @@
-//! The flag `--launcher`, which selects the program that starts the ranks of a run.
+//! The flag `--launcher`, which selects the program that starts the ranks of a run, and the restarts of ranks.
+
+use std::env;
+use std::os::unix::process::CommandExt;
 
 use clap::{Args, ValueEnum};
 use runner_engine::launched::LaunchedRank;
-use runner_launch::launcher_environment::{assigned_rank, assigned_rank_of_several};
+use runner_launch::launcher_environment::{RESTARTS, assigned_rank, assigned_rank_of_several, restart_count};
+use runner_machine::process;
 use runner_spec::error::PlainError;
 
 use super::common::utf8_environment;
-use super::exit::Result;
+use super::exit::{CommandError, Result};
 use super::output::print_to_stderr;
 
 /// The programs that can start the ranks.
@@ -51,4 +55,24 @@ impl LauncherArgs {
         let report_wait = |what: &str| print_to_stderr(&format!("waiting: {what}"));
         Ok(assigned.map(|assigned| LaunchedRank { assigned, report_wait }))
     }
+
+    /// The number of times that a launcher has restarted the ranks.
+    ///
+    /// # Errors
+    /// If the launcher's variable is not a number.
+    pub(crate) fn restarts(self) -> Result<u32> {
+        match self.launcher {
+            RankLauncher::Local => Ok(0),
+            RankLauncher::Auto | RankLauncher::Env => Ok(restart_count(&utf8_environment().collect())?),
+        }
+    }
+}
+
+/// Starts this command again in this process, as the restart number `restart`. Returns only if that fails.
+pub(crate) fn restart_command(restart: u32) -> CommandError {
+    let error = match process::own_command() {
+        Ok(mut command) => command.args(env::args_os().skip(1)).env(RESTARTS, restart.to_string()).exec(),
+        Err(error) => error,
+    };
+    CommandError::from(error).context("cannot start this rank again")
 }

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use runner_engine::resume::{ResumeRequest, resume};
+use runner_engine::session::SessionOptions;
 
 use super::completions::runs_completer;
 use super::exit::{Exit, Result};
@@ -30,6 +31,7 @@ pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let interrupt = install_for(launched.as_ref())?;
     let is_launched = launched.is_some();
     let (run, parallel) = (args.run.clone(), args.parallel.clone());
-    let request = ResumeRequest { run, parallel, options: args.training.options(), launched };
+    let options = SessionOptions { restarts: args.launcher.restarts()?, ..args.training.options() };
+    let request = ResumeRequest { run, parallel, options, launched };
     args.training.train(&interrupt, "", is_launched, |host, stop, observer| resume(&request, host, stop, observer))
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use runner_engine::outcome::RunReport;
+use runner_engine::outcome::{RunOutcome, RunReport};
 use runner_engine::session::SessionOptions;
 use runner_machine::numa::NumaNodes;
 use runner_machine::stop::StopSwitch;
@@ -15,6 +15,7 @@ use runner_spec::format::counted;
 use super::common::{RunsFolderArgs, ThreadArgs, host};
 use super::exit::{Exit, Result, refuse};
 use super::interrupt::Interrupt;
+use super::launcher_args::restart_command;
 use super::output::print_detail;
 use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
@@ -111,6 +112,11 @@ impl TrainingArgs {
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
         let host = self.threads.host(self.root.root())?;
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
-        observer.close(result, up_to_date_hint)
+        let restart = match result.as_ref().map(|report| report.outcome) {
+            Ok(RunOutcome::RankLost { restart }) => Some(restart),
+            _ => None,
+        };
+        let exit = observer.close(result, up_to_date_hint)?;
+        restart.map_or(Ok(exit), |restart| Err(restart_command(restart)))
     }
 }

@@ -16,7 +16,7 @@ use crate::proxy::{Damage, Direction, Fault, Proxy};
 use crate::ranks::FAULTS;
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, files_in, names_in, wait_until};
 
-const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
+pub(crate) const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
 const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
 const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
 const SHARDED: &str = "parallel: {mode: ddp, replicas: 2, shard: optimizer}\n";
@@ -36,12 +36,12 @@ fn yaml(parallel: &str, steps: usize) -> String {
 }
 
 /// A sandbox with an experiment of a tiny model that saves often.
-fn new_sandbox(parallel: &str, steps: usize) -> Sandbox {
+pub(crate) fn new_sandbox(parallel: &str, steps: usize) -> Sandbox {
     Sandbox::new().with_numbers(4000).with("exp.yaml", yaml(parallel, steps))
 }
 
 /// A command of rank `rank` of `world`, with the variables that torchrun sets.
-fn rank_command(sandbox: &Sandbox, rank: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
+pub(crate) fn rank_command(sandbox: &Sandbox, rank: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
     let mut command = sandbox.command(arguments);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world.to_string()).env("LOCAL_RANK", rank.to_string());
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
@@ -62,7 +62,7 @@ fn faulty_rank(sandbox: &Sandbox, rank: usize, port: u16, faults: &str) -> Comma
 }
 
 /// Starts the command of each rank with one free port for all, and waits for their end.
-fn run_commands(world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Finished> {
+pub(crate) fn run_commands(world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Finished> {
     let port = free_port();
     let commands: Vec<Command> = (0..world).map(|rank| command(rank, port)).collect();
     let started: Vec<(Command, Child)> = commands
@@ -85,14 +85,14 @@ fn expect_trained(sandbox: &Sandbox, world: usize, arguments: &[&str]) -> String
 }
 
 /// The run of the same file whose ranks `apply` starts itself.
-fn local_run(sandbox: &Sandbox) -> RunFolder {
+pub(crate) fn local_run(sandbox: &Sandbox) -> RunFolder {
     sandbox.expect(0, "apply exp.yaml --threads 2 --runs local");
     sandbox.only_run_in("local")
 }
 
 /// A port on which nothing listens. It is below the ports that the system hands out, so that no other connection takes it before
 /// rank 0 does, and each call of this process returns a different one.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let offset = (std::process::id() as u16).wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -263,7 +263,7 @@ fn ranks_0_and_1_that_are_killed_are_reported_by_the_next() {
 }
 
 /// Checks that all ranks ended with `code`, and returns what they printed.
-fn expect_ended(outputs: &[Finished], code: i32) -> String {
+pub(crate) fn expect_ended(outputs: &[Finished], code: i32) -> String {
     for (rank, output) in outputs.iter().enumerate() {
         assert_eq!(output.code, code, "rank {rank}: {}", output.text());
     }

@@ -36,6 +36,7 @@ mod proxy;
 mod ranks;
 mod report;
 mod reproduce;
+mod restarts;
 mod row_formats;
 mod runs;
 #[path = "../common/sandbox.rs"]

@@ -48,6 +48,11 @@ pub struct ApplyRequest<'a> {
 pub type LoadExperiment<'a> = dyn Fn(&ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
 
 impl<'a> ApplyRequest<'a> {
+    /// True if another run starts even if this experiment has one. Ranks that are restarted resume the run that they started before.
+    fn starts_new(&self) -> bool {
+        self.start_new && self.options.restarts == 0
+    }
+
     /// The run of the experiment in `file`, which `load` loads, to its last step.
     pub fn new(file: PathBuf, load: &'a LoadExperiment<'a>) -> Self {
         Self {
@@ -73,7 +78,8 @@ pub fn apply(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
+    let restarts = request.options.restarts;
+    work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
         let is_leader = world.is_none_or(World::is_leader);
         let fetch = model_fetcher(host, observer);
         let mut loaded = (request.load)(&fetch)?;
@@ -124,7 +130,7 @@ fn open_or_create(
     let mut found = run_dir::find_run(root, plan);
     // Two calls at once must not both find nothing. Nothing is written for a finished run, not even a lock.
     let is_finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
-    let _turn = if request.start_new || !is_finished {
+    let _turn = if request.starts_new() || !is_finished {
         let turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         found = run_dir::find_run(root, plan);
         Some(turn)
@@ -135,7 +141,7 @@ fn open_or_create(
     if let Some(broken) = found.broken.first()
         && found.run.is_none()
         && request.sweep_point.is_none()
-        && !request.start_new
+        && !request.starts_new()
     {
         return Err(CommandError::failure(format!(
             "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start a new \
@@ -145,7 +151,7 @@ fn open_or_create(
     for broken in &found.broken {
         observer.observe(&RunEvent::Warning(&format!("skipped: {broken}")));
     }
-    if let Some((path, manifest)) = found.run.filter(|_| !request.start_new) {
+    if let Some((path, manifest)) = found.run.filter(|_| !request.starts_new()) {
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
         return open_unless_done(path, &manifest, observer);
     }
@@ -156,7 +162,7 @@ fn open_or_create(
             position.step
         )));
     }
-    if request.sweep_point.is_none() && source.is_none() && !request.start_new {
+    if request.sweep_point.is_none() && source.is_none() && !request.starts_new() {
         let name_run = |run: &ListedRun| {
             if request.options.has_other_runs_folder {
                 shell_word(&run.path.display().to_string()).into_owned()

@@ -39,19 +39,21 @@ const PUBLIC_TOKEN_WARNING: &str = "the ranks do not share a secret, so any proc
     this run; set `RUNNER_TOKEN` to the same random text on all ranks";
 
 /// Does `work`: as the rank `launched`, from its rendezvous with the other ranks to their common end, or alone. Only the leader has
-/// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it.
+/// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it. The ranks were
+/// restarted `restarts` times before.
 ///
 /// # Errors
 /// Those of this rank, and those of others if this rank has to report them.
 pub(crate) fn work_as_rank(
     launched: Option<&LaunchedRank>,
+    restarts: u32,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
     work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
 ) -> Result<RunReport> {
     let Some(launched) = launched else { return work(None, host, observer) };
-    let result = join_and_work(launched, host, stop, observer, work);
+    let result = join_and_work(launched, restarts, host, stop, observer, work);
     let is_follower = |report: &RunReport| matches!(report.outcome, RunOutcome::Followed(code) if code != 0);
     if launched.assigned.is_mpi_process && result.as_ref().is_ok_and(is_follower) {
         thread::sleep(REPORT_TIME);
@@ -61,6 +63,7 @@ pub(crate) fn work_as_rank(
 
 fn join_and_work(
     LaunchedRank { assigned, report_wait }: &LaunchedRank,
+    restarts: u32,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
@@ -75,8 +78,8 @@ fn join_and_work(
     }
     let world = World::join(assigned.clone(), token, *report_wait)?;
     world.share_early_end(stop);
-    let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
-    let error = match work(Some(&world), &share_host(host, &world), observer) {
+    let leaders_observer: &mut dyn RunObserver = if world.is_leader() { observer } else { &mut IgnoreEvents };
+    let error = match work(Some(&world), &share_host(host, &world), leaders_observer) {
         Ok(report) => {
             if world.is_leader() {
                 world.send_exit(report.outcome.exit() as u8);
@@ -94,8 +97,19 @@ fn join_and_work(
     if let Some(RunAbort { code, reason, .. }) =
         abort.as_ref().filter(|abort| StopReason::of_exit_code(abort.code).is_some())
     {
-        observer.observe(&RunEvent::Note(&format!("{reason}; nothing is lost")));
+        leaders_observer.observe(&RunEvent::Note(&format!("{reason}; nothing is lost")));
         return Ok(RunReport { outcome: RunOutcome::Followed(*code), run: None });
+    }
+    let (restart, max_restarts) = (restarts.saturating_add(1), world.max_restarts());
+    if restart <= max_restarts && abort.as_ref().is_some_and(|abort| abort.is_loss) && !stop.is_stop_requested() {
+        if world.must_report() {
+            let cause = error.cause::<RunError>().map_or_else(|| error.to_string(), ToString::to_string);
+            observer.observe(&RunEvent::Warning(&format!(
+                "{cause}; waiting for all ranks to connect again, to resume from the newest checkpoint (restart {restart} of \
+                 {max_restarts})"
+            )));
+        }
+        return Ok(RunReport { outcome: RunOutcome::RankLost { restart }, run: None });
     }
     match (abort, world.must_report()) {
         (Some(abort), true) if is_aborted => Err(CommandError::failure(abort.reason)),
@@ -119,6 +133,7 @@ pub(crate) fn agree_on_training<'a>(
     stop: &'a StopSwitch,
 ) -> Result<LaunchedTraining<'a>> {
     check_world_size(world, ready.plan.mesh)?;
+    world.allow_restarts(experiment.parallel.max_restarts);
     Ok(LaunchedTraining::agree(world, rank_inputs(ready, experiment, host), stop)?)
 }
 

@@ -23,6 +23,7 @@ pub mod rank_inputs;
 mod recorded_summary;
 mod recording;
 pub mod reproduce;
+mod restarts;
 pub mod resume;
 pub mod run_error;
 mod run_opening;

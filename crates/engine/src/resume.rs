@@ -44,7 +44,8 @@ pub fn resume(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
+    let restarts = request.options.restarts;
+    work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
         let path = catalog::resolve(&host.runs, &request.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         check_description(&path, &manifest)?;

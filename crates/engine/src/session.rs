@@ -23,7 +23,8 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
-use crate::run_error::{AttemptProgress, RunError};
+use crate::restarts::{AttemptProgress, restart_problem};
+use crate::run_error::RunError;
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
@@ -42,6 +43,8 @@ pub struct SessionOptions {
     pub trace: bool,
     /// True if the folder of runs is not where other commands look by default, so they need the run's folder, not its id.
     pub has_other_runs_folder: bool,
+    /// The number of times that a launcher restarted the ranks after one had failed, before this session.
+    pub restarts: u32,
 }
 
 /// One process's work on a run.
@@ -84,6 +87,9 @@ impl RunSession<'_> {
         {
             return self.find_nothing_to_do(run, checkpoints, resume_point, log, observer);
         }
+        if self.options.restarts > 0 {
+            self.check_restart(&run, resume_point.as_ref())?;
+        }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
         let StartedSession { mut recording, resume_point, started, seconds_before } =
             self.begin(&mut run, opened, log, observer)?;
@@ -109,6 +115,19 @@ impl RunSession<'_> {
                     _ => RunOutcome::Done,
                 })
             }
+        }
+    }
+
+    /// Checks that the failure after which a launcher restarted the ranks of `run` would not occur again from `resume_point` on.
+    fn check_restart(&self, run: &RunDir, resume_point: Option<&ChosenCheckpoint>) -> Result<()> {
+        // The session warns of a summary that cannot be read.
+        let summary = run_dir::read_summary(run.path()).ok().flatten();
+        let saved = resume_point.map_or(0, |checkpoint| checkpoint.step);
+        match restart_problem(run.manifest(), summary.as_ref(), saved) {
+            Some(problem) => Err(CommandError::failure(problem)
+                .context(format!("run {} is not restarted", self.name(run.path())))
+                .hint("start it again yourself to try once more")),
+            None => Ok(()),
         }
     }
 
@@ -170,7 +189,8 @@ impl RunSession<'_> {
             self.ready.prepared.tokenizer.text.to_file().map_err(|error| CommandError::failure(error.to_string()))
         })?;
         let overrides = self.options.overrides.clone();
-        let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
+        let restarts = self.options.restarts;
+        let recorded = manifest::Session { started: time::now(), from_step: from, restarts, overrides, ..session };
         // Before the session begins: an error would leave it without an end.
         let epoch = self.read_epoch_tally(run)?;
         run.begin_session(self.host.git(), recorded, plan)?;

@@ -16,18 +16,28 @@ const DERIVED_PORTS: Range<u64> = 20_000..32_000;
 /// The number of ports that are tried beside one that the launcher itself may listen at.
 const ALTERNATIVE_PORTS: u16 = 16;
 
+/// The variable with the number of restarts of ranks that no launcher counts.
+pub const RESTARTS: &str = "RUNNER_RESTARTS";
+
 /// Slurm's step numbers from here on are those of batch scripts, interactive shells and the like.
 const FIRST_SPECIAL_STEP: u64 = 0xffff_fff1;
 
 /// The program that started the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Launcher {
-    /// torchrun, or another program that sets its variables.
-    Torch,
+    Torchrun,
+    /// Another program that sets torchrun's variables. It leaves ranks alone when one of them is lost.
+    Variables,
     Slurm,
     OpenMpi,
     /// MPICH's or Intel MPI's.
     Mpich,
+}
+
+impl Launcher {
+    fn sets_torch_variables(self) -> bool {
+        matches!(self, Self::Torchrun | Self::Variables)
+    }
 }
 
 /// The rank that a launcher assigned to this process.
@@ -99,8 +109,21 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Plai
 /// # Errors
 /// Those of [`assigned_rank`].
 pub fn assigned_rank_of_several(variables: &Variables) -> Result<Option<AssignedRank>, PlainError> {
-    let is_meant = |assigned: &AssignedRank| assigned.world_size > 1 || assigned.launcher == Launcher::Torch;
+    let is_meant = |assigned: &AssignedRank| assigned.world_size > 1 || assigned.launcher.sets_torch_variables();
     Ok(assigned_rank(variables)?.filter(is_meant))
+}
+
+/// The number of times that the ranks of this process's job were restarted before it started. 0 if no launcher counts them.
+///
+/// # Errors
+/// If the variable that gives it is not a number.
+pub fn restart_count(variables: &Variables) -> Result<u32, PlainError> {
+    for name in [RESTARTS, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"] {
+        if let Some(count) = Env(variables).number(name, "number of restarts")? {
+            return Ok(u32::try_from(count).unwrap_or(u32::MAX));
+        }
+    }
+    Ok(0)
 }
 
 fn wrong_value(name: &str, value: &str, expected: &str) -> PlainError {
@@ -167,7 +190,7 @@ impl<'a> Env<'a> {
             leader_host,
             leader_ports,
             has_given_port: self.port()?.is_some(),
-            is_mpi_process: launcher != Launcher::Torch && self.is_mpi_process(),
+            is_mpi_process: !launcher.sets_torch_variables() && self.is_mpi_process(),
             host_name,
             launcher,
             world_size_variable,
@@ -225,7 +248,9 @@ fn torch(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let job = env.job("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
     let is_one_machine = env.are_equal(["LOCAL_WORLD_SIZE", "WORLD_SIZE"]);
     let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
-    env.assigned(Launcher::Torch, variables, Some(host?), ports, job, is_one_machine)
+    let is_torchrun = env.get("TORCHELASTIC_RUN_ID").is_some();
+    let launcher = if is_torchrun { Launcher::Torchrun } else { Launcher::Variables };
+    env.assigned(launcher, variables, Some(host?), ports, job, is_one_machine)
 }
 
 /// The ports after `port`, or before it where there are too few.

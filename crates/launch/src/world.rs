@@ -2,14 +2,14 @@
 //! failure of one rank reaches all of them and is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
 use super::failure::describe_place;
 use super::faults;
-use super::launcher_environment::AssignedRank;
+use super::launcher_environment::{AssignedRank, Launcher};
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
 #[cfg(feature = "mpi")]
 use runner_comm::mpi::{Meeting, MpiLink};
@@ -50,6 +50,8 @@ const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 #[derive(Debug)]
 pub struct World {
     assigned: AssignedRank,
+    /// How often the ranks that remain may wait for a lost one, as the experiment allows.
+    max_restarts: OnceLock<u32>,
     pub(super) mesh: Arc<TcpMesh>,
 }
 
@@ -91,7 +93,7 @@ impl World {
         if let Some(timeout) = timeout {
             mesh.set_operation_timeout(timeout);
         }
-        Ok(Self { assigned, mesh: Arc::new(mesh) })
+        Ok(Self { assigned, max_restarts: OnceLock::new(), mesh: Arc::new(mesh) })
     }
 
     /// True if the ranks of `assigned` receive a secret when they join.
@@ -114,6 +116,17 @@ impl World {
 
     pub fn assigned_rank(&self) -> &AssignedRank {
         &self.assigned
+    }
+
+    /// Allows the ranks that remain after a loss to wait for the lost one, the first `max_restarts` times.
+    pub fn allow_restarts(&self, max_restarts: u32) {
+        let _ = self.max_restarts.set(max_restarts);
+    }
+
+    /// How often ranks may wait for a lost one that is started again; 0 if a launcher would end them.
+    pub fn max_restarts(&self) -> u32 {
+        let allowed = self.max_restarts.get().copied().unwrap_or(0);
+        if self.assigned.launcher == Launcher::Variables { allowed } else { 0 }
     }
 
     /// The number of machines that the ranks are on.
@@ -263,9 +276,15 @@ impl World {
             let status = self.mesh.snapshot(by);
             let place = program.map_or("while starting".to_owned(), |program| describe_place(program, &status));
             abort.code = 1;
-            abort.reason = format!("rank {by} was lost {place}: {}", abort.reason);
+            abort.reason = format!("rank {by}{} was lost {place}: {}", self.describe_machine(by), abort.reason);
         }
         Some(abort)
+    }
+
+    /// ` on node-1`, where ranks are on several machines.
+    fn describe_machine(&self, rank: usize) -> String {
+        let machine = self.mesh.ranks().get(rank).and_then(|peer| peer.machine.split(' ').next());
+        machine.filter(|_| self.machine_count() > 1).map_or_else(String::new, |name| format!(" on {name}"))
     }
 
     /// True if this rank has to report why the run ended: it is rank 0, or all ranks before it were lost. After a loss, waits a moment for

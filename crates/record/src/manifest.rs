@@ -182,6 +182,9 @@ impl From<&DataFacts> for DataHashes {
 pub struct Session {
     pub started: String,
     pub ended: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
     pub from_step: u64,
     pub to_step: Option<u64>,
     pub version: String,
@@ -190,7 +193,7 @@ pub struct Session {
     /// The number of NUMA nodes to which ranks were bound; `None`: they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bound_numa_nodes: Option<usize>,
-    /// The number of times that all ranks were restarted after one had failed.
+    /// The number of times that all ranks were restarted after one had failed: by a launcher before this session, and in it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub restarts: u32,
     #[serde(default)]
@@ -357,11 +360,12 @@ impl Manifest {
 
     /// Records how the newest session ended, after `to_step`.
     pub fn end_session(&mut self, status: RunStatus, error: Option<String>, to_step: u64, ended: String) {
-        (self.status, self.error) = (status, error);
         if let Some(session) = self.sessions.last_mut() {
             session.ended = Some(ended.clone());
             session.to_step = Some(to_step);
+            session.error.clone_from(&error);
         }
+        (self.status, self.error) = (status, error);
         self.ended = Some(ended);
     }
 }

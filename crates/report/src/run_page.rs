@@ -72,6 +72,9 @@ pub fn run_page(
         let layout = session.layout.as_ref().filter(|_| has_moved);
         let layout = layout.map_or_else(String::new, |layout| format!("  {}", layout.describe()));
         row(&format!("session {}", i + 1), Some(describe_session(session) + &layout));
+        // The error of the last session is that of the run.
+        let is_last = i + 1 == manifest.sessions.len();
+        row("", session.error.as_ref().filter(|_| !is_last).map(|error| format!("failed: {error}")));
     }
     row("state hash", summary.and_then(|s| s.final_hash.clone()));
     for ancestor in ancestors {

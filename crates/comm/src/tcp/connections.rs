@@ -56,7 +56,7 @@ pub struct RunAbort {
     /// The exit code of its process.
     pub code: u8,
     pub reason: String,
-    /// True if the rank did not announce its end: its connection broke.
+    /// True if the rank died: its connection broke, or it panicked.
     pub is_loss: bool,
 }
 
@@ -201,9 +201,12 @@ impl Connections {
 
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
     pub fn abort(&self, by: usize, code: u8, reason: &str) {
+        self.abort_run(RunAbort { by, code, reason: reason.to_owned(), is_loss: false });
+    }
+
+    pub(super) fn abort_run(&self, abort: RunAbort) {
         let mut state = self.state.lock();
         if state.abort.is_none() {
-            let abort = RunAbort { by, code, reason: reason.to_owned(), is_loss: false };
             // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
             self.send_abort(&abort);
             state.abort = Some(abort);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::connections::{CLOSE_TIMEOUT, Connections};
+use super::connections::{CLOSE_TIMEOUT, Connections, RunAbort};
 use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};
@@ -158,8 +158,9 @@ fn printable_prefix(plan: &str) -> String {
 impl Drop for TcpMesh {
     fn drop(&mut self) {
         if thread::panicking() {
-            let rank = self.rank();
-            self.abort(rank, 1, &format!("rank {rank} panicked: {}", self.status().snapshot()));
+            // The others treat this rank like one that was killed. They report where it was.
+            self.publish_status();
+            self.abort_run(RunAbort { by: self.rank(), code: 1, reason: "it panicked".to_owned(), is_loss: true });
         }
         self.close();
         let status = json_bytes(&self.status().snapshot());

@@ -1,8 +1,12 @@
 use super::*;
 
-fn read(text: &str) -> Result<Option<AssignedRank>, PlainError> {
+fn variables(text: &str) -> Variables {
     let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
-    assigned_rank(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn read(text: &str) -> Result<Option<AssignedRank>, PlainError> {
+    assigned_rank(&variables(text))
 }
 
 fn place(text: &str) -> (usize, usize, usize, String, Vec<u16>) {
@@ -165,4 +169,14 @@ fn the_error_of_a_plan_of_a_different_size_names_both_numbers() {
     assert!(problem.starts_with("WORLD_SIZE is 8, but the plan has 4 ranks (ddp: 4 replicas)"), "{problem}");
     let problem = assigned.world_size_problem(1, &"single").unwrap();
     assert!(problem.starts_with("WORLD_SIZE is 8, but the plan has 1 rank (single)"), "{problem}");
+}
+
+#[test]
+fn restarts_are_those_that_the_launcher_counts() {
+    let count = |text: &str| restart_count(&variables(text)).map_err(|error| error.text);
+    assert_eq!(count("RANK=0"), Ok(0));
+    assert_eq!(count("TORCHELASTIC_RESTART_COUNT=2"), Ok(2));
+    assert_eq!(count("SLURM_RESTART_COUNT=1 RUNNER_RESTARTS=3"), Ok(3));
+    let wrong = count("SLURM_RESTART_COUNT=no").unwrap_err();
+    assert_eq!(wrong, "SLURM_RESTART_COUNT must be a number of restarts, got \"no\"");
 }
