@@ -1,4 +1,4 @@
-//! Runs whose replicas divide the optimizer's state: the numbers and checkpoints of ddp.
+//! Runs whose replicas divide training state: the numbers and checkpoints of ddp.
 
 #![cfg(target_os = "linux")]
 
@@ -18,7 +18,9 @@ fn yaml(family: &str, replicas: usize, shard: &str, more: &str) -> String {
     )
 }
 
-const SHARD: &str = ", shard: optimizer";
+fn shard(state: &str) -> String {
+    format!(", shard: {state}")
+}
 
 /// The one file with the last weights of the run.
 fn exported(sandbox: &Sandbox, run: &RunFolder) -> Vec<u8> {
@@ -28,10 +30,10 @@ fn exported(sandbox: &Sandbox, run: &RunFolder) -> Vec<u8> {
     if path.is_file() { fs::read(path).unwrap() } else { fs::read(path.join("model.safetensors")).unwrap() }
 }
 
-/// Trains with the optimizer's state whole and divided.
-fn both(family: &str, replicas: usize, more: &str) -> [Sandbox; 2] {
-    ["", SHARD].map(|shard| {
-        let sandbox = Sandbox::new().with_numbers(4000).with("exp.yaml", yaml(family, replicas, shard, more));
+/// Trains with `state` whole and divided.
+fn both(family: &str, replicas: usize, state: &str, more: &str) -> [Sandbox; 2] {
+    [String::new(), shard(state)].map(|shard| {
+        let sandbox = Sandbox::new().with_numbers(4000).with("exp.yaml", yaml(family, replicas, &shard, more));
         sandbox.expect(0, "apply exp.yaml --threads 2");
         sandbox
     })
@@ -40,13 +42,13 @@ fn both(family: &str, replicas: usize, more: &str) -> [Sandbox; 2] {
 #[test]
 fn processes_compute_what_ddp_does() {
     let cases = [
-        ("family: gpt2, dropout: 0.1", 2, ""),
-        ("family: gpt2, dropout: 0.1", 3, "precision: bf16\n"),
-        ("family: llama", 4, ""),
-        ("family: llama", 2, "precision: bf16\nmaster_weights: false\n"),
+        ("family: gpt2, dropout: 0.1", 2, "parameters", ""),
+        ("family: gpt2, dropout: 0.1", 3, "gradients", "precision: bf16\n"),
+        ("family: llama", 4, "optimizer", ""),
+        ("family: llama", 2, "parameters", "precision: bf16\nmaster_weights: false\n"),
     ];
-    for (family, replicas, more) in cases {
-        let [plain, sharded] = both(family, replicas, more);
+    for (family, replicas, state, more) in cases {
+        let [plain, sharded] = both(family, replicas, state, more);
         let [a, b] = [plain.only_run(), sharded.only_run()];
         assert_eq!(b.numbers_and_samples(), a.numbers_and_samples(), "{family}, {replicas}, {more}");
         assert!(exported(&sharded, &b) == exported(&plain, &a), "{family}, {replicas}, {more}: weights differ");
@@ -57,11 +59,11 @@ fn processes_compute_what_ddp_does() {
 
 #[test]
 fn checkpoints_go_both_ways() {
-    let [plain, sharded] = both("family: gpt2", 3, "");
+    let [plain, sharded] = both("family: gpt2", 3, "parameters", "");
     let expected = plain.only_run();
-    for (from, to) in [(&plain, SHARD), (&sharded, "")] {
+    for (from, to) in [(&plain, shard("parameters")), (&sharded, String::new())] {
         let first = from.only_run().id();
-        from.write("to.yaml", yaml("family: gpt2", 3, to, ""));
+        from.write("to.yaml", yaml("family: gpt2", 3, &to, ""));
         let go_on = ["apply", "to.yaml", "--continue", &first, "--continue-step", "20", "--threads", "2"];
         from.expect(0, &go_on);
         let second = from.runs().into_iter().find(|(id, _)| *id != first).unwrap().1;
@@ -69,7 +71,7 @@ fn checkpoints_go_both_ways() {
         assert!(exported(from, &second) == exported(&plain, &expected), "to {to:?}");
         let compared = from.expect(0, &["diff", &first, &second.id()]);
         assert!(compared.contains("divided differently"), "{compared}");
-        let set = if to.is_empty() { "parallel.shard=null" } else { "parallel.shard=optimizer" };
+        let set = if to.is_empty() { "parallel.shard=null" } else { "parallel.shard=gradients" };
         from.expect(0, &["fork", &first, "--from", "20", "--set", set, "--threads", "2"]);
         let forked = from.runs().into_iter().find(|(id, _)| *id != first && *id != second.id()).unwrap().1;
         assert!(exported(from, &forked) == exported(&plain, &expected), "forked to {to:?}");
@@ -85,14 +87,15 @@ fn checkpoints_go_both_ways() {
 fn mistakes_are_reported_at_the_key() {
     let sandbox = Sandbox::new().with_numbers(400);
     let of = |parallel: &str| {
-        let yaml = yaml("family: gpt2", 2, SHARD, "").replace("mode: ddp, replicas: 2, shard: optimizer", parallel);
+        let yaml = yaml("family: gpt2", 2, &shard("optimizer"), "")
+            .replace("mode: ddp, replicas: 2, shard: optimizer", parallel);
         sandbox.write("exp.yaml", yaml);
         sandbox.expect(2, "validate exp.yaml")
     };
-    let pipeline = of("mode: pipeline, shard: optimizer, pipeline: {stages: 2}");
-    assert!(pipeline.contains("`parallel.shard` needs mode `ddp`, but the mode is `pipeline`"), "{pipeline}");
-    sandbox.write("exp.yaml", yaml("family: gpt2", 2, SHARD, ""));
+    let pipeline = of("mode: pipeline, shard: gradients, pipeline: {stages: 2}");
+    assert!(pipeline.contains("`parallel.shard: gradients` does not go with mode `pipeline`"), "{pipeline}");
+    sandbox.write("exp.yaml", yaml("family: gpt2", 2, &shard("parameters"), ""));
     sandbox.expect(0, "validate exp.yaml --set parallel.mode=single");
     let unknown = of("mode: ddp, replicas: 2, shard: everything");
-    assert!(unknown.contains("parallel.shard") && unknown.contains("optimizer"), "{unknown}");
+    assert!(unknown.contains("parallel.shard") && unknown.contains("parameters"), "{unknown}");
 }

@@ -222,6 +222,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         chunks: vec![BlockRange { start: 0, end: model.block_count() }],
         buckets: Vec::new(),
         shards: Vec::new(),
+        sharded: runner_spec::experiment::ShardedState::default(),
         model,
         batch: BatchSpec {
             sequences,

@@ -1,4 +1,4 @@
-//! Replicas that divide the optimizer's state compute the bits that replicas which all hold it compute. Ranks are threads.
+//! Replicas that divide training state compute the bits that replicas which all hold it compute. Ranks are threads.
 
 use std::collections::BTreeMap;
 
@@ -6,27 +6,38 @@ use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, layout_ca
 use candle_core::DType;
 use runner_exec::initial_state;
 
-const STEPS: usize = 30;
+const STEPS: usize = 12;
 
-fn case(model: &str, replicas: usize, shard: &str, more: &str) -> LayoutCase {
+/// The values of `parallel.shard`.
+const STATES: [&str; 3] = ["optimizer", "gradients", "parameters"];
+
+fn case(model: &str, replicas: usize, micro_batch: usize, shard: Option<&str>, more: &str) -> LayoutCase {
+    let shard = shard.map_or_else(String::new, |state| format!(", shard: {state}"));
     let layout = format!(
-        "batch: {{sequences: 24, micro_batch: 2}}\nparallel: {{mode: ddp, replicas: {replicas}, bucket_mb: 0.004{shard}}}\n{more}"
+        "batch: {{sequences: 24, micro_batch: {micro_batch}}}\n\
+         parallel: {{mode: ddp, replicas: {replicas}, bucket_mb: 0.004{shard}}}\n{more}"
     );
     layout_case(model, &layout, STEPS)
 }
 
-/// Losses, norms, evaluations, samples and final weights are equal, bit for bit.
+/// Losses, norms, evaluations, samples and final weights are equal, bit for bit, with accumulation and without.
 fn same_bits(model: &str, replicas: usize, more: &str) -> BTreeMap<String, Vec<f64>> {
-    let plain = run(&case(model, replicas, "", more), DType::F32);
-    let sharded = case(model, replicas, ", shard: optimizer", more);
-    let sizes: Vec<usize> = sharded.plan.ranks.iter().map(|rank| rank.program.state_layout().total).collect();
-    let total = sharded.plan.totals.parameters as usize;
-    assert_eq!(sizes.iter().sum::<usize>(), total);
-    assert!(sizes.iter().all(|size| *size < total), "{sizes:?}");
-    let observed = run(&sharded, DType::F32);
-    assert_eq!((observed.0.steps.len(), observed.0.evals.len()), (STEPS, 2));
-    assert_eq!(observed, plain, "{model}, {replicas} replicas, {more}");
-    observed.1
+    let mut weights = BTreeMap::new();
+    for micro_batch in [2, 24 / replicas] {
+        let plain = run(&case(model, replicas, micro_batch, None, more), DType::F32);
+        for state in STATES {
+            let sharded = case(model, replicas, micro_batch, Some(state), more);
+            let sizes: Vec<usize> = sharded.plan.ranks.iter().map(|rank| rank.program.state_layout().total).collect();
+            let total = sharded.plan.totals.parameters as usize;
+            assert_eq!(sizes.iter().sum::<usize>(), total);
+            assert!(sizes.iter().all(|size| *size < total), "{sizes:?}");
+            let observed = run(&sharded, DType::F32);
+            assert_eq!((observed.0.steps.len(), observed.0.evals.len()), (STEPS, 1));
+            assert_eq!(observed, plain, "{model}, {replicas} replicas of {micro_batch}, {state}, {more}");
+        }
+        weights = plain.1;
+    }
+    weights
 }
 
 #[test]
@@ -65,10 +76,25 @@ fn bf16_without_master_weights() {
     }
 }
 
+/// The replicas of a pipeline's stages divide the optimizer's state of their stage.
+#[test]
+fn pipelines() {
+    for (model, schedule) in [(MODELS[1].1, "1f1b"), (MODELS[3].1, "zero_bubble"), (MODELS[4].1, "gpipe")] {
+        let of = |shard: &str| {
+            let layout = format!(
+                "batch: {{sequences: 24}}\nparallel: {{mode: pipeline, replicas: 2, bucket_mb: 0.004{shard}, \
+                 pipeline: {{stages: 2, schedule: {schedule}, microbatches: 6}}}}\n"
+            );
+            run(&layout_case(model, &layout, STEPS), DType::F32)
+        };
+        assert_eq!(of(", shard: optimizer"), of(""), "{model}, {schedule}");
+    }
+}
+
 /// A weight of one replica's shard is the only copy: a different value there is a different run, not a replica that differs.
 #[test]
 fn a_shard_is_the_only_copy_of_its_weights() {
-    let sharded = case(MODELS[0].1, 2, ", shard: optimizer", "");
+    let sharded = case(MODELS[0].1, 2, 2, Some("optimizer"), "");
     let trained = |scale: f64| {
         let mut observed = ObservedRun::default();
         let state = |program: &_| {

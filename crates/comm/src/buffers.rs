@@ -40,14 +40,15 @@ impl<'a> Buffers<'a> {
         Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
     }
 
-    /// Tensors that can be summed.
+    /// The tensors of `operation`.
     ///
     /// # Errors
-    /// Those of `new`, or if the tensors are not of f32, f64 or bf16.
-    pub fn summable(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
+    /// Those of `new`, or if the operation sums and the tensors are not of f32, f64 or bf16.
+    pub fn of_operation(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
         let buffers = Self::new(operation, tensors)?;
+        let sums = matches!(operation, OperationKind::AllReduce | OperationKind::Reduce);
         let summable = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::Bytes];
-        if !summable.contains(&buffers.element) {
+        if sums && !summable.contains(&buffers.element) {
             let what = format!("sums must be of f32, f64 or bf16, got {}", buffers.element);
             return Err(CommError::Request { operation, what });
         }

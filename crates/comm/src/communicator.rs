@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::error::CommError;
+use super::error::{CommError, OperationKind};
 use runner_spec::topology::{GroupId, Lane};
 
 /// One rank's end of the communication.
@@ -26,13 +26,13 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// See `CommError`. After an error the group is closed to this rank.
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Starts an all-reduce that runs beside the caller's computation until `Pending::wait`. The started operations of a rank run in the
+    /// Starts an operation that runs beside the caller's computation until `Pending::wait`. The started operations of a rank run in the
     /// order in which they were started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
     /// alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors
     /// If the request is wrong. Later errors come from `wait`.
-    fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
+    fn start(&self, group: GroupId, operation: Started, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
 
     /// Sums like `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
     /// unspecified afterwards.
@@ -90,6 +90,31 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// The time that calling threads have been blocked or copying in this communicator so far.
     fn waited(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+/// An operation that can run beside the computation: each is as the method of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    AllReduce,
+    Reduce { root: usize },
+    Broadcast { root: usize },
+}
+
+impl Started {
+    pub(crate) fn kind(self) -> OperationKind {
+        match self {
+            Self::AllReduce => OperationKind::AllReduce,
+            Self::Reduce { .. } => OperationKind::Reduce,
+            Self::Broadcast { .. } => OperationKind::Broadcast,
+        }
+    }
+
+    pub(crate) fn root(self) -> Option<usize> {
+        match self {
+            Self::AllReduce => None,
+            Self::Reduce { root } | Self::Broadcast { root } => Some(root),
+        }
     }
 }
 

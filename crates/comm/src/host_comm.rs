@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use super::background::Background;
 use super::buffers::Buffers;
 use super::collective::{Collective, RunningCollective};
-use super::communicator::{Communicator, Pending};
+use super::communicator::{Communicator, Pending, Started};
 use super::error::{CommError, ElementType, OperationKind};
 use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
 use super::rank_status::RankStatus;
@@ -136,7 +136,7 @@ impl<T: HostTransport> HostComm<T> {
     }
 
     fn sum(&self, group: GroupId, kind: OperationKind, root: Option<usize>, buffer: &Tensor) -> Result<(), CommError> {
-        let buffers = Buffers::summable(kind, slice::from_ref(buffer))?;
+        let buffers = Buffers::of_operation(kind, slice::from_ref(buffer))?;
         self.run(group, kind, root, Collective::Sum(&buffers))
     }
 }
@@ -197,18 +197,19 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         self.sum(group, OperationKind::AllReduce, None, buffer)
     }
 
-    fn start_all_reduce(&self, group: GroupId, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
-        let kind = OperationKind::AllReduce;
+    fn start(&self, group: GroupId, operation: Started, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
+        let (kind, root) = (operation.kind(), operation.root());
         let members = self.own.topology.membership(group)?.ranks.len();
-        Buffers::summable(kind, &tensors)?;
+        Buffers::of_operation(kind, &tensors)?;
         self.own.transport.ensure_running(kind)?;
         if members == 1 {
             return Ok(Pending::completed());
         }
         let own = Arc::clone(&self.own);
         let job = move || {
-            let buffers = Buffers::summable(kind, &tensors)?;
-            own.run_collective(group, BACKGROUND, kind, None, Collective::Sum(&buffers))
+            let buffers = Buffers::of_operation(kind, &tensors)?;
+            let work = if kind == OperationKind::Broadcast { Collective::Broadcast } else { Collective::Sum };
+            own.run_collective(group, BACKGROUND, kind, root, work(&buffers))
         };
         let started = self.background.start(self.rank(), Box::new(job))?;
         // A pending operation does not keep the rank of a communicator that was dropped.
@@ -224,7 +225,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        let buffers = Buffers::new(OperationKind::Broadcast, slice::from_ref(buffer))?;
+        let buffers = Buffers::of_operation(OperationKind::Broadcast, slice::from_ref(buffer))?;
         self.run(group, OperationKind::Broadcast, Some(root), Collective::Broadcast(&buffers))
     }
 

@@ -51,7 +51,7 @@ const SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),
     of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets, passes(p))),
     // Each weight is updated by one replica, with the same gradients.
-    of_program!("parallel.shard", Meaning::None, p => p.shards),
+    of_program!("parallel.shard", Meaning::None, p => (&p.shards, p.sharded)),
     of_program!("batch.micro_batch", Rounding, p => p.batch.micro_batch),
     Fact::new("eval", Mathematics(Part::Evaluation), |plan| {
         let program = first_program(plan)?;

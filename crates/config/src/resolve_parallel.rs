@@ -2,7 +2,9 @@
 
 use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
 use super::resolver::Resolver;
-use runner_spec::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+use runner_spec::experiment::{
+    AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState,
+};
 use runner_spec::format::{choice_name, count};
 
 pub(crate) const REPLICAS: &str = "parallel.replicas";
@@ -124,7 +126,7 @@ impl Resolver<'_> {
         if raw.mode == ParallelMode::Single && below(REPLICAS) {
             raw.replicas = None;
         }
-        if raw.mode != ParallelMode::Ddp && below(SHARD) {
+        if raw.shard.is_some_and(|state| !can_shard(raw.mode, state)) && below(SHARD) {
             raw.shard = None;
         }
         raw
@@ -173,11 +175,12 @@ impl Resolver<'_> {
             microbatches: batch.sequences / grid.replicas / batch.micro_batch,
         });
         let RawParallel { mode, bucket_mb, shard, max_restarts, .. } = *raw;
-        if shard.is_some() && mode != ParallelMode::Ddp {
+        if let Some(state) = shard.filter(|state| !can_shard(mode, *state)) {
+            let (state, mode) = (choice_name(&state), choice_name(&mode));
             return self.refuse(
                 &[SHARD, MODE],
-                format!("`parallel.shard` needs mode `ddp`, but the mode is `{}`", choice_name(&mode)),
-                "choose `mode: ddp` with `replicas`, or delete `shard`",
+                format!("`parallel.shard: {state}` does not go with mode `{mode}`"),
+                "choose `mode: ddp` with `replicas`, or delete `shard`; a pipeline's replicas can share the optimizer alone",
             );
         }
         Some(Parallel { mode, replicas: grid.replicas, bucket_mb, shard, pipeline, devices: devices?, max_restarts })
@@ -247,4 +250,13 @@ fn shown(values: &[usize]) -> String {
 /// `layers` in `parts` that differ by at most one.
 fn divide_evenly(layers: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|i| layers / parts + usize::from(i < layers % parts)).collect()
+}
+
+/// True if the replicas of `mode` can divide `state`.
+fn can_shard(mode: ParallelMode, state: ShardedState) -> bool {
+    match mode {
+        ParallelMode::Ddp => true,
+        ParallelMode::Pipeline => state == ShardedState::Optimizer,
+        ParallelMode::Single | ParallelMode::Dp => false,
+    }
 }

@@ -7,31 +7,61 @@ use candle_core::Tensor;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use runner_comm::Pending;
+use runner_comm::{Pending, Started};
+use runner_compute::model::Params;
+use runner_spec::model::layout::common_range;
 
 pub(super) struct GradientReduction<'a> {
     context: RankContext<'a>,
     pending: Vec<Pending>,
+    /// The bucket whose gradients are being summed into the replicas' shards.
+    scattering: Option<(usize, Vec<Pending>)>,
 }
 
 impl<'a> GradientReduction<'a> {
     pub(super) fn new(context: RankContext<'a>) -> Self {
-        Self { context, pending: Vec::new() }
+        Self { context, pending: Vec::new(), scattering: None }
     }
 
     /// Starts the sum of `bucket` over the replicas; `wait_buckets` ends it.
     pub(super) fn all_reduce(&mut self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
         let gradients = self.bucket_gradients(trainer, bucket)?;
-        self.pending.push(self.context.comm.start_all_reduce(self.context.replica_group(), gradients)?);
+        self.pending.push(self.context.comm.start(self.context.replica_group(), Started::AllReduce, gradients)?);
         Ok(())
     }
 
-    /// Waits for every sum that `all_reduce` started.
-    pub(super) fn wait_buckets(&mut self) -> Result<(), ExecError> {
-        for pending in self.pending.drain(..) {
-            pending.wait()?;
+    /// Ends the sum of the bucket before, and starts that of `bucket`, of each shard's gradients into the replica that updates it.
+    /// `wait_buckets` ends it.
+    pub(super) fn reduce_scatter(&mut self, trainer: &mut Trainer, bucket: usize) -> Result<(), ExecError> {
+        self.end_scatter(trainer)?;
+        let (context, program) = (self.context, self.context.program);
+        let mut pending = Vec::new();
+        for range in self.bucket_ranges(trainer, bucket) {
+            for (replica, shard) in program.shards.iter().enumerate() {
+                let Some(part) = common_range(&range, shard) else { continue };
+                let operation = Started::Reduce { root: program.mesh.rank(context.stage, replica) };
+                let gradients = vec![trainer.grads.narrow(&part)?];
+                pending.push(context.comm.start(context.replica_group(), operation, gradients)?);
+            }
         }
+        self.scattering = Some((bucket, pending));
         Ok(())
+    }
+
+    /// Keeps the sums of this rank's shard, and frees the bucket's gradients.
+    fn end_scatter(&mut self, trainer: &mut Trainer) -> Result<(), ExecError> {
+        let Some((bucket, pending)) = self.scattering.take() else { return Ok(()) };
+        pending.into_iter().try_for_each(Pending::wait)?;
+        let ranges = self.bucket_ranges(trainer, bucket);
+        trainer.keep_sums(&ranges)?;
+        trainer.grads.release(&ranges);
+        Ok(())
+    }
+
+    /// Waits for every sum that was started.
+    pub(super) fn wait_buckets(&mut self, trainer: &mut Trainer) -> Result<(), ExecError> {
+        self.pending.drain(..).try_for_each(Pending::wait)?;
+        self.end_scatter(trainer)
     }
 
     /// Sums `bucket` over the replicas into the first one.
@@ -47,15 +77,33 @@ impl<'a> GradientReduction<'a> {
         let Some(range) = trainer.tied_range(self.context.program) else {
             return Err(ExecError::Program("this rank holds no tied embedding".to_owned()));
         };
-        Ok(self.context.comm.all_reduce(self.context.tied_group(), &gradients_of(trainer, &range)?)?)
+        Ok(self.context.comm.all_reduce(self.context.tied_group(), &trainer.grads.narrow(&range)?)?)
+    }
+
+    fn bucket_ranges(&self, trainer: &Trainer, bucket: usize) -> Vec<Range<usize>> {
+        trainer.grads.layout.block_ranges(self.context.program.buckets[bucket].range())
     }
 
     fn bucket_gradients(&self, trainer: &Trainer, bucket: usize) -> Result<Vec<Tensor>, ExecError> {
-        let ranges = trainer.grads.layout.block_ranges(self.context.program.buckets[bucket].range());
-        Ok(ranges.iter().map(|range| gradients_of(trainer, range)).collect::<Result<_, _>>()?)
+        let ranges = self.bucket_ranges(trainer, bucket);
+        Ok(ranges.iter().map(|range| trainer.grads.narrow(range)).collect::<Result<_, _>>()?)
     }
 }
 
-fn gradients_of(trainer: &Trainer, range: &Range<usize>) -> candle_core::Result<Tensor> {
-    trainer.grads.flat.narrow(0, range.start, range.len())
+/// The gradients, summed over the replicas; each replica sends the others those of its shard.
+///
+/// # Errors
+/// If memory is short, and those of the communication.
+pub(super) fn gather_sums(context: RankContext<'_>, trainer: &Trainer) -> Result<Params, ExecError> {
+    let Some(sums) = &trainer.sums else { return Ok(trainer.grads.clone()) };
+    let (layout, flat) = (&trainer.grads.layout, &trainer.grads.flat);
+    let all = Params::zeroed_like(layout.clone(), flat)?;
+    for (replica, shard) in context.program.shards.iter().enumerate() {
+        if replica == context.replica {
+            all.store(shard.start, sums)?;
+        }
+        let owner = context.program.mesh.rank(context.stage, replica);
+        context.comm.broadcast(context.replica_group(), owner, &all.narrow(shard)?)?;
+    }
+    Ok(all)
 }

@@ -14,7 +14,8 @@ use super::step_exchange::{StepAgreement, StepTotals};
 use super::step_watch::StepWatch;
 use super::trace::Trace;
 use super::trainer::Trainer;
-use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check, weight_exchange};
+use super::weight_exchange::{self, WeightExchange};
+use super::{device, gradient_norm, gradient_reduction, layout_evaluation, layout_sampling, non_finite, replica_check};
 use crate::observer::Observer;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
@@ -95,6 +96,7 @@ pub fn run<'a>(
         data: DataCursor::new(program, &resources.dataset.train),
         passes: Passes::new(context, first_step),
         reduction: GradientReduction::new(context),
+        exchange: WeightExchange::new(context),
         clip_scale: 1.0,
         agreement: StepAgreement::default(),
         totals: StepTotals::default(),
@@ -117,6 +119,7 @@ struct Interpreter<'a> {
     data: DataCursor<'a>,
     passes: Passes<'a>,
     reduction: GradientReduction<'a>,
+    exchange: WeightExchange<'a>,
     /// The factor by which the next update scales the gradients.
     clip_scale: f64,
     agreement: StepAgreement,
@@ -167,6 +170,7 @@ impl Interpreter<'_> {
         let program = self.context.program;
         self.step = self.trainer.state.step;
         self.passes = Passes::new(self.context, self.step);
+        self.trainer.start_step();
         let mut watch = StepWatch::start_if_due(self.step - self.first_step + 1, program, &self.trainer.device);
         for (index, instruction) in program.step.iter().enumerate() {
             if matches!(instruction, Instruction::ClipNorm { .. }) && !self.trainer.device.is_cpu() {
@@ -228,7 +232,12 @@ impl Interpreter<'_> {
     }
 
     fn dispatch(&mut self, instruction: Instruction) -> Result<(), ExecError> {
-        let trainer = &self.trainer;
+        if let Instruction::Backward { .. } | Instruction::BackwardWeight { .. } = instruction
+            && let Some(blocks) = instruction.blocks_run(self.context.program)
+        {
+            self.trainer.hold_gradients(self.context.program, blocks)?;
+        }
+        let trainer = &mut self.trainer;
         match instruction {
             Instruction::Load { mb } => {
                 let rows = self.data.load_rows(self.step, mb)?;
@@ -237,10 +246,16 @@ impl Interpreter<'_> {
             }
             Instruction::CountTokens { numerator } => self.agree_on_step(numerator),
             Instruction::BroadcastWeights => weight_exchange::broadcast_weights(self.context, trainer),
-            Instruction::GatherParameters { bucket } => {
-                weight_exchange::gather_parameters(self.context, trainer, bucket)
+            Instruction::PrefetchParameters { bucket } => self.exchange.prefetch(trainer, bucket),
+            Instruction::GatherParameters { bucket } => self.exchange.gather(trainer, bucket),
+            Instruction::ReleaseParameters { bucket } => {
+                let blocks = self.context.program.buckets[bucket].range();
+                trainer.weights.release(&trainer.weights.layout.block_ranges(blocks));
+                Ok(())
             }
-            Instruction::Forward { mb, chunk } => self.passes.forward(trainer, mb, chunk, self.trace.as_mut()),
+            Instruction::Forward { mb, chunk, blocks } => {
+                self.passes.forward(trainer, mb, chunk, blocks, self.trace.as_mut())
+            }
             Instruction::Backward { mb, chunk, blocks } => self.passes.backward(trainer, mb, chunk, blocks),
             Instruction::BackwardInput { mb, chunk } => self.passes.backward_input(trainer, mb, chunk),
             Instruction::BackwardWeight { mb, chunk, blocks } => {
@@ -255,7 +270,8 @@ impl Interpreter<'_> {
                 self.passes.receive(trainer, (mb, chunk), from, Lane::Gradient)
             }
             Instruction::AllReduce { bucket } => self.reduction.all_reduce(trainer, bucket),
-            Instruction::WaitBuckets => self.reduction.wait_buckets(),
+            Instruction::ReduceScatter { bucket } => self.reduction.reduce_scatter(trainer, bucket),
+            Instruction::WaitBuckets => self.reduction.wait_buckets(trainer),
             Instruction::ReduceToRoot { bucket } => self.reduction.reduce_to_root(trainer, bucket),
             Instruction::SumTied => self.reduction.sum_tied(trainer),
             Instruction::ClipNorm { max } => self.clip_gradients(max),
@@ -280,13 +296,19 @@ impl Interpreter<'_> {
 
     /// Measures the gradients' norm over all ranks, and settles how the update scales them.
     fn clip_gradients(&mut self, max_norm: Option<f64>) -> Result<(), ExecError> {
-        if let Some(trace) = &mut self.trace {
-            trace.record_gradients(&self.trainer)?;
+        if self.controls.trace {
+            let gradients = gradient_reduction::gather_sums(self.context, &self.trainer)?;
+            if let Some(trace) = &mut self.trace {
+                trace.record_gradients(&gradients, self.trainer.state.step + 1)?;
+            }
         }
         // All reads are launched before the first one waits for a GPU.
-        let squares = self.trainer.launch_grad_squares()?;
+        let squares = if self.trainer.sums.is_some() { Vec::new() } else { self.trainer.launch_grad_squares()? };
         let loss = self.passes.read_loss(&self.trainer)?;
-        let own = squares.into_iter().map(DeviceSum::read).sum::<candle_core::Result<f64>>()?;
+        let own = match &self.trainer.sums {
+            Some(sums) => gradient_norm::sum_of_squares(self.context, sums)?,
+            None => squares.into_iter().map(DeviceSum::read).sum::<candle_core::Result<f64>>()?,
+        };
         // One replica counts: under ddp all have the same gradients, under dp the root has them.
         let counts = self.context.replica == 0;
         let waited = self.context.comm.waited();
@@ -294,8 +316,10 @@ impl Interpreter<'_> {
         self.totals = StepTotals::gather(self.context, if counts { own } else { 0.0 }, loss, communication)?;
         if !self.totals.grad_norm.is_finite() {
             self.context.ensure_run_continues()?;
-            let finding =
-                if counts && !own.is_finite() { non_finite::find_in_gradients(&self.trainer)? } else { String::new() };
+            let has_gradients = counts || self.trainer.sums.is_some();
+            let search = has_gradients && !own.is_finite();
+            let finding = if search { non_finite::find_in_gradients(&self.trainer)? } else { None };
+            let finding = finding.unwrap_or_default();
             let first = self.context.elect_fault_report(&finding, non_finite::SQUARES_OVERFLOW)?;
             return Err(ExecError::NotFinite { step: self.step + 1, what: "gradient norm", first });
         }
@@ -340,11 +364,12 @@ impl Interpreter<'_> {
     /// Emits the trace, where there is one, and the metrics of the step that is done.
     fn report_step(&mut self, elapsed: Duration) -> Result<(), ExecError> {
         if self.controls.trace {
-            weight_exchange::gather_all_parameters(self.context, &self.trainer)?;
-        }
-        if let Some(trace) = &mut self.trace {
-            let lines = trace.finish(&self.trainer)?;
-            self.observer.trace(&lines)?;
+            self.exchange.gather_all(&mut self.trainer)?;
+            if let Some(trace) = &mut self.trace {
+                let lines = trace.finish(&self.trainer)?;
+                self.observer.trace(&lines)?;
+            }
+            self.trainer.weights.release_all();
         }
         let [data, forward, backward, optimizer] = self.clock.take()?;
         let (program, totals, tokens) = (self.context.program, &self.totals, self.agreement.tokens);

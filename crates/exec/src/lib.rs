@@ -15,6 +15,7 @@ mod data_cursor;
 mod device;
 mod error;
 pub mod eval;
+mod gradient_norm;
 mod gradient_reduction;
 mod interpreter;
 mod layout_evaluation;

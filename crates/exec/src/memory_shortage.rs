@@ -187,7 +187,7 @@ mod tests {
         // All is this process's but 1 MiB, and a little less than the plan needs may be filled.
         let total = (need - 1) / 95 * 100;
         let memory = DriverMemory { free: Some(total - (20 << 20) - (512 << 20)), ..memory(total) };
-        let forward = Some(Instruction::Forward { mb: 0, chunk: 0 });
+        let forward = Some(Instruction::Forward { mb: 0, chunk: 0, blocks: None });
         let shortage = MemoryShortage::new(&program, 2, forward, Some("layer 1".to_owned()), Some(memory));
         assert_eq!((shortage.category, shortage.suggestion.is_some()), (MemoryCategory::Activations, true));
         insta::assert_snapshot!(shortage.to_string());

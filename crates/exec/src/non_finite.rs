@@ -24,25 +24,33 @@ pub(super) fn find_in_forward(
     if let Some(parameter) = find_in_weights(trainer)? {
         return Ok(parameter);
     }
-    let block = trainer.models[chunk].first_block_not_finite(&trainer.weights, input, mb)?;
+    // Weights that come and go are not all there.
+    let block = if trainer.weights.come_and_go() {
+        None
+    } else {
+        trainer.models[chunk].first_block_not_finite(&trainer.weights, input, mb)?
+    };
     Ok(block.unwrap_or_else(|| "the losses".to_owned()))
 }
 
-/// The first bad parameter, in the order of the forward.
+/// The first bad parameter, in the order of the forward; of those that this rank updates, where weights come and go.
 ///
 /// # Errors
 /// None on a CPU.
 pub(super) fn find_in_weights(trainer: &Trainer) -> Result<Option<String>> {
-    Ok(first_bad_parameter(&trainer.weights, false)?.map(|name| format!("parameter {name}")))
+    let own = if trainer.weights.come_and_go() { Some(trainer.updated_by_this_rank()?) } else { None };
+    let bad = first_bad_parameter(own.as_ref().unwrap_or(&trainer.weights), false)?;
+    Ok(bad.map(|name| format!("parameter {name}")))
 }
 
-/// The first bad gradient, in the order of the backward.
+/// The first bad gradient, in the order of the backward; of those that this rank has summed, where gradients come and go.
 ///
 /// # Errors
 /// None on a CPU.
-pub(super) fn find_in_gradients(trainer: &Trainer) -> Result<String> {
-    let name = first_bad_parameter(&trainer.grads, true)?;
-    Ok(name.map_or_else(|| SQUARES_OVERFLOW.to_owned(), |name| format!("gradient of {name}")))
+pub(super) fn find_in_gradients(trainer: &Trainer) -> Result<Option<String>> {
+    let sums = trainer.sums.clone().map(|sums| Params::new(trainer.state.layout.clone(), sums));
+    let name = first_bad_parameter(sums.as_ref().unwrap_or(&trainer.grads), true)?;
+    Ok(name.map(|name| format!("gradient of {name}")))
 }
 
 fn first_bad_parameter(params: &Params, is_backward: bool) -> Result<Option<String>> {

@@ -105,24 +105,32 @@ impl<'a> Passes<'a> {
         Ok(())
     }
 
+    /// Runs `blocks` forward, the first of the chunk that have not been run yet; `None`: the whole chunk.
     pub(super) fn forward(
         &mut self,
         trainer: &Trainer,
         mb: usize,
         chunk: usize,
+        blocks: Option<BlockRange>,
         mut trace: Option<&mut Trace>,
     ) -> Result<(), ExecError> {
         self.prepare_batch(trainer, mb)?;
         let batch = forwarded(&self.batches, mb)?;
         let tensors = &mut self.tensors[chunk][mb];
-        let input = tensors.input.take();
+        let whole = self.context.program.chunks[chunk];
+        let blocks = blocks.unwrap_or(whole);
+        let input = if blocks.start == whole.start { tensors.input.take() } else { tensors.output.take() };
         // A second handle, with which a loss that is not finite is traced to its block.
-        let replay_input = input.clone();
-        let (output, saved) =
-            trainer.models[chunk].forward_with_hook(&trainer.weights, input, batch, &mut |block, output| {
-                trace.as_mut().map_or(Ok(()), |trace| trace.record_output(mb, block, output))
-            })?;
-        tensors.saved = Some(saved);
+        let replay_input = input.clone().filter(|_| blocks == whole);
+        let saved = tensors.saved.get_or_insert_default();
+        let output = trainer.models[chunk].forward_blocks(
+            &trainer.weights,
+            input,
+            batch,
+            blocks.range(),
+            saved,
+            &mut |block, output| trace.as_mut().map_or(Ok(()), |trace| trace.record_output(mb, block, output)),
+        )?;
         match output {
             Output::Hidden(hidden) => tensors.output = Some(hidden),
             Output::Losses(losses) => {

@@ -72,12 +72,12 @@ impl StepWatch {
             return;
         }
         let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
-        let (total, held) = (trainer.grads.layout.total, trainer.state.layout.total);
+        let held = trainer.state.layout.total;
         let (peak, device) = device::peak_memory(&trainer.device);
         self.observation.memory = Some(WatchedMemory {
             rank: program.rank,
             weights: sharing * (bytes(held) + trainer.copied_weight_bytes() as u64),
-            gradients: sharing * bytes(total),
+            gradients: sharing * trainer.gradient_bytes() as u64,
             // Under dp the root alone has moments.
             optimizer: bytes(held * trainer.state.moments),
             step: self.allocated.zip(peak).map(|(before, peak)| peak.saturating_sub(before)),

@@ -34,8 +34,8 @@ impl Trace {
     }
 
     /// Records the gradients. The sums over micro-batches and ranks must be done.
-    pub(super) fn record_gradients(&mut self, trainer: &Trainer) -> Result<()> {
-        self.record_params(TracedTensor::Gradient, &trainer.grads, trainer.state.step + 1)
+    pub(super) fn record_gradients(&mut self, gradients: &Params, step: u64) -> Result<()> {
+        self.record_params(TracedTensor::Gradient, gradients, step)
     }
 
     /// Returns the lines of the step that is done, and starts over.

@@ -14,9 +14,9 @@ use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::model::InitialWeights;
-use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
-use runner_spec::program::{OptimizerSpec, Precision, Program};
+use runner_spec::program::{BlockRange, OptimizerSpec, Precision, Program, ShardedState};
 
 /// The parts of a model that a rank holds, with their training state and gradients.
 #[derive(Debug)]
@@ -25,10 +25,15 @@ pub struct Trainer {
     pub models: Vec<Model>,
     pub state: TrainState,
     /// The weights that the forward reads: those of the state, their rounded copy in a bf16 run with master weights, or those of all
-    /// replicas where the state is a shard.
+    /// replicas where the state is a shard; matrices come and go if replicas divide the weights, too.
     pub weights: Params,
-    /// Sums over the micro-batches of the current step.
+    /// Sums over the micro-batches of the current step. They come and go if replicas divide them.
     pub grads: Params,
+    /// The gradients of the shard, summed over the replicas, where these divide them: [shard], there until the update.
+    pub sums: Option<Tensor>,
+    /// Elements of `sums` that are there.
+    summed: usize,
+    held_at_most: HeldAtMost,
     optimizer: OptimizerSpec,
     /// True if `weights` are a copy that is rounded to bf16.
     pub has_rounded_copy: bool,
@@ -39,9 +44,24 @@ pub struct Trainer {
     pub device: Device,
 }
 
+/// The most elements that a step has held at once.
+#[derive(Debug, Clone, Copy, Default)]
+struct HeldAtMost {
+    weights: usize,
+    gradients: usize,
+}
+
 /// The entry of `program`'s `layout` that copies a tied embedding of another rank, which saves it.
 pub fn tied_copy_entry(program: &Program, layout: &ParamLayout) -> Option<usize> {
     tied_copy(layout, &program.model, &chunk_ranges(program))
+}
+
+/// The elements of each bucket among `elements`, in the order of the buffer.
+fn bucket_pieces(program: &Program, layout: &ParamLayout, elements: &Range<usize>) -> Vec<Range<usize>> {
+    let of_buckets = program.buckets.iter().flat_map(|bucket| layout.block_ranges(bucket.range()));
+    let mut pieces: Vec<Range<usize>> = of_buckets.filter_map(|range| common_range(&range, elements)).collect();
+    pieces.sort_unstable_by_key(|piece| piece.start);
+    pieces
 }
 
 fn chunk_ranges(program: &Program) -> Vec<Range<usize>> {
@@ -112,19 +132,29 @@ impl Trainer {
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
+        let pieces = |state, elements: Range<usize>| {
+            if program.divides(state) { bucket_pieces(program, &layout, &elements) } else { Vec::new() }
+        };
+        let zeroed = |dtype| {
+            let matrices = pieces(ShardedState::Parameters, 0..layout.decayed);
+            Params::zeroed(layout.clone(), dtype, state.buffer.device(), matrices)
+        };
         let weights = match program.precision {
             _ if shard.is_none() => device::weights_to_read(program.precision, &layout, state.weights()?)?,
-            Precision::Bf16 => Params::zeroed(layout.clone(), DType::BF16, state.buffer.device())?,
-            Precision::Fp32 | Precision::Tf32 => {
-                Params::zeroed(layout.clone(), state.buffer.dtype(), state.buffer.device())?
-            }
+            Precision::Bf16 => zeroed(DType::BF16)?,
+            Precision::Fp32 | Precision::Tf32 => zeroed(state.buffer.dtype())?,
         };
         let has_rounded_copy = weights.flat.dtype() != state.buffer.dtype();
-        let grads = Tensor::zeros(layout.total, state.buffer.dtype(), state.buffer.device())?;
+        let pieces = pieces(ShardedState::Gradients, 0..layout.total);
+        let kept = if pieces.is_empty() { layout.total } else { 0 };
+        let grads = Tensor::zeros(kept, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&layout, &program.model, &chunks).map(|i| layout.entries[i].range());
         let trainer = Self {
             weights,
-            grads: Params::new(layout, grads),
+            grads: Params::in_pieces(layout, grads, pieces),
+            sums: None,
+            summed: 0,
+            held_at_most: HeldAtMost::default(),
             models,
             state,
             optimizer: program.optimizer,
@@ -133,7 +163,7 @@ impl Trainer {
             tied_copy,
             device,
         };
-        if trainer.shard.is_some() {
+        if trainer.shard.is_some() && !program.divides(ShardedState::Parameters) {
             trainer.refresh()?;
         }
         Ok(trainer)
@@ -164,11 +194,78 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> TensorResult<()> {
-        let weights = self.state.weights()?;
         match &self.shard {
-            Some(shard) => self.weights.store(shard.start, &weights),
-            None => self.weights.refresh(&weights),
+            Some(shard) => self.store_own(shard),
+            None => self.weights.refresh(&self.state.weights()?),
         }
+    }
+
+    /// Copies the weights of the elements `range` of the shard from the state.
+    fn store_own(&self, range: &Range<usize>) -> TensorResult<()> {
+        let first = self.shard.as_ref().map_or(0, |shard| shard.start);
+        self.weights.store(range.start, &self.state.weights()?.narrow(0, range.start - first, range.len())?)
+    }
+
+    /// Brings buffers for the weights of `ranges`, with those of the shard in them, where weights come and go.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn hold_weights(&mut self, ranges: &[Range<usize>]) -> TensorResult<()> {
+        if !self.weights.come_and_go() {
+            return Ok(());
+        }
+        self.weights.hold(ranges)?;
+        self.note_held();
+        let Some(shard) = self.shard.clone() else { return Ok(()) };
+        ranges.iter().filter_map(|range| common_range(range, &shard)).try_for_each(|own| self.store_own(&own))
+    }
+
+    /// Keeps the summed gradients of the shard's elements in `ranges`.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn keep_sums(&mut self, ranges: &[Range<usize>]) -> TensorResult<()> {
+        let Some(shard) = self.shard.clone() else { return Ok(()) };
+        let sums = match self.sums.take() {
+            Some(sums) => sums,
+            None => Tensor::zeros(shard.len(), self.grads.flat.dtype(), self.grads.flat.device())?,
+        };
+        for own in ranges.iter().filter_map(|range| common_range(range, &shard)) {
+            sums.slice_set(&self.grads.narrow(&own)?, 0, own.start - shard.start)?;
+            self.summed += own.len();
+        }
+        self.sums = Some(sums);
+        self.note_held();
+        Ok(())
+    }
+
+    /// Brings buffers for the gradients to which the backward of `blocks` adds, where they come and go: also that of a tied embedding, to
+    /// which the head's does.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn hold_gradients(&mut self, program: &Program, blocks: BlockRange) -> TensorResult<()> {
+        if !self.grads.come_and_go() {
+            return Ok(());
+        }
+        for bucket in program.buckets_read_by(blocks) {
+            self.grads.hold(&self.grads.layout.block_ranges(program.buckets[bucket].range()))?;
+        }
+        self.note_held();
+        Ok(())
+    }
+
+    /// Notes how much is held now.
+    fn note_held(&mut self) {
+        let most = &mut self.held_at_most;
+        most.weights = most.weights.max(self.weights.held());
+        most.gradients = most.gradients.max(self.grads.held() + self.summed);
+    }
+
+    /// Begins a step: what was held at most is counted for it alone.
+    pub fn start_step(&mut self) {
+        self.held_at_most = HeldAtMost::default();
+        self.note_held();
     }
 
     /// The weights that the last update made, unrounded; where the state is a shard, as the forward reads them.
@@ -176,21 +273,32 @@ impl Trainer {
     /// # Errors
     /// If the buffers do not match the layout.
     pub fn updated_weights(&self) -> TensorResult<Params> {
-        match &self.shard {
-            Some(_) => Ok(self.weights.clone()),
-            None => Ok(Params::new(self.state.layout.clone(), self.state.weights()?)),
-        }
+        if self.shard.is_some() { Ok(self.weights.clone()) } else { self.updated_by_this_rank() }
     }
 
-    /// Bytes of the copies of weights that the rank holds beside its state.
+    /// The weights of the state, which this rank updates.
+    ///
+    /// # Errors
+    /// If the buffers do not match the layout.
+    pub fn updated_by_this_rank(&self) -> TensorResult<Params> {
+        Ok(Params::new(self.state.layout.clone(), self.state.weights()?))
+    }
+
+    /// Bytes of the copies of weights that the last step held at most beside the state.
     pub fn copied_weight_bytes(&self) -> usize {
         let bytes = |copy: &Tensor| copy.elem_count() * copy.dtype().size_in_bytes();
+        let weights = self.held_at_most.weights * self.weights.flat.dtype().size_in_bytes();
         match self.weights.exact_vectors() {
-            vectors if self.shard.is_some() => bytes(&self.weights.flat) + vectors.map_or(0, bytes),
-            _ if self.has_rounded_copy => bytes(&self.weights.flat),
+            vectors if self.shard.is_some() => weights + vectors.map_or(0, bytes),
+            _ if self.has_rounded_copy => weights,
             Some(vectors) => bytes(vectors),
             None => 0,
         }
+    }
+
+    /// Bytes of gradients that the last step held at most.
+    pub fn gradient_bytes(&self) -> usize {
+        self.held_at_most.gradients * self.grads.flat.dtype().size_in_bytes()
     }
 
     /// One optimizer step with the gradients times `grad_scale`. Clears the gradients and counts the step.
@@ -198,13 +306,14 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
-        let grads = match &self.shard {
-            Some(shard) => self.grads.flat.narrow(0, shard.start, shard.len())?,
-            None => self.grads.flat.clone(),
+        let grads = match (&self.sums, &self.shard) {
+            (Some(sums), _) => sums.clone(),
+            (None, Some(shard)) => self.grads.narrow(shard)?,
+            (None, None) => self.grads.flat.clone(),
         };
         let copy = (self.has_rounded_copy && self.shard.is_none()).then_some(&self.weights.flat);
         optim::update(&self.state, &self.optimizer, &grads, lr, grad_scale, copy)?;
-        if copy.is_none() {
+        if copy.is_none() && !self.weights.come_and_go() {
             self.refresh()?;
         }
         self.end_step()
@@ -215,7 +324,11 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn end_step(&mut self) -> TensorResult<()> {
-        optimizer::clear(&self.grads.flat)?;
+        (self.sums, self.summed) = (None, 0);
+        self.grads.release_all();
+        if self.grads.flat.elem_count() > 0 {
+            optimizer::clear(&self.grads.flat)?;
+        }
         self.state.step += 1;
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Gives a rank the weights that other ranks update.
 
-use candle_core::Tensor;
+use std::ops::Range;
 
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
+use runner_comm::{Pending, Started};
 use runner_spec::model::layout::common_range;
 use runner_spec::program::ParallelMode;
 
@@ -20,29 +21,69 @@ pub(super) fn broadcast_weights(context: RankContext<'_>, trainer: &Trainer) -> 
     Ok(trainer.refresh()?)
 }
 
-/// Each replica sends the weights of `bucket` in its shard to the others.
-///
-/// # Errors
-/// Those of the communication.
-pub(super) fn gather_parameters(context: RankContext<'_>, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
-    let (program, weights) = (context.program, &trainer.weights);
-    for range in weights.layout.block_ranges(program.buckets[bucket].range()) {
-        for (replica, shard) in program.shards.iter().enumerate() {
-            let Some(sent) = common_range(&range, shard) else { continue };
-            let owner = program.mesh.rank(context.stage, replica);
-            let send = |tensor: &Tensor| context.comm.broadcast(context.replica_group(), owner, tensor);
-            weights.sent(&sent)?.iter().try_for_each(send)?;
-            weights.round_received(&sent)?;
-        }
-    }
-    Ok(())
+/// A bucket whose weights are on their way: the elements that each replica sends, and the transfers.
+struct GatheringBucket {
+    bucket: usize,
+    sent: Vec<Range<usize>>,
+    pending: Vec<Pending>,
 }
 
-/// Every bucket: afterwards all replicas have the same weights.
-///
-/// # Errors
-/// Those of the communication.
-pub(super) fn gather_all_parameters(context: RankContext<'_>, trainer: &Trainer) -> Result<(), ExecError> {
-    let buckets = if context.program.shards.is_empty() { 0 } else { context.program.buckets.len() };
-    (0..buckets).try_for_each(|bucket| gather_parameters(context, trainer, bucket))
+/// The weights that replicas with shards send each other.
+pub(super) struct WeightExchange<'a> {
+    context: RankContext<'a>,
+    gathering: Vec<GatheringBucket>,
+}
+
+impl<'a> WeightExchange<'a> {
+    pub(super) fn new(context: RankContext<'a>) -> Self {
+        Self { context, gathering: Vec::new() }
+    }
+
+    /// Starts to gather the weights of `bucket`: each replica sends those in its shard to the others.
+    ///
+    /// # Errors
+    /// If memory is short, and those of the communication.
+    pub(super) fn prefetch(&mut self, trainer: &mut Trainer, bucket: usize) -> Result<(), ExecError> {
+        let (context, program) = (self.context, self.context.program);
+        let ranges = trainer.weights.layout.block_ranges(program.buckets[bucket].range());
+        trainer.hold_weights(&ranges)?;
+        let (mut sent, mut pending) = (Vec::new(), Vec::new());
+        for range in &ranges {
+            for (replica, shard) in program.shards.iter().enumerate() {
+                let Some(part) = common_range(range, shard) else { continue };
+                let root = program.mesh.rank(context.stage, replica);
+                for tensor in trainer.weights.sent(&part)? {
+                    let operation = Started::Broadcast { root };
+                    pending.push(context.comm.start(context.replica_group(), operation, vec![tensor])?);
+                }
+                sent.push(part);
+            }
+        }
+        self.gathering.push(GatheringBucket { bucket, sent, pending });
+        Ok(())
+    }
+
+    /// Completes what [`Self::prefetch`] of `bucket` started, or starts it now.
+    ///
+    /// # Errors
+    /// Those of `prefetch`.
+    pub(super) fn gather(&mut self, trainer: &mut Trainer, bucket: usize) -> Result<(), ExecError> {
+        if !self.gathering.iter().any(|started| started.bucket == bucket) {
+            self.prefetch(trainer, bucket)?;
+        }
+        let Some(index) = self.gathering.iter().position(|started| started.bucket == bucket) else { return Ok(()) };
+        let GatheringBucket { sent, pending, .. } = self.gathering.swap_remove(index);
+        pending.into_iter().try_for_each(Pending::wait)?;
+        sent.iter().try_for_each(|part| trainer.weights.round_received(part))?;
+        Ok(())
+    }
+
+    /// Gathers every bucket: afterwards all replicas have the same weights.
+    ///
+    /// # Errors
+    /// Those of `gather`.
+    pub(super) fn gather_all(&mut self, trainer: &mut Trainer) -> Result<(), ExecError> {
+        let buckets = if self.context.program.shards.is_empty() { 0 } else { self.context.program.buckets.len() };
+        (0..buckets).try_for_each(|bucket| self.gather(trainer, bucket))
+    }
 }

@@ -12,7 +12,7 @@ use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute, ShardedState};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
@@ -109,6 +109,7 @@ pub fn compile_continuation(
         chunks: Vec::new(),
         buckets: Vec::new(),
         shards: Vec::new(),
+        sharded: ShardedState::default(),
         batch: BatchSpec {
             sequences,
             slice: (0, sequences),

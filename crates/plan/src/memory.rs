@@ -7,6 +7,7 @@
 use crate::check::LiveMicroBatches;
 use crate::cost::count_chunks;
 use crate::device_memory::{self, is_hopper_or_newer};
+use crate::shard::{HeldElements, gathered_element};
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{Precision, Recompute};
 use runner_spec::model::Decoder;
@@ -74,7 +75,10 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &decoder, &sizes));
-    let (evaluation, sampling) = (evaluation(program, has_head, kernels), sampling(program));
+    let all_weights = weights_gathered_for_evaluation(program);
+    let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
+    let (evaluation, sampling) =
+        (with_weights(evaluation(program, has_head, kernels)), with_weights(sampling(program)));
     let sums = GradientSumBytes::new(program);
     let peaks = [
         ("backward of the head", head_peak.saturating_add(sums.head)),
@@ -229,6 +233,11 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     items
 }
 
+/// Bytes of the weights that an evaluation gathers beyond those that a step does.
+fn weights_gathered_for_evaluation(program: &Program) -> u64 {
+    HeldElements::new(program).map_or(0, |most| gathered_element(program).saturating_mul(most.released as u64))
+}
+
 /// Weights, gradients and moments: buffers of the parameters' size.
 fn state_items(program: &Program) -> Vec<MemoryItem> {
     let counts = count_chunks(&program.model, &program.chunks);
@@ -247,16 +256,18 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     let shard = program.shard();
     let held = shard.as_ref().map_or(counts.total, |shard| shard.len() as u64);
     push(MemoryCategory::Weights, weights, element * held, 1);
+    let at_most = HeldElements::new(program);
+    let read = counts.total - at_most.map_or(0, |most| most.released as u64);
     if precision::has_rounded_copy(program.precision, program.master_weights) {
-        push(MemoryCategory::Weights, "weights in bf16", precision::ROUNDED_COPY_BYTES * counts.total, 1);
+        push(MemoryCategory::Weights, "weights in bf16", precision::ROUNDED_COPY_BYTES * read, 1);
     } else if shard.is_some() {
-        push(MemoryCategory::Weights, "weights of all replicas", element * counts.total, 1);
+        push(MemoryCategory::Weights, "weights of all replicas", element * read, 1);
     }
     if !program.master_weights || (shard.is_some() && program.precision == Precision::Bf16) {
         // Norms read them.
         push(MemoryCategory::Weights, "gains and biases in f32", F32_BYTES * counts.other, 1);
     }
-    push(MemoryCategory::Gradients, gradients, element * counts.total, 1);
+    push(MemoryCategory::Gradients, gradients, element * at_most.map_or(counts.total, |most| most.gradients as u64), 1);
     push(MemoryCategory::Optimizer, moments, element * held, program.moments() as u64);
     items
 }

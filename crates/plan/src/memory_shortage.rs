@@ -8,14 +8,14 @@ use crate::device_memory::usable_bytes;
 use crate::memory::{MemoryFacts, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
-use crate::shard::optimizer_shards;
+use crate::shard::divide_parameters;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::RankPlan;
-use runner_spec::program::{CostClass, Program};
+use runner_spec::program::{CostClass, Program, ShardedState};
 
 /// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
 const MAX_MICRO_BATCHES_TRIED: usize = 4096;
@@ -58,9 +58,10 @@ pub(crate) fn describe_shortage(
 
 /// A change with which all ranks fit, in the file's words.
 fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankPlan) -> MemoryFacts<'_>) -> String {
-    let fits = |recompute| all_fit(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
-    let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, fits));
-    let sharded = sharded_optimizer(layout, ranks, &facts);
+    let need = |recompute| fitting_need(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
+    let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, need));
+    let recompute = recompute.map(|(change, need)| with_need(&change, need));
+    let sharded = more_sharding(layout, ranks, &facts);
     let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute).chain(sharded);
     let Some(first) = found.next() else {
         return other_partition(layout, ranks, &facts).unwrap_or_else(|| {
@@ -71,36 +72,43 @@ fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankP
     fitting.join(", and so does ")
 }
 
-/// A sharded optimizer, where that is possible and every rank then fits, with the memory of the largest rank.
-fn sharded_optimizer(
+/// The least sharding beyond that of the plan with which every rank fits, where more is possible.
+fn more_sharding(
     layout: &RankLayout,
     ranks: &[RankPlan],
     facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
 ) -> Option<String> {
     let Mesh { mode, replicas, .. } = layout.mesh;
     let program = &ranks.first()?.program;
-    if mode != ParallelMode::Ddp || replicas < 2 || !program.shards.is_empty() {
+    if mode != ParallelMode::Ddp || replicas < 2 {
         return None;
     }
     let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
-    let shards = optimizer_shards(program, replicas, &hardware).ok()?;
+    let shards = divide_parameters(program, replicas, &hardware).ok()?;
     let largest = (0..replicas).max_by_key(|replica| shards[*replica].len())?;
-    let need = |rank: &RankPlan| {
-        let sharded = Program { shards: shards.clone(), rank: largest, ..rank.program.clone() };
-        estimate(&sharded, &live_micro_batches(&rank.program), facts(rank)).total()
-    };
-    all_fit(ranks, need).then(|| format!("parallel.shard: optimizer (at most {} a rank)", bytes(need(&ranks[0]))))
+    let more = [ShardedState::Optimizer, ShardedState::Gradients, ShardedState::Parameters];
+    more.into_iter().filter(|state| !program.divides(*state)).find_map(|sharded| {
+        let need = fitting_need(ranks, |rank| {
+            let sharded = Program { shards: shards.clone(), sharded, rank: largest, ..rank.program.clone() };
+            estimate(&sharded, &live_micro_batches(&rank.program), facts(rank)).total()
+        })?;
+        Some(with_need(&format!("parallel.shard: {}", choice_name(&sharded)), need))
+    })
 }
 
-/// The least recomputation beyond that of `program` that `fits`, as a key of the file.
-fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Option<String> {
+/// A change with the bytes that the largest rank then needs.
+fn with_need(change: &str, need: u64) -> String {
+    format!("{change} (at most {} a rank)", bytes(need))
+}
+
+/// The least recomputation beyond that of `program` for which `need` has a value, as a key of the file, and that value.
+fn more_recomputation<T>(program: &Program, need: impl Fn(Recompute) -> Option<T>) -> Option<(String, T)> {
     let more: &[Recompute] = match program.recompute {
         Recompute::None => &[Recompute::Attention, Recompute::Block],
         Recompute::Attention => &[Recompute::Block],
         Recompute::Block => &[],
     };
-    let least = more.iter().find(|recompute| fits(**recompute))?;
-    Some(format!("train.recompute: {}", choice_name(least)))
+    more.iter().find_map(|least| Some((format!("train.recompute: {}", choice_name(least)), need(*least)?)))
 }
 
 /// Bytes that the rank of `program` needs with a different recomputation. It may change which micro-batches weigh the most.
@@ -115,8 +123,10 @@ pub fn suggest_change_for_rank(program: &Program, facts: MemoryFacts<'_>, availa
     let live = execute(program).ok()?.live;
     let smaller =
         smaller_micro_batches(program).find(|&mb| need_with_micro_batch(program, &live, facts, mb) <= available);
-    let recompute =
-        more_recomputation(program, |recompute| need_with_recompute(program, facts, recompute) <= available);
+    let recompute = more_recomputation(program, |recompute| {
+        (need_with_recompute(program, facts, recompute) <= available).then_some(())
+    });
+    let recompute = recompute.map(|(change, ())| change);
     let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute);
     let first = found.next()?;
     let second = found.next().map_or_else(String::new, |second| format!(", and so would {second}"));
@@ -147,8 +157,9 @@ fn need_with_micro_batch(
     estimate(&smaller, &live, facts).total()
 }
 
-/// True if all ranks fit when each needs `need` bytes. Replicas need the same, so `need` is called for one of them.
-fn all_fit(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> bool {
+/// The most that a rank needs when each needs `need` bytes; `None` if they do not all fit. Replicas need the same, so `need` is called for
+/// one of them.
+fn fitting_need(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Option<u64> {
     let mut last: Option<(CostClass, u64)> = None;
     let mut need_of_rank = |rank: &RankPlan| {
         let key = rank.program.cost_class();
@@ -157,7 +168,7 @@ fn all_fit(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> bool {
         bytes
     };
     let needs: Vec<u64> = ranks.iter().map(&mut need_of_rank).collect();
-    worst_device(ranks, &needs).is_none()
+    if worst_device(ranks, &needs).is_some() { None } else { needs.into_iter().max() }
 }
 
 fn same_device(a: &RankPlan, b: &RankPlan) -> bool {
@@ -192,16 +203,18 @@ fn smaller_micro_batch(
     let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
     let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == ParallelMode::Pipeline;
     let mut legal = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages));
-    let found = legal.find(|&micro_batch| {
-        all_fit(ranks, |rank| {
+    let (found, need) = legal.find_map(|micro_batch| {
+        let need = fitting_need(ranks, |rank| {
             let live = live_micro_batches(&rank.program);
             need_with_micro_batch(&rank.program, &live, facts(rank), micro_batch)
-        })
+        })?;
+        Some((micro_batch, need))
     })?;
-    Some(match mode {
+    let change = match mode {
         ParallelMode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences)", rows / found),
         _ => format!("batch.micro_batch {found}"),
-    })
+    };
+    Some(with_need(&change, need))
 }
 
 /// The live micro-batches of each chunk of a planned program.

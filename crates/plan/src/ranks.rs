@@ -7,11 +7,11 @@ use crate::error::{Result, refuse};
 use crate::memory::{MemoryFacts, estimate};
 use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
-use crate::shard::optimizer_shards;
+use crate::shard::divide_parameters;
 use crate::step_program::{gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute, ShardedState};
+use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
 use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
@@ -131,7 +131,7 @@ impl RankLayout {
     /// The program of every rank of `experiment`; `common` is what all programs have in common.
     ///
     /// # Errors
-    /// If the optimizer cannot be sharded.
+    /// If the state cannot be sharded.
     pub(crate) fn programs(
         &self,
         experiment: &Experiment,
@@ -149,9 +149,7 @@ impl RankLayout {
                 if mesh.replicas > 1 { gradient_buckets(&common.model, &chunks, bucket_bytes) } else { Vec::new() };
             let of_stage = Program { chunks: chunks.clone(), ..common.clone() };
             let shards = match experiment.parallel.shard {
-                Some(ShardedState::Optimizer) if mesh.replicas > 1 => {
-                    optimizer_shards(&of_stage, mesh.replicas, hardware)?
-                }
+                Some(_) if mesh.replicas > 1 => divide_parameters(&of_stage, mesh.replicas, hardware)?,
                 _ => Vec::new(),
             };
             for replica in 0..mesh.replicas {
@@ -160,12 +158,13 @@ impl RankLayout {
                 program.rank = rank;
                 program.device = hardware[rank].device;
                 (program.chunks, program.buckets, program.shards) = (chunks.clone(), buckets.clone(), shards.clone());
+                program.sharded = experiment.parallel.shard.filter(|_| !shards.is_empty()).unwrap_or_default();
                 // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
                 let dealt = mesh.mode != ParallelMode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };
                 program.step = step_instructions(&program, passes, experiment.train.clip_norm);
-                exchange_weights_before_evaluations(&mut program);
+                exchange_weights_for_evaluations(&mut program);
                 out.push(program);
             }
         }
@@ -173,16 +172,20 @@ impl RankLayout {
     }
 }
 
-/// Inserts the instructions that give a rank the current weights before its evaluations and samples.
-fn exchange_weights_before_evaluations(program: &mut Program) {
-    let exchange = program.weight_exchange();
+/// Inserts the instructions that give a rank the current weights before its evaluations and samples, and that free them afterwards.
+fn exchange_weights_for_evaluations(program: &mut Program) {
+    let (exchange, release) = (program.weight_exchange(), program.weight_release());
     if !program.start.is_empty() {
         program.start.splice(0..0, exchange.clone());
+        program.start.extend(release.clone());
     }
     let reads = |p: &Periodic| matches!(p.instruction, Instruction::Evaluate | Instruction::Sample);
     if let Some(first) = program.periodic.iter().position(reads) {
         let every = program.periodic[first].every;
-        program.periodic.splice(first..first, exchange.into_iter().map(|instruction| Periodic { every, instruction }));
+        let with_period = |instruction| Periodic { every, instruction };
+        let end = program.periodic.iter().rposition(reads).map_or(first, |last| last + 1);
+        program.periodic.splice(end..end, release.into_iter().map(with_period));
+        program.periodic.splice(first..first, exchange.into_iter().map(with_period));
     }
 }
 

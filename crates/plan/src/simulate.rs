@@ -1,7 +1,7 @@
 //! Runs one replica of each stage against the others in time: which rank computes, which one waits, and for how long.
 //!
 //! A rank does its instructions in order. A message arrives after the link's latency and its bytes' time, one after the
-//! other; a send waits for a free slot. An all-reduce runs beside the computation, one at a time, and `WaitBuckets` waits
+//! other; a send waits for a free slot. What a rank starts runs beside the computation, one after the other, and `WaitBuckets` waits
 //! for it. Replicas do the same at the same time, so one of each stage stands for all; a collective over them starts when
 //! that one does, and costs what its group's size makes it cost.
 
@@ -64,8 +64,10 @@ struct SimulatedRank {
     clock: f64,
     seconds: StageSeconds,
     spans: Vec<ForecastSpan>,
-    /// The end of the last all-reduce that was started. All-reduces run beside the computation.
-    reduced_at: f64,
+    /// The end of the last collective that was started. They run beside the computation.
+    started_until: f64,
+    /// The time at which a bucket's weights are there that are on their way.
+    prefetched: HashMap<usize, f64>,
     /// Collectives that the rank has completed, by group.
     completed: [usize; 2],
     joined: bool,
@@ -130,23 +132,31 @@ impl<P: StepCosts> Simulation<'_, P> {
             Instruction::SendGradient { mb, to, .. } => self.send(stage, to, Lane::Gradient, mb),
             Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, Lane::Activation, mb),
             Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, Lane::Gradient, mb),
-            Instruction::AllReduce { .. } => {
+            Instruction::AllReduce { .. } | Instruction::ReduceScatter { .. } => {
                 let cost = self.costs.collective(stage, program, &instruction);
                 let rank = &mut self.ranks[stage];
-                let start = rank.reduced_at.max(rank.clock);
-                rank.reduced_at = start + cost;
-                rank.span(stage, start, rank.reduced_at, Activity::Reduce, None, 0);
+                let start = rank.start_beside(cost);
+                rank.span(stage, start, rank.started_until, Activity::Reduce, None, 0);
+                true
+            }
+            Instruction::PrefetchParameters { bucket } => {
+                let cost = self.costs.collective(stage, program, &instruction);
+                let rank = &mut self.ranks[stage];
+                rank.start_beside(cost);
+                rank.prefetched.insert(bucket, rank.started_until);
                 true
             }
             Instruction::WaitBuckets => {
-                let rank = &mut self.ranks[stage];
-                let wait = (rank.reduced_at - rank.clock).max(0.0);
-                rank.seconds.communication += wait;
-                rank.clock += wait;
+                let until = self.ranks[stage].started_until;
+                self.ranks[stage].wait_for_communication(until);
                 true
             }
             // Its members are replicas, for which one rank stands.
-            Instruction::GatherParameters { .. } => {
+            Instruction::GatherParameters { bucket } => {
+                if let Some(until) = self.ranks[stage].prefetched.remove(&bucket) {
+                    self.ranks[stage].wait_for_communication(until);
+                    return true;
+                }
                 let cost = self.costs.collective(stage, program, &instruction);
                 let rank = &mut self.ranks[stage];
                 let start = rank.clock;
@@ -255,6 +265,19 @@ impl<P: StepCosts> Simulation<'_, P> {
 }
 
 impl SimulatedRank {
+    /// Starts a collective of `cost` seconds beside the computation, and returns when it begins.
+    fn start_beside(&mut self, cost: f64) -> f64 {
+        let start = self.started_until.max(self.clock);
+        self.started_until = start + cost;
+        start
+    }
+
+    fn wait_for_communication(&mut self, until: f64) {
+        let wait = (until - self.clock).max(0.0);
+        self.seconds.communication += wait;
+        self.clock += wait;
+    }
+
     fn span(&mut self, stage: usize, start: f64, end: f64, what: Activity, mb: Option<usize>, chunk: usize) {
         if end <= start {
             return;
@@ -284,9 +307,11 @@ impl StepCosts for UnitCosts {
             })
         };
         match *instruction {
-            Instruction::Forward { .. } | Instruction::BackwardInput { .. } => 1.0,
+            Instruction::BackwardInput { .. } => 1.0,
             Instruction::Backward { chunk, blocks, .. } => 2.0 * share(chunk, blocks),
-            Instruction::BackwardWeight { chunk, blocks, .. } => share(chunk, blocks),
+            Instruction::Forward { chunk, blocks, .. } | Instruction::BackwardWeight { chunk, blocks, .. } => {
+                share(chunk, blocks)
+            }
             _ => 0.0,
         }
     }

@@ -167,7 +167,9 @@ impl StepCosts for PlanCosts<'_> {
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
         let whole = |chunk: usize| program.chunks[chunk];
         match *instruction {
-            Instruction::Forward { mb, chunk } => self.block_range(stage, mb, whole(chunk)).forward,
+            Instruction::Forward { mb, chunk, blocks } => {
+                self.block_range(stage, mb, blocks.unwrap_or(whole(chunk))).forward
+            }
             Instruction::Backward { mb, chunk, blocks } => {
                 self.block_range(stage, mb, blocks.unwrap_or(whole(chunk))).backward()
             }
@@ -209,11 +211,17 @@ impl StepCosts for PlanCosts<'_> {
             Instruction::AllReduce { bucket } => {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
+            // The sum of an element goes to one replica only: half of a ring.
+            Instruction::ReduceScatter { bucket } => {
+                0.5 * ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
+            }
             // Every rank's shard goes to all others, piece after piece.
-            Instruction::GatherParameters { bucket } => links.replicas.map_or(0.0, |reach| {
-                let elements = self.gradient_bytes(program, program.buckets[bucket]) / gradient_element(program);
-                elements * gathered_element(program) as f64 / reach.link.bytes_per_second + reach.latency
-            }),
+            Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
+                links.replicas.map_or(0.0, |reach| {
+                    let elements = self.gradient_bytes(program, program.buckets[bucket]) / gradient_element(program);
+                    elements * gathered_element(program) as f64 / reach.link.bytes_per_second + reach.latency
+                })
+            }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
             Instruction::BroadcastWeights => {
                 line(gradient_element(program) * self.stages[stage].rank.params.total as f64)

@@ -4,7 +4,7 @@ use crate::cost::block_params;
 use crate::schedule::{Pass, ScheduledPass};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::model::ModelSpec;
-use runner_spec::program::{BlockRange, Instruction, Program};
+use runner_spec::program::{BlockRange, Instruction, Program, ShardedState};
 
 /// Gradient buckets: runs of blocks with about `bytes` of gradients each, last blocks first, never across two chunks.
 pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[BlockRange], bytes: f64) -> Vec<BlockRange> {
@@ -33,15 +33,20 @@ pub(crate) fn step_instructions(
     let mesh = program.mesh;
     let mut out: Vec<Instruction> = (0..program.batch.micro_batches()).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
-    out.extend(program.weight_exchange());
+    let gathers_by_bucket = program.divides(ShardedState::Parameters);
+    if !gathers_by_bucket {
+        out.extend(program.weight_exchange());
+    }
     // For each chunk, the pass after which its gradients are complete.
     let last: Vec<Option<usize>> = (0..program.chunks.len())
         .map(|chunk| passes.iter().rposition(|p| p.chunk == chunk && p.pass != Pass::Forward))
         .collect();
+    let mut work = Vec::new();
     for (index, pass) in passes.iter().enumerate() {
         let reduces = last[pass.chunk] == Some(index) && mesh.replicas > 1;
-        push_pass(program, *pass, reduces, &mut out);
+        push_pass(program, *pass, reduces, &mut work);
     }
+    out.extend(if gathers_by_bucket { gather_for_work(program, &work) } else { work });
     if mesh.replicas > 1 && mesh.mode != ParallelMode::Dp {
         out.push(Instruction::WaitBuckets);
     }
@@ -53,8 +58,34 @@ pub(crate) fn step_instructions(
     out
 }
 
+/// Adds to `work` the instructions that gather the weights of a bucket before they are read, and free them when the next passes do not read
+/// them. The weights that the next passes read are on their way during a pass.
+fn gather_for_work(program: &Program, work: &[Instruction]) -> Vec<Instruction> {
+    let read_by = |instruction: &Instruction| -> Vec<usize> {
+        instruction.blocks_run(program).into_iter().flat_map(|blocks| program.buckets_read_by(blocks)).collect()
+    };
+    let mut passes = work.iter().filter(|i| i.blocks_run(program).is_some()).map(read_by).peekable();
+    let (mut out, mut held) = (Vec::new(), Vec::new());
+    for instruction in work {
+        if instruction.blocks_run(program).is_none() {
+            out.push(*instruction);
+            continue;
+        }
+        let (now, next) = (passes.next().unwrap_or_default(), passes.peek().cloned().unwrap_or_default());
+        let missing = now.iter().filter(|bucket| !held.contains(*bucket));
+        out.extend(missing.map(|&bucket| Instruction::GatherParameters { bucket }));
+        let coming = next.iter().filter(|bucket| !now.contains(bucket));
+        out.extend(coming.map(|&bucket| Instruction::PrefetchParameters { bucket }));
+        out.push(*instruction);
+        let (kept, freed): (Vec<usize>, Vec<usize>) = now.into_iter().partition(|bucket| next.contains(bucket));
+        out.extend(freed.into_iter().map(|bucket| Instruction::ReleaseParameters { bucket }));
+        held = kept;
+    }
+    out
+}
+
 /// Adds one pass with its messages. If it `reduces`, the pass is cut into buckets, and each bucket is reduced when its gradients are
-/// complete.
+/// complete. All passes are cut where buckets of weights come and go.
 fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &mut Vec<Instruction>) {
     let ScheduledPass { pass, mb, chunk } = scheduled;
     let stages = program.mesh.stages;
@@ -73,25 +104,33 @@ fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &m
         Pass::BackwardWeight => None,
     };
     let run = |blocks| match pass {
-        Pass::Forward => Instruction::Forward { mb, chunk },
+        Pass::Forward => Instruction::Forward { mb, chunk, blocks },
         Pass::BackwardInput => Instruction::BackwardInput { mb, chunk },
         Pass::Backward => Instruction::Backward { mb, chunk, blocks },
         Pass::BackwardWeight => Instruction::BackwardWeight { mb, chunk, blocks },
     };
-    if !reduces {
+    if !reduces && !program.divides(ShardedState::Parameters) {
         out.push(run(None));
         out.extend(send);
         return;
     }
-    let buckets = program.buckets.iter().enumerate().filter(|(_, b)| program.chunks[chunk].contains(b.start));
+    let of_chunk = program.buckets.iter().enumerate().filter(|(_, b)| program.chunks[chunk].contains(b.start));
+    let mut buckets: Vec<(usize, &BlockRange)> = of_chunk.collect();
+    let last = if pass == Pass::Forward { program.chunks[chunk].end } else { program.chunks[chunk].start };
+    if pass == Pass::Forward {
+        buckets.reverse();
+    }
     for (bucket, &blocks) in buckets {
         let whole = blocks == program.chunks[chunk];
         out.push(run(if whole { None } else { Some(blocks) }));
         // The previous stage already waits for the gradient; no rank waits for the bucket yet.
-        out.extend(send.filter(|_| blocks.start == program.chunks[chunk].start));
-        out.push(match program.mesh.mode {
-            ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
-            _ => Instruction::AllReduce { bucket },
-        });
+        out.extend(send.filter(|_| [blocks.start, blocks.end].contains(&last)));
+        if reduces {
+            out.push(match program.mesh.mode {
+                ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
+                _ if program.divides(ShardedState::Gradients) => Instruction::ReduceScatter { bucket },
+                _ => Instruction::AllReduce { bucket },
+            });
+        }
     }
 }

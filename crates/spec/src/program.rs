@@ -15,7 +15,7 @@ pub use schedule::{LrDecay, LrSchedule};
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
-pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples};
+pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
@@ -48,6 +48,9 @@ pub struct Program {
     /// all of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<Range<usize>>,
+    /// The state that is divided where there are `shards`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub sharded: ShardedState,
     pub batch: BatchSpec,
     pub optimizer: OptimizerSpec,
     pub schedule: LrSchedule,
@@ -181,10 +184,20 @@ pub enum Instruction {
     CountTokens { numerator: u32 },
     /// dp: the root's weights go to the other ranks.
     BroadcastWeights,
+    /// Starts what `GatherParameters` of the bucket completes.
+    PrefetchParameters { bucket: usize },
     /// With a sharded optimizer: each replica sends the weights of the bucket's blocks that it updates to the other replicas.
     GatherParameters { bucket: usize },
-    /// Runs a chunk forward and keeps the activations that its backward needs.
-    Forward { mb: usize, chunk: usize },
+    /// Frees the weights of the bucket's blocks, which `GatherParameters` brings back.
+    ReleaseParameters { bucket: usize },
+    /// Runs `blocks` forward, the first ones of the chunk that have not run yet, and keeps the activations that their backward needs; `None`
+    /// means the whole chunk.
+    Forward {
+        mb: usize,
+        chunk: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        blocks: Option<BlockRange>,
+    },
     /// Adds the gradients of `blocks`, the last ones of the chunk whose backward has not run yet; `None` means the whole chunk.
     Backward { mb: usize, chunk: usize, blocks: Option<BlockRange> },
     /// Computes the input's gradient alone, and keeps what the weights' gradients need.
@@ -201,7 +214,10 @@ pub enum Instruction {
     RecvGradient { mb: usize, chunk: usize, from: usize },
     /// Starts the sum of a bucket's gradients over the replicas; they are not to be touched before `WaitBuckets`.
     AllReduce { bucket: usize },
-    /// Waits for every all-reduce that was started.
+    /// Starts the sum of a bucket's gradients into the replicas that update them. A replica then frees those that it does not update. They
+    /// are not to be touched before `WaitBuckets`.
+    ReduceScatter { bucket: usize },
+    /// Waits for every sum that was started.
     WaitBuckets,
     /// dp: a bucket's gradients are summed into the root's.
     ReduceToRoot { bucket: usize },
@@ -222,6 +238,17 @@ pub enum Instruction {
 }
 
 impl Instruction {
+    /// The blocks that the instruction runs forward or backward on the rank of `program`.
+    pub fn blocks_run(&self, program: &Program) -> Option<BlockRange> {
+        match *self {
+            Self::Forward { chunk, blocks, .. }
+            | Self::Backward { chunk, blocks, .. }
+            | Self::BackwardWeight { chunk, blocks, .. } => blocks.or_else(|| program.chunks.get(chunk).copied()),
+            Self::BackwardInput { chunk, .. } => program.chunks.get(chunk).copied(),
+            _ => None,
+        }
+    }
+
     /// The activity as which the instruction's time is drawn; `None` for messages, and for instructions outside of the computation.
     pub fn activity(&self) -> Option<Activity> {
         match self {
@@ -230,7 +257,7 @@ impl Instruction {
             Self::BackwardInput { .. } => Some(Activity::Input),
             Self::BackwardWeight { .. } => Some(Activity::Weight),
             Self::ClipNorm { .. } | Self::OptimizerStep | Self::ZeroGradients => Some(Activity::Update),
-            Self::AllReduce { .. } | Self::ReduceToRoot { .. } => Some(Activity::Reduce),
+            Self::AllReduce { .. } | Self::ReduceScatter { .. } | Self::ReduceToRoot { .. } => Some(Activity::Reduce),
             Self::WaitBuckets
             | Self::SumTied
             | Self::BroadcastWeights
@@ -281,6 +308,20 @@ impl Program {
         self.shards.get(self.replica()).cloned()
     }
 
+    /// True if replicas divide `state`.
+    pub fn divides(&self, state: ShardedState) -> bool {
+        !self.shards.is_empty() && self.sharded >= state
+    }
+
+    /// The buckets whose weights `blocks` read: their own, and that of a tied embedding for the head.
+    pub fn buckets_read_by(&self, blocks: BlockRange) -> impl Iterator<Item = usize> {
+        let reads_tied = self.model.tie_embeddings && blocks.contains(self.model.layers + 1);
+        let reads = move |bucket: &BlockRange| {
+            (bucket.start < blocks.end && blocks.start < bucket.end) || (reads_tied && bucket.contains(0))
+        };
+        self.buckets.iter().enumerate().filter(move |(_, bucket)| reads(bucket)).map(|(index, _)| index)
+    }
+
     /// The layout of the parameters that this rank's model has.
     pub fn parameter_layout(&self) -> ParamLayout {
         let chunks: Vec<Range<usize>> = self.chunks.iter().map(|chunk| chunk.range()).collect();
@@ -302,7 +343,7 @@ impl Program {
         }
     }
 
-    /// The instructions that give this rank the weights which other ranks update. They precede forwards.
+    /// The instructions that give this rank all weights which other ranks update.
     pub fn weight_exchange(&self) -> Vec<Instruction> {
         match self.mesh.mode {
             ParallelMode::Dp => vec![Instruction::BroadcastWeights],
@@ -310,6 +351,12 @@ impl Program {
             // In the order of the forward.
             _ => (0..self.buckets.len()).rev().map(|bucket| Instruction::GatherParameters { bucket }).collect(),
         }
+    }
+
+    /// The instructions that free what [`Self::weight_exchange`] brings.
+    pub fn weight_release(&self) -> Vec<Instruction> {
+        let buckets = if self.divides(ShardedState::Parameters) { self.buckets.len() } else { 0 };
+        (0..buckets).map(|bucket| Instruction::ReleaseParameters { bucket }).collect()
     }
 
     /// The index of the part of a checkpoint that this rank writes, and the number of parts; `None` if it writes none. The first replica

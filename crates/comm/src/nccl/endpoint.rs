@@ -11,7 +11,7 @@ use super::groups::{Groups, Member};
 use super::library::Transfer;
 use super::link::place;
 use super::watch::{WatchThread, Watched};
-use crate::communicator::{Communicator, Pending};
+use crate::communicator::{Communicator, Pending, Started};
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
@@ -66,7 +66,7 @@ impl NcclComm {
     }
 
     /// Starts a transfer of tensors on the GPU, from or to the rank `root` if it has one. `None` in a group of one.
-    fn start(
+    fn start_on_gpu(
         &self,
         attached: &Attached,
         kind: OperationKind,
@@ -99,7 +99,7 @@ impl NcclComm {
         root: Option<usize>,
         buffer: &Tensor,
     ) -> Result<(), CommError> {
-        match self.start(attached, kind, group, root, std::slice::from_ref(buffer))? {
+        match self.start_on_gpu(attached, kind, group, root, std::slice::from_ref(buffer))? {
             Some(completed) => self.watched.follow(&attached.gpu, kind, &completed),
             None => Ok(()),
         }
@@ -144,17 +144,17 @@ impl Communicator for NcclComm {
         self.run(attached, OperationKind::AllReduce, group, None, buffer)
     }
 
-    fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
+    fn start(&self, group: GroupId, operation: Started, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
         let on_gpu = buffers.first().and_then(|first| self.gpu(first));
-        let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
-        let started = self.start(attached, OperationKind::AllReduce, group, None, &buffers)?;
+        let Some(attached) = on_gpu else { return self.host().start(group, operation, buffers) };
+        let kind = operation.kind();
+        let started = self.start_on_gpu(attached, kind, group, operation.root(), &buffers)?;
         let Some(completed) = started else { return Ok(Pending::completed()) };
         // A pending operation does not keep a communicator that was dropped.
         let (watched, gpu) = (Arc::downgrade(&self.watched), Arc::clone(&attached.gpu));
         Ok(Pending::new(move || {
             // The buffers must live until here.
             let _buffers = buffers;
-            let kind = OperationKind::AllReduce;
             let watched = watched.upgrade().ok_or(CommError::Closed { operation: OperationKind::Wait })?;
             watched.ensure_running(kind)?;
             watched.follow(&gpu, kind, &completed)

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::access::{on_host, write};
-use super::cpu::simd::inlined;
+use super::cpu::simd::{self, inlined};
 use super::cpu::{Real, Stored, elementwise, optimizer};
 use super::storage;
 
@@ -45,7 +45,15 @@ fn copy_weights(copy: Option<&Tensor>, state: &Tensor) -> Result<()> {
 /// The sum of squares.
 pub fn sum_of_squares(x: &Tensor) -> Result<DeviceSum> {
     on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(DeviceSum::Pending));
-    with_type!(x, S; x = x => Ok(DeviceSum::Ready(elementwise::sum_of_squares::<S>(x))))
+    Ok(DeviceSum::Ready(squares_by_task(x)?.iter().sum()))
+}
+
+/// Consecutive elements whose squares a CPU adds up before it adds them to others.
+pub const SQUARES_TASK: usize = simd::TASK;
+
+/// The sums of squares of each [`SQUARES_TASK`] elements of `x`, which is on the CPU: [`sum_of_squares`] adds them in order.
+pub fn squares_by_task(x: &Tensor) -> Result<Vec<f64>> {
+    with_type!(x, S; x = x => Ok(elementwise::squares_by_task::<S>(x)))
 }
 
 /// A number that is computed from a whole tensor.

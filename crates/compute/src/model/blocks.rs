@@ -110,11 +110,10 @@ impl Model {
         Ok((Tensor::from_slice(inputs, inputs.len(), &self.device)?, None))
     }
 
-    /// Runs the blocks in order, and calls `hook` with the output of each block but the head, and its index in the whole list. `input` is
-    /// the previous chunk's output, nothing for the first chunk.
+    /// [`Self::forward_blocks`] of all blocks.
     ///
     /// # Errors
-    /// If `input` does not fit this chunk, ids or targets are beyond the vocabulary, or `hook` fails.
+    /// Those of `forward_blocks`.
     pub fn forward_with_hook(
         &self,
         params: &Params,
@@ -122,9 +121,31 @@ impl Model {
         mb: &MicroBatch,
         hook: OutputHook<'_>,
     ) -> Result<(Output, Vec<SavedActivations>)> {
-        let pass = ForwardPass { params, mb };
         let mut saved = Vec::with_capacity(self.blocks.len());
-        let (x, head) = self.run_to_head(pass, input, 0, |index, layer, mut x| {
+        let output = self.forward_blocks(params, input, mb, self.range.clone(), &mut saved, hook)?;
+        Ok((output, saved))
+    }
+
+    /// Runs `blocks` (indexes in the whole model's list) in order, and calls `hook` with the output of each block but the head, and its index
+    /// in the whole list. `input` is the output of the block before them, nothing for the embedding. Adds the activations that their backward
+    /// needs to `saved`.
+    ///
+    /// # Errors
+    /// If `input` does not fit these blocks, ids or targets are beyond the vocabulary, or `hook` fails.
+    pub fn forward_blocks(
+        &self,
+        params: &Params,
+        input: Option<Tensor>,
+        mb: &MicroBatch,
+        blocks: Range<usize>,
+        saved: &mut Vec<SavedActivations>,
+        hook: OutputHook<'_>,
+    ) -> Result<Output> {
+        if blocks.start < self.range.start || blocks.end > self.range.end {
+            bail!("forward of blocks {blocks:?}, but the chunk has {:?}", self.range)
+        }
+        let pass = ForwardPass { params, mb };
+        let (x, head) = self.run_to_head(pass, input, blocks, 0, |index, layer, mut x| {
             if let Some(layer) = layer {
                 let (y, activations) =
                     layer.forward(pass, x).map_err(|e| with_computation(e, || format!("layer {}", index - 1)))?;
@@ -136,10 +157,10 @@ impl Model {
             hook(index, &x)?;
             Ok(x)
         })?;
-        let Some(head) = head else { return Ok((Output::Hidden(x), saved)) };
+        let Some(head) = head else { return Ok(Output::Hidden(x)) };
         let (losses, activations) = head.forward(pass, x).map_err(|e| with_computation(e, || "the head".to_owned()))?;
         saved.push(SavedActivations::Head(activations));
-        Ok((Output::Losses(losses), saved))
+        Ok(Output::Losses(losses))
     }
 
     /// Runs the blocks in order and keeps no activations. The losses are those of `forward_with_hook`, but logits are computed only for
@@ -192,7 +213,7 @@ impl Model {
             check(&|| format!("input of block {}", self.range.start), x)?;
         }
         let pass = ForwardPass { params, mb };
-        let (_, head) = self.run_to_head(pass, input, 0, |block, layer, x| {
+        let (_, head) = self.run_to_head(pass, input, self.range.clone(), 0, |block, layer, x| {
             let Some(layer) = layer else {
                 check(&|| "output of the embedding".to_owned(), &x)?;
                 return Ok(x);
@@ -206,19 +227,20 @@ impl Model {
 
     /// Runs the embedding and the layers, and keeps no activations. Returns what [`run_to_head`](Self::run_to_head) returns.
     fn forward_to_head(&self, pass: ForwardPass<'_>, input: Option<Tensor>) -> Result<(Tensor, Option<&Head>)> {
-        self.run_to_head(pass, input, 0, |_, layer, x| match layer {
+        self.run_to_head(pass, input, self.range.clone(), 0, |_, layer, x| match layer {
             Some(layer) => Ok(layer.forward(pass, x)?.0),
             None => Ok(x),
         })
     }
 
     /// Runs the embedding, and gives its output to `step`; then gives each layer to `step` with the layer's input. `step` gets the index
-    /// in the whole list, and returns the block's output. Returns the input of the head or of the next chunk, and the head where the
-    /// chunk has it. Token 0 of each row is at position `start`.
+    /// in the whole list, and returns the block's output. Returns the input of the head or of the next blocks, and the head where `blocks`
+    /// have it. Token 0 of each row is at position `start`.
     pub(super) fn run_to_head(
         &self,
         pass: ForwardPass<'_>,
         input: Option<Tensor>,
+        blocks: Range<usize>,
         start: usize,
         mut step: impl FnMut(usize, Option<&TransformerLayer>, Tensor) -> Result<Tensor>,
     ) -> Result<(Tensor, Option<&Head>)> {
@@ -226,7 +248,7 @@ impl Model {
             self.check_hidden(x, pass.mb)?;
         }
         let (mut x, mut head) = (input, None);
-        for (index, block) in self.range.clone().zip(&self.blocks) {
+        for (index, block) in blocks.clone().zip(self.blocks_in(&blocks)) {
             x = Some(match (block, x.take()) {
                 (Block::Embedding(e), None) => step(index, None, e.forward(pass, start)?)?,
                 (Block::Layer(l), Some(x)) => step(index, Some(l), x)?,

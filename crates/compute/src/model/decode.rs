@@ -63,7 +63,7 @@ impl Model {
         let start = cache.length;
         let mut layers = cache.layers.iter();
         let pass = ForwardPass { params, mb: &mb };
-        let (x, head) = self.run_to_head(pass, input, start, |_, layer, x| {
+        let (x, head) = self.run_to_head(pass, input, self.range.clone(), start, |_, layer, x| {
             let Some(layer) = layer else { return Ok(x) };
             match layers.next() {
                 Some(cache) => layer.extend(pass, x, cache, start),

@@ -1,4 +1,4 @@
-//! Parameters as views of one flat buffer.
+//! Parameters as views of one flat buffer, parts of which may come and go.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,22 +6,38 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::kernels::storage;
-use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::layout::{ParamLayout, common_range};
 
 /// A flat buffer of weights or gradients, and its layout.
 #[derive(Debug, Clone)]
 pub struct Params {
     pub layout: Arc<ParamLayout>,
-    /// [layout.total]
+    /// [layout.total], or the elements after the pieces.
     pub flat: Tensor,
+    /// The first elements, where they are held only while they are used.
+    pieces: Vec<Piece>,
     /// Where `flat` holds bf16 weights: gains and biases in f32, [layout.total − layout.decayed], for norms. A gain near 1 in bf16 would
     /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
 }
 
+/// Consecutive elements of the buffer that come and go together.
+#[derive(Debug, Clone)]
+struct Piece {
+    range: Range<usize>,
+    tensor: Option<Tensor>,
+}
+
 impl Params {
     pub fn new(layout: Arc<ParamLayout>, flat: Tensor) -> Self {
-        Self { layout, flat, exact_vectors: None }
+        Self::in_pieces(layout, flat, Vec::new())
+    }
+
+    /// Parameters of which `flat` holds the last. The others are `pieces`, of whole parameters and in the order of the buffer, which are not
+    /// there yet.
+    pub fn in_pieces(layout: Arc<ParamLayout>, flat: Tensor, pieces: Vec<Range<usize>>) -> Self {
+        let pieces = pieces.into_iter().map(|range| Piece { range, tensor: None }).collect();
+        Self { layout, flat, pieces, exact_vectors: None }
     }
 
     /// The weights that a forward in bf16 reads: `all` itself where it is bf16, otherwise a copy. Norms read gains and biases in f32: those
@@ -35,18 +51,95 @@ impl Params {
             DType::BF16 => (all, storage::converted(&vectors)?),
             _ => (storage::converted(&all)?, vectors),
         };
-        Ok(Self { layout, flat, exact_vectors: Some(exact) })
+        Ok(Self { exact_vectors: Some(exact), ..Self::new(layout, flat) })
     }
 
-    /// Zeros for the weights of `layout`, which [`Self::store`] and other ranks are to write. They are of type `dtype`; where it is bf16,
-    /// gains and biases are there in f32, too, as [`Self::rounded`] has them.
+    /// Zeros of the type of `like`, on its device.
     ///
     /// # Errors
     /// If memory is short.
-    pub fn zeroed(layout: Arc<ParamLayout>, dtype: DType, device: &Device) -> Result<Self> {
-        let flat = Tensor::zeros(layout.total, dtype, device)?;
+    pub fn zeroed_like(layout: Arc<ParamLayout>, like: &Tensor) -> Result<Self> {
+        let flat = Tensor::zeros(layout.total, like.dtype(), like.device())?;
+        Ok(Self::new(layout, flat))
+    }
+
+    /// Zeros for the weights of `layout`, which [`Self::store`] and other ranks are to write; those of `pieces` of matrices are not there yet.
+    /// They are of type `dtype`; where it is bf16, gains and biases are there in f32, too, as [`Self::rounded`] has them.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn zeroed(layout: Arc<ParamLayout>, dtype: DType, device: &Device, pieces: Vec<Range<usize>>) -> Result<Self> {
+        let start = pieces.last().map_or(0, |last| last.end);
+        let flat = Tensor::zeros(layout.total - start, dtype, device)?;
         let vectors = (dtype == DType::BF16).then(|| Tensor::zeros(layout.total - layout.decayed, DType::F32, device));
-        Ok(Self { exact_vectors: vectors.transpose()?, layout, flat })
+        Ok(Self { exact_vectors: vectors.transpose()?, ..Self::in_pieces(layout, flat, pieces) })
+    }
+
+    /// The first element that `flat` holds.
+    fn flat_start(&self) -> usize {
+        self.pieces.last().map_or(0, |last| last.range.end)
+    }
+
+    /// The elements `range`, a view.
+    ///
+    /// # Errors
+    /// If they are not there, or not in one buffer.
+    pub fn narrow(&self, range: &Range<usize>) -> Result<Tensor> {
+        let start = self.flat_start();
+        if range.start >= start {
+            return self.flat.narrow(0, range.start - start, range.len());
+        }
+        match self.pieces.iter().find(|piece| piece.range.contains(&range.start)) {
+            Some(Piece { range: held, tensor: Some(tensor) }) => {
+                tensor.narrow(0, range.start - held.start, range.len())
+            }
+            _ => candle_core::bail!("parameters {range:?} of {} are not there", self.layout.total),
+        }
+    }
+
+    /// True if there are pieces.
+    pub fn come_and_go(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// Brings the pieces with elements of `ranges`, as zeros. Those that are there stay as they are.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn hold(&mut self, ranges: &[Range<usize>]) -> Result<()> {
+        for piece in &mut self.pieces {
+            let is_wanted = ranges.iter().any(|range| common_range(range, &piece.range).is_some());
+            if is_wanted && piece.tensor.is_none() {
+                piece.tensor = Some(Tensor::zeros(piece.range.len(), self.flat.dtype(), self.flat.device())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees the pieces with elements of `ranges`.
+    pub fn release(&mut self, ranges: &[Range<usize>]) {
+        for piece in &mut self.pieces {
+            if ranges.iter().any(|range| common_range(range, &piece.range).is_some()) {
+                piece.tensor = None;
+            }
+        }
+    }
+
+    /// Frees all pieces.
+    pub fn release_all(&mut self) {
+        self.pieces.iter_mut().for_each(|piece| piece.tensor = None);
+    }
+
+    /// The number of elements that are there.
+    pub fn held(&self) -> usize {
+        let pieces = self.pieces.iter().filter(|piece| piece.tensor.is_some()).map(|piece| piece.range.len());
+        self.flat.elem_count() + pieces.sum::<usize>()
+    }
+
+    /// `range` in parts that are each in one buffer: its pieces hold matrices, and `flat` the rest.
+    fn parts(&self, range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let cut = self.flat_start().clamp(range.start, range.end);
+        [range.start..cut, cut..range.end].into_iter().filter(|part| !part.is_empty())
     }
 
     /// Overwrites the weights from element `start` on with `weights`, rounded where these are. `weights` is a different buffer.
@@ -55,7 +148,9 @@ impl Params {
     /// If they do not fit, or are of a type to which they cannot be converted.
     pub fn store(&self, start: usize, weights: &Tensor) -> Result<()> {
         let range = start..start + weights.elem_count();
-        copy_into(&self.flat.narrow(0, start, range.len())?, weights)?;
+        for part in self.parts(&range) {
+            copy_into(&self.narrow(&part)?, &weights.narrow(0, part.start - start, part.len())?)?;
+        }
         let Some((exact, vectors)) = self.exact_range(&range)? else { return Ok(()) };
         copy_into(&exact, &weights.narrow(0, vectors.start - start, vectors.len())?)
     }
@@ -66,10 +161,11 @@ impl Params {
     /// If there are no such elements.
     pub fn sent(&self, range: &Range<usize>) -> Result<Vec<Tensor>> {
         let Some((exact, vectors)) = self.exact_range(range)? else {
-            return Ok(vec![self.flat.narrow(0, range.start, range.len())?]);
+            return self.parts(range).map(|part| self.narrow(&part)).collect();
         };
-        let matrices = self.flat.narrow(0, range.start, vectors.start - range.start)?;
-        Ok([matrices, exact].into_iter().filter(|tensor| tensor.elem_count() > 0).collect())
+        let matrices = range.start..vectors.start;
+        let matrices = if matrices.is_empty() { None } else { Some(self.narrow(&matrices)?) };
+        Ok(matrices.into_iter().chain([exact]).collect())
     }
 
     /// Rounds the gains and biases among the elements `range`, after [`Self::sent`] was overwritten.
@@ -78,7 +174,7 @@ impl Params {
     /// If there are no such elements.
     pub fn round_received(&self, range: &Range<usize>) -> Result<()> {
         let Some((exact, vectors)) = self.exact_range(range)? else { return Ok(()) };
-        copy_into(&self.flat.narrow(0, vectors.start, vectors.len())?, &exact)
+        copy_into(&self.narrow(&vectors)?, &exact)
     }
 
     /// The f32 gains and biases among the elements `range`, and their elements; `None` if there are none.
@@ -149,7 +245,7 @@ impl Params {
     pub fn view(&self, first: usize, count: usize) -> Result<Tensor> {
         let entries = &self.layout.entries[first..first + count];
         let len: usize = entries.iter().map(|e| e.spec.len()).sum();
-        let view = self.flat.narrow(0, entries[0].offset, len)?;
+        let view = self.narrow(&(entries[0].offset..entries[0].offset + len))?;
         match entries {
             [one] => view.reshape(one.spec.shape.as_slice()),
             _ => view.reshape((len / entries[0].spec.shape[1], entries[0].spec.shape[1])),

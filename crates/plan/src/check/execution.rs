@@ -3,7 +3,7 @@
 use super::error::{CheckError, Result, ensure, instruction_name, row_names};
 use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
-use runner_spec::program::{BlockRange, Instruction, ParallelMode, Program};
+use runner_spec::program::{BlockRange, Instruction, ParallelMode, Program, ShardedState};
 
 /// The result of one program's execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,14 +25,24 @@ impl ExecutionSummary {
 #[derive(Debug, Clone, Copy, Default)]
 struct MicroBatchProgress {
     received_activation: Option<usize>,
+    /// The forward of the chunk's last block.
     forward: Option<usize>,
     sent_activation: Option<usize>,
     received_gradient: Option<usize>,
     backward_input: Option<usize>,
     backward: Option<usize>,
     sent_gradient: Option<usize>,
+    /// The blocks of the chunk before this one have run forward.
+    forward_reached: usize,
     /// The blocks of the chunk before this one have not run backward.
     backward_reached: usize,
+}
+
+/// A bucket of weights that come and go: the instructions that started to gather them, and that completed it.
+#[derive(Debug, Clone, Copy, Default)]
+struct GatheredBucket {
+    prefetched: Option<usize>,
+    gathered: Option<usize>,
 }
 
 struct Execution<'a> {
@@ -43,9 +53,11 @@ struct Execution<'a> {
     /// Per chunk and micro-batch.
     progress: Vec<Vec<MicroBatchProgress>>,
     counted: Option<usize>,
-    /// The instructions of the weights' exchange that have run, by their place in it.
+    /// The instructions of the weights' exchange that have run, by their place in it. Empty where buckets of weights come and go.
     exchanged: Vec<Option<usize>>,
     exchange: Vec<Instruction>,
+    /// By bucket, where they come and go.
+    gathered: Vec<GatheredBucket>,
     reduced: Vec<Option<usize>>,
     waited: Option<usize>,
     summed_tied: Option<usize>,
@@ -63,9 +75,11 @@ pub fn execute(program: &Program) -> Result<ExecutionSummary> {
     check_shape(program)?;
     let micro_batches = program.batch.micro_batches();
     let fresh = |chunk: &BlockRange| {
-        vec![MicroBatchProgress { backward_reached: chunk.end, ..MicroBatchProgress::default() }; micro_batches]
+        let (forward_reached, backward_reached) = (chunk.start, chunk.end);
+        vec![MicroBatchProgress { forward_reached, backward_reached, ..MicroBatchProgress::default() }; micro_batches]
     };
-    let exchange = program.weight_exchange();
+    let comes_and_goes = program.divides(ShardedState::Parameters);
+    let exchange = if comes_and_goes { Vec::new() } else { program.weight_exchange() };
     let mut execution = Execution {
         program,
         parts: program.mesh.stages * program.chunks.len(),
@@ -74,6 +88,7 @@ pub fn execute(program: &Program) -> Result<ExecutionSummary> {
         counted: None,
         exchanged: vec![None; exchange.len()],
         exchange,
+        gathered: vec![GatheredBucket::default(); if comes_and_goes { program.buckets.len() } else { 0 }],
         reduced: vec![None; program.buckets.len()],
         waited: None,
         summed_tied: None,
@@ -113,8 +128,11 @@ impl Execution<'_> {
         match instruction {
             Instruction::Load { mb } => self.load(index, mb),
             Instruction::CountTokens { numerator } => self.count_tokens(index, numerator),
+            Instruction::PrefetchParameters { bucket } => self.prefetch(index, bucket),
+            Instruction::GatherParameters { bucket } if bucket < self.gathered.len() => self.gather(index, bucket),
+            Instruction::ReleaseParameters { bucket } => self.release(bucket),
             Instruction::BroadcastWeights | Instruction::GatherParameters { .. } => self.exchange_weights(index),
-            Instruction::Forward { mb, chunk } => self.forward(index, mb, chunk),
+            Instruction::Forward { mb, chunk, blocks } => self.forward(index, mb, chunk, blocks),
             Instruction::Backward { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, false),
             Instruction::BackwardInput { mb, chunk } => self.backward_input(index, mb, chunk),
             Instruction::BackwardWeight { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, true),
@@ -140,13 +158,14 @@ impl Execution<'_> {
                 ensure!(is_ready, "the backward of micro-batch {mb} has not reached block {start}");
                 once(self.program, &mut progress.sent_gradient, index)
             }
-            Instruction::AllReduce { bucket } => self.reduce(index, bucket, self.program.mesh.mode != ParallelMode::Dp),
-            Instruction::ReduceToRoot { bucket } => {
-                self.reduce(index, bucket, self.program.mesh.mode == ParallelMode::Dp)
+            Instruction::AllReduce { bucket }
+            | Instruction::ReduceScatter { bucket }
+            | Instruction::ReduceToRoot { bucket } => {
+                self.reduce(index, bucket, self.program.step[index] == self.reduction_of(bucket))
             }
             Instruction::WaitBuckets => {
                 if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
-                    return Err(format!("AllReduce bucket {bucket} has not started"));
+                    return Err(format!("{} has not started", self.reduction_of(bucket)));
                 }
                 once(self.program, &mut self.waited, index)
             }
@@ -164,6 +183,11 @@ impl Execution<'_> {
                 ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
                 self.check_gradients_complete()?;
                 ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
+                if let Some(bucket) = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some()) {
+                    return Err(format!(
+                        "ReleaseParameters bucket {bucket} has not run: the next step would read weights from before this update"
+                    ));
+                }
                 self.ended = Some(index);
                 Ok(())
             }
@@ -186,10 +210,7 @@ impl Execution<'_> {
         if let Some(chunk) = instruction.chunk() {
             ensure!(chunk < chunks, "there is no chunk {chunk}: the rank holds {chunks}");
         }
-        if let Instruction::AllReduce { bucket }
-        | Instruction::ReduceToRoot { bucket }
-        | Instruction::GatherParameters { bucket } = instruction
-        {
+        if let Some(bucket) = instruction.bucket() {
             ensure!(bucket < buckets, "there is no bucket {bucket}: there are {buckets}");
         }
         Ok(())
@@ -251,7 +272,38 @@ impl Execution<'_> {
         once(self.program, &mut self.exchanged[place], index)
     }
 
-    fn forward(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
+    fn comes_and_goes(&self, bucket: usize) -> Result<(), String> {
+        ensure!(bucket < self.gathered.len(), "every replica keeps all weights here");
+        Ok(())
+    }
+
+    fn prefetch(&mut self, index: usize, bucket: usize) -> Result<(), String> {
+        self.comes_and_goes(bucket)?;
+        self.check_absent(self.gathered[bucket].gathered, "has gathered it, and nothing has released it")?;
+        once(self.program, &mut self.gathered[bucket].prefetched, index)
+    }
+
+    fn gather(&mut self, index: usize, bucket: usize) -> Result<(), String> {
+        once(self.program, &mut self.gathered[bucket].gathered, index)
+    }
+
+    fn release(&mut self, bucket: usize) -> Result<(), String> {
+        self.comes_and_goes(bucket)?;
+        ensure!(self.gathered[bucket].gathered.is_some(), "GatherParameters bucket {bucket} has not run");
+        self.gathered[bucket] = GatheredBucket::default();
+        Ok(())
+    }
+
+    /// Checks that the weights which `blocks` read are there.
+    fn check_gathered(&self, blocks: BlockRange) -> Result<(), String> {
+        let mut read = self.program.buckets_read_by(blocks);
+        match read.find(|bucket| self.gathered.get(*bucket).is_some_and(|b| b.gathered.is_none())) {
+            None => Ok(()),
+            Some(bucket) => Err(format!("GatherParameters bucket {bucket} has not run: its weights are not there")),
+        }
+    }
+
+    fn forward(&mut self, index: usize, mb: usize, chunk: usize, blocks: Option<BlockRange>) -> Result<(), String> {
         ensure!(self.loads[mb].is_some(), "Load {mb} has not run");
         // The head scales its gradient in the forward.
         ensure!(self.counted.is_some(), "CountTokens has not run: the weight of a token is unknown");
@@ -262,8 +314,21 @@ impl Execution<'_> {
         let has_input = self.program.virtual_stage(chunk) == 0 || progress.received_activation.is_some();
         ensure!(has_input, "RecvActivation {mb} has not run");
         self.check_absent(progress.forward, "has already run it")?;
-        self.progress[chunk][mb].forward = Some(index);
-        self.live.add_forward(chunk);
+        let whole = self.program.chunks[chunk];
+        let blocks = blocks.unwrap_or(whole);
+        if blocks.is_empty() || blocks.end > whole.end || blocks.start != progress.forward_reached {
+            let (from, to, next) = (blocks.start, blocks.end.max(1) - 1, progress.forward_reached);
+            return Err(format!("expected block {next} next, got blocks {from} … {to}"));
+        }
+        self.check_gathered(blocks)?;
+        let progress = &mut self.progress[chunk][mb];
+        progress.forward_reached = blocks.end;
+        if blocks.start == whole.start {
+            self.live.add_forward(chunk);
+        }
+        if blocks.end == whole.end {
+            progress.forward = Some(index);
+        }
         Ok(())
     }
 
@@ -277,6 +342,7 @@ impl Execution<'_> {
 
     fn backward_input(&mut self, index: usize, mb: usize, chunk: usize) -> Result<(), String> {
         self.check_before_backward(mb, chunk)?;
+        self.check_gathered(self.program.chunks[chunk])?;
         let progress = &mut self.progress[chunk][mb];
         let is_fresh = progress.backward_reached == self.program.chunks[chunk].end;
         ensure!(is_fresh || progress.backward_input.is_some(), "a whole backward of it has already started");
@@ -307,6 +373,10 @@ impl Execution<'_> {
             let (from, to, next) = (blocks.start, blocks.end.max(1) - 1, reached.max(1) - 1);
             return Err(format!("expected block {next} next, got blocks {from} … {to}"));
         }
+        // The work that the input's backward left needs no weights.
+        if !is_split {
+            self.check_gathered(blocks)?;
+        }
         for (bucket, reduced) in self.reduced.iter().enumerate() {
             let earlier = reduced.filter(|_| overlap(self.program.buckets[bucket], blocks));
             self.check_absent(earlier, &format!("has summed bucket {bucket} without {rows}"))?;
@@ -318,6 +388,15 @@ impl Execution<'_> {
             self.live.complete_backward(chunk, is_split);
         }
         Ok(())
+    }
+
+    /// The instruction by which this program sums the gradients of `bucket` over the replicas.
+    fn reduction_of(&self, bucket: usize) -> Instruction {
+        match self.program.mesh.mode {
+            ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
+            _ if self.program.divides(ShardedState::Gradients) => Instruction::ReduceScatter { bucket },
+            _ => Instruction::AllReduce { bucket },
+        }
     }
 
     /// Reduces a bucket. `fits_mode` is true if the instruction is the one that this mode uses.
@@ -371,10 +450,8 @@ impl Execution<'_> {
         let dp = self.program.mesh.mode == ParallelMode::Dp;
         if self.program.mesh.replicas > 1 {
             if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
-                let name = if dp { "ReduceToRoot" } else { "AllReduce" };
-                return Err(format!(
-                    "{name} bucket {bucket} has not run: the rows of the other replicas would be missing"
-                ));
+                let name = self.reduction_of(bucket);
+                return Err(format!("{name} has not run: the rows of the other replicas would be missing"));
             }
             ensure!(
                 dp || self.waited.is_some(),

@@ -6,7 +6,7 @@
 use super::error::{CheckError, Result, instruction_name, row_names};
 use super::execution::ExecutionSummary;
 use runner_spec::mesh::RankGroup;
-use runner_spec::program::Program;
+use runner_spec::program::{Instruction, Periodic, Program};
 
 /// Checks that all ranks work on one global batch, replicas of a stage on the same part of the model, and stages of a replica on
 /// the same rows.
@@ -47,7 +47,9 @@ pub(super) fn check_same_work(programs: &[&Program]) -> Result<()> {
             );
         }
         let sibling = programs[p.mesh.rank(stage, 0)];
-        if p.chunks != sibling.chunks || p.buckets != sibling.buckets || p.shards != sibling.shards {
+        if (&p.chunks, &p.buckets, &p.shards, p.sharded)
+            != (&sibling.chunks, &sibling.buckets, &sibling.shards, sibling.sharded)
+        {
             let why =
                 format!("its blocks, buckets or shards are not those of rank {}, of the same stage", sibling.rank);
             return fail("chunks", why);
@@ -67,11 +69,21 @@ fn first_difference(a: &Program, b: &Program) -> Option<(&'static str, &'static 
         ("optimizer", "optimizer", a.optimizer == b.optimizer),
         ("schedule", "learning-rate schedule", a.schedule == b.schedule),
         ("steps", "number of steps", a.steps == b.steps),
-        ("start", "list of what comes before the steps", a.start == b.start),
-        ("periodic", "list of what comes after a step", a.periodic == b.periodic),
+        ("start", "list of what comes before the steps", evaluates_first(a) == evaluates_first(b)),
+        ("periodic", "list of what comes after a step", without_weights(a).eq(without_weights(b))),
         ("eval", "evaluation", a.eval == b.eval),
     ];
     all.into_iter().find(|(.., equal)| !equal).map(|(field, what, _)| (field, what))
+}
+
+/// True if the program evaluates before the first step.
+fn evaluates_first(program: &Program) -> bool {
+    program.start.contains(&Instruction::Evaluate)
+}
+
+/// The periodic instructions, apart from those that exchange weights: stages have different numbers of buckets.
+fn without_weights(program: &Program) -> impl Iterator<Item = &Periodic> {
+    program.periodic.iter().filter(|periodic| periodic.instruction.bucket().is_none())
 }
 
 /// Checks that the chunks of all stages, in their order, are the model's block list.

@@ -50,7 +50,9 @@ fn collective_group(program: &Program, instruction: Instruction) -> Option<(Rank
         | Instruction::ClipNorm { .. }
         | Instruction::BroadcastWeights
         | Instruction::ReduceToRoot { .. } => Some((RankGroup::World, true)),
-        Instruction::AllReduce { .. } => Some((RankGroup::Replicas { stage }, false)),
+        Instruction::AllReduce { .. } | Instruction::ReduceScatter { .. } | Instruction::PrefetchParameters { .. } => {
+            Some((RankGroup::Replicas { stage }, false))
+        }
         Instruction::GatherParameters { .. } => Some((RankGroup::Replicas { stage }, true)),
         Instruction::SumTied => Some((RankGroup::Tied { replica }, true)),
         _ => None,

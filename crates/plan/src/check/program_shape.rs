@@ -79,8 +79,8 @@ fn check_shards(program: &Program) -> Result<()> {
 /// Checks the instructions before the first step and the periodic ones: none belongs to the step, each is there once, and a
 /// checkpoint comes after the evaluation that it records.
 pub(super) fn check_periodic(program: &Program) -> Result<()> {
-    let exchange = program.weight_exchange();
-    let is_start = |i: &Instruction| *i == Instruction::Evaluate || exchange.contains(i);
+    let (exchange, release) = (program.weight_exchange(), program.weight_release());
+    let is_start = |i: &Instruction| *i == Instruction::Evaluate || exchange.contains(i) || release.contains(i);
     if let Some(index) = program.start.iter().position(|i| !is_start(i)) {
         let part = format!("start[{index}] {}", program.start[index]);
         return Err(CheckError::in_part(program, part, "only an evaluation comes before the steps"));
@@ -91,6 +91,15 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
         let why = format!("{missing} does not come before it: the replicas have their own weights");
         return Err(CheckError::in_part(program, format!("start[{index}] {}", program.start[index]), why));
     }
+    let not_released = |missing: &Instruction| {
+        format!("{missing} does not come after it: the steps would read weights from before their updates")
+    };
+    if let Some(index) = program.start.iter().position(|i| *i == Instruction::Evaluate)
+        && let Some(missing) = release.iter().find(|i| !program.start[index..].contains(i))
+    {
+        let part = format!("start[{index}] {}", program.start[index]);
+        return Err(CheckError::in_part(program, part, not_released(missing)));
+    }
     let mut seen: Vec<Instruction> = Vec::new();
     for (index, periodic) in program.periodic.iter().enumerate() {
         let instruction = periodic.instruction;
@@ -99,7 +108,8 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
             return fail("it is due every 0 steps, which is never");
         }
         let reads = matches!(instruction, Instruction::Evaluate | Instruction::Sample);
-        if !(reads || exchange.contains(&instruction) || instruction == Instruction::Checkpoint) {
+        let moves_weights = exchange.contains(&instruction) || release.contains(&instruction);
+        if !(reads || moves_weights || instruction == Instruction::Checkpoint) {
             return fail("it belongs to the step");
         }
         if seen.contains(&instruction) {
@@ -116,6 +126,13 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
             return fail(&format!(
                 "{missing} does not come before it each time: the replicas have the last step's weights"
             ));
+        }
+        let follows = |wanted: &Instruction| {
+            let wanted = Periodic { every: periodic.every, instruction: *wanted };
+            program.periodic[index..].contains(&wanted)
+        };
+        if let Some(missing) = release.iter().find(|wanted| reads && !follows(wanted)) {
+            return fail(&not_released(missing));
         }
         seen.push(instruction);
     }

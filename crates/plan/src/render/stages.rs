@@ -4,7 +4,7 @@ use super::page::Page;
 use super::rank::{computation_lines, model_line, program_lines};
 use crate::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::format::{count, counted};
+use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 use runner_spec::precision;
 use runner_spec::program::Program;
@@ -37,18 +37,22 @@ pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
     }
 }
 
+/// The state that replicas divide, after the layout.
+fn sharded(program: &Program) -> String {
+    if program.shards.is_empty() { String::new() } else { format!(", sharded {}", choice_name(&program.sharded)) }
+}
+
 fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     let mesh = plan.mesh;
     let shape = match (mesh.mode, mesh.stages, mesh.replicas) {
         (ParallelMode::Pipeline, stages, 1) => format!("pipeline of {stages} stages"),
         (ParallelMode::Pipeline, stages, replicas) => {
-            format!("{} replicas of a pipeline of {stages} stages", count(replicas as u64))
+            format!("{} replicas of a pipeline of {stages} stages{}", count(replicas as u64), sharded(&first.program))
         }
         (ParallelMode::Dp, _, replicas) => {
             format!("dp, {} replicas; rank 0 updates the weights", count(replicas as u64))
         }
-        (_, _, replicas) if first.program.shards.is_empty() => format!("ddp, {} replicas", count(replicas as u64)),
-        (_, _, replicas) => format!("ddp, {} replicas, sharded optimizer", count(replicas as u64)),
+        (_, _, replicas) => format!("ddp, {} replicas{}", count(replicas as u64), sharded(&first.program)),
     };
     let nodes = plan.ranks.iter().map(|r| r.hardware.node).max().unwrap_or(0) + 1;
     let nodes = if nodes > 1 { format!(", on {} nodes", count(nodes as u64)) } else { String::new() };

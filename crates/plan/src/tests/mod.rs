@@ -170,7 +170,7 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
         compile(&experiment, &data(), &cluster).expect("plans").shortage.unwrap_or_default()
     };
     assert_eq!(plan(24 << 30), "");
-    insta::assert_snapshot!(plan(60 << 20), @"memory: the run needs about 68.58 MiB on cpu, 8.58 MiB more than fits into 60.00 MiB; batch.micro_batch 256 fits, and so does train.recompute: block");
+    insta::assert_snapshot!(plan(60 << 20), @"memory: the run needs about 68.58 MiB on cpu, 8.58 MiB more than fits into 60.00 MiB; batch.micro_batch 256 (at most 59.43 MiB a rank) fits, and so does train.recompute: block (at most 57.05 MiB a rank)");
     insta::assert_snapshot!(plan(1 << 20), @"memory: the run needs about 68.58 MiB on cpu, 67.58 MiB more than fits into 1.00 MiB; no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may");
 }
 
@@ -316,14 +316,92 @@ fn a_sharded_optimizer_is_divided() {
     insta::assert_snapshot!(page);
 }
 
+/// What the instructions of a step hold at once, counted one by one, is what the plan says.
+#[test]
+fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
+    use runner_spec::program::Instruction;
+    for (state, micro_batch, tied) in [
+        (e::ShardedState::Gradients, 2, true),
+        (e::ShardedState::Gradients, 4, true),
+        (e::ShardedState::Gradients, 4, false),
+        (e::ShardedState::Parameters, 1, true),
+        (e::ShardedState::Parameters, 4, true),
+        (e::ShardedState::Parameters, 4, false),
+    ] {
+        let mut experiment = sharded(2);
+        (experiment.parallel.shard, experiment.parallel.bucket_mb) = (Some(state), 0.01);
+        (experiment.batch.micro_batch, experiment.model.tie_embeddings) = (micro_batch, tied);
+        let plan = compiled(&experiment);
+        for rank in &plan.ranks {
+            let (program, layout) = (&rank.program, rank.program.parameter_layout());
+            let shard = program.shard().expect("a shard");
+            let elements = |bucket: &usize, within: &std::ops::Range<usize>| -> usize {
+                let ranges = layout.block_ranges(program.buckets[*bucket].range());
+                let common = |range| runner_spec::model::layout::common_range(&range, within);
+                ranges.into_iter().filter_map(common).map(|range| range.len()).sum()
+            };
+            let (all, matrices) = (0..layout.total, 0..layout.decayed);
+            let (mut weights, mut gradients, mut sums) = (Vec::new(), Vec::new(), 0);
+            let (mut scattering, mut most) = (None, [0, 0]);
+            for instruction in &program.step {
+                match *instruction {
+                    Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
+                        weights.push(bucket);
+                    }
+                    Instruction::ReleaseParameters { bucket } => weights.retain(|held| *held != bucket),
+                    Instruction::Backward { .. } => {
+                        gradients.extend(program.buckets_read_by(instruction.blocks_run(program).expect("blocks")));
+                    }
+                    _ => {}
+                }
+                weights.sort_unstable();
+                weights.dedup();
+                gradients.sort_unstable();
+                gradients.dedup();
+                let mut count = |gradients: &[usize], sums: usize| {
+                    let held: usize = weights.iter().map(|bucket| elements(bucket, &matrices)).sum();
+                    let added: usize = gradients.iter().map(|bucket| elements(bucket, &all)).sum();
+                    most = [most[0].max(held), most[1].max(added + sums)];
+                };
+                count(&gradients, sums);
+                if matches!(instruction, Instruction::ReduceScatter { .. } | Instruction::WaitBuckets) {
+                    if let Some(ended) = scattering.take() {
+                        sums += elements(&ended, &shard);
+                        count(&gradients, sums);
+                        gradients.retain(|held| *held != ended);
+                    }
+                    scattering = instruction.bucket();
+                }
+            }
+            assert_eq!(sums, shard.len());
+            let vectors = layout.total - layout.decayed;
+            let held = if state == e::ShardedState::Parameters { most[0] + vectors } else { layout.total };
+            let want = [4 * (shard.len() + held), 4 * most[1]].map(|bytes| bytes as u64);
+            assert_eq!([rank.memory.weights, rank.memory.gradients], want, "{state:?} {micro_batch} {tied}");
+            if state == e::ShardedState::Parameters {
+                assert!(held < layout.total, "some weights are not there");
+            }
+            // A tied embedding's gradients are there from the head's backward on.
+            if micro_batch < 4 || !tied {
+                assert_eq!(most[1] < layout.total, micro_batch == 4, "{state:?} {tied}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_sharded_optimizer_changes_the_hash_and_not_the_mathematics() {
-    let plan = compiled(&sharded(2));
     let mut whole = sharded(2);
     whole.parallel.shard = None;
-    let whole = compiled(&whole);
-    assert_ne!(plan.hash, whole.hash);
-    assert_eq!(plan.math_hash, whole.math_hash);
+    let mut hashes = vec![compiled(&whole).hash];
+    for state in [e::ShardedState::Optimizer, e::ShardedState::Gradients, e::ShardedState::Parameters] {
+        let mut experiment = sharded(2);
+        experiment.parallel.shard = Some(state);
+        let plan = compiled(&experiment);
+        assert_eq!(plan.math_hash, compiled(&whole).math_hash);
+        assert!(!hashes.contains(&plan.hash), "{state:?}");
+        hashes.push(plan.hash);
+    }
 }
 
 #[test]
@@ -346,7 +424,7 @@ fn an_optimizer_that_cannot_be_sharded_is_refused() {
     let named = runner_machine::cluster_description::named_cluster("1x2xH100").expect("known");
     let gpus = ClusterFacts { kernels: cluster().kernels, ..named };
     let on_gpus = compile(&sharded(2), &data(), &gpus).expect_err("GPUs").to_string();
-    insta::assert_snapshot!(on_gpus, @"parallel.shard: the optimizer can be sharded on CPUs only, but rank 0 is on cuda:0; set device: cpu, or delete the key");
+    insta::assert_snapshot!(on_gpus, @"parallel.shard: state can be sharded on CPUs only, but rank 0 is on cuda:0; set device: cpu, or delete the key");
     let mut experiment = sharded(64);
     experiment.batch = e::Batch { sequences: 64, micro_batch: 1 };
     let many = compile(&experiment, &data(), &cluster()).expect_err("too many").to_string();

@@ -13,8 +13,7 @@ pub struct Parallel {
     pub replicas: usize,
     /// Gradients are all-reduced in buckets of about this many MiB.
     pub bucket_mb: f64,
-    /// The part of the training state that the replicas of ddp divide (Rajbhandari et al. 2020): the moments, and the weights that the
-    /// optimizer updates.
+    /// The part of the training state that replicas divide (Rajbhandari et al. 2020).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<ShardedState>,
     /// Set under mode `pipeline` only.
@@ -50,11 +49,17 @@ pub enum ParallelMode {
     Pipeline,
 }
 
-// The schema shows a type's documentation, which is that of the key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+// The schema shows a type's documentation, which is that of the key. Each state includes those before it: `Optimizer` is the moments and the
+// weights that the optimizer updates, `Gradients` are their sums over the replicas, `Parameters` the weights that the passes read.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum ShardedState {
+    #[default]
     Optimizer,
+    Gradients,
+    Parameters,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

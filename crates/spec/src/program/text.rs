@@ -13,7 +13,9 @@ impl Instruction {
             self.chunk().filter(|&chunk| chunk > 0).map_or_else(String::new, |chunk| format!("(chunk {chunk})"));
         let detail = match *self {
             Self::CountTokens { numerator } if numerator != 1 => format!(" (each weighs {numerator})"),
-            Self::Backward { blocks: Some(b), .. } | Self::BackwardWeight { blocks: Some(b), .. } => {
+            Self::Forward { blocks: Some(b), .. }
+            | Self::Backward { blocks: Some(b), .. }
+            | Self::BackwardWeight { blocks: Some(b), .. } => {
                 if b.end == b.start + 1 {
                     format!("[block {}]", b.start)
                 } else {
@@ -22,12 +24,9 @@ impl Instruction {
             }
             Self::SendActivation { to, .. } | Self::SendGradient { to, .. } => format!("→{to}"),
             Self::RecvActivation { from, .. } | Self::RecvGradient { from, .. } => format!("←{from}"),
-            Self::AllReduce { bucket } | Self::ReduceToRoot { bucket } | Self::GatherParameters { bucket } => {
-                format!(" bucket {bucket}")
-            }
             Self::ClipNorm { max: Some(max) } => format!(" {max}"),
             Self::ClipNorm { max: None } => " (only measured)".to_owned(),
-            _ => String::new(),
+            _ => self.bucket().map_or_else(String::new, |bucket| format!(" bucket {bucket}")),
         };
         format!("{name}{chunk}{detail}")
     }
@@ -44,11 +43,24 @@ impl Instruction {
         copy.micro_batch_and_chunk().1
     }
 
+    /// The bucket it is about.
+    pub fn bucket(&self) -> Option<usize> {
+        match *self {
+            Self::AllReduce { bucket }
+            | Self::ReduceScatter { bucket }
+            | Self::ReduceToRoot { bucket }
+            | Self::PrefetchParameters { bucket }
+            | Self::GatherParameters { bucket }
+            | Self::ReleaseParameters { bucket } => Some(bucket),
+            _ => None,
+        }
+    }
+
     /// The micro-batch and the chunk that the instruction is about.
     fn micro_batch_and_chunk(&mut self) -> (Option<&mut usize>, Option<usize>) {
         match self {
             Self::Load { mb } => (Some(mb), None),
-            Self::Forward { mb, chunk }
+            Self::Forward { mb, chunk, .. }
             | Self::Backward { mb, chunk, .. }
             | Self::BackwardInput { mb, chunk }
             | Self::BackwardWeight { mb, chunk, .. }
@@ -140,7 +152,7 @@ mod tests {
     use Instruction::{ClipNorm, Load, OptimizerStep};
 
     fn forward(mb: usize) -> Instruction {
-        Instruction::Forward { mb, chunk: 0 }
+        Instruction::Forward { mb, chunk: 0, blocks: None }
     }
 
     fn backward(mb: usize) -> Instruction {

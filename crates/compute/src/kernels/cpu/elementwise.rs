@@ -79,11 +79,10 @@ pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     simd::add_rows(dbias, &partial);
 }
 
-/// Σ x², in f64 from task to task.
-pub fn sum_of_squares<S: Stored>(x: &[S]) -> f64 {
+/// Σ x² of each task's elements.
+pub fn squares_by_task<S: Stored>(x: &[S]) -> Vec<f64> {
     let squares = |c: &[S]| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v.load() * v.load())) })).double();
-    let parts: Vec<f64> = x.par_chunks(TASK).map(squares).collect();
-    parts.iter().sum()
+    x.par_chunks(TASK).map(squares).collect()
 }
 
 /// True if every element is finite.
