@@ -441,7 +441,7 @@ fn a_stranger_does_not_stop_a_run_that_starts() {
     let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     // The first is the beginning of the first message of an earlier version of the protocol.
     let messages: [&[u8]; 3] =
-        [b"\xf8\0\0\0{\"version\":4,\"world_size\":3,\"rank\":1", &[0; 252], b"rnrtcp\r\n\x05\0\0\0"];
+        [b"\xf8\0\0\0{\"version\":4,\"world_size\":3,\"rank\":1", &[0; 252], b"rnrtcp\r\n\x06\0\0\0"];
     for bytes in messages {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let _ = stream.write_all(bytes);

@@ -41,7 +41,7 @@ fn ranks_that_remain_wait_for_a_lost_one() {
     let warning = "waiting for all ranks to connect again, to resume from the newest checkpoint (restart 1 of 1)";
     assert!(printed.contains("warning: rank 1 was lost in step ") && printed.contains(warning), "{printed}");
     assert!(!printed.contains("error: "), "{printed}");
-    // The run goes on in spite of --new.
+    // The ranks resume it in spite of --new.
     let run = sandbox.only_run();
     assert_eq!(run.final_hash(), local_run(&sandbox).final_hash());
     let manifest = run.manifest();

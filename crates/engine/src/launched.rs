@@ -19,6 +19,7 @@ use runner_prepare::{Host, IgnoreEvents, PreparedRun, RunEvent, RunObserver, loc
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::exit::Exit;
+use runner_spec::format::short_hash;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
 use runner_spec::program::ParallelMode;
@@ -76,7 +77,9 @@ fn join_and_work(
     if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() && !World::shares_secret(assigned) {
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }
-    let world = World::join(assigned.clone(), token, *report_wait)?;
+    let sources = host.build.source_hash.as_deref().map_or("unknown", short_hash);
+    let program = format!("runner {} (sources {sources})", env!("CARGO_PKG_VERSION"));
+    let world = World::join(assigned.clone(), &program, token, *report_wait)?;
     world.share_early_end(stop);
     let leaders_observer: &mut dyn RunObserver = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &share_host(host, &world), leaders_observer) {

@@ -179,6 +179,9 @@ impl RunSession<'_> {
         let steps = self.plan().totals.steps;
         let model = describe_model(self.plan());
         log.line(&model)?;
+        if let Some(launched) = self.launched {
+            log.line(&launched.describe_processes())?;
+        }
         observer.observe(&RunEvent::Note(&model));
         let text = describe_start(run, is_new, from, steps);
         log.line(&text)?;

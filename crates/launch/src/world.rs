@@ -56,11 +56,16 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the other ranks, which know the same `token`. `report_wait` receives what the rank waits for.
+    /// Joins the other ranks, which know the same `token` and are the same `program`. `report_wait` receives what the rank waits for.
     ///
     /// # Errors
     /// Those of `TcpMesh::join`.
-    pub fn join(assigned: AssignedRank, token: RankToken, report_wait: fn(&str)) -> Result<Self, JoinError> {
+    pub fn join(
+        assigned: AssignedRank,
+        program: &str,
+        token: RankToken,
+        report_wait: fn(&str),
+    ) -> Result<Self, JoinError> {
         let timeout = faults::operation_timeout();
         #[cfg(feature = "mpi")]
         let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned)).transpose()?;
@@ -76,6 +81,7 @@ impl World {
                 assigned.local_rank,
                 &process::machine(assigned.host_name.as_deref()),
                 &process::cores(),
+                program,
             ),
             leader_host: assigned.leader_host.clone().unwrap_or_else(|| "localhost".to_owned()),
             ports: assigned.leader_ports.clone(),
@@ -132,6 +138,14 @@ impl World {
     /// The number of machines that the ranks are on.
     pub fn machine_count(&self) -> usize {
         self.mesh.ranks().iter().map(|peer| &peer.machine).collect::<BTreeSet<_>>().len()
+    }
+
+    /// The machine and the process of each rank, for the log.
+    pub(super) fn describe_processes(&self) -> String {
+        let describe = |(rank, peer): (usize, &PeerIdentity)| {
+            format!("rank {rank} is process {} on {}", peer.process, peer.machine_name())
+        };
+        self.mesh.ranks().iter().enumerate().map(describe).collect::<Vec<_>>().join(", ")
     }
 
     /// The location of each rank. Machines are numbered in the order of their first ranks.
@@ -283,7 +297,7 @@ impl World {
 
     /// ` on node-1`, where ranks are on several machines.
     fn describe_machine(&self, rank: usize) -> String {
-        let machine = self.mesh.ranks().get(rank).and_then(|peer| peer.machine.split(' ').next());
+        let machine = self.mesh.ranks().get(rank).map(PeerIdentity::machine_name);
         machine.filter(|_| self.machine_count() > 1).map_or_else(String::new, |name| format!(" on {name}"))
     }
 
@@ -339,7 +353,7 @@ mod tests {
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         let assigned = assigned_rank(&variables.into_iter().collect()).unwrap().unwrap();
-        World::join(assigned, RankToken::new("job", None), |_| ()).unwrap()
+        World::join(assigned, "runner", RankToken::new("job", None), |_| ()).unwrap()
     }
 
     #[test]

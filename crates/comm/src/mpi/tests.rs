@@ -26,7 +26,7 @@ fn measure(over_mpi: bool, port: u16) {
     let config = JoinConfig {
         rank,
         world_size,
-        identity: PeerIdentity::new(rank, "here", ""),
+        identity: PeerIdentity::new(rank, "here", "", ""),
         leader_host: "localhost".to_owned(),
         ports: vec![port],
         token: RankToken::new("bandwidth", Some("of this machine")),

@@ -17,7 +17,7 @@ use runner_spec::format::json_bytes;
 const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
 
 /// Version of the protocol between ranks. Every change of a message raises it.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 const CHALLENGE_BYTES: usize = 32;
 
@@ -91,14 +91,25 @@ pub struct PeerIdentity {
     pub machine: String,
     /// The cores that the rank may use.
     pub cores: String,
+    /// The version and sources of its program.
+    #[serde(default)]
+    pub program: String,
+    /// The number of its process.
+    #[serde(default)]
+    pub process: u32,
 }
 
 impl PeerIdentity {
-    /// The texts are shortened, and lose their control characters.
-    pub fn new(local_rank: usize, machine: &str, cores: &str) -> Self {
-        let [machine, cores] =
-            [machine, cores].map(|text| text.chars().filter(|c| !c.is_control()).take(MAX_IDENTITY_CHARS).collect());
-        Self { local_rank, machine, cores }
+    /// The identity of this process. The texts are shortened, and lose their control characters.
+    pub fn new(local_rank: usize, machine: &str, cores: &str, program: &str) -> Self {
+        let [machine, cores, program] = [machine, cores, program]
+            .map(|text| text.chars().filter(|c| !c.is_control()).take(MAX_IDENTITY_CHARS).collect());
+        Self { local_rank, machine, cores, program, process: std::process::id() }
+    }
+
+    /// The name of its machine, without the time of its start.
+    pub fn machine_name(&self) -> &str {
+        self.machine.split(' ').next().unwrap_or_default()
     }
 }
 
@@ -331,7 +342,7 @@ mod tests {
     }
 
     fn introduction(text: &str) -> Introduction {
-        let peer = PeerIdentity::new(usize::MAX, text, text);
+        let peer = PeerIdentity::new(usize::MAX, text, text, text);
         Introduction { world_size: usize::MAX, rank: usize::MAX, port: u16::MAX, peer }
     }
 

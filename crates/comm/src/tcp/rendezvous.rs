@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -167,9 +167,9 @@ fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
 
 fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
     let (world_size, at) = (config.world_size, describe_address(config));
-    let mut listener = Err(ErrorKind::InvalidInput.into());
+    let (mut listener, mut addresses) = (Err(ErrorKind::InvalidInput.into()), Vec::new());
     for &port in &config.ports {
-        let addresses = resolve_host(&config.leader_host, port).map_err(|error| {
+        addresses = resolve_host(&config.leader_host, port).map_err(|error| {
             JoinError::Failed(format!("the address {:?} of rank 0 cannot be resolved: {error}", config.leader_host))
         })?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
@@ -177,7 +177,12 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
             break;
         }
     }
-    let listener = listener.map_err(|error| JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}")))?;
+    let listener = listener.map_err(|error| {
+        let is_used = error.kind() == ErrorKind::AddrInUse;
+        let advice = if is_used { "; set `MASTER_PORT` to a port that no other run uses, for all ranks" } else { "" };
+        JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}{advice}"))
+    })?;
+    let elsewhere = describe_elsewhere(config, &addresses);
     let own = config.introduction(0);
     let handshakes = HandshakeListener::open(listener, config.token, own, config.handshake_timeout())?;
     let mut arrived: Vec<Option<(Introduction, Handshake)>> = (0..world_size).map(|_| None).collect();
@@ -199,7 +204,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         if now >= deadline {
             let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
             break Some(format!(
-                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}"
+                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}{elsewhere}"
             ));
         }
         match handshakes.arrived.recv_timeout(deadline.min(reporter.next).saturating_duration_since(now)) {
@@ -223,7 +228,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
             Ok(Err(connection)) => refused.add(connection.to_string()),
             Err(RecvTimeoutError::Timeout) => reporter.report(|| {
                 format!(
-                    "{count} of {world_size} ranks have connected to {at}; {} did not yet{refused}",
+                    "{count} of {world_size} ranks have connected to {at}; {} did not yet{refused}{elsewhere}",
                     list_ranks(&missing)
                 )
             }),
@@ -254,6 +259,19 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     Ok((links, answer.ranks.into_iter().map(|listed| listed.peer).collect()))
 }
 
+/// The end of a message about missing ranks if none of rank 0's `addresses` is one of this machine.
+fn describe_elsewhere(config: &JoinConfig, addresses: &[SocketAddr]) -> String {
+    let is_own = |at: &SocketAddr| match UdpSocket::bind((at.ip(), 0)) {
+        Ok(_) => true,
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
+    };
+    if addresses.iter().any(is_own) {
+        return String::new();
+    }
+    let (host, machine) = (&config.leader_host, config.identity.machine_name());
+    format!("; rank 0 was started on {machine}, but {host} is not an address of that machine: check `MASTER_ADDR`")
+}
+
 /// The ranks other than 0 that have not arrived.
 fn missing_ranks(arrived: &[Option<(Introduction, Handshake)>]) -> Vec<usize> {
     (1..arrived.len()).filter(|rank| arrived[*rank].is_none()).collect()
@@ -280,7 +298,13 @@ fn arrival_problem(
 ) -> Option<String> {
     let (Introduction { world_size, rank, .. }, version) = (introduction, handshake.peer_version());
     if version != VERSION {
-        return Some(format!("rank {rank} uses version {version} of the protocol, but rank 0 uses {VERSION}"));
+        return Some(format!(
+            "rank {rank} uses version {version} of the protocol, but rank 0 uses {VERSION}; start the same program for all ranks"
+        ));
+    }
+    let [theirs, ours] = [&introduction.peer, &config.identity].map(|peer| &peer.program);
+    if theirs != ours {
+        return Some(format!("rank {rank} is {theirs}, but rank 0 is {ours}; start the same program for all ranks"));
     }
     if *world_size != config.world_size {
         let ours = config.world_size;
@@ -442,7 +466,7 @@ mod tests {
         JoinConfig {
             rank: 3,
             world_size: 8,
-            identity: PeerIdentity::new(1, "here", "0-3"),
+            identity: PeerIdentity::new(1, "here", "0-3", "runner"),
             leader_host: "localhost".to_owned(),
             ports: vec![1, 2],
             token: RankToken::new("job", Some("secret")),

@@ -47,7 +47,7 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
     JoinConfig {
         rank,
         world_size,
-        identity: PeerIdentity::new(rank, &format!("here {rank}"), "0-3"),
+        identity: PeerIdentity::new(rank, &format!("here {rank}"), "0-3", "runner"),
         leader_host: "127.0.0.1".to_owned(),
         ports: vec![port],
         token: RankToken::new("job", Some("secret")),
@@ -172,6 +172,7 @@ fn a_busy_port_is_an_error_unless_there_is_another() {
     let error = TcpMesh::join(&config(0, 2, port)).unwrap_err();
     let error = error.to_string();
     assert!(error.starts_with("rank 0 cannot listen at 127.0.0.1:") && error.contains("in use"), "{error}");
+    assert!(error.contains("set `MASTER_PORT` to a port that no other run uses"), "{error}");
     // As when a launcher itself listens at the port that it announces.
     let other = free_port();
     let worlds = meet(2, |config| {

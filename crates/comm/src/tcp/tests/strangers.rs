@@ -37,7 +37,7 @@ fn old_greeting() -> Vec<u8> {
 /// Greets like a rank, and introduces itself with a wrong proof.
 fn introduce_falsely(port: u16) -> TcpStream {
     let mut handshake = Handshake::connect(connect(port), other_token(), TIMEOUT).unwrap();
-    let peer = PeerIdentity::new(1, "here 1", "0-3");
+    let peer = PeerIdentity::new(1, "here 1", "0-3", "runner");
     handshake.send(&Introduction { world_size: 2, rank: 1, port: 1, peer }).unwrap();
     handshake.into_stream()
 }
@@ -92,7 +92,7 @@ fn a_stranger_is_not_taken_for_rank_0() {
         let (mut stream, _) = false_leader.accept().unwrap();
         stream.write_all(&[b'x'; 4096]).unwrap();
         let handshake = Handshake::accept(false_leader.accept().unwrap().0, other_token(), TIMEOUT);
-        let peer = PeerIdentity::new(0, "here 0", "0-3");
+        let peer = PeerIdentity::new(0, "here 0", "0-3", "runner");
         handshake.unwrap().send(&Introduction { world_size: 2, rank: 0, port: 0, peer }).unwrap();
         drop((stream, false_leader));
         let zero = s.spawn(|| TcpMesh::join(&config(0, 2, port)).unwrap());
@@ -144,12 +144,34 @@ fn another_version_of_a_rank_is_an_error_that_names_both() {
         let zero = s.spawn(|| TcpMesh::join(&config(0, 2, port)).unwrap_err().to_string());
         let token = config(1, 2, port).token;
         let mut handshake = Handshake::connect_as(VERSION + 1, connect(port), token, TIMEOUT).unwrap();
-        let peer = PeerIdentity::new(1, "here 1", "0-3");
+        let peer = PeerIdentity::new(1, "here 1", "0-3", "runner");
         handshake.send(&Introduction { world_size: 2, rank: 1, port: 1, peer }).unwrap();
         zero.join().unwrap()
     });
     let (theirs, ours) = (VERSION + 1, VERSION);
-    assert_eq!(error, format!("rank 1 uses version {theirs} of the protocol, but rank 0 uses {ours}"));
+    let advice = "start the same program for all ranks";
+    assert_eq!(error, format!("rank 1 uses version {theirs} of the protocol, but rank 0 uses {ours}; {advice}"));
+}
+
+#[test]
+fn another_build_of_a_rank_is_an_error_that_names_both() {
+    let port = free_port();
+    let [zero, one] = [(0, "runner 1"), (1, "runner 2")].map(|(rank, program)| {
+        let identity = PeerIdentity::new(rank, "here", "0-3", program);
+        thread::spawn(move || TcpMesh::join(&JoinConfig { identity, ..config(rank, 2, port) }).unwrap_err().to_string())
+    });
+    let error = "rank 1 is runner 2, but rank 0 is runner 1; start the same program for all ranks";
+    assert_eq!([zero, one].map(|rank| rank.join().unwrap()), [error; 2]);
+}
+
+/// 192.0.2.1 is reserved for examples.
+#[test]
+fn an_address_of_another_machine_is_reported_by_rank_0() {
+    let leader_host = "192.0.2.1".to_owned();
+    let config = JoinConfig { leader_host, timeout: Duration::from_millis(200), ..config(0, 2, free_port()) };
+    let error = TcpMesh::join(&config).unwrap_err().to_string();
+    let expected = "rank 1 did not; rank 0 was started on here, but 192.0.2.1 is not an address of that machine";
+    assert!(error.contains(expected), "{error}");
 }
 
 /// A rank whose connection breaks while it waits for the others may connect again.
@@ -160,7 +182,7 @@ fn a_rank_may_come_back() {
         let zero = s.spawn(|| TcpMesh::join(&config(0, 3, port)).unwrap());
         let token = config(1, 3, port).token;
         let mut handshake = Handshake::connect(connect(port), token, TIMEOUT).unwrap();
-        let peer = PeerIdentity::new(1, "here 1", "0-3");
+        let peer = PeerIdentity::new(1, "here 1", "0-3", "runner");
         handshake.send(&Introduction { world_size: 3, rank: 1, port: 1, peer }).unwrap();
         assert_eq!(handshake.receive::<Introduction>(1 << 12, TIMEOUT).unwrap().rank, 0);
         drop(handshake);
