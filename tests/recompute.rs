@@ -94,7 +94,7 @@ struct ObservedRun {
 }
 
 impl Observer for ObservedRun {
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState, _: bool) -> Result<(), ObserveError> {
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 // Memory by category: what the plan says beside what was measured, rank by rank.
 
-const CATEGORIES = ["weights", "gradients", "optimizer", "activations", "workspace", "communication", "context"];
+const CATEGORIES = ["weights", "gradients", "optimizer", "activations", "workspace", "communication", "checkpoint", "context"];
 const categoryColour = (name) => `var(--mem-${name})`;
 
 /** What a process held in the step that was watched; the step is activations, workspace and messages together. */

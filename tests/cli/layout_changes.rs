@@ -57,7 +57,9 @@ fn a_run_moves_through_layouts_and_visits_every_row_once() {
         }
         // Somewhere after the session's first checkpoint and before the next 24 steps, killed or stopped.
         let at = 24 * stop as u64 + 9 + u64::from(seed >> (5 * stop)) % 16;
-        let mut process = moved.spawn_until(&arguments[..], |run| run.has_step(at as usize));
+        // A checkpoint is committed while later steps run.
+        let has_saved = |run: &RunFolder| (at / 7 * 7..=at + 7).any(|step| run.checkpoint(step).exists());
+        let mut process = moved.spawn_until(&arguments[..], |run| run.has_step(at as usize) && has_saved(run));
         if (seed >> stop).is_multiple_of(2) {
             process.kill();
         } else {

@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod articles;
+mod background_saves;
 mod changed_files;
 mod comparability;
 mod compare;

@@ -246,6 +246,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         start: Vec::new(),
         step: Vec::new(),
         periodic: Vec::new(),
+        copies_saved_state: false,
         eval: EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None },
         flops_per_step: 0.0,
         peak_flops: None,

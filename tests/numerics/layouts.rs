@@ -124,7 +124,7 @@ fn the_padding_mask_changes_only_padding() {
     #[derive(Default)]
     struct Traced(ObservedRun, Vec<TraceLine>);
     impl Observer for Traced {
-        fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+        fn checkpoint(&mut self, _: &TrainState, _: bool) -> Result<(), ObserveError> {
             Ok(())
         }
 

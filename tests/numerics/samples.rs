@@ -59,7 +59,7 @@ impl Observer for Texts {
         Ok(())
     }
 
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState, _: bool) -> Result<(), ObserveError> {
         Ok(())
     }
 }

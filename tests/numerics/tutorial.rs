@@ -68,7 +68,7 @@ struct Curves {
 }
 
 impl Observer for Curves {
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState, _: bool) -> Result<(), ObserveError> {
         Ok(())
     }
 

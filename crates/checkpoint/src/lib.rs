@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::TryReserveError;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +16,8 @@ use runner_compute::kernels::{bytes, on_host};
 use runner_compute::state::TrainState;
 use runner_record::RecordError;
 use runner_record::checkpoint::{
-    CheckpointChoice, NumberSink, NumberType, SavedPosition, StateReader, send_chunks, stream_state, stream_weights,
+    ByteSink, CheckpointChoice, NumberSink, NumberType, SavedPosition, StateReader, send_chunks, stream_state,
+    stream_weights,
 };
 use runner_spec::model::layout::ParamLayout;
 
@@ -38,6 +41,31 @@ pub fn state_reader(state: &TrainState) -> StateReader<'_> {
             bytes::read(&elements, |bytes| send_chunks(bytes, sink)).map_err(tensor_error)?
         }),
     }
+}
+
+/// The bytes of the numbers of `state`, for [`reader_of_copy`].
+///
+/// # Errors
+/// If memory is short.
+pub fn copy_bytes(state: &TrainState) -> Result<Vec<u8>, RecordError> {
+    let host = on_host(&state.buffer).map_err(tensor_error)?;
+    let copy = bytes::read(&host, |bytes| {
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(bytes.len())?;
+        copy.extend_from_slice(bytes);
+        Ok(copy)
+    });
+    copy.map_err(tensor_error)?.map_err(|error: TryReserveError| RecordError::Tensor(Box::new(error)))
+}
+
+/// The bytes that [`copy_bytes`] copied from `state`, whose numbers may have changed since.
+pub fn reader_of_copy<'a>(state: &'a TrainState, copy: &'a [u8]) -> StateReader<'a> {
+    let (total, element) = (state.layout.total, state.buffer.dtype().size_in_bytes());
+    let read = move |section: usize, range: Range<usize>, sink: ByteSink<'_>| {
+        let first = section * total;
+        send_chunks(&copy[element * (first + range.start)..element * (first + range.end)], sink)
+    };
+    StateReader { read: Box::new(read), ..state_reader(state) }
 }
 
 /// Reads a training state of `layout` and type `dtype` (bf16, or else f32) from the checkpoint at `path`, whatever layout and type wrote

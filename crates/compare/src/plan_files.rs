@@ -11,6 +11,7 @@ use runner_record::manifest::Manifest;
 use runner_spec::cluster::KernelWorkspace;
 use runner_spec::format::json_value;
 use runner_spec::plan::Plan;
+use runner_spec::program::Program;
 
 /// The plan that the `resolved.yaml` of a run makes now, for the recorded data and devices.
 #[derive(Debug)]
@@ -56,9 +57,9 @@ pub fn rebuild_plan(path: &Path, manifest: &Manifest) -> Result<RebuiltPlan, Rec
     Ok(RebuiltPlan { plan, difference })
 }
 
-/// The program of the first rank as JSON.
+/// The program of the first rank as JSON, without what depends on the machine's memory.
 fn program_json(plan: &Plan) -> Option<Value> {
-    first_program(plan).map(json_value)
+    first_program(plan).map(|program| json_value(&Program { copies_saved_state: false, ..program.clone() }))
 }
 
 /// The first few values of the first rank's program that differ, by their place in it.

@@ -2,9 +2,6 @@
 
 use std::path::PathBuf;
 
-use runner_checkpoint::state_reader;
-use runner_compute::state::TrainState;
-use runner_exec::Observer;
 use runner_launch::RunRecorder;
 use runner_record::checkpoint::StateHash;
 use runner_record::{Log, PartRecord, RecordError, Recorder};
@@ -38,7 +35,7 @@ impl Recording<'_> {
     }
 }
 
-impl Observer for Recording<'_> {
+impl RunRecorder for Recording<'_> {
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
         self.recorder.record(event).map_err(observe_error)?;
         let line = self.lines.line(event);
@@ -59,17 +56,10 @@ impl Observer for Recording<'_> {
         }
     }
 
-    fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        self.recorder.save(&state_reader(state)).map_err(observe_error)?;
-        self.observe(&Event::Saved { step: state.step })
-    }
-
     fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
         self.recorder.trace(lines).map_err(observe_error)
     }
-}
 
-impl RunRecorder for Recording<'_> {
     fn commit(
         &mut self,
         step: u64,

@@ -134,6 +134,15 @@ struct Interpreter<'a> {
 
 impl Interpreter<'_> {
     fn run(mut self) -> Result<TrainedRank, ExecError> {
+        let interrupted = self.train();
+        let finished = self.observer.finish(interrupted.is_ok());
+        let interrupted = interrupted?;
+        finished?;
+        Ok(TrainedRank { state: self.trainer.state.on_host()?, interrupted })
+    }
+
+    /// Trains until the program ends or is to stop. Returns true if it stops before its end.
+    fn train(&mut self) -> Result<bool, ExecError> {
         let program = self.context.program;
         replica_check::compare_states(self.context, &self.trainer)?;
         self.observer.observe(&Event::Start { step: self.first_step, steps: program.steps })?;
@@ -148,7 +157,7 @@ impl Interpreter<'_> {
         while self.trainer.state.step < program.steps && !interrupted {
             interrupted = self.run_step()?;
         }
-        Ok(TrainedRank { state: self.trainer.state.on_host()?, interrupted })
+        Ok(interrupted)
     }
 
     /// A rank that is alone obeys a request at once. Several ranks obey what they agreed on when the step began.
@@ -162,6 +171,11 @@ impl Interpreter<'_> {
 
     fn is_unfinished(&self) -> bool {
         self.trainer.state.step < self.context.program.steps
+    }
+
+    /// True if training stops after this step, before its end.
+    fn is_stopping(&self) -> bool {
+        self.is_unfinished() && (self.is_stop_requested() || self.has_reached_stop_step())
     }
 
     /// Runs the step's instructions, then the periodic ones that are due. Returns true if the run stops after this step.
@@ -211,7 +225,7 @@ impl Interpreter<'_> {
                 has_checkpoint |= periodic.instruction == Instruction::Checkpoint;
             }
         }
-        let stopping = self.is_unfinished() && (self.is_stop_requested() || self.has_reached_stop_step());
+        let stopping = self.is_stopping();
         if stopping && !has_checkpoint {
             self.execute(InstructionList::Periodic, program.periodic.len(), Instruction::Checkpoint)?;
         }
@@ -220,6 +234,9 @@ impl Interpreter<'_> {
 
     fn execute(&mut self, list: InstructionList, index: usize, instruction: Instruction) -> Result<(), ExecError> {
         self.context.monitor.enter_instruction(self.step, list, index);
+        if instruction == Instruction::OptimizerStep {
+            self.observer.before_update();
+        }
         let lap = self.clock.start()?;
         self.dispatch(instruction).map_err(|e| {
             let memory = || device::driver_memory(&self.trainer.device);
@@ -358,7 +375,8 @@ impl Interpreter<'_> {
             return Err(ExecError::NotFinite { step: self.trainer.state.step, what: "update", first });
         }
         replica_check::compare_states(self.context, &self.trainer)?;
-        Ok(self.observer.checkpoint(&self.trainer.state.on_host()?)?)
+        let continues = self.is_unfinished() && !self.is_stopping();
+        Ok(self.observer.checkpoint(&self.trainer.state, continues)?)
     }
 
     /// Emits the trace, where there is one, and the metrics of the step that is done.

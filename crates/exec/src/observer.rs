@@ -11,12 +11,25 @@ pub trait Observer {
     /// If the observer cannot do its work, for example because the disk is full.
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError>;
 
-    /// Called when a checkpoint is due, with everything that the checkpoint must hold. An observer that has saved it emits
-    /// `Event::Saved`.
+    /// Called when a checkpoint is due, with everything that the checkpoint must hold. If training `continues`, the observer may read the
+    /// state until `before_update` returns, and save the checkpoint meanwhile. Once it has saved it, it emits `Event::Saved`.
     ///
     /// # Errors
-    /// If the checkpoint cannot be saved.
-    fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError>;
+    /// If this or an earlier checkpoint cannot be saved.
+    fn checkpoint(&mut self, state: &TrainState, continues: bool) -> Result<(), ObserveError>;
+
+    /// Called before the state changes. Returns when the observer no longer reads it.
+    fn before_update(&mut self) {}
+
+    /// Called when no other event follows. At the regular end, returns once all checkpoints are saved. After an error, saves what does not
+    /// depend on other ranks.
+    ///
+    /// # Errors
+    /// If a checkpoint cannot be saved.
+    fn finish(&mut self, is_regular: bool) -> Result<(), ObserveError> {
+        let _ = is_regular;
+        Ok(())
+    }
 
     /// Called on a rank that traces, before the event of a step, with the trace of that step.
     ///
@@ -37,7 +50,7 @@ impl Observer for IgnoreEvents {
         Ok(())
     }
 
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+    fn checkpoint(&mut self, _: &TrainState, _: bool) -> Result<(), ObserveError> {
         Ok(())
     }
 }

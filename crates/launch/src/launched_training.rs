@@ -165,7 +165,7 @@ impl<'a> LaunchedTraining<'a> {
             controls: training.controls(self.stop),
         };
         let outcome = self.inputs.pool.install(|| {
-            let mut observer = RankObserver { training: &training, checkpoints: &checkpoints, link };
+            let mut observer = RankObserver::new(&self.program, Some(training.status), &checkpoints, link);
             training.run(state, &mut observer)
         });
         let interrupted = outcome.map_err(LaunchError::Rank)?.interrupted;
@@ -257,10 +257,11 @@ impl LeaderLink<'_> {
         Ok(())
     }
 
-    /// Receives and records the next message of `rank`.
-    fn receive_from(&mut self, rank: usize) -> Result<(), ObserveError> {
+    /// Receives and records the next message of `rank`. Returns true if it is a trace.
+    fn receive_from(&mut self, rank: usize) -> Result<bool, ObserveError> {
         let message = self.world.receive(rank).map_err(peer_error)?;
-        self.record(rank, message)
+        let is_trace = matches!(message, FromRank::Trace(_));
+        self.record(rank, message).map(|()| is_trace)
     }
 }
 
@@ -271,13 +272,25 @@ impl RecorderLink for LeaderLink<'_> {
         if is_trace {
             // The first replica of each other stage sends its lines at every step.
             let mesh = self.program.mesh;
-            (1..mesh.stages).try_for_each(|stage| self.receive_from(mesh.rank(stage, 0)))?;
+            for stage in 1..mesh.stages {
+                // A part of a checkpoint may come first.
+                while !self.receive_from(mesh.rank(stage, 0))? {}
+            }
         }
         Ok(())
     }
 
-    fn await_commit(&mut self, _: u64) -> Result<(), ObserveError> {
-        while let Some(rank) = self.reports.first_missing_part() {
+    fn record_arrived_parts(&mut self) -> Result<(), ObserveError> {
+        for rank in 1..self.world.world_size() {
+            while let Some(message) = self.world.receive_if_arrived(rank).map_err(peer_error)? {
+                self.record(rank, message)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {
+        while let Some(rank) = self.reports.first_missing_part(step) {
             self.receive_from(rank)?;
         }
         Ok(())

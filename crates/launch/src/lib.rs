@@ -10,6 +10,7 @@ mod hang_detector;
 mod launched_training;
 pub mod launcher_environment;
 mod parent;
+mod part_writer;
 mod protocol;
 mod rank_inputs;
 mod rank_observer;

@@ -118,7 +118,7 @@ impl RankProcess {
         let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
         let mut link = ParentLink { parent, region, status };
         let checkpoints = &self.run.join(CHECKPOINTS);
-        let mut observer = RankObserver { training: &training, checkpoints, link: &mut link };
+        let mut observer = RankObserver::new(program, Some(status), checkpoints, &mut link);
         let result = catch_unwind(AssertUnwindSafe(|| training.run(state, &mut observer)));
         // Before the communicator is dropped: ranks that wait for this one would report that it has left.
         match &result {

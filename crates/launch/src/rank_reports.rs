@@ -4,13 +4,24 @@
 use std::collections::BTreeMap;
 
 use super::protocol::{CheckpointPart, FromRank, RankCompletion, ReportedFailure, ToRank};
-use runner_exec::Observer;
 use runner_record::PartRecord;
 use runner_record::checkpoint::StateHash;
-use runner_spec::event::{BestValidation, Event, ObserveError};
+use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 
-/// Keeps the record of a run whose training state is in other processes.
-pub trait RunRecorder: Observer + Send {
+/// Keeps the record of a run.
+pub trait RunRecorder: Send {
+    /// Records an event.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    fn observe(&mut self, event: &Event) -> Result<(), ObserveError>;
+
+    /// Records the trace of a step.
+    ///
+    /// # Errors
+    /// If the lines cannot be written.
+    fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError>;
+
     /// Makes a checkpoint of `parts`, one from each stage, and reports that it is saved.
     ///
     /// # Errors
@@ -106,9 +117,15 @@ impl<'a> RankReports<'a> {
         Ok(Some(ToRank::Committed { step }))
     }
 
-    /// The first rank whose part of the next checkpoint is missing; `None` if no rank waits for a commit.
-    pub(super) fn first_missing_part(&self) -> Option<usize> {
-        (0..self.ends.len()).find(|rank| !self.parts.is_empty() && !self.parts.contains_key(rank))
+    /// The first rank whose part of the checkpoint of `step` is missing; `None` if no rank waits for its commit.
+    pub(super) fn first_missing_part(&self, step: u64) -> Option<usize> {
+        let is_pending = self.parts.values().any(|part| part.step == step);
+        (0..self.ends.len()).find(|rank| is_pending && !self.parts.contains_key(rank))
+    }
+
+    /// True if `rank` has reported its part of a checkpoint that is not committed yet.
+    pub(super) fn has_part(&self, rank: usize) -> bool {
+        self.parts.contains_key(&rank)
     }
 
     /// The last message of `rank`, if it has sent one.
@@ -130,20 +147,15 @@ impl<'a> RankReports<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_compute::state::TrainState;
-    use runner_spec::event::{EvalMetrics, TraceLine};
+    use runner_spec::event::EvalMetrics;
 
     /// A record that keeps the calls that it received as text.
     #[derive(Default)]
     struct TextRecord(Vec<String>);
 
-    impl Observer for TextRecord {
+    impl RunRecorder for TextRecord {
         fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
             self.0.push(format!("{event:?}"));
-            Ok(())
-        }
-
-        fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
             Ok(())
         }
 
@@ -151,9 +163,7 @@ mod tests {
             self.0.push(format!("{} trace lines", lines.len()));
             Ok(())
         }
-    }
 
-    impl RunRecorder for TextRecord {
         fn commit(
             &mut self,
             step: u64,
@@ -180,12 +190,15 @@ mod tests {
     fn a_checkpoint_is_committed_when_all_parts_are_written() {
         let mut record = TextRecord::default();
         let mut reports = RankReports::new(3, &mut record);
-        assert_eq!(reports.first_missing_part(), None);
+        assert_eq!(reports.first_missing_part(4), None);
         assert_eq!(reports.receive(0, part(4)).unwrap(), None);
-        assert_eq!(reports.first_missing_part(), Some(1));
+        assert_eq!(reports.first_missing_part(4), Some(1));
         assert_eq!(reports.receive(2, part(4)).unwrap(), None);
         assert_eq!(reports.receive(1, part(4)).unwrap(), Some(ToRank::Committed { step: 4 }));
-        assert_eq!(reports.first_missing_part(), None);
+        assert_eq!(reports.first_missing_part(4), None);
+        // The other ranks may save the next checkpoint before rank 0 waits for this one.
+        assert_eq!(reports.receive(1, part(8)).unwrap(), None);
+        assert_eq!(reports.first_missing_part(4), None);
         reports.receive(0, FromRank::Trace(Vec::new())).unwrap();
         assert_eq!(record.0, ["step 4, 40 tokens, 0 parts", "0 trace lines"]);
     }

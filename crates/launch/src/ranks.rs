@@ -4,13 +4,16 @@ use runner_checkpoint::state_reader;
 use runner_exec::TrainedRank;
 use runner_machine::stop::StopReason;
 use runner_record::checkpoint::{StateHash, hash_state};
-use runner_spec::error::CommandError;
+use runner_record::run_dir::CHECKPOINTS;
+use runner_spec::error::{CommandError, PlainError};
+use runner_spec::event::ObserveError;
 
 use super::error::LaunchError;
 use super::launched_training::LaunchedTraining;
-use super::protocol::RankCompletion;
+use super::protocol::{FromRank, RankCompletion};
 use super::rank_inputs::{RankInputs, TrainingAttempt};
-use super::rank_reports::RunRecorder;
+use super::rank_observer::{RankObserver, RecorderLink, observe_error};
+use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use super::supervisor;
 use super::threads::{self, ThreadRank};
 
@@ -76,15 +79,39 @@ fn train_threads(
     }
     let is_only_rank = ranks.len() == 1;
     let controls = run.training.controls(run.stop);
-    let outcomes = threads::run(ranks, plan.channel_slots, resources, controls, record);
+    let Some(first) = plan.ranks.first() else {
+        return Ok(TrainingEnd { interrupted: false, stop_reason: None, hash: None, peak_rss_bytes: Vec::new() });
+    };
+    let mut link = OwnRecord(RankReports::new(1, record));
+    let checkpoints = run.folder.join(CHECKPOINTS);
+    let mut observer = RankObserver::new(&first.program, None, &checkpoints, &mut link);
+    let outcomes = threads::run(ranks, plan.channel_slots, resources, controls, &mut observer);
+    // What a part that could not be written leaves is removed.
+    record.abandon_parts();
     let outcomes = outcomes
         .map_err(|error| if is_only_rank { LaunchError::Single(error.source) } else { LaunchError::Rank(error) })?;
     // Rank 0 has the whole state.
-    let Some(TrainedRank { state, interrupted, .. }) = outcomes.first() else {
+    let [TrainedRank { state, interrupted, .. }, ..] = outcomes.as_slice() else {
         return Ok(TrainingEnd { interrupted: false, stop_reason: None, hash: None, peak_rss_bytes: Vec::new() });
     };
     let saved = record.newest_checkpoint().filter(|(step, _)| *step == state.step);
     let hash =
         saved.map_or_else(|| hash_state(&state_reader(state)), |(_, hash)| Ok(hash)).map_err(CommandError::from)?;
     Ok(TrainingEnd { interrupted: *interrupted, stop_reason: None, hash: Some(hash), peak_rss_bytes: Vec::new() })
+}
+
+/// The connection of rank 0 to the record in its own process. It holds the whole training state, so its part is the checkpoint.
+struct OwnRecord<'a>(RankReports<'a>);
+
+impl RecorderLink for OwnRecord<'_> {
+    fn send(&mut self, message: FromRank) -> Result<(), ObserveError> {
+        self.0.receive(0, message).map(drop).map_err(|error| match error {
+            RecordingError::Record(error) => error,
+            RecordingError::Protocol(why) => observe_error(PlainError::failure(why)),
+        })
+    }
+
+    fn await_commit(&mut self, _: u64) -> Result<(), ObserveError> {
+        Ok(())
+    }
 }

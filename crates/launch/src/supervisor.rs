@@ -14,7 +14,7 @@ use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_inputs::{RankInputs, TrainingAttempt};
 use super::rank_reports::{RankReports, RecordingError, RunRecorder};
-use runner_comm::Region;
+use runner_comm::{RankPhase, Region};
 use runner_machine::numa::RankThreads;
 use runner_machine::process;
 use runner_spec::error::CommandError;
@@ -31,6 +31,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(1);
 /// The time that ranks may take to exit once the run is over, before they are killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The additional time for those that write parts of a checkpoint.
+const SAVE_TIMEOUT: Duration = Duration::from_mins(1);
 /// The number of messages that wait to be recorded before ranks must wait.
 const MAX_QUEUED_MESSAGES: usize = 1024;
 
@@ -161,6 +163,8 @@ impl Supervisor<'_> {
                 }
             }
             FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
+            // A part may complete a checkpoint.
+            FromRank::Part(_) => {}
             // Once the run is over, other messages come too late.
             _ if self.cause.is_some() => return,
             _ => {}
@@ -208,10 +212,24 @@ impl Supervisor<'_> {
         if self.deadline.is_none() && (0..self.ranks.len()).all(|rank| self.reports.end_of(rank).is_some()) {
             self.deadline = Some(now + EXIT_TIMEOUT);
         }
-        if self.deadline.is_some_and(|deadline| now >= deadline) {
-            self.ranks.iter_mut().for_each(|rank| rank.process.kill());
+        if let Some(late) = self.deadline.and_then(|deadline| now.checked_duration_since(deadline)) {
+            self.kill_late_ranks(late);
         }
         self.ranks.iter_mut().all(|rank| rank.is_closed && rank.process.has_exited())
+    }
+
+    /// Kills the processes that are left, `late` after they should have exited. Those that write parts of a checkpoint get more time, as
+    /// long as no other part of it is lost.
+    fn kill_late_ranks(&mut self, late: Duration) {
+        let exited: Vec<bool> = self.ranks.iter_mut().map(|rank| rank.process.has_exited()).collect();
+        let is_lost = |rank: usize| exited[rank] && !self.reports.has_part(rank);
+        let may_save = late < SAVE_TIMEOUT && !(0..exited.len()).any(is_lost);
+        for (rank, supervised) in self.ranks.iter_mut().enumerate() {
+            let phase = self.region.snapshot(rank).map(|status| status.phase);
+            if !may_save || phase != Some(RankPhase::Saving) {
+                supervised.process.kill();
+            }
+        }
     }
 
     /// Kills the process of `rank`, which failed because of `cause`.

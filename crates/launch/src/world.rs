@@ -218,6 +218,16 @@ impl World {
         serde_json::from_slice(&bytes).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(&bytes)))
     }
 
+    /// The next message of `rank`, if it has arrived.
+    pub(super) fn receive_if_arrived<T: serde::de::DeserializeOwned>(
+        &self,
+        rank: usize,
+    ) -> Result<Option<T>, CommError> {
+        let Some(bytes) = self.mesh.receive_arrived_control(rank) else { return Ok(None) };
+        let message = serde_json::from_slice(&bytes);
+        message.map(Some).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(&bytes)))
+    }
+
     /// Aborts the run because `rank` has sent a message that is invalid for the reason `why`.
     pub(super) fn abort_for_invalid_message(&self, rank: usize, why: &str) -> CommError {
         self.mesh.abort(rank, 1, &format!("rank {rank} sent an invalid message: {why}"));

@@ -124,6 +124,7 @@ pub fn compile_continuation(
         schedule,
         steps,
         periodic,
+        copies_saved_state: false,
         eval,
         flops_per_step,
         peak_flops: devices::total_peak_flops(experiment.precision, &hardware),
@@ -145,7 +146,8 @@ pub fn compile_continuation(
         parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,
     };
-    let ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    let mut ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    notes.extend(memory_shortage::drop_saved_copies(&mut ranks));
     if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }

@@ -76,6 +76,7 @@ fn essential(program: &Program) -> Program {
     let mut program = program.clone();
     program.flops_per_step = 0.0;
     program.peak_flops = None;
+    program.copies_saved_state = false;
     // The kind of the device counts: its index on the machine changes no number.
     if let Device::Cuda(index) = &mut program.device {
         *index = 0;

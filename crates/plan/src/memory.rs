@@ -136,6 +136,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         activations: saved,
         workspace: sum(&items, MemoryCategory::Workspace),
         communication: sum(&items, MemoryCategory::Communication),
+        checkpoint: sum(&items, MemoryCategory::Checkpoint),
         context: sum(&items, MemoryCategory::Context),
         items,
     }
@@ -269,6 +270,10 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     }
     push(MemoryCategory::Gradients, gradients, element * at_most.map_or(counts.total, |most| most.gradients as u64), 1);
     push(MemoryCategory::Optimizer, moments, element * held, program.moments() as u64);
+    if program.copies_saved_state {
+        let sections = 1 + program.moments() as u64;
+        push(MemoryCategory::Checkpoint, "copy of weights and moments", element * held, sections);
+    }
     items
 }
 

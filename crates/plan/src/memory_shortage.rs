@@ -14,7 +14,7 @@ use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
 use runner_spec::mesh::Mesh;
-use runner_spec::plan::RankPlan;
+use runner_spec::plan::{MemoryCategory, RankPlan};
 use runner_spec::program::{CostClass, Program, ShardedState};
 
 /// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
@@ -53,6 +53,23 @@ pub(crate) fn describe_shortage(
         bytes(over),
         bytes(available),
         suggest_change(layout, ranks, |rank| MemoryFacts { hardware: &rank.hardware, kernels, slots })
+    ))
+}
+
+/// Plans no copies of saved states where the memory is too small for them. Returns the note about it.
+pub(crate) fn drop_saved_copies(ranks: &mut [RankPlan]) -> Option<String> {
+    let needs: Vec<u64> = ranks.iter().map(|rank| rank.memory.total()).collect();
+    let largest = ranks.iter().map(|rank| rank.memory.checkpoint).max().filter(|bytes| *bytes > 0)?;
+    worst_device(ranks, &needs)?;
+    for rank in ranks {
+        rank.program.copies_saved_state = false;
+        rank.memory.checkpoint = 0;
+        rank.memory.items.retain(|item| item.category != MemoryCategory::Checkpoint);
+    }
+    Some(format!(
+        "checkpoint.every: the memory is too small for a copy of the training state ({} a rank) beside it, so after a save the next update \
+         waits until the checkpoint is written",
+        bytes(largest)
     ))
 }
 

@@ -17,7 +17,7 @@ use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, CostClass, Instruction, Periodic, Program};
+use runner_spec::program::{BlockRange, CostClass, Device, Instruction, Periodic, Program};
 use runner_spec::rates::{BlockSeconds, DeviceRates};
 
 /// The most ranks that are planned; a file that asks for more is a mistake.
@@ -163,6 +163,8 @@ impl RankLayout {
                 let dealt = mesh.mode != ParallelMode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };
+                // A GPU's state is copied to the host's memory, which is not planned.
+                program.copies_saved_state = program.device == Device::Cpu && program.saves_while_training();
                 program.step = step_instructions(&program, passes, experiment.train.clip_norm);
                 exchange_weights_for_evaluations(&mut program);
                 out.push(program);

@@ -120,9 +120,12 @@ pub(crate) fn describe_shards(
     let (rank, execution) = ranks.iter().zip(executions).max_by_key(|(rank, _)| rank.memory.total())?;
     let program = &rank.program;
     let largest = program.shard()?;
-    let whole = Program { shards: Vec::new(), sharded: ShardedState::default(), ..program.clone() };
+    // Of replicas that hold all, one alone copies what it saves: copies are not compared.
+    let sharded = ShardedState::default();
+    let whole = Program { shards: Vec::new(), sharded, copies_saved_state: false, ..program.clone() };
     let facts = MemoryFacts { hardware: &rank.hardware, kernels, slots };
-    let saved = estimate(&whole, &execution.live, facts).total().saturating_sub(rank.memory.total());
+    let needed = rank.memory.total() - rank.memory.checkpoint;
+    let saved = estimate(&whole, &execution.live, facts).total().saturating_sub(needed);
     let held = match program.sharded {
         ShardedState::Optimizer => "the optimizer's state",
         ShardedState::Gradients => "the optimizer's state and of summed gradients",

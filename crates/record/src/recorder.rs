@@ -1,8 +1,9 @@
 //! Records a run from its events: metrics, samples, traces and checkpoints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash, StateReader};
+use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash};
 use super::error::RecordError;
 use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
@@ -20,8 +21,8 @@ pub struct Recorder {
     /// `None` if the run is not traced.
     trace: Option<LineFile>,
     checkpoints: Checkpoints,
-    /// Step and validation loss.
-    last_evaluation: Option<(u64, f64)>,
+    /// The validation losses by step that were measured since the newest checkpoint.
+    evaluations: BTreeMap<u64, f64>,
     /// Step and hash.
     newest_checkpoint: Option<(u64, StateHash)>,
 }
@@ -84,7 +85,7 @@ impl Recorder {
             samples: LineFile::append(&run.join(SAMPLES))?,
             trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
             checkpoints,
-            last_evaluation: None,
+            evaluations: BTreeMap::new(),
             newest_checkpoint: resumed.as_ref().map(|chosen| (chosen.step, chosen.hash.clone())),
         };
         Ok(OpenedRecorder { recorder, resumed, warnings })
@@ -116,7 +117,7 @@ impl Recorder {
         self.checkpoints.abandon_all();
     }
 
-    /// Commits a checkpoint of the parts that several ranks reported.
+    /// Commits a checkpoint of the parts that ranks reported.
     ///
     /// # Errors
     /// Those of [`Checkpoints::commit`].
@@ -127,28 +128,14 @@ impl Recorder {
         best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), RecordError> {
-        let val_loss = self.sync_before_checkpoint(step)?;
-        let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
-        self.newest_checkpoint = Some((step, saved.hash));
-        Ok(())
-    }
-
-    /// Makes the record durable, which a checkpoint of `step` relies on. Returns the validation loss at that step.
-    fn sync_before_checkpoint(&self, step: u64) -> Result<Option<f64>, RecordError> {
+        // A checkpoint relies on the record of its steps.
         self.metrics.sync()?;
         self.samples.sync()?;
         self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
-        Ok(self.last_evaluation.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
-    }
-
-    /// Saves `state` as a checkpoint in one part.
-    ///
-    /// # Errors
-    /// Those of [`Checkpoints::save`].
-    pub fn save(&mut self, state: &StateReader<'_>) -> Result<(), RecordError> {
-        let val_loss = self.sync_before_checkpoint(state.step)?;
-        let saved = self.checkpoints.save(state, val_loss)?;
-        self.newest_checkpoint = Some((state.step, saved.hash));
+        let val_loss = self.evaluations.get(&step).copied();
+        let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
+        self.evaluations = self.evaluations.split_off(&(step + 1));
+        self.newest_checkpoint = Some((step, saved.hash));
         Ok(())
     }
 
@@ -160,7 +147,7 @@ impl Recorder {
         match event {
             Event::Step(metrics) => self.metrics.write(&MetricLine::from(metrics)),
             Event::Eval(metrics) => {
-                self.last_evaluation = metrics.val_loss.map(|loss| (metrics.step, loss));
+                self.evaluations.extend(metrics.val_loss.map(|loss| (metrics.step, loss)));
                 self.metrics.write(&MetricLine::from(metrics))
             }
             Event::Sample(sample) => self.samples.write(sample),

@@ -127,6 +127,9 @@ pub struct MemoryEstimate {
     /// Messages between ranks.
     #[serde(default)]
     pub communication: u64,
+    /// The copy of the training state that is written to a checkpoint while training continues.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub checkpoint: u64,
     /// GPU memory of a process before its first tensor.
     #[serde(default, skip_serializing_if = "is_default")]
     pub context: u64,
@@ -135,7 +138,7 @@ pub struct MemoryEstimate {
 
 impl MemoryEstimate {
     /// Bytes of each category.
-    pub fn categories(&self) -> [(MemoryCategory, u64); 7] {
+    pub fn categories(&self) -> [(MemoryCategory, u64); 8] {
         [
             (MemoryCategory::Weights, self.weights),
             (MemoryCategory::Gradients, self.gradients),
@@ -143,14 +146,15 @@ impl MemoryEstimate {
             (MemoryCategory::Activations, self.activations),
             (MemoryCategory::Workspace, self.workspace),
             (MemoryCategory::Communication, self.communication),
+            (MemoryCategory::Checkpoint, self.checkpoint),
             (MemoryCategory::Context, self.context),
         ]
     }
 
-    /// Bytes of tensors: of all categories, without the process itself and a GPU's context.
+    /// Bytes of the tensors of a step: of all categories, without the process itself, a GPU's context and the copy for a checkpoint.
     pub fn tensors(&self) -> u64 {
         let process = self.items.iter().filter(|i| i.what == PROCESS_ITEM).map(|i| i.bytes).sum();
-        self.total().saturating_sub(self.context).saturating_sub(process)
+        self.total().saturating_sub(self.context + self.checkpoint).saturating_sub(process)
     }
 
     /// Bytes of all categories.
@@ -178,6 +182,7 @@ pub enum MemoryCategory {
     Activations,
     Workspace,
     Communication,
+    Checkpoint,
     Context,
 }
 
@@ -190,6 +195,7 @@ impl MemoryCategory {
             Self::Activations => "activations",
             Self::Workspace => "workspace",
             Self::Communication => "messages",
+            Self::Checkpoint => "checkpoint",
             Self::Context => "context",
         }
     }

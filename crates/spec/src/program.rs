@@ -62,6 +62,9 @@ pub struct Program {
     pub step: Vec<Instruction>,
     /// Executed after the step's instructions when due, in order.
     pub periodic: Vec<Periodic>,
+    /// True if the rank copies its state when it saves, so that updates need not wait until the copy is written.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub copies_saved_state: bool,
     pub eval: EvalSpec,
     /// FLOPs of one optimizer step under the plan's MFU convention, and the device's peak FLOP/s, for reporting.
     pub flops_per_step: f64,
@@ -74,6 +77,7 @@ pub struct CostClass {
     pub stage: usize,
     pub owns_optimizer: bool,
     pub shard_elements: Option<usize>,
+    pub copies_saved_state: bool,
 }
 
 /// The device of a rank.
@@ -340,6 +344,7 @@ impl Program {
             stage: self.stage(),
             owns_optimizer: self.owns_optimizer(),
             shard_elements: self.shard().map(|shard| shard.len()),
+            copies_saved_state: self.copies_saved_state,
         }
     }
 
@@ -366,6 +371,12 @@ impl Program {
             return (self.replica() == 0).then_some((self.stage(), self.mesh.stages));
         }
         Some((self.rank, self.world_size()))
+    }
+
+    /// True if training continues after some of the saves to which this rank contributes.
+    pub fn saves_while_training(&self) -> bool {
+        let is_before_end = |p: &Periodic| p.instruction == Instruction::Checkpoint && p.every < self.steps;
+        self.checkpoint_part().is_some() && self.periodic.iter().any(is_before_end)
     }
 
     /// The virtual stage of chunk `chunk`: its number among all chunks of the model.

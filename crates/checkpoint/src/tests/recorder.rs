@@ -17,8 +17,17 @@ pub(super) fn open(run: &Path, plan_hash: &str) -> OpenedRecorder {
     Recorder::resume(run, checkpoints, resumed).unwrap()
 }
 
-/// A training that is a pure function of the step.
-fn train(recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
+/// Records a checkpoint of `state` in the run directory `run`.
+fn save(run: &Path, recorder: &mut Recorder, state: &TrainState) {
+    let folder = pending_folder(&run.join(CHECKPOINTS), state.step);
+    let all: Vec<usize> = (0..state.layout.entries.len()).collect();
+    let create = |path: &Path| fs::File::create_new(path);
+    let part = write_part(&folder, PartSpec::WHOLE, &state_reader(state), &all, &create).unwrap();
+    recorder.commit(state.step, state.tokens, state.best, vec![part]).unwrap();
+}
+
+/// A training in the run directory `run` that is a pure function of the step.
+fn train(run: &Path, recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
     let mut state = random_state(from, 2);
     for step in from + 1..=through {
         state = random_state(step, 2);
@@ -41,7 +50,7 @@ fn train(recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
             recorder.record(&Event::Sample(sample)).unwrap();
         }
         if step.is_multiple_of(4) {
-            recorder.save(&state_reader(&state)).unwrap();
+            save(run, recorder, &state);
         }
     }
     state
@@ -54,7 +63,7 @@ fn text(run: &Path, name: &str) -> String {
 #[test]
 fn a_killed_and_resumed_record_equals_an_uninterrupted_one() {
     let (whole, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    train(&mut open(whole.path(), "abc").recorder, 0, 16);
+    train(whole.path(), &mut open(whole.path(), "abc").recorder, 0, 16);
     let run = broken.path();
     for killed_at in [3, 4, 7, 11, 16] {
         let OpenedRecorder { mut recorder, resumed, .. } = open(run, "abc");
@@ -64,7 +73,7 @@ fn a_killed_and_resumed_record_equals_an_uninterrupted_one() {
             chosen.step
         });
         assert_eq!(from, if killed_at == 3 { 0 } else { (from / 4) * 4 });
-        train(&mut recorder, from, killed_at);
+        train(run, &mut recorder, from, killed_at);
         // The kill: a torn line, a checkpoint half written, a rewrite half done.
         fs::OpenOptions::new().append(true).open(run.join(METRICS)).unwrap().write_all(b"{\"kind\":\"tr").unwrap();
         fs::create_dir(run.join(CHECKPOINTS).join(".tmp-step-00000012")).unwrap();
@@ -82,7 +91,7 @@ fn a_killed_and_resumed_record_equals_an_uninterrupted_one() {
 #[test]
 fn a_damaged_checkpoint_cuts_the_record_back_further() {
     let dir = tempfile::tempdir().unwrap();
-    train(&mut open(dir.path(), "abc").recorder, 0, 9);
+    train(dir.path(), &mut open(dir.path(), "abc").recorder, 0, 9);
     fs::write(dir.path().join(CHECKPOINTS).join("step-00000008/model.safetensors"), "x").unwrap();
     let opened = open(dir.path(), "abc");
     assert_eq!(opened.resumed.unwrap().step, 4);
@@ -99,8 +108,10 @@ fn the_best_by_validation_loss_stays() {
     for (step, loss) in [(1, 2.0), (2, 1.0), (3, 3.0), (4, 4.0), (5, 5.0)] {
         let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
         recorder.record(&Event::Eval(eval)).unwrap();
-        recorder.save(&state_reader(&random_state(step, 2))).unwrap();
+        save(dir.path(), &mut recorder, &random_state(step, 2));
     }
+    // Old checkpoints are removed by a thread.
+    drop(recorder);
     let folder = dir.path().join(CHECKPOINTS);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
     assert_eq!(load_weights(&folder, CheckpointChoice::Best, &layout(), &Device::Cpu).unwrap().1, 2);
@@ -142,7 +153,7 @@ fn a_run_with_several_ranks_is_recorded_alike() {
 #[test]
 fn reports_lost_lines() {
     let dir = tempfile::tempdir().unwrap();
-    train(&mut open(dir.path(), "abc").recorder, 0, 4);
+    train(dir.path(), &mut open(dir.path(), "abc").recorder, 0, 4);
     let whole = text(dir.path(), METRICS);
     let without = whole.lines().filter(|line| !line.contains("\"train\",\"step\":2,"));
     let without: String = without.flat_map(|line| [line, "\n"]).collect();

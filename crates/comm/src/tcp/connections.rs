@@ -199,6 +199,11 @@ impl Connections {
         self.wait(OperationKind::Receive, true, FOREGROUND, from, take)
     }
 
+    /// The next bytes that `from` sent beside the operations, if they have arrived.
+    pub fn receive_arrived_control(&self, from: usize) -> Option<Vec<u8>> {
+        self.state.lock().peers.get_mut(from)?.control_messages.pop_front()
+    }
+
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
     pub fn abort(&self, by: usize, code: u8, reason: &str) {
         self.abort_run(RunAbort { by, code, reason: reason.to_owned(), is_loss: false });

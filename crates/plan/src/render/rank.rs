@@ -89,7 +89,9 @@ fn parameter_lines(p: &ParamCounts, decays: Decays, page: &mut Page) {
 
 fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
     page.line("memory", format!("{} at the peak (estimate)", bytes(memory.total())));
-    let is_optional = |category| matches!(category, MemoryCategory::Communication | MemoryCategory::Context);
+    let is_optional = |category| {
+        matches!(category, MemoryCategory::Communication | MemoryCategory::Checkpoint | MemoryCategory::Context)
+    };
     for (category, sum) in memory.categories().into_iter().filter(|(c, sum)| !is_optional(*c) || *sum > 0) {
         page.more(format!("{:<12}{:>12}", category.name(), bytes(sum)));
         for item in memory.items.iter().filter(|i| full && i.category == category) {

@@ -79,7 +79,7 @@ fn neighbours_line(first: &RankPlan) -> String {
 }
 
 /// The ranks in groups that the text shows as one. The ranks of a group have the same stage and devices of the same name with as many
-/// threads, and update as many weights. No group is empty.
+/// threads, update as many weights, and either all or none of them copy what they save. No group is empty.
 fn rank_groups(plan: &Plan) -> Vec<&[RankPlan]> {
     let is_alike = |a: &RankPlan, b: &RankPlan| {
         let key = |r: &RankPlan| (r.program.cost_class(), r.hardware.threads);
@@ -134,10 +134,15 @@ fn group_lines(group: &[RankPlan], page: &mut Page) {
 }
 
 fn memory_table(groups: &[&[RankPlan]], page: &mut Page) {
-    // CPUs have no context, and then no column for it.
-    let has_context = groups.iter().any(|group| group[0].memory.context > 0);
-    let is_shown = |category: &MemoryCategory| *category != MemoryCategory::Context || has_context;
-    let columns = |memory: &MemoryEstimate| memory.categories().into_iter().filter(|(category, _)| is_shown(category));
+    // CPUs have no context and GPUs no copy for checkpoints, and then no column for it.
+    let is_needed = |column: usize| groups.iter().any(|group| group[0].memory.categories()[column].1 > 0);
+    let is_shown = |category: MemoryCategory, column: usize| {
+        !matches!(category, MemoryCategory::Checkpoint | MemoryCategory::Context) || is_needed(column)
+    };
+    let columns = |memory: &MemoryEstimate| {
+        let categories = memory.categories().into_iter().enumerate();
+        categories.filter(|(column, (category, _))| is_shown(*category, *column)).map(|(_, category)| category)
+    };
     let row = |cells: Vec<String>| cells.iter().map(|c| format!("{c:>13}")).collect::<Vec<_>>().concat();
     let width = groups.iter().map(|group| group_name(group).chars().count()).max().unwrap_or(0);
     let Some(first) = groups.first() else { return };

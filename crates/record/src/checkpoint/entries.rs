@@ -78,11 +78,19 @@ pub(super) fn remove_leftovers(folder: &Path) {
 /// # Errors
 /// If the file system refuses.
 pub fn discard(path: &Path) -> Result<(), RecordError> {
+    match rename_to_discard(path)? {
+        Some(aside) => fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside)),
+        None => Ok(()),
+    }
+}
+
+/// The part of [`discard`] that takes no time. Returns the folder that is left to remove; `None` if it has files that the program did not write.
+pub(super) fn rename_to_discard(path: &Path) -> Result<Option<PathBuf>, RecordError> {
     let name = file_name(path);
     let rename = |to: &Path| fs::rename(path, to).map_err(RecordError::io("renaming", path));
     if !is_own_checkpoint(path) {
         let mut kept = (1..=u32::MAX).map(|n| path.with_file_name(format!("{name}{KEPT}{n}")));
-        return kept.find(|path| path.symlink_metadata().is_err()).map_or(Ok(()), |free| rename(&free));
+        return kept.find(|path| path.symlink_metadata().is_err()).map_or(Ok(()), |free| rename(&free)).map(|()| None);
     }
     let name = name.strip_prefix(TEMPORARY_PREFIX).unwrap_or(&name);
     let aside = path.with_file_name(format!("{TEMPORARY_PREFIX}{OLD}{name}"));
@@ -90,7 +98,7 @@ pub fn discard(path: &Path) -> Result<(), RecordError> {
         fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside))?;
     }
     rename(&aside)?;
-    fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside))
+    Ok(Some(aside))
 }
 
 /// Checkpoints by their validation losses.

@@ -5,22 +5,26 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, discard, pick, rank, read_entries, remove_leftovers, retained_steps,
-    save_failed, unusable, verify,
+    CheckpointChoice, CheckpointEntry, discard, pick, rank, read_entries, remove_leftovers, rename_to_discard,
+    retained_steps, save_failed, unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::whole_hash;
 use super::load::{self, CheckpointProblem};
 use super::names::{DAMAGED, dir_name, pending_folder};
-use super::part::{PartRecord, PartSpec, StateHash};
+use super::part::{PartRecord, StateHash};
+#[cfg(any(test, feature = "testing"))]
 use super::state_reader::StateReader;
+#[cfg(any(test, feature = "testing"))]
 use super::write_part::write_part;
 use crate::error::RecordError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
 use crate::own_files::is_own_checkpoint;
 use runner_files::create_owned_dir;
+use runner_machine::threads;
 use runner_spec::event::BestValidation;
 use runner_spec::program::{DataPosition, RowSequence};
 
@@ -34,6 +38,7 @@ pub struct Checkpoints {
     checked: Mutex<BTreeMap<u64, bool>>,
     /// The rows that each step reads, from which the position in the data follows; `None`: it is not recorded.
     rows: Option<RowSequence>,
+    removal: Removal,
     /// Creates the files of a checkpoint. Tests put a full disk here.
     create: fn(&Path) -> io::Result<File>,
 }
@@ -65,8 +70,8 @@ impl Checkpoints {
         create_owned_dir(folder).map_err(RecordError::io("creating", folder))?;
         remove_leftovers(folder);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
-        let checked = Mutex::default();
-        Ok(Self { folder, plan_hash, keep, checked, rows: None, create: |path| File::create_new(path) })
+        let (checked, removal) = (Mutex::default(), Removal::default());
+        Ok(Self { folder, plan_hash, keep, checked, rows: None, removal, create: |path| File::create_new(path) })
     }
 
     /// The same checkpoints, which also record the position in the training data, whose rows the steps read in the order of `rows`.
@@ -90,10 +95,11 @@ impl Checkpoints {
     ///
     /// # Errors
     /// `Save`, with the checkpoint to resume from: earlier checkpoints are not touched before the new one is in place.
+    #[cfg(any(test, feature = "testing"))]
     pub fn save(&self, state: &StateReader<'_>, val_loss: Option<f64>) -> Result<SavedCheckpoint, RecordError> {
         let folder = self.begin(state.step)?;
         let all: Vec<usize> = (0..state.layout.entries.len()).collect();
-        let part = write_part(&folder, PartSpec::WHOLE, state, &all, &self.create)
+        let part = write_part(&folder, super::PartSpec::WHOLE, state, &all, &self.create)
             .inspect_err(|_| self.abandon(state.step))?;
         self.commit(state.step, state.tokens, state.best, val_loss, vec![part])
     }
@@ -285,9 +291,9 @@ impl Checkpoints {
     fn remove_old_checkpoints(&self) {
         let all = read_entries(&self.folder).unwrap_or_default();
         let retained = retained_steps(&all, self.keep, &mut |entry| self.is_good(entry));
-        for entry in all.iter().filter(|entry| !retained.contains(&entry.step) && is_own_checkpoint(&entry.path)) {
-            let _ = discard(&entry.path);
-        }
+        let old = all.iter().filter(|entry| !retained.contains(&entry.step) && is_own_checkpoint(&entry.path));
+        let old: Vec<PathBuf> = old.filter_map(|entry| rename_to_discard(&entry.path).ok().flatten()).collect();
+        self.removal.start(old);
     }
 
     /// True if every byte of the checkpoint `entry` is good. It is read once, unless this process wrote it.
@@ -298,6 +304,38 @@ impl Checkpoints {
     fn checked(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Removes folders beside training, because that takes as long as the file system does. It is done when this is dropped.
+#[derive(Debug, Default)]
+struct Removal(Mutex<Option<JoinHandle<()>>>);
+
+impl Removal {
+    /// Starts to remove `folders`. What cannot be removed stays.
+    fn start(&self, folders: Vec<PathBuf>) {
+        if folders.is_empty() {
+            return;
+        }
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // At most one at a time, so that a slow file system does not collect threads.
+        wait_for(thread.take());
+        let started = threads::spawn("removal", {
+            let folders = folders.clone();
+            move || runner_files::remove_all(&folders)
+        });
+        *thread = started.inspect_err(|_| runner_files::remove_all(&folders)).ok();
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        wait_for(self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
+fn wait_for(thread: Option<JoinHandle<()>>) {
+    // A panic leaves folders, as an error does.
+    let _ = thread.map(JoinHandle::join);
 }
 
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.
