@@ -48,10 +48,11 @@ pub(crate) struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then shows, too).
 pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
-    // A point ends when its sweep does, and no launcher starts it as a rank.
     let is_point = args.sweep_point.is_some();
-    let launched = if is_point { None } else { args.launcher.launched_rank()? };
-    let interrupt = if is_point { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
+    let launched = args.launcher.launched_rank()?;
+    // A point that a sweep starts ends when the sweep does.
+    let interrupt =
+        if is_point && launched.is_none() { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
     // A sweep restarts its points itself.
     let restarts = if is_point { 0 } else { args.launcher.restarts()? };
     let load = |fetch: &ModelFetcher<'_>| {

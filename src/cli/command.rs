@@ -10,8 +10,8 @@ use super::interrupt::ignore_signal;
 use super::output::{print_to_stderr, set_verbose};
 use super::{
     apply, calibrate, compare, completions, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init,
-    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep,
-    tokenizer, validate, version,
+    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, submit, suggestions,
+    sweep, tokenizer, validate, version,
 };
 use runner_report::is_reader_gone;
 
@@ -60,6 +60,7 @@ enum Command {
     ///
     /// The run's resolved.yaml is used, so later changes to the experiment file or to defaults do not matter.
     Resume(resume::ResumeArgs),
+    Submit(submit::SubmitArgs),
     Init(init::InitArgs),
     Import(import::ImportArgs),
     Plan(plan::PlanArgs),
@@ -139,6 +140,7 @@ fn execute(command: &Command) -> Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
+        Command::Submit(args) => submit::run(args),
         Command::Init(args) => init::run(args),
         Command::Import(args) => import::run(args),
         Command::Compare(args) => compare::run(args),
@@ -229,12 +231,15 @@ mod tests {
             "runner export abc --to torch model.pt --dtype bf16 --base-model",
             "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
+            "runner sweep s.yaml --launcher slurm --nodes 2 --time 12h --mpi pmix --slurm-option=--partition=a --job-option --exclusive",
+            "runner submit exp.yaml --to slurm --nodes 2 --time 90m --mpi pmix --job-option=--partition=a --set a=1 --threads 2 --new",
+            "runner submit exp.yaml --to kubernetes --cluster 2x8xH100 --job-option image=a/b:1 --dry-run --runs d",
             "runner sweep status",
             "runner sweep status abc --json --runs d",
             "runner sweep results abc --csv",
             "runner sweep list --json --runs d",
             "runner sweep rm abc --with-runs --yes --json --runs d",
-            "runner sweep point runs/sweeps/abc 3 --threads 1",
+            "runner sweep point runs/sweeps/abc 3 --threads 1 --until-step 5",
             "runner completions zsh",
             "runner man d -v",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
@@ -265,6 +270,9 @@ mod tests {
             "runner sweep s.yaml --parallel 0",
             "runner sweep results --csv --json",
             "runner sweep rm",
+            "runner submit exp.yaml",
+            "runner submit exp.yaml --to slurm --time 1m",
+            "runner submit exp.yaml --to lsf",
             "runner data prepare a.txt --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc",
             "runner data prepare a.txt --from exp.yaml --to llmc out",

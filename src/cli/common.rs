@@ -8,17 +8,20 @@ use std::thread;
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
+use runner_files::read_regular_text;
 use runner_launch::launcher_environment::RESTARTS;
+use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
 use runner_prepare::{Host, fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
 use serde::de::DeserializeOwned;
 
-use super::exit::{CommandError, Result, refuse};
+use super::exit::{CommandError, Context as _, Result, refuse};
 use super::output::{print_detail, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 
@@ -312,6 +315,21 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         working_folder: env::current_dir().ok(),
         report_page: Some(report_page),
     })
+}
+
+/// The cluster that a name or a file describes, with the kernels of this program.
+///
+/// # Errors
+/// If the name or the content of the file is wrong, or the file cannot be read.
+pub(crate) fn read_cluster(text: &str) -> Result<ClusterFacts> {
+    let with_kernels = |cluster| ClusterFacts { kernels: runner_compute::kernel_workspace(), ..cluster };
+    let path = Path::new(text);
+    let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
+    if !is_file {
+        return Ok(with_kernels(named_cluster(text)?));
+    }
+    let content = read_regular_text(path).map_err(|e| CommandError::request(format!("{text}: {e}")))?;
+    cluster_from_yaml(&content).map(with_kernels).context(text)
 }
 
 /// The report of the run directory `path`.

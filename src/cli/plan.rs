@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use super::common::{
-    ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative, warn_of_absent_files,
+    ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative, read_cluster,
+    warn_of_absent_files,
 };
-use super::exit::{CommandError, Context as _, Exit, Result, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::{check_picture_path, print_detail, print_result, print_to_stderr, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_compare::stored_plan;
 use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
 use runner_config::{LoadOptions, Loaded};
 use runner_data::hub::HubError;
-use runner_files::read_regular_text;
 use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
@@ -20,7 +20,6 @@ use runner_prepare::{local_devices, prepare_inputs};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
-use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::experiment::Experiment;
@@ -70,7 +69,7 @@ pub(crate) struct PlanArgs {
 /// cannot be written.
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let cluster = match &args.cluster {
-        Some(cluster) => ClusterFacts { kernels: runner_compute::kernel_workspace(), ..read_cluster(cluster)? },
+        Some(cluster) => read_cluster(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
     let mut options = LoadOptions { allows_absent_files: true, ..args.experiment.options()? };
@@ -158,17 +157,6 @@ fn resolved_file_of_run(wanted: &Path) -> Option<PathBuf> {
     let name = wanted.to_str().filter(|_| !wanted.is_file())?;
     let run = catalog::resolve(&RunsFolderArgs { runs: None }.root(), name).ok()?;
     run_dir::resolved_file(&run).ok()
-}
-
-/// The cluster that a name or a file describes.
-fn read_cluster(text: &str) -> Result<ClusterFacts> {
-    let path = Path::new(text);
-    let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
-    if !is_file {
-        return Ok(runner_machine::cluster_description::named_cluster(text)?);
-    }
-    let content = read_regular_text(path).map_err(|e| CommandError::request(format!("{text}: {e}")))?;
-    runner_machine::cluster_description::cluster_from_yaml(&content).context(text)
 }
 
 /// Facts of data that was not read: `rows` training rows, and sizes from the experiment for the rest.

@@ -1,6 +1,7 @@
 //! `runner runs`: lists, shows, tags and removes recorded runs.
 
 use std::path::Path;
+use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
@@ -39,8 +40,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs with one of these statuses, separated by commas: running, done, interrupted, stopped (also "stopped early"), failed,
-    /// broken.
+    /// Only runs with one of these statuses, separated by commas: running, pending, requeued (both wait for a scheduler), done,
+    /// interrupted, stopped (also "stopped early"), failed, broken.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
     /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
@@ -110,6 +111,7 @@ fn list(args: &ListArgs) -> Result<Exit> {
     let mut runs = catalog::list(&root)?;
     let filter = RunFilter::new(args, &root, &runs)?;
     stopped_points::mark_stopped(&root, &mut runs);
+    mark_queued(&root, &mut runs);
     let all = runs.len();
     runs.retain(|run| filter.accepts(run));
     if let Some(expression) = &args.filter {
@@ -127,6 +129,13 @@ fn list(args: &ListArgs) -> Result<Exit> {
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
         _ => runs_table(&runs, table_width()),
     })
+}
+
+/// Gives `runs` in the folder `root` the status that they have by a scheduler's queue. Warns if the queue cannot be read.
+fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
+    if let Err(error) = runner_jobs::mark_queued(root, runs) {
+        print_to_stderr(&printable(&format!("warning: skipped the queue of jobs: {error}")));
+    }
 }
 
 /// Warns if the field `key`, by which `runs` are sorted, is not comparable between all of them, and names the groups within which it is.
@@ -237,7 +246,8 @@ fn parse_since(text: &str) -> Result<f64> {
 
 fn show(args: &ShowArgs) -> Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
-    let listed = stopped_points::describe(&path);
+    let mut listed = stopped_points::describe(&path);
+    mark_queued(path.parent().unwrap_or(Path::new(".")), slice::from_mut(&mut listed));
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
         print_to_stderr(&printable(&format!("warning: skipped: {unreadable}")));

@@ -46,6 +46,7 @@ mod session_facts;
 mod sharding;
 mod shims;
 mod slurm;
+mod submit;
 mod sweep_removal;
 mod sweep_speed;
 mod sweeps;

@@ -1,12 +1,13 @@
-//! Sweeps as Slurm job arrays. Stand-ins for Slurm's commands run the jobs of an array one after another when it is submitted.
+//! Sweeps in jobs of Slurm. Stand-ins for Slurm's commands run the jobs of an array one after another when it is submitted.
 
 use std::fs;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::sandbox::{Finished, Sandbox};
+use crate::sandbox::{Finished, RunningProcess, Sandbox, wait_until};
 
 const SWEEP: &str = "sweep:
   base: exp.yaml
@@ -33,11 +34,18 @@ for part in $(echo "$array" | tr , ' '); do
     SLURM_ARRAY_TASK_ID=$task sh "$2" >> jobs.txt 2>&1
   done
 done
+echo ended >> ended.txt
 echo 7
 "#;
 
+/// Starts the ranks of a step. It knows no options.
+const SRUN: &str = r#"#!/bin/sh
+while case "$1" in --*) true ;; *) false ;; esac; do shift; done
+exec "$@"
+"#;
+
 /// A sandbox with a sweep, and stand-ins for Slurm's commands in `bin`.
-struct SlurmSandbox(Sandbox);
+pub struct SlurmSandbox(Sandbox);
 
 impl Deref for SlurmSandbox {
     type Target = Sandbox;
@@ -48,24 +56,30 @@ impl Deref for SlurmSandbox {
 }
 
 impl SlurmSandbox {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT).with("s.yaml", SWEEP);
         let sandbox = Self(sandbox);
         sandbox.install_command("sbatch", SBATCH);
         sandbox.install_command("squeue", "#!/bin/sh\n");
+        sandbox.install_command("srun", SRUN);
         sandbox
     }
 
-    fn install_command(&self, name: &str, script: &str) {
+    pub fn install_command(&self, name: &str, script: &str) {
         let name = format!("bin/{name}");
         self.write(&name, script);
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Runs the program with the stand-ins first in the path.
-    fn run_with_slurm(&self, arguments: &[&str]) -> Finished {
+    /// Puts the stand-ins first in the path of `command`.
+    pub fn with_slurm<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
-        Finished::of(self.command(arguments).env("PATH", path))
+        command.env("PATH", path)
+    }
+
+    /// Runs the program with the stand-ins first in the path.
+    pub fn run_with_slurm(&self, arguments: &[&str]) -> Finished {
+        Finished::of(self.with_slurm(&mut self.command(arguments)))
     }
 
     fn submit(&self, more: &[&str]) -> Finished {
@@ -98,7 +112,9 @@ fn an_array_gives_what_this_process_gives() {
     let mut folders = fs::read_dir(sandbox.path("runs/sweeps")).unwrap().map(|e| e.unwrap().path());
     let sweep = folders.find(|path| path.is_dir()).expect("a sweep");
     let script = fs::read_to_string(sweep.join("slurm.sh")).unwrap();
-    assert!(script.contains("--array=1-4%2\n") && script.contains("#SBATCH --partition=long\n"), "{script}");
+    for line in ["--array=1-4%2", "--ntasks=1", "--nodes=1", "--partition=long"] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
+    }
 
     sandbox.run_with_slurm(&["sweep", "s.yaml", "--runs", "elsewhere", "--threads", "1", "--quiet"]).expect_code(0);
     let jobs = sandbox.results_in("runs");
@@ -118,8 +134,8 @@ fn failed_points_are_submitted_again_and_waiting_ones_are_not() {
         SBATCH.replace("SLURM_ARRAY_TASK_ID", "test $task -gt 1 -a $(wc -l < arrays.txt) = 1 || SLURM_ARRAY_TASK_ID");
     sandbox.install_command("sbatch", &partial);
     // Another sweep's jobs are there, too, and have the same numbers.
-    let queue = "#!/bin/sh\necho \"4 /other/slurm.sh\"\necho \"N/A /a.sh\"\n\
-                 for s in $PWD/runs/sweeps/*/slurm.sh; do test ! -e $s || echo \"3 $s\"; done\n";
+    let queue = "#!/bin/sh\necho \"6_4 4 PD 0 /other/slurm.sh\"\necho \"8 N/A R 0 /a.sh\"\n\
+                 for s in $PWD/runs/sweeps/*/slurm.sh; do test ! -e $s || echo \"7_3  3  PD  0  $s\"; done\n";
     sandbox.install_command("squeue", queue);
     sandbox.submit(&[]).expect_code(0);
     sandbox.submit(&[]).expect_code(0);
@@ -154,11 +170,9 @@ fn an_impossible_submission_is_reported_before_anything_is_written() {
     let sandbox = SlurmSandbox::new();
     let out = sandbox.submit(&["--slurm-option=partition"]);
     assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());
-    sandbox.write("s.yaml", format!("{SWEEP}  early_stop: {{asha: {{min_steps: 6, reduction: 2}}}}\n"));
-    let out = sandbox.submit(&[]);
-    assert!(out.code == 2 && out.text().contains("--launcher local"), "{}", out.text());
+    let out = sandbox.submit(&["--time", "4m"]);
+    assert!(out.code == 2 && out.text().contains("at least 5m"), "{}", out.text());
     assert!(!sandbox.path("runs").exists());
-    sandbox.write("s.yaml", SWEEP);
     // No command of Slurm is in the path.
     let arguments = ["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"];
     let out = Finished::of(sandbox.command(&arguments).env("PATH", sandbox.path("empty")));
@@ -167,4 +181,79 @@ fn an_impossible_submission_is_reported_before_anything_is_written() {
     sandbox.install_command("sbatch", "#!/bin/sh\necho 'Batch job submission failed: Invalid partition' >&2\nexit 1\n");
     let out = sandbox.submit(&[]);
     assert!(out.code == 1 && out.text().contains("Invalid partition"), "{}", out.text());
+}
+
+/// Points of different layouts: one rank, and two.
+#[test]
+fn points_with_several_ranks_are_jobs_with_several_tasks() {
+    let sandbox = SlurmSandbox::new();
+    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 2");
+    let layouts = "[{mode: single}, {mode: ddp, replicas: 2}]";
+    sandbox.write("s.yaml", format!("sweep:\n  base: exp.yaml\n  grid: {{parallel: {layouts}, seed: [1, 2]}}\n"));
+    // The stand-in of srun starts the ranks of an array's task, as Slurm does.
+    let ranks = r#"#!/bin/sh
+while case "$1" in --*) true ;; *) false ;; esac; do shift; done
+export SLURM_STEP_ID=0 SLURM_JOB_ID=$((20 + SLURM_ARRAY_TASK_ID)) SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=localhost
+for rank in $(seq 2 $TASKS); do SLURM_PROCID=$((rank - 1)) SLURM_LOCALID=$((rank - 1)) SLURM_STEP_NUM_TASKS=$TASKS "$@" & done
+SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_STEP_NUM_TASKS=$TASKS "$@"
+code=$?
+wait
+exit $code
+"#;
+    sandbox.install_command("srun", ranks);
+    let tasks = r#"SLURM_ARRAY_TASK_ID=$task TASKS=$(sed -n 's/^#SBATCH --ntasks=//p' "$2")"#;
+    sandbox.install_command("sbatch", &SBATCH.replace("SLURM_ARRAY_TASK_ID=$task", tasks));
+    let out = sandbox.submit(&["--parallel", "1"]);
+    assert!(out.code == 0 && out.text().contains("4 points submitted as job 7 and 7"), "{}", out.text());
+    assert_eq!(sandbox.submitted_arrays(), ["1-2", "3-4"]);
+    sandbox.run_with_slurm(&["sweep", "s.yaml", "--runs", "elsewhere", "--threads", "1", "--quiet"]).expect_code(0);
+    let jobs = sandbox.results_in("runs");
+    assert!(jobs.iter().all(|(_, status, _)| status == "done"), "{jobs:?}: {}", sandbox.read("jobs.txt"));
+    assert_eq!(jobs, sandbox.results_in("elsewhere"), "to the bit");
+}
+
+#[test]
+fn early_stopping_decides_in_jobs_as_it_does_here() {
+    let sandbox = SlurmSandbox::new();
+    sandbox.write("s.yaml", format!("{SWEEP}  parallel: 2\n  early_stop: {{asha: {{min_steps: 6, reduction: 2}}}}\n"));
+    // Each submission with the step at which it ends.
+    let noted =
+        SBATCH.replace("echo \"$array\"", "echo \"$array $(sed -n 's/.*\\(--until-step [0-9]*\\).*/\\1/p' \"$2\")\"");
+    sandbox.install_command("sbatch", &noted);
+    // An earlier call's job of the first point waits as long as there is the file.
+    let queue = "#!/bin/sh\nfor s in $PWD/runs/sweeps/*/slurm.sh $PWD/runs/sweeps/*/sweep.json; do\n\
+                 test ! -e waiting || echo \"7_1 1 PD 0 ${s%/*}/slurm.sh\"; done\n";
+    sandbox.install_command("squeue", queue);
+    sandbox.write("waiting", "");
+    let arguments = ["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"];
+    let mut driver = sandbox.command(&arguments);
+    sandbox.with_slurm(&mut driver).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut driver = RunningProcess(driver.spawn().unwrap());
+    wait_until("the job of the second point has ended", || sandbox.path("ended.txt").exists());
+    driver.kill();
+    fs::remove_file(sandbox.path("waiting")).unwrap();
+
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 0 && out.text().contains("done: sweep"), "{}", out.text());
+    sandbox.run_with_slurm(&["sweep", "s.yaml", "--runs", "elsewhere", "--threads", "1", "--quiet"]).expect_code(0);
+    assert_eq!(sandbox.results_in("runs"), sandbox.results_in("elsewhere"), "to the bit");
+    let mut submitted = sandbox.submitted_arrays();
+    assert!(submitted.len() > 4 && submitted[0] == "2 --until-step 6", "{submitted:?}");
+    submitted.sort();
+    submitted.dedup();
+    assert_eq!(submitted.len(), sandbox.submitted_arrays().len(), "nothing is submitted twice: {submitted:?}");
+    assert_eq!(sandbox.submit(&[]).code, 0);
+    assert_eq!(submitted.len(), sandbox.submitted_arrays().len(), "it is up to date");
+
+    // A job that fails is tried again, and then reported with its error.
+    let failing = "#!/bin/sh\nfor points in runs/sweeps/*/points; do\n\
+                   echo 'error: the node has no disk' >> $points/000$SLURM_ARRAY_TASK_ID.job; done\nexit 1\n";
+    sandbox.install_command("srun", failing);
+    sandbox.write(
+        "s.yaml",
+        format!("{SWEEP}  parallel: 2\n  retries: 1\n  early_stop: {{asha: {{min_steps: 3, reduction: 2}}}}\n"),
+    );
+    let out = sandbox.submit(&["--set", "eval.every=3"]);
+    assert!(out.code == 1 && out.text().contains("failed: the node has no disk; its log is"), "{}", out.text());
+    assert!(out.text().contains("retrying (1 of 1)"), "{}", out.text());
 }

@@ -81,11 +81,8 @@ pub fn apply(
     let restarts = request.options.restarts;
     work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
         let is_leader = world.is_none_or(World::is_leader);
-        let fetch = model_fetcher(host, observer);
-        let mut loaded = (request.load)(&fetch)?;
-        drop(fetch);
-        let host = &with_recorded_environment(host, &loaded);
-        pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
+        let (loaded, host) = load_experiment(request, host, observer)?;
+        let host = &host;
         if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
             // A mistake in the name shows before anything takes long.
             catalog::resolve(&host.runs, &other.run)?;
@@ -118,7 +115,28 @@ pub fn apply(
     })
 }
 
-fn open_or_create(
+/// Loads the experiment of `request`, and returns it with the host that its run records.
+///
+/// # Errors
+/// The mistakes of the experiment; a hub that cannot be reached.
+pub(crate) fn load_experiment(
+    request: &ApplyRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<(Loaded, Host)> {
+    let fetch = model_fetcher(host, observer);
+    let mut loaded = (request.load)(&fetch)?;
+    drop(fetch);
+    let host = with_recorded_environment(host, &loaded);
+    pin_hub_commits(&mut loaded.experiment, None, &host, observer)?;
+    Ok((loaded, host))
+}
+
+/// Finds the run of `plan`, or creates it; with `source`, from the checkpoint of another run.
+///
+/// # Errors
+/// If it cannot be read or created, or another process works on it.
+pub(crate) fn open_or_create(
     request: &ApplyRequest<'_>,
     loaded: &Loaded,
     plan: &Plan,

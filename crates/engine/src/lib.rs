@@ -29,4 +29,5 @@ pub mod run_error;
 mod run_opening;
 pub mod session;
 pub mod session_facts;
+pub mod submission;
 pub mod tracking;

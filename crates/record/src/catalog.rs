@@ -17,7 +17,7 @@ use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
 use super::metrics_tail::{MetricsTail, has_first_and_last_step};
-pub use super::names::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, SWEEPS};
+pub use super::names::{SLURM_SCRIPT, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEPS};
 use super::record_check::last_expected_step;
 use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::summary::Summary;
@@ -30,6 +30,10 @@ crate::named_enum! {
     #[derive(Default)]
     pub enum ListedStatus {
         Running = "running",
+        /// A scheduler will start it. This crate does not read queues, so its caller sets this status and the next one.
+        Pending = "pending",
+        /// A scheduler will start it again.
+        Requeued = "requeued",
         Done = "done",
         /// Stopped on request or killed: `runner apply` resumes it.
         Interrupted = "interrupted",
@@ -84,6 +88,8 @@ pub struct ListedRun {
     pub sweep: Option<SweepPoint>,
     pub continued_from: Option<ContinuedFrom>,
     pub origin: Option<RunOrigin>,
+    /// The scheduler's number of the job that trains it or will train it.
+    pub job: Option<String>,
     /// Why it failed or is broken.
     pub error: Option<String>,
 }
@@ -173,7 +179,10 @@ impl ListedRun {
 }
 
 /// Serializes `path` as text. A path that is not UTF-8 must not fail the whole list.
-fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+///
+/// # Errors
+/// Those of `serializer`.
+pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
 

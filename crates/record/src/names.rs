@@ -50,8 +50,13 @@ pub const SWEEPS: &str = "sweeps";
 pub const SWEEP_RECORD: &str = "sweep.json";
 /// The sweep file as given, in the folder of a sweep.
 pub const SWEEP_FILE: &str = "sweep.yaml";
-/// The script of the newest array of jobs that was submitted for a sweep.
-pub const SWEEP_SCRIPT: &str = "slurm.sh";
+/// The newest job that was submitted for a run or a sweep, as a script of Slurm.
+pub const SLURM_SCRIPT: &str = "slurm.sh";
+/// The newest job that was written for a run, as a script of PBS or a manifest of Kubernetes.
+pub const PBS_SCRIPT: &str = "pbs.sh";
+pub const KUBERNETES_JOB: &str = "kubernetes.yaml";
+/// The output of the jobs of a run.
+pub const JOB_LOG: &str = "job.log";
 /// The folder in that of a sweep with the resolved experiments of the points, and their logs.
 pub const SWEEP_POINTS: &str = "points";
 

@@ -9,20 +9,39 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::names::{is_checkpoint_file, is_checkpoint_folder};
 use super::names::{
-    CHECKPOINTS, EXPERIMENT, LOCK, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, RESOLVED, SAMPLES, SUMMARY, SWEEP_FILE,
-    SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT,
+    CHECKPOINTS, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOCK, LOG, MANIFEST, METRICS, MLFLOW, PBS_SCRIPT, PLAN, RANKS,
+    RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER,
+    TRACE, VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
 use runner_files::{TEMPORARY_PREFIX, foreign_path, has_only, is_number, is_temporary_name};
 
 /// The files of a run directory.
-const RUN_FILES: [&str; 16] = [
-    EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, MANIFEST, METRICS, SAMPLES, TIMELINE, TRACE, VERDICT, LOG,
-    SUMMARY, MLFLOW, TAGS, LOCK,
+const RUN_FILES: [&str; 20] = [
+    EXPERIMENT,
+    TEMPLATE,
+    RESOLVED,
+    PLAN,
+    TOKENIZER,
+    MANIFEST,
+    METRICS,
+    SAMPLES,
+    TIMELINE,
+    TRACE,
+    VERDICT,
+    LOG,
+    SUMMARY,
+    MLFLOW,
+    TAGS,
+    LOCK,
+    SLURM_SCRIPT,
+    PBS_SCRIPT,
+    KUBERNETES_JOB,
+    JOB_LOG,
 ];
 /// The files of a sweep's folder.
-const SWEEP_FILES: [&str; 4] = [SWEEP_FILE, SWEEP_RECORD, SWEEP_SCRIPT, LOCK];
+const SWEEP_FILES: [&str; 4] = [SWEEP_FILE, SWEEP_RECORD, SLURM_SCRIPT, LOCK];
 
 /// The path within the run directory `path` of something that the program did not write; `None` if there is nothing.
 ///

@@ -22,8 +22,9 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, EXPERIMENT, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, REMOVING, RESOLVED, SAMPLES,
-    SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
+    CHECKPOINTS, CREATING, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOG, MANIFEST, METRICS, MLFLOW, PBS_SCRIPT, PLAN,
+    RANKS, REMOVING, RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id,
+    rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;

@@ -24,7 +24,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         Column::new("started", Align::Left, 2),
     ];
     // The sweep and its point distinguish a point's run from a run of the sweep's base, which has the same name.
-    let optional: [OptionalColumn; 4] = [
+    let optional: [OptionalColumn; 5] = [
         ("record", 5, |run| {
             let problem = match (run.lost_steps, run.changed_metrics) {
                 (true, _) => "lost steps",
@@ -35,6 +35,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         }),
         ("tags", 4, |run| printable(&run.tags.join(" "))),
         ("sweep", 5, sweep_point),
+        ("job", 4, |run| printable(run.job.as_deref().unwrap_or_default())),
         ("from", 3, origin),
     ];
     let present: Vec<_> =
@@ -71,7 +72,7 @@ fn styled_status(status: ListedStatus) -> String {
     let styled = match status {
         ListedStatus::Stopped => name,
         ListedStatus::Done => name.green(),
-        ListedStatus::Running => name.cyan(),
+        ListedStatus::Running | ListedStatus::Pending | ListedStatus::Requeued => name.cyan(),
         ListedStatus::Interrupted => name.yellow(),
         ListedStatus::Failed | ListedStatus::Broken => name.red(),
     };

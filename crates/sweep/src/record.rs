@@ -71,6 +71,9 @@ pub struct PlannedPoint {
     pub parameters: u64,
     /// Planned host memory of all ranks.
     pub memory_bytes: u64,
+    /// Planned host memory of the rank that needs the most; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank_memory_bytes: Option<u64>,
     pub flops_per_step: f64,
     /// Predicted seconds of a step; `None` if the machine was not calibrated.
     pub step_seconds: Option<f64>,

@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::{SweepSpec, from_str};
 use runner_files::read_regular;
-use runner_record::catalog::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, SWEEPS};
+use runner_record::catalog::{SLURM_SCRIPT, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEPS};
 use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir};
 use runner_record::manifest::SweepPoint;
 use runner_record::run_dir::{UnfinishedFolder, base_id};
@@ -284,7 +284,7 @@ impl SweepDir {
     /// # Errors
     /// If it cannot be written.
     pub fn write_script(&self, text: &str) -> Result<PathBuf, RecordError> {
-        let path = self.path.join(SWEEP_SCRIPT);
+        let path = self.path.join(SLURM_SCRIPT);
         write_atomic(&path, text.as_bytes())?;
         Ok(path)
     }

@@ -21,6 +21,7 @@ pub fn sweep() -> SweepRecord {
         tokens_per_step: 64,
         parameters: 1000,
         memory_bytes: 1 << 20,
+        rank_memory_bytes: None,
         flops_per_step: 1e6,
         step_seconds: None,
         is_prediction_disturbed: false,

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
+use crate::cli::job_args::JobArgs;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
@@ -45,9 +46,8 @@ pub(crate) struct RunArgs {
     /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
     pub launcher: SweepLauncherKind,
-    /// An additional option for each job, such as --partition=long; may be given several times.
-    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
-    pub slurm_option: Vec<String>,
+    #[command(flatten)]
+    pub job: JobArgs,
     /// Print only errors, warnings and the last line.
     #[arg(long, short)]
     pub quiet: bool,
@@ -61,7 +61,8 @@ pub(crate) struct RunArgs {
 pub(crate) enum SweepLauncherKind {
     /// This process, on this machine.
     Local,
-    /// Slurm: an array of jobs, one for each point. All machines must see the folder of runs.
+    /// Slurm: a job for each point. All machines must see the folder of runs. With early stopping this command submits the points that
+    /// are due, and waits for their results; otherwise it submits all and ends.
     Slurm,
 }
 
@@ -146,4 +147,7 @@ pub(crate) struct PointArgs {
     pub point: usize,
     #[command(flatten)]
     pub threads: ThreadArgs,
+    /// Stop after step N with a checkpoint.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_step: Option<u64>,
 }

@@ -23,7 +23,7 @@ pub(super) fn run(args: &PointArgs) -> Result<Exit> {
     }
     let runs = sweep_dir::runs_folder(&args.sweep);
     let mut command = Command::new(std::env::current_exe().context("this program's file")?);
-    command.args(point_arguments(&args.sweep, &record, point, &runs, args.threads.count(), None)?);
+    command.args(point_arguments(&args.sweep, &record, point, &runs, args.threads.count(), args.until_step)?);
     for (name, _) in common::experiment_environment() {
         command.env_remove(name);
     }

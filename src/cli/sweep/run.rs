@@ -11,14 +11,14 @@ use crate::cli::output::{exit_of_screen, print_json, table_width};
 use crate::cli::repeated_command::repeated_command;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_files::{if_present, read_regular_text};
+use runner_jobs::Scheduler;
 use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{counted, printable};
 use runner_sweep::SweepSpec;
-use runner_sweep::run::slurm::{Submission, TEMPLATE, submit_sweep};
+use runner_sweep::run::slurm::{Submission, submit_sweep};
 use runner_sweep::run::{
     OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
 };
@@ -31,8 +31,8 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.as_ref().ok_or_else(|| CommandError::request("name the sweep file".to_owned()))?;
-    if args.launcher == SweepLauncherKind::Local && !args.slurm_option.is_empty() {
-        refuse!("--slurm-option needs `--launcher slurm`");
+    if let Some(flag) = args.job.first_given().filter(|_| args.launcher == SweepLauncherKind::Local) {
+        refuse!("{flag} needs `--launcher slurm`");
     }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
     let host = host(root, args.threads)?;
@@ -54,9 +54,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         threads,
         launcher: match args.launcher {
             SweepLauncherKind::Local => SweepLauncher::Local,
-            SweepLauncherKind::Slurm => {
-                SweepLauncher::Slurm { options: args.slurm_option.clone(), template: read_slurm_template()? }
-            }
+            SweepLauncherKind::Slurm => SweepLauncher::Slurm(args.job.settings(Scheduler::Slurm)?),
         },
     };
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
@@ -83,14 +81,19 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         }
         OpenedSweep::Resumed(sweep) => sweep,
     };
-    if let SweepLauncher::Slurm { options, template } = &request.launcher {
-        let submission = submit_sweep(&sweep, &request, &host, options, template.as_deref())?;
+    if let SweepLauncher::Slurm(settings) = &request.launcher
+        && sweep.record().early_stop.is_none()
+    {
+        let submission = submit_sweep(&sweep, &request, &host, settings)?;
         show_submission(&submission, &sweep, parallel, &screen);
         return Ok(Exit::Done);
     }
     let mut observer = SweepScreen::new(screen, sweep.record());
-    let report = interrupt.stoppable(|stop| run_sweep(&sweep, &request, &host, stop, &mut observer));
+    let report = interrupt.stoppable(|stop| run_sweep(&sweep, &request, &host, stop, &mut observer))?;
     let screen = observer.finish();
+    if matches!((&request.launcher, report.outcome), (SweepLauncher::Slurm(_), SweepOutcome::Interrupted(_))) {
+        screen.line("jobs     stay in the queue");
+    }
     let mut summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
     summary.mark_failed(&report.failed);
     let stopped = summary.stopped_points();
@@ -160,11 +163,6 @@ fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
     )
 }
 
-/// The user's template of the batch script, in the current folder, if there is one.
-fn read_slurm_template() -> Result<Option<String>> {
-    if_present(read_regular_text(Path::new(TEMPLATE))).or_else(|error| refuse!("{TEMPLATE}: {error}"))
-}
-
 fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, screen: &Screen) {
     let id = &sweep.record().id;
     let points = |n: usize| counted(n as u64, "point");
@@ -173,10 +171,11 @@ fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, s
             let open = points(*queued_or_running);
             screen.line(&format!("sweep    {id}: {open} queued or running, the others are done"));
         }
-        Submission::Submitted { points: submitted, job, script: path } => screen.result_line(&format!(
-            "sweep    {id}: {} submitted as job {job}, {parallel} at once ({})\n\
+        Submission::Submitted { points: submitted, jobs, script: path } => screen.result_line(&format!(
+            "sweep    {id}: {} submitted as job {}, {parallel} at once ({})\n\
              next     runner sweep status {id} shows their status; `{}` submits those that failed",
             points(*submitted),
+            jobs.join(" and "),
             path.display(),
             repeated_command()
         )),

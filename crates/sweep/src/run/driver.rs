@@ -1,6 +1,7 @@
-//! Runs the points of a sweep on this machine: starts the segments that are due, watches their processes, and retries them.
+//! Runs the points of a sweep in processes on this machine or in jobs of Slurm: starts the segments that are due, watches them, and
+//! retries them.
 //!
-//! The driver keeps its state in memory only: the run directories of the points are all that a later call needs.
+//! The driver keeps its state in memory only: the run directories of the points, and Slurm's queue, are all that a later call needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,18 +12,21 @@ use std::time::{Duration, Instant};
 use crate::progress::{PointProgress, SweepProgress};
 use crate::record::{PlannedPoint, SweepRecord, SweepTasks};
 use crate::summary::best_finished_point;
-use crate::sweep_dir::{SweepDir, point_log};
+use crate::sweep_dir::{SweepDir, point_job_output, point_log};
 use crate::{ScheduleDecision, SegmentResult, TrainingSegment};
 use runner_record::RunLock;
 use runner_record::manifest::RunStatus;
+use runner_spec::error::Result;
 use runner_spec::format::{duration, printable};
 use runner_spec::program::Device;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
-use super::point_process::{DEVICES, PointProcess, point_arguments};
-use super::request::SweepRequest;
+use super::point_jobs::{PointJob, PointJobs};
+use super::point_process::{DEVICES, PointProcess, ReportedProgress, last_error, point_arguments};
+use super::request::{SweepLauncher, SweepRequest};
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
-use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
+use super::segment_outcome::{EndedSegment, SegmentEnd, SegmentOutcome};
+use super::slurm::PointSubmitter;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
 
@@ -44,20 +48,23 @@ pub struct SweepReport {
 }
 
 /// Runs the segments of `sweep` that are due until none is, or until `stop` is requested. The processes of the points end with the
-/// thread that calls this. A point that fails does not stop the others.
+/// thread that calls this; jobs do not. A point that fails does not stop the others.
+///
+/// # Errors
+/// If jobs cannot be submitted, because the path of this program is unknown.
 pub fn run_sweep(
     sweep: &SweepDir,
     request: &SweepRequest<'_>,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn SweepObserver,
-) -> SweepReport {
+) -> Result<SweepReport> {
+    let mut driver = Driver::new(sweep, request, host, observer)?;
     stop.arm();
-    let mut driver = Driver::new(sweep, request, host, observer);
     let outcome = driver.run(stop);
     let numbers = |tasks: &BTreeSet<usize>| tasks.iter().map(|task| driver.point(*task).index).collect();
     let (failed, blocked) = (numbers(&driver.failed), numbers(&driver.blocked));
-    SweepReport { outcome, failed, blocked, progress: driver.progress }
+    Ok(SweepReport { outcome, failed, blocked, progress: driver.progress })
 }
 
 struct Driver<'a> {
@@ -77,7 +84,9 @@ struct Driver<'a> {
     blocked: BTreeSet<usize>,
     /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
-    running: BTreeMap<usize, SegmentProcess>,
+    running: BTreeMap<usize, RunningSegment>,
+    /// The jobs of the points, if Slurm starts them.
+    jobs: Option<PointJobs<'a>>,
     /// Tasks whose run another process worked on, and since when this call waits for it.
     waiting: BTreeMap<usize, Instant>,
     /// The tasks among `waiting` whose run was locked when it was last checked.
@@ -93,27 +102,77 @@ struct Driver<'a> {
     cost_left: f64,
 }
 
-/// A segment that a process trains.
-struct SegmentProcess {
-    process: PointProcess,
+/// A segment that is being trained.
+struct RunningSegment {
+    worker: SegmentWorker,
     segment: TrainingSegment,
     from: u64,
     was_asked_to_stop: bool,
 }
 
+/// What trains a segment.
+enum SegmentWorker {
+    Process(PointProcess),
+    /// A job of the point with this number. Its output from byte `log_from` on is its own.
+    Job {
+        point: usize,
+        job: PointJob,
+        log_from: u64,
+    },
+}
+
+impl SegmentWorker {
+    /// How the work on the segment ended, if it has.
+    fn end(&mut self, jobs: Option<&PointJobs<'_>>) -> Option<SegmentEnd> {
+        match self {
+            Self::Process(process) => process.exit(),
+            Self::Job { point, job, .. } => {
+                let has_ended = jobs.is_some_and(|jobs| !jobs.has_job(*point));
+                has_ended.then_some(SegmentEnd::LeftQueue { is_ours: *job == PointJob::Submitted })
+            }
+        }
+    }
+
+    fn progress(&self, jobs: Option<&PointJobs<'_>>) -> ReportedProgress {
+        match self {
+            Self::Process(process) => process.progress(),
+            Self::Job { point, .. } => {
+                let has_begun = jobs.is_some_and(|jobs| jobs.is_running(*point));
+                ReportedProgress { has_begun, ..ReportedProgress::default() }
+            }
+        }
+    }
+
+    /// The last error that it wrote to its log in the folder of the sweep.
+    fn last_error(&self, sweep: &Path) -> Option<String> {
+        match self {
+            Self::Process(process) => process.last_error(),
+            Self::Job { point, log_from, .. } => last_error(&point_job_output(sweep, *point), *log_from),
+        }
+    }
+}
+
 impl<'a> Driver<'a> {
     fn new(
         sweep: &'a SweepDir,
-        request: &SweepRequest<'_>,
+        request: &'a SweepRequest<'_>,
         host: &'a Host,
         observer: &'a mut dyn SweepObserver,
-    ) -> Self {
+    ) -> Result<Self> {
         let record = sweep.record();
+        let jobs = match &request.launcher {
+            SweepLauncher::Local => None,
+            SweepLauncher::Slurm(settings) => {
+                Some(PointJobs::new(PointSubmitter::new(sweep, settings, request.threads, 1)?))
+            }
+        };
         let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
         let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
         let gpus = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
         let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
-        Self {
+        // Slurm shares out the resources of its machines.
+        let memory = memory.filter(|_| jobs.is_none());
+        Ok(Self {
             sweep,
             observer,
             runs: &host.runs,
@@ -127,6 +186,7 @@ impl<'a> Driver<'a> {
             blocked: BTreeSet::new(),
             attempts: BTreeMap::new(),
             running: BTreeMap::new(),
+            jobs,
             waiting: BTreeMap::new(),
             held: BTreeSet::new(),
             allocator: ResourceAllocator::new(request.parallel, memory, devices),
@@ -135,14 +195,15 @@ impl<'a> Driver<'a> {
             started: Instant::now(),
             cost_done: 0.0,
             cost_left: 0.0,
-        }
+        })
     }
 
     fn run(&mut self, stop: &StopSwitch) -> SweepOutcome {
         self.announce();
         let mut decision = self.decide();
         loop {
-            if self.reap_processes() {
+            self.poll_jobs();
+            if self.reap_segments() {
                 decision = self.decide();
             }
             if let Some(reason) = stop.stop_reason() {
@@ -237,17 +298,26 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Handles the processes that have exited. Returns true if there are any.
-    fn reap_processes(&mut self) -> bool {
-        let exits = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.process.exit()?)));
-        let exits: Vec<(usize, ProcessExit)> = exits.collect();
-        for (task, exit) in &exits {
+    /// Reads the queue of jobs if that is due.
+    fn poll_jobs(&mut self) {
+        let Some(Err(error)) = self.jobs.as_mut().map(PointJobs::poll) else { return };
+        let problem = format!("{error}; waiting until it answers");
+        self.progress.problems.push(problem);
+        self.report_problems();
+    }
+
+    /// Handles the segments whose process or job has ended. Returns true if there are any.
+    fn reap_segments(&mut self) -> bool {
+        let jobs = self.jobs.as_ref();
+        let ends = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.worker.end(jobs)?)));
+        let ends: Vec<(usize, SegmentEnd)> = ends.collect();
+        for (task, end) in &ends {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
             self.update_progress(*task);
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
-            let outcome = self.outcome(*exit, &running);
+            let outcome = self.outcome(*end, &running);
             let since = self.waiting.remove(task);
             match outcome {
                 SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value),
@@ -258,7 +328,7 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        !exits.is_empty()
+        !ends.is_empty()
     }
 
     /// Reads the progress of a task's run again.
@@ -288,10 +358,12 @@ impl<'a> Driver<'a> {
     /// Reports a failure. The task fails in this call unless it is retried.
     fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool) {
         let point = self.point(segment.task);
+        let log = if self.jobs.is_some() { point_job_output } else { point_log };
+        let log = log(self.sweep.path(), point.index);
         self.observer.observe(&SweepEvent::Failed {
             point: point.index,
             error,
-            log: &point_log(self.sweep.path(), point.index),
+            log: &log,
             again: is_retried,
             attempt: self.attempts_of(segment),
             retries: self.max_retries,
@@ -305,16 +377,16 @@ impl<'a> Driver<'a> {
         self.attempts.get(&(segment.task, segment.rung)).copied().unwrap_or(0)
     }
 
-    fn outcome(&mut self, exit: ProcessExit, running: &SegmentProcess) -> SegmentOutcome {
+    fn outcome(&mut self, end: SegmentEnd, running: &RunningSegment) -> SegmentOutcome {
         let segment = running.segment;
         let (task, attempts) = (segment.task, self.attempts_of(segment));
         let failed_run = self.progress_of(task).filter(|run| run.status == RunStatus::Failed);
-        let outcome = ExitedProcess {
-            exit,
+        let outcome = EndedSegment {
+            end,
             was_asked_to_stop: running.was_asked_to_stop,
             result: self.result(task, segment.rung),
             recorded_error: failed_run.and_then(|run| run.error.as_deref()),
-            logged_error: running.process.last_error().as_deref(),
+            logged_error: running.worker.last_error(self.sweep.path()).as_deref(),
             attempts,
             max_retries: self.max_retries,
         }
@@ -336,7 +408,8 @@ impl<'a> Driver<'a> {
             if self.running.contains_key(&task) || self.failed.contains(&task) {
                 continue;
             }
-            if self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
+            let is_queued = self.jobs.as_ref().is_some_and(|jobs| jobs.has_job(self.point(task).index));
+            if !is_queued && self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
                 self.held.insert(task);
                 let since = self.waiting.remove(&task);
                 self.wait(*segment, since);
@@ -351,7 +424,8 @@ impl<'a> Driver<'a> {
                 self.fail(*segment, &error, false);
             } else {
                 let point = self.point(task);
-                let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
+                let devices = if self.jobs.is_some() { 0 } else { point.cuda_devices };
+                let need = ResourceNeed { memory: point.memory_bytes, devices };
                 let Some(devices) = self.allocator.take(task, need) else { continue };
                 self.start(*segment, &devices);
             }
@@ -391,16 +465,18 @@ impl<'a> Driver<'a> {
     fn start(&mut self, segment: TrainingSegment, devices: &[String]) {
         let point = self.point(segment.task);
         let from = self.steps_done(segment.task);
-        let path = self.sweep.path();
         let until = (segment.until < point.steps).then_some(segment.until);
-        let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
-        let started = arguments.map_err(|error| error.to_string()).and_then(|mut arguments| {
-            arguments.push(OsString::from("--json"));
-            PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
-                .map_err(|error| format!("cannot start its process: {error}"))
-        });
-        let process = match started {
-            Ok(process) => process,
+        let started = match &mut self.jobs {
+            None => self.start_process(point, until, devices),
+            Some(jobs) => {
+                let log = point_job_output(self.sweep.path(), point.index);
+                let log_from = log.metadata().map_or(0, |metadata| metadata.len());
+                let job = jobs.submit(point.index, until).map_err(|error| error.to_string());
+                job.map(|job| SegmentWorker::Job { point: point.index, job, log_from })
+            }
+        };
+        let worker = match started {
+            Ok(worker) => worker,
             Err(error) => {
                 self.allocator.give_back(segment.task);
                 self.fail(segment, &error, false);
@@ -409,14 +485,35 @@ impl<'a> Driver<'a> {
         };
         let until = segment.until;
         self.observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
-        self.running.insert(segment.task, SegmentProcess { process, segment, from, was_asked_to_stop: false });
+        self.running.insert(segment.task, RunningSegment { worker, segment, from, was_asked_to_stop: false });
     }
 
-    /// Asks each process to stop, once.
+    /// # Errors
+    /// If the point's experiment is damaged, or the system refuses a process.
+    fn start_process(
+        &self,
+        point: &PlannedPoint,
+        until: Option<u64>,
+        devices: &[String],
+    ) -> Result<SegmentWorker, String> {
+        let path = self.sweep.path();
+        let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
+        let mut arguments = arguments.map_err(|error| error.to_string())?;
+        // The sweep itself may be a process of a launcher.
+        arguments.extend(["--json", "--launcher", "local"].map(OsString::from));
+        PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
+            .map(SegmentWorker::Process)
+            .map_err(|error| format!("cannot start its process: {error}"))
+    }
+
+    /// Asks each process to stop, once. Jobs stay in the queue, where the next call finds them.
     fn ask_to_stop(&mut self) {
+        self.running.retain(|_, running| matches!(running.worker, SegmentWorker::Process(_)));
         for running in self.running.values_mut().filter(|r| !r.was_asked_to_stop) {
             running.was_asked_to_stop = true;
-            running.process.stop();
+            if let SegmentWorker::Process(process) = &mut running.worker {
+                process.stop();
+            }
         }
     }
 
@@ -425,7 +522,7 @@ impl<'a> Driver<'a> {
         let mut points = Vec::new();
         for (task, running) in &self.running {
             let point = self.point(*task);
-            let mut progress = running.process.progress();
+            let mut progress = running.worker.progress(self.jobs.as_ref());
             progress.step = progress.step.max(running.from).min(point.steps);
             cost_running += progress.step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
             points.push(RunningPoint { index: point.index, steps: point.steps, progress });
@@ -487,14 +584,15 @@ mod tests {
         };
         let host = Host::new(root.path().into(), root.path().into(), runner_spec::cluster::KernelWorkspace::default());
         let mut ignored = IgnoreEvents;
-        let mut driver = Driver::new(&sweep, &request, &host, &mut ignored);
+        let mut driver = Driver::new(&sweep, &request, &host, &mut ignored).unwrap();
         let log = root.path().join("log");
         let mut is_retried = |rung: usize| {
             // Any process will do: this one lists tests.
             let process = PointProcess::start(&["--list".into()], log.clone(), &[], &[]).unwrap();
             let segment = TrainingSegment { task: 0, rung, until: 10 };
-            let running = SegmentProcess { process, segment, from: 0, was_asked_to_stop: false };
-            matches!(driver.outcome(ProcessExit::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
+            let worker = SegmentWorker::Process(process);
+            let running = RunningSegment { worker, segment, from: 0, was_asked_to_stop: false };
+            matches!(driver.outcome(SegmentEnd::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
         };
         assert_eq!([0, 0, 1, 1].map(&mut is_retried), [true, false, true, false]);
     }

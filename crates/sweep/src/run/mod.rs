@@ -1,20 +1,20 @@
 //! A sweep from its file to its finished points. Its points are planned and recorded, then run on this machine or submitted to Slurm.
 //!
 //! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in separate processes and reports to a
-//! [`SweepObserver`]; [`slurm::submit_sweep`] submits them as an array of jobs.
+//! [`SweepObserver`], or, with early stopping on Slurm, in jobs; [`slurm::submit_sweep`] submits them all as arrays of jobs.
 
 mod axis_effects;
 mod driver;
 mod event;
 mod open;
 mod plan_points;
+mod point_jobs;
 pub(crate) mod point_problems;
 mod point_process;
 mod request;
 mod resource_allocator;
 mod segment_outcome;
 pub mod slurm;
-mod slurm_script;
 
 pub use driver::{SweepReport, run_sweep};
 pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};

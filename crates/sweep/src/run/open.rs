@@ -41,9 +41,6 @@ pub enum OpenedSweep {
 /// runs; a folder that cannot be written.
 pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn RunObserver) -> Result<OpenedSweep> {
     let spec = request.spec;
-    if let SweepLauncher::Slurm { options, .. } = &request.launcher {
-        slurm::check_request(spec.early_stop.is_some(), options)?;
-    }
     if let Some(path) = &request.started {
         let record = sweep_dir::read_record(path)?;
         check_same_flags(request, &record)?;
@@ -52,11 +49,11 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
-    if matches!(request.launcher, SweepLauncher::Slurm { .. }) && !request.dry_run {
-        slurm::check_commands()?;
+    if matches!(request.launcher, SweepLauncher::Slurm(_)) && !request.dry_run {
+        runner_jobs::slurm::check_commands()?;
     }
     let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
-    if let SweepLauncher::Slurm { .. } = request.launcher {
+    if let SweepLauncher::Slurm(_) = request.launcher {
         slurm::check_array_size(&record)?;
     }
     if request.dry_run {

@@ -14,6 +14,7 @@ use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_files::{read_regular, without_byte_order_mark};
+use runner_jobs::JobNeeds;
 use runner_prepare::{
     Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
     prepare_inputs,
@@ -26,7 +27,7 @@ use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
-use runner_spec::program::{Device, EvalSpec};
+use runner_spec::program::EvalSpec;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
 use super::point_problems::PointProblems;
@@ -366,11 +367,7 @@ fn plan_point(
     if !mistakes.is_empty() {
         return Err(mistakes.into_iter().map(PlainError::request).collect());
     }
-    let on_host = plan.ranks.iter().filter(|rank| matches!(rank.device, Device::Cpu));
-    let cuda_devices = plan.ranks.iter().filter_map(|rank| match rank.device {
-        Device::Cuda(index) => Some(index + 1),
-        Device::Cpu => None,
-    });
+    let needs = JobNeeds::of_plan(&plan);
     let basis = MeasurementBasis::of_plan(&plan);
     let planned = PlannedPoint {
         index: point.index,
@@ -381,12 +378,13 @@ fn plan_point(
         rungs: judged_after,
         tokens_per_step: plan.totals.tokens_per_step,
         parameters: plan.totals.parameters,
-        memory_bytes: on_host.map(|rank| rank.memory.total()).fold(0, u64::saturating_add),
+        memory_bytes: needs.memory_bytes,
+        rank_memory_bytes: Some(needs.rank_memory_bytes),
         flops_per_step: plan.totals.flops_per_step,
         step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
         is_prediction_disturbed: plan.forecast.as_ref().is_some_and(|f| f.basis == ForecastBasis::Disturbed),
         ranks: plan.ranks.len(),
-        cuda_devices: cuda_devices.max().unwrap_or(0),
+        cuda_devices: needs.cuda_devices,
         plan_hash: plan.hash,
     };
     Ok((planned, basis, plan.warnings))

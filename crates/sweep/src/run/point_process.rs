@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
-use super::segment_outcome::ProcessExit;
+use super::segment_outcome::SegmentEnd;
 use crate::record::{PlannedPoint, SweepRecord};
 use crate::sweep_dir::{damaged_copy, point_file};
 use runner_files::{append_owned, read_log_end};
@@ -92,12 +92,12 @@ impl PointProcess {
     }
 
     /// The exit of the process, if it has exited. Then it is reaped.
-    pub(super) fn exit(&mut self) -> Option<ProcessExit> {
+    pub(super) fn exit(&mut self) -> Option<SegmentEnd> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();
         }
         let status = self.status?;
-        Some(status.signal().map_or_else(|| ProcessExit::Exited(status.code().unwrap_or(-1)), ProcessExit::Killed))
+        Some(status.signal().map_or_else(|| SegmentEnd::Exited(status.code().unwrap_or(-1)), SegmentEnd::Killed))
     }
 
     /// Asks the process to stop: it finishes its step, saves and exits. Asked again, it exits at once.
@@ -136,7 +136,7 @@ fn read_progress(output: impl Read, progress: &Mutex<ReportedProgress>) {
 }
 
 /// The text after the last `error: ` at the beginning of a line of `log`, from byte `from` on.
-fn last_error(log: &Path, from: u64) -> Option<String> {
+pub(super) fn last_error(log: &Path, from: u64) -> Option<String> {
     let text = read_log_end(log, from);
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.iter().rposition(|line| line.starts_with("error"))?;

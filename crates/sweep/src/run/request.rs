@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::SweepSpec;
 use runner_config::LoadOptions;
+use runner_jobs::JobSettings;
 
 /// A sweep file, and how its points are to be run.
 pub struct SweepRequest<'a> {
@@ -30,6 +31,6 @@ pub struct SweepRequest<'a> {
 pub enum SweepLauncher {
     /// This process, on this machine.
     Local,
-    /// Slurm, with further options of `sbatch`, and the text of the user's template of the batch script, if there is one.
-    Slurm { options: Vec<String>, template: Option<String> },
+    /// Slurm, with these settings of each job.
+    Slurm(JobSettings),
 }

@@ -1,14 +1,14 @@
-//! Decides what happens to a segment after its process has exited.
+//! Decides what happens to a segment after its process or its job has ended.
 
 use crate::SegmentResult;
 use runner_machine::signal::signal_name;
 
 use runner_spec::exit::Exit;
 
-/// A process that has exited, and what is known about its segment.
+/// A segment whose process or job has ended, and what is known about it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ExitedProcess<'a> {
-    pub exit: ProcessExit,
+pub(super) struct EndedSegment<'a> {
+    pub end: SegmentEnd,
     /// True if the sweep asked the process to stop.
     pub was_asked_to_stop: bool,
     /// The result of the segment in the run's record.
@@ -22,11 +22,15 @@ pub(super) struct ExitedProcess<'a> {
     pub max_retries: u32,
 }
 
-/// The exit of a process: its code, or the signal that killed it.
+/// How the work on a segment ended: the exit code of its process, the signal that killed the process, or a job that is no longer queued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProcessExit {
+pub(super) enum SegmentEnd {
     Exited(i32),
     Killed(i32),
+    /// `is_ours` if this call submitted the job for this segment.
+    LeftQueue {
+        is_ours: bool,
+    },
 }
 
 /// The outcome of a segment.
@@ -36,7 +40,7 @@ pub(super) enum SegmentOutcome {
     Completed(f64),
     /// Another process works on the run, or a notice ended this one: the segment is still due.
     Busy,
-    /// The process stopped on request.
+    /// The process stopped on request, or the job of an earlier call has ended: the segment is still due.
     Stopped,
     Failed {
         error: String,
@@ -44,29 +48,37 @@ pub(super) enum SegmentOutcome {
     },
 }
 
-impl ExitedProcess<'_> {
+impl EndedSegment<'_> {
     /// The outcome of the segment. It is completed only if the process succeeded and the result is recorded. A failure that would repeat
     /// is not retried.
     pub(super) fn outcome(&self) -> SegmentOutcome {
-        if let (ProcessExit::Exited(0), Some(SegmentResult::Value(value))) = (self.exit, self.result) {
+        if let (SegmentEnd::Exited(0) | SegmentEnd::LeftQueue { .. }, Some(SegmentResult::Value(value))) =
+            (self.end, self.result)
+        {
             return SegmentOutcome::Completed(value);
         }
         if self.was_asked_to_stop {
             return SegmentOutcome::Stopped;
         }
         let logged = self.logged_error.map(str::to_owned);
-        let (error, would_repeat) = match self.exit {
-            ProcessExit::Exited(code) if code == Exit::TryAgain as i32 => return SegmentOutcome::Busy,
-            ProcessExit::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
-            ProcessExit::Exited(code) if code == Exit::Interrupted as i32 => {
+        let (error, would_repeat) = match self.end {
+            SegmentEnd::Exited(code) if code == Exit::TryAgain as i32 => return SegmentOutcome::Busy,
+            SegmentEnd::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
+            SegmentEnd::Exited(code) if code == Exit::Interrupted as i32 => {
                 ("it was interrupted from outside".to_owned(), false)
             }
-            ProcessExit::Exited(code) => {
+            SegmentEnd::Exited(code) => {
                 let recorded = self.recorded_error.filter(|_| code == Exit::Failed as i32).map(str::to_owned);
                 let error = recorded.or(logged).unwrap_or_else(|| format!("it ended with exit code {code}"));
                 (error, code == Exit::Request as i32)
             }
-            ProcessExit::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
+            // It may have been submitted for an earlier segment.
+            SegmentEnd::LeftQueue { is_ours: false } if self.result.is_none() => return SegmentOutcome::Stopped,
+            SegmentEnd::LeftQueue { .. } => {
+                let recorded = self.recorded_error.map(str::to_owned);
+                (recorded.or(logged).unwrap_or_else(|| "its job ended early".to_owned()), false)
+            }
+            SegmentEnd::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
         };
         // A segment with a result is no longer due, whether the result is a value or a failure that would repeat.
         let is_retried = !would_repeat && self.result.is_none() && self.attempts < self.max_retries;
@@ -78,9 +90,9 @@ impl ExitedProcess<'_> {
 mod tests {
     use super::*;
 
-    fn exited(exit: ProcessExit, result: Option<SegmentResult>) -> ExitedProcess<'static> {
-        ExitedProcess {
-            exit,
+    fn exited(end: SegmentEnd, result: Option<SegmentResult>) -> EndedSegment<'static> {
+        EndedSegment {
+            end,
             was_asked_to_stop: false,
             result,
             recorded_error: None,
@@ -90,7 +102,7 @@ mod tests {
         }
     }
 
-    fn is_retried(exited: &ExitedProcess<'_>) -> bool {
+    fn is_retried(exited: &EndedSegment<'_>) -> bool {
         match exited.outcome() {
             SegmentOutcome::Failed { is_retried, .. } => is_retried,
             other => panic!("{other:?}"),
@@ -101,54 +113,67 @@ mod tests {
 
     #[test]
     fn only_successful_segments_are_complete() {
-        assert_eq!(exited(ProcessExit::Exited(0), VALUE).outcome(), SegmentOutcome::Completed(2.0));
-        assert!(!is_retried(&exited(ProcessExit::Exited(1), VALUE)), "it is recorded and reported");
-        assert!(!is_retried(&exited(ProcessExit::Killed(9), VALUE)));
-        assert!(!is_retried(&exited(ProcessExit::Exited(0), None)), "it would come again");
+        assert_eq!(exited(SegmentEnd::Exited(0), VALUE).outcome(), SegmentOutcome::Completed(2.0));
+        assert!(!is_retried(&exited(SegmentEnd::Exited(1), VALUE)), "it is recorded and reported");
+        assert!(!is_retried(&exited(SegmentEnd::Killed(9), VALUE)));
+        assert!(!is_retried(&exited(SegmentEnd::Exited(0), None)), "it would come again");
     }
 
     #[test]
     fn failures_that_may_pass_are_retried() {
         for exit in [
-            ProcessExit::Exited(1),
-            ProcessExit::Exited(Exit::Interrupted as i32),
-            ProcessExit::Killed(9),
-            ProcessExit::Exited(101),
+            SegmentEnd::Exited(1),
+            SegmentEnd::Exited(Exit::Interrupted as i32),
+            SegmentEnd::Killed(9),
+            SegmentEnd::Exited(101),
         ] {
             assert!(is_retried(&exited(exit, None)), "{exit:?}");
-            assert!(!is_retried(&ExitedProcess { attempts: 1, ..exited(exit, None) }), "{exit:?}, tried often enough");
+            assert!(!is_retried(&EndedSegment { attempts: 1, ..exited(exit, None) }), "{exit:?}, tried often enough");
         }
-        assert!(!is_retried(&exited(ProcessExit::Exited(Exit::Request as i32), None)));
-        assert!(!is_retried(&exited(ProcessExit::Exited(1), Some(SegmentResult::Failed))), "not finite");
+        assert!(!is_retried(&exited(SegmentEnd::Exited(Exit::Request as i32), None)));
+        assert!(!is_retried(&exited(SegmentEnd::Exited(1), Some(SegmentResult::Failed))), "not finite");
     }
 
     #[test]
     fn stopping_and_waiting_are_not_failures() {
-        assert_eq!(exited(ProcessExit::Exited(Exit::TryAgain as i32), None).outcome(), SegmentOutcome::Busy);
+        assert_eq!(exited(SegmentEnd::Exited(Exit::TryAgain as i32), None).outcome(), SegmentOutcome::Busy);
         let stopped =
-            ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(Exit::Interrupted as i32), None) };
+            EndedSegment { was_asked_to_stop: true, ..exited(SegmentEnd::Exited(Exit::Interrupted as i32), None) };
         assert_eq!(stopped.outcome(), SegmentOutcome::Stopped);
         assert_eq!(
-            ExitedProcess { exit: ProcessExit::Exited(0), result: VALUE, ..stopped }.outcome(),
+            EndedSegment { end: SegmentEnd::Exited(0), result: VALUE, ..stopped }.outcome(),
             SegmentOutcome::Completed(2.0)
         );
     }
 
     #[test]
+    fn a_job_that_left_the_queue_is_judged_by_its_result() {
+        let left = |is_ours, result| exited(SegmentEnd::LeftQueue { is_ours }, result);
+        for is_ours in [true, false] {
+            assert_eq!(left(is_ours, VALUE).outcome(), SegmentOutcome::Completed(2.0));
+        }
+        assert!(is_retried(&left(true, None)));
+        assert_eq!(left(false, None).outcome(), SegmentOutcome::Stopped, "it may have been for fewer steps");
+        for is_ours in [true, false] {
+            assert!(!is_retried(&left(is_ours, Some(SegmentResult::Failed))), "not finite");
+        }
+    }
+
+    #[test]
     fn the_record_says_why_before_the_log_does() {
-        let both = ExitedProcess {
+        let both = EndedSegment {
             recorded_error: Some("disk full"),
             logged_error: Some("other"),
-            ..exited(ProcessExit::Exited(1), None)
+            ..exited(SegmentEnd::Exited(1), None)
         };
         assert_eq!(both.outcome(), SegmentOutcome::Failed { error: "disk full".into(), is_retried: true });
-        let older = ExitedProcess { exit: ProcessExit::Exited(2), ..both };
+        let older = EndedSegment { end: SegmentEnd::Exited(2), ..both };
         assert_eq!(
             older.outcome(),
             SegmentOutcome::Failed { error: "other".into(), is_retried: false },
             "the record is of another time"
         );
-        let neither = exited(ProcessExit::Exited(101), None);
+        let neither = exited(SegmentEnd::Exited(101), None);
         assert_eq!(
             neither.outcome(),
             SegmentOutcome::Failed { error: "it ended with exit code 101".into(), is_retried: true }

@@ -1,0 +1,69 @@
+//! Opens the run of an experiment so that a job of a scheduler can train it.
+
+use std::path::PathBuf;
+
+use runner_prepare::{Host, PreparedRun, RunObserver, local_devices};
+use runner_record::manifest::RunStatus;
+use runner_record::run_dir::{self, RunDir};
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::error::Result;
+use runner_spec::plan::Plan;
+
+use crate::apply::{ApplyRequest, load_experiment, open_or_create};
+use crate::launched::check_memory;
+use crate::run_opening::FoundRun;
+
+/// The machines that a run is planned for.
+#[derive(Debug, Clone)]
+pub struct SubmissionTarget {
+    /// `None`: machines like this one.
+    pub cluster: Option<ClusterFacts>,
+    /// True if the run must fit in the memory of the cluster or of this machine.
+    pub checks_memory: bool,
+    /// True to write nothing.
+    pub dry_run: bool,
+}
+
+/// The run that a job is to train.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
+pub enum RunToSubmit {
+    /// A dry run: the folder that the run has or would have.
+    Planned(PathBuf),
+    /// It is not done, and this process holds it.
+    Opened(RunDir),
+    Done(PathBuf),
+}
+
+/// Plans the experiment of `request`, and creates or finds its run.
+///
+/// # Errors
+/// A wrong request, a folder that cannot be written, or a run that another process works on.
+pub fn open_to_submit(
+    request: &ApplyRequest<'_>,
+    target: SubmissionTarget,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<(Plan, RunToSubmit)> {
+    let (loaded, host) = load_experiment(request, host, observer)?;
+    let cluster = target.cluster.unwrap_or_else(|| local_devices(&host));
+    runner_plan::check_devices(&loaded.experiment, &cluster)?;
+    let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster, &host, observer)?.plan;
+    if target.checks_memory {
+        check_memory(&plan, None)?;
+    }
+    if target.dry_run {
+        let found = run_dir::find_run(&host.runs, &plan).run.filter(|_| !request.start_new);
+        let new = || host.runs.join(run_dir::base_id(&plan.experiment_name, &plan.hash));
+        let run = match found {
+            Some((path, manifest)) if manifest.status == RunStatus::Done => RunToSubmit::Done(path),
+            found => RunToSubmit::Planned(found.map_or_else(new, |(path, _)| path)),
+        };
+        return Ok((plan, run));
+    }
+    let run = match open_or_create(request, &loaded, &plan, &host, None, observer)? {
+        FoundRun::Unfinished(run) => RunToSubmit::Opened(run),
+        FoundRun::Done(report) => RunToSubmit::Done(report.run.unwrap_or_default()),
+    };
+    Ok((plan, run))
+}

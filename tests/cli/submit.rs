@@ -1,0 +1,201 @@
+//! Runs as jobs of schedulers. Stand-ins for Slurm's commands keep the queue in files; a test starts the script as Slurm would.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::sandbox::Finished;
+use crate::slurm::SlurmSandbox;
+
+/// Notes each submission. The job waits until the test changes the file `queue`, with the columns after the job's number.
+const SBATCH: &str =
+    "#!/bin/sh\ntest \"$1\" = --parsable || exit 9\necho \"$2\" >> submitted.txt\necho 'N/A PD 0' > queue\necho 7\n";
+const SQUEUE: &str =
+    "#!/bin/sh\necho called >> squeue.txt\ntest ! -s queue || echo \"7 $(cat queue) $(tail -n 1 submitted.txt)\"\n";
+const SUBMIT: [&str; 6] = ["submit", "exp.yaml", "--to", "slurm", "--threads", "2"];
+
+fn new_sandbox() -> SlurmSandbox {
+    let sandbox = SlurmSandbox::new();
+    sandbox.install_command("sbatch", SBATCH);
+    sandbox.install_command("squeue", SQUEUE);
+    sandbox
+}
+
+fn submit(sandbox: &SlurmSandbox, more: &[&str]) -> Finished {
+    sandbox.run_with_slurm(&[&SUBMIT, more].concat())
+}
+
+/// The scripts that were submitted.
+fn submitted(sandbox: &SlurmSandbox) -> Vec<PathBuf> {
+    fs::read_to_string(sandbox.path("submitted.txt")).unwrap_or_default().lines().map(PathBuf::from).collect()
+}
+
+/// Runs the newest script as Slurm does, and returns its exit code.
+fn run_job(sandbox: &SlurmSandbox) -> Option<i32> {
+    let script = submitted(sandbox).pop().unwrap();
+    let mut command = Command::new("sh");
+    sandbox.prepare(sandbox.with_slurm(&mut command)).arg(script).env("SLURM_JOB_ID", "7");
+    command.status().unwrap().code()
+}
+
+/// Status and job of the only run in the list.
+fn listed(sandbox: &SlurmSandbox) -> (String, Value) {
+    let runs = sandbox.run_with_slurm(&["runs", "--json"]).json();
+    assert_eq!(runs.as_array().map(Vec::len), Some(1), "{runs}");
+    (runs[0]["status"].as_str().unwrap().to_owned(), runs[0]["job"].clone())
+}
+
+#[test]
+fn a_run_is_submitted_once_and_shows_its_status() {
+    let sandbox = new_sandbox();
+    let dry = submit(&sandbox, &["--dry-run"]);
+    assert!(dry.code == 0 && dry.stdout.starts_with("#!/bin/sh\n"), "{}", dry.text());
+    assert!(!sandbox.path("runs").exists() && submitted(&sandbox).is_empty(), "a dry run writes nothing");
+
+    let out = submit(&sandbox, &["--time", "90m", "--job-option=--partition=long"]);
+    assert!(out.code == 0 && out.text().contains("as job 7: 1 rank on 1 node; time limit: 1h 30m"), "{}", out.text());
+    let script = fs::read_to_string(&submitted(&sandbox)[0]).unwrap();
+    for line in ["--nodes=1", "--ntasks=1", "--cpus-per-task=2", "--time=90", "--requeue", "--partition=long"] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
+    }
+    assert_eq!(listed(&sandbox), ("pending".to_owned(), "7".into()));
+    let again = submit(&sandbox, &[]);
+    assert!(again.code == 0 && again.text().contains("already has job 7"), "{}", again.text());
+    assert_eq!(submitted(&sandbox).len(), 1);
+    sandbox.write("queue", "N/A R 0");
+    assert_eq!(listed(&sandbox).0, "running");
+    sandbox.write("queue", "N/A PD 1");
+    assert_eq!(listed(&sandbox).0, "requeued");
+    let table = sandbox.run_with_slurm(&["runs", "--status", "requeued"]).text();
+    assert!(table.contains("requeued") && table.contains("job"), "{table}");
+    assert!(sandbox.run_with_slurm(&["runs", "show", "job"]).text().contains("requeued"));
+
+    // The file may change: the run keeps its experiment.
+    sandbox.edit("exp.yaml", "steps: 12", "steps: 9");
+    assert_eq!(run_job(&sandbox), Some(0));
+    sandbox.write("queue", "");
+    assert_eq!(listed(&sandbox), ("done".to_owned(), Value::Null));
+    sandbox.edit("exp.yaml", "steps: 9", "steps: 12");
+    assert!(submit(&sandbox, &[]).text().contains("up to date"));
+    sandbox.run(&["apply", "exp.yaml", "--runs", "elsewhere", "--quiet"]).expect_code(0);
+    assert_eq!(sandbox.only_run().final_hash(), sandbox.only_run_in("elsewhere").final_hash());
+    assert_eq!(submitted(&sandbox).len(), 1);
+}
+
+#[test]
+fn the_queue_is_read_only_for_runs_that_were_submitted() {
+    let sandbox = new_sandbox();
+    sandbox.run_with_slurm(&["apply", "exp.yaml", "--until-step", "3", "--quiet"]).expect_code(0);
+    assert_eq!(listed(&sandbox), ("interrupted".to_owned(), Value::Null));
+    assert!(!sandbox.path("squeue.txt").exists());
+    submit(&sandbox, &[]).expect_code(0);
+    assert_eq!(listed(&sandbox), ("pending".to_owned(), "7".into()), "the rest of the run");
+    sandbox.install_command("squeue", "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n");
+    let runs = sandbox.run_with_slurm(&["runs"]);
+    assert!(runs.code == 0 && runs.text().contains("Unable to contact slurm controller"), "{}", runs.text());
+    assert!(runs.stdout.contains("interrupted"), "{}", runs.text());
+    let out = submit(&sandbox, &[]);
+    assert!(out.code == 1 && submitted(&sandbox).len() == 1, "whether it has a job is unknown: {}", out.text());
+    // Without Slurm, as on another machine that sees the runs.
+    let runs = Finished::of(sandbox.command(&["runs"]).env("PATH", sandbox.path("empty")));
+    assert!(runs.code == 0 && runs.stderr.is_empty() && runs.stdout.contains("interrupted"), "{}", runs.text());
+}
+
+#[test]
+fn a_script_that_is_warned_requeues_the_job() {
+    let sandbox = new_sandbox();
+    submit(&sandbox, &[]).expect_code(0);
+    sandbox.install_command("scontrol", "#!/bin/sh\necho \"$@\" > scontrol.txt\n");
+    // The step warns the script, which passes the signal on.
+    let step = "#!/bin/sh\ntrap 'exit CODE' USR1\nfor again in $(seq 200); do kill -USR1 \"$PPID\"; sleep 0.05; done\nexit 9\n";
+    for (code, is_requeued) in [(75, true), (0, false), (1, false)] {
+        sandbox.install_command("srun", &step.replace("CODE", &code.to_string()));
+        assert_eq!(run_job(&sandbox), Some(code));
+        let requeued = fs::read_to_string(sandbox.path("scontrol.txt")).ok();
+        assert_eq!(requeued.as_deref(), is_requeued.then_some("requeue 7\n"), "after code {code}");
+        let _ = fs::remove_file(sandbox.path("scontrol.txt"));
+    }
+    // `scancel` sends signals to the step alone.
+    sandbox.install_command("srun", "#!/bin/sh\nexit 75\n");
+    assert_eq!(run_job(&sandbox), Some(75));
+    assert!(!sandbox.path("scontrol.txt").exists());
+}
+
+#[test]
+fn several_ranks_are_tasks_of_the_nodes_that_are_asked_for() {
+    let sandbox = new_sandbox();
+    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 1");
+    sandbox.edit("exp.yaml", "eval:", "parallel: {mode: ddp, replicas: 4}\neval:");
+    let script = submit(&sandbox, &["--nodes", "2", "--dry-run"]).expect_code(0).stdout;
+    for line in ["--nodes=2", "--ntasks=4", "--ntasks-per-node=2", "--cpus-per-task=1"] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
+    }
+    assert!(
+        script.contains("export RUNNER_TOKEN\n") && script.contains("srun --cpus-per-task=1 --mpi=none "),
+        "{script}"
+    );
+    let out = submit(&sandbox, &["--nodes", "5"]);
+    assert!(out.code == 2 && out.text().contains("--nodes must be at most 4"), "{}", out.text());
+    let gpus = ["--set", "device=cuda", "--cluster", "2x2xH100", "--dry-run"];
+    let script = submit(&sandbox, &gpus).expect_code(0).stdout;
+    for line in ["--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2"] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
+    }
+    assert!(script.contains("#SBATCH --time="), "the forecast of H100s gives a time limit: {script}");
+}
+
+#[test]
+fn other_schedulers_get_a_file() {
+    let sandbox = new_sandbox();
+    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 1");
+    sandbox.edit("exp.yaml", "eval:", "parallel: {mode: ddp, replicas: 2}\neval:");
+    let to = |scheduler: &str, more: &[&str]| {
+        let command = ["submit", "exp.yaml", "--to", scheduler, "--threads", "2", "--json"];
+        sandbox.run_with_slurm(&[&command, more].concat())
+    };
+    let pbs = to("pbs", &["--nodes", "2", "--time", "2h", "--job-option=-q long"]).expect_code(0).json();
+    let (file, commands) = (pbs["script"].as_str().unwrap(), &pbs["commands"]);
+    assert_eq!((pbs["status"].as_str(), commands[0].as_str()), (Some("written"), Some(&*format!("qsub {file}"))));
+    let script = fs::read_to_string(file).unwrap();
+    for line in
+        ["#PBS -l select=2:ncpus=2:mpiprocs=1:mem=", "#PBS -l walltime=7200\n", "#PBS -q long\n", "mpirun -n 2 "]
+    {
+        assert!(script.contains(line), "{line}: {script}");
+    }
+    assert!(Command::new("sh").arg("-n").arg(file).status().unwrap().success(), "{script}");
+
+    let options = ["--job-option", "image=registry/a:\"1\"", "--job-option", "claim=disk"];
+    let out = to("kubernetes", &options).expect_code(0).json();
+    assert!(out["commands"][0].as_str().unwrap().starts_with("kubectl create secret generic job-"), "{out}");
+    let text = fs::read_to_string(out["script"].as_str().unwrap()).unwrap();
+    let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
+        .map(|document| serde::Deserialize::deserialize(document).unwrap_or_else(|error| panic!("{error}: {text}")))
+        .collect();
+    let (service, job) = (&documents[0], &documents[1]);
+    let name = service["metadata"]["name"].as_str().unwrap();
+    assert_eq!((service["kind"].as_str(), service["spec"]["clusterIP"].as_str()), (Some("Service"), Some("None")));
+    assert_eq!(service["spec"]["selector"]["job-name"], job["metadata"]["name"]);
+    assert_eq!((job["kind"].as_str(), job["spec"]["completionMode"].as_str()), (Some("Job"), Some("Indexed")));
+    assert_eq!((job["spec"]["completions"].as_u64(), job["spec"]["parallelism"].as_u64()), (Some(2), Some(2)));
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!((pod["subdomain"].as_str(), pod["restartPolicy"].as_str()), (Some(name), Some("Never")));
+    let container = &pod["containers"][0];
+    assert_eq!(container["image"], "registry/a:\"1\"");
+    let variable = |wanted: &str| container["env"].as_array().unwrap().iter().find(|v| v["name"] == wanted).cloned();
+    assert_eq!(variable("MASTER_ADDR").unwrap()["value"], format!("{name}-0.{name}"));
+    assert_eq!(variable("RUNNER_TOKEN").unwrap()["valueFrom"]["secretKeyRef"]["name"], name);
+    let runs = sandbox.path("runs").canonicalize().unwrap();
+    assert_eq!(container["volumeMounts"][0]["mountPath"].as_str(), runs.to_str());
+    assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], "disk");
+    assert!(container["command"][2].as_str().unwrap().contains("exec runner resume "), "{text}");
+
+    // The user's own template, and a mistake in it.
+    sandbox.write("templates/pbs.sh.j2", "#PBS -N mine {{ ranks }}\n");
+    let dry = sandbox.stdout_of(&["submit", "exp.yaml", "--to", "pbs", "--dry-run"]);
+    assert_eq!(dry, "#PBS -N mine 2\n");
+    sandbox.write("templates/pbs.sh.j2", "\n{{ partition }}\n");
+    let out = to("pbs", &[]);
+    assert!(out.code == 2 && out.text().contains("templates/pbs.sh.j2:2:4"), "{}", out.text());
+}
