@@ -13,6 +13,7 @@ import time
 
 from common import MAX_SECONDS_TO_END, Folder, NotInstalled, as_root, find, process_of_rank, wait_for
 from network import network, torchrun_on_two_nodes
+from slurm import slurm
 
 # Every layout of several ranks, and its number of ranks.
 LAYOUTS = {
@@ -91,7 +92,7 @@ def mpich():
     mpi([find("mpirun.mpich", "mpich")], "PMI_RANK", False)
 
 
-ENGINES = {"open_mpi": open_mpi, "mpich": mpich, "network": network, "torchrun": torchrun_on_two_nodes}
+ENGINES = {"open_mpi": open_mpi, "mpich": mpich, "network": network, "torchrun": torchrun_on_two_nodes, "slurm": slurm}
 
 
 def main():
