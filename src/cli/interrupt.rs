@@ -101,6 +101,7 @@ impl Interrupt {
             }
             SignalMeaning::EndNow => {
                 let is_working = self.stop.is_working();
+                self.stop.end_early(self.stop.stop_reason().unwrap_or(reason));
                 end(is_working.then(|| format!("\nstopped immediately\nnext:\n  {}", repeated_command())));
             }
         }

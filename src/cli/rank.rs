@@ -2,13 +2,16 @@
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use runner_engine::rank_inputs::work_as_process;
 use runner_launch::RankProcess;
+use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::common::{ThreadArgs, host};
-use super::exit::{Exit, Result};
+use super::exit::{CommandError, Exit, Result};
 use super::output::print_to_stderr;
 
 #[derive(Debug, Clone, Args)]
@@ -26,7 +29,12 @@ pub(crate) struct RankArgs {
 /// # Errors
 /// If `runner apply` did not start this process. Later errors are reported to the parent.
 pub(crate) fn run(args: &RankArgs) -> Result<Exit> {
-    let rank = RankProcess { run: args.run.clone(), rank: args.rank, shared_memory: args.fd };
+    // The process that started this one leaves other signals to itself.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGUSR1] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(CommandError::io("cannot receive signals"))?;
+    }
+    let rank = RankProcess { run: args.run.clone(), rank: args.rank, shared_memory: args.fd, stop };
     let host = host(PathBuf::new(), ThreadArgs { threads: None })?;
     match work_as_process(&rank, &host)? {
         None => Ok(Exit::Done),

@@ -1,6 +1,7 @@
 //! `runner resume`: continues a run from its own directory. The experiment file may have been removed.
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use runner_engine::resume::{ResumeRequest, resume};
 use runner_engine::session::SessionOptions;
 
@@ -16,7 +17,7 @@ pub(crate) struct ResumeArgs {
     #[arg(add = runs_completer())]
     pub run: String,
     /// Continue under another layout, which replaces the section `parallel`, such as '{mode: ddp, replicas: 2}'. Later sessions keep it.
-    #[arg(long, value_name = "SECTION")]
+    #[arg(long, value_name = "SECTION", value_parser = NonEmptyStringValueParser::new())]
     pub parallel: Option<String>,
     #[command(flatten)]
     pub training: TrainingArgs,

@@ -137,7 +137,8 @@ impl RunObserver for ScreenObserver {
                         let resuming = interrupted
                             .then(|| self.resuming_command.clone().unwrap_or_else(|| format!("runner resume {name}")));
                         let is_causal = resolved_experiment(run).map_or(true, |found| found.model.options.causal);
-                        let text = closing_text(summary, name, run, is_causal, resuming.as_deref());
+                        let has_samples = is_causal && has_checkpoints();
+                        let text = closing_text(summary, name, run, has_samples, resuming.as_deref());
                         self.printer.show(Screen::line, text);
                     }
                 }

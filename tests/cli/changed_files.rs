@@ -88,6 +88,10 @@ fn changed_data_and_a_fork_of_the_same_settings_are_named() {
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set seed=7");
     assert!(printed.contains(&format!("{fork} (3 of 4 steps), a fork, has the settings of this file\n")), "{printed}");
     assert_eq!(command_after(&printed, "to continue it instead: "), format!("resume {fork}"));
+    sandbox.expect(0, &format!("fork {id} --from latest --set seed=8 --name other --threads 1 --quiet"));
+    let named = sandbox.runs().into_keys().find(|id| id.starts_with("other-")).unwrap();
+    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set seed=8");
+    assert!(printed.contains(&format!("{named} (4 of 4 steps), a fork, has the settings of this file\n")), "{printed}");
     let text = sandbox.read("input.txt");
     sandbox.write("input.txt", text + "more ");
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1");

@@ -165,3 +165,31 @@ fn an_interrupt_before_training_repeats_the_command() {
     assert_eq!(next_command(&text), "runner apply /dev/stdin --new --set seed=2");
     assert!(sandbox.runs().is_empty());
 }
+
+/// Without a checkpoint there is nothing to sample from.
+#[test]
+fn a_notice_before_the_first_checkpoint_suggests_what_works() {
+    let evaluation = "{every: 1000000, at_start: true, loss: {batches: 100}}";
+    for _ in 0..20 {
+        let sandbox = new_sandbox();
+        sandbox.edit("exp.yaml", "{every: 1000000, loss: {batches: 1}}", evaluation);
+        sandbox.edit("exp.yaml", "fraction: 0.1", "fraction: 0.8");
+        let mut command = sandbox.command("apply exp.yaml --threads 1");
+        let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+        let has_session = |run: &RunFolder| run.manifest()["sessions"].as_array().is_some_and(|all| !all.is_empty());
+        wait_until("the session begins", || sandbox.runs().values().any(has_session) || child.has_ended());
+        child.signal("TERM");
+        let (code, text) = child.finish();
+        assert_eq!(code, Some(75), "{text}");
+        let run = sandbox.only_run();
+        let saved = !sandbox.files_in(&format!("runs/{}/checkpoints", run.id())).is_empty();
+        // Too early, or too late: not in the evaluation before the first step.
+        if text.contains("before training") || saved {
+            continue;
+        }
+        assert!(!text.contains("runner sample"), "{text}");
+        assert_eq!(next_command(&text), format!("runner resume {}", run.id()), "{text}");
+        return;
+    }
+    panic!("no signal came between the start of training and the first checkpoint");
+}

@@ -204,6 +204,29 @@ fn a_notice_before_training_reaches_all() {
     }
 }
 
+/// The rank that gets the second signal ends at once, and the others with the code of the first.
+#[test]
+fn a_second_signal_to_one_rank_gives_all_the_same_code() {
+    let sandbox = new_sandbox(MESH, 60);
+    let port = free_port();
+    let start = |rank| {
+        let mut command = rank_command(&sandbox, rank, 4, port, &["apply", "exp.yaml", "--threads", "2"]);
+        // So that the step after the first signal does not end.
+        RunningProcess(command.env(FAULTS, "hang=3@15").spawn().unwrap())
+    };
+    let mut ranks: Vec<RunningProcess> = (0..4).map(start).collect();
+    wait_until("14 steps are recorded", || sandbox.runs().values().any(|run| run.has_step(14)));
+    ranks[1].signal("TERM");
+    // Sooner, it would count as the same signal.
+    thread::sleep(Duration::from_millis(5500));
+    assert!(!ranks[1].has_ended());
+    ranks[1].signal("TERM");
+    let _hung = ranks.pop();
+    let (codes, printed): (Vec<_>, Vec<_>) = ranks.into_iter().map(RunningProcess::finish).unzip();
+    assert_eq!(codes, [Some(75); 3], "{printed:?}");
+    assert!(printed[0].contains("rank 1 was stopped immediately"), "{printed:?}");
+}
+
 /// Kills the ranks `victims` in the middle of training, and returns what each rank printed to standard error.
 fn kill_ranks(victims: &[usize]) -> Vec<String> {
     let sandbox = new_sandbox(MESH, 100_000);

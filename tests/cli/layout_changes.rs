@@ -109,7 +109,9 @@ fn a_section_that_does_not_fit_changes_nothing() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 7");
     let (id, before) = (sandbox.only_run().id(), sandbox.only_run().manifest());
     let refused = |section: &str| sandbox.expect(2, &["resume", &id, "--parallel", section]);
-    assert!(refused("{mode: ddp, replicas: 5}").contains("replicas"));
+    let printed = refused("{mode: ddp, replicas: 5}");
+    assert!(printed.contains("replicas") && printed.contains("--parallel:1:"), "{printed}");
+    assert!(!printed.contains("--set"), "{printed}");
     assert!(refused("{mode: ddq}").contains("ddp"));
     assert!(refused("{mode: pipeline}").contains("stages"));
     assert!(refused("ddp").contains("parallel"));
@@ -121,4 +123,40 @@ fn a_section_that_does_not_fit_changes_nothing() {
     assert!(printed.contains(&command), "{printed}");
     let printed = sandbox.expect(0, &["resume", &id, "--parallel", r#"{"mode":"dp","replicas":2}"#, "--threads", "2"]);
     assert!(printed.contains("resuming from step 7") && printed.contains("layout: dp of 2 replicas"), "{printed}");
+    // Also where nothing is left to do.
+    assert!(refused("{mode: ddq}").contains("ddp"));
+    assert!(sandbox.expect(0, &["resume", &id, "--parallel", "{mode: single}"]).contains("up to date"));
+}
+
+#[test]
+fn sessions_show_what_replicas_divide() {
+    let sandbox = sandbox("lab", "parallel: {mode: ddp, replicas: 2}\n");
+    sandbox.expect(0, "apply exp.yaml --threads 2 --quiet --until-step 7");
+    let id = sandbox.only_run().id();
+    let section = "{mode: ddp, replicas: 2, shard: gradients}";
+    let printed = sandbox.expect(0, &["resume", &id, "--threads", "2", "--until-step", "9", "--parallel", section]);
+    assert!(!printed.contains("final bits may differ"), "sharding changes no bits: {printed}");
+    let shown = sandbox.expect(0, &["runs", "show", &id]);
+    assert!(shown.contains("ddp of 2 replicas, micro-batches of 3 rows\n"), "{shown}");
+    assert!(shown.contains("ddp of 2 replicas, shard: gradients, micro-batches of 3 rows\n"), "{shown}");
+}
+
+#[test]
+fn a_point_of_a_sweep_keeps_its_newest_layout() {
+    let sandbox = sandbox("lab", "").with("s.yaml", "sweep:\n  base: exp.yaml\n  grid: {seed: [1]}\n");
+    sandbox.edit("exp.yaml", "steps: 90", "steps: 600");
+    let mut sweep = sandbox.spawn_until("sweep s.yaml --threads 2", |run| run.has_step(9));
+    sweep.signal("INT");
+    assert_eq!(sweep.wait(), Some(130));
+    let id = sandbox.only_run().id();
+    let stop = sandbox.only_run().summary()["steps"].as_u64().unwrap() + 5;
+    let stop = stop.to_string();
+    let section = "{mode: dp, replicas: 2}";
+    sandbox.expect(0, &["resume", &id, "--threads", "2", "--until-step", &stop, "--parallel", section]);
+    sandbox.expect(0, "sweep s.yaml --threads 2");
+    let manifest = sandbox.only_run().manifest();
+    assert_eq!(manifest["status"], "done");
+    let sessions = manifest["sessions"].as_array().unwrap();
+    let modes: Vec<&Value> = sessions.iter().map(|session| &session["layout"]["parallel"]["mode"]).collect();
+    assert_eq!(modes, ["single", "dp", "dp"]);
 }

@@ -372,6 +372,19 @@ fn a_run_that_is_deleted_while_it_trains_has_failed() {
     assert!(!run.path("summary.json").exists(), "nothing says that it is done");
 }
 
+#[test]
+fn a_notice_to_a_rank_stops_all() {
+    for (layout, signal) in [(DDP, "TERM"), (PIPELINE, "USR1")] {
+        let sandbox = sandbox_of(&yaml(layout).replace(&format!("steps: {STEPS}"), "steps: 1000000"), 4000);
+        let (mut child, ranks) = start_until(&sandbox, 2, "", &at(3));
+        send_signal(signal, ranks[&1].into());
+        assert_eq!(wait_for_end(&sandbox, &mut child, &ranks, "a rank was told"), Some(75), "{}", errors_of(&sandbox));
+        let run = sandbox.only_run();
+        assert_eq!(run.manifest()["status"], "interrupted");
+        assert!(run.checkpoint(run.summary()["steps"].as_u64().unwrap()).exists(), "{layout}");
+    }
+}
+
 /// The other rank had nothing to write.
 #[test]
 fn a_checkpoint_that_one_rank_writes_is_completed_when_another_dies() {

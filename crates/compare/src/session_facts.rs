@@ -90,7 +90,7 @@ const VARIABLES: Fact<Session> =
 pub(super) const LAYOUT: &str = "layout";
 
 const LAYOUT_FACT: Fact<Session> = Fact::new(LAYOUT, Bits("a different layout adds in a different order"), |session| {
-    session.layout.as_ref().map(|layout| layout.describe().into())
+    session.layout.as_ref().map(|layout| layout.describe_sums().into())
 });
 
 /// The facts on which bits depend, in the order in which they are shown.

@@ -42,6 +42,8 @@ pub enum ModelFetchFailure {
 pub struct LoadOptions<'a> {
     /// `key.path=value`, the value in YAML; later ones win.
     pub sets: Vec<String>,
+    /// The section `parallel` that the flag `--parallel` gives, in YAML. It wins over `sets`.
+    pub parallel: Option<String>,
     /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
     pub env: Vec<(String, String)>,
     /// True if files that the experiment names may be missing; [`Loaded::absent_files`](crate::Loaded) lists those that are.
@@ -121,6 +123,9 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
         let at = text.find('=').unwrap_or(text.len());
         let keys: Vec<String> = text[..at].split('.').map(|key| key.trim().to_owned()).collect();
         add(Source::flag("--set", text, (at + 1).min(text.len())), &keys, text[..at].chars().count(), mistakes);
+    }
+    if let Some(section) = &options.parallel {
+        add(Source::flag("--parallel", section, 0), &["parallel".to_owned()], 0, mistakes);
     }
 }
 

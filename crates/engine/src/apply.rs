@@ -21,6 +21,7 @@ use crate::changed_file::describe_earlier_run;
 use crate::continuation::{ContinueRequest, ContinueSource, warn_of_inherited_damage};
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
+use crate::resume::check_same_plan;
 use crate::run_opening::{FoundRun, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 
@@ -111,6 +112,17 @@ pub fn apply(
             FoundRun::Unfinished(run) => run,
             FoundRun::Done(report) => return Ok(report),
         };
+        // The sweep resumes its points, so they keep a layout that `resume --parallel` gave them.
+        let newest = run.manifest().sessions.last().and_then(|session| session.layout.as_ref());
+        let moved = newest.filter(|_| request.sweep_point.is_some()).map(|layout| layout.apply(experiment));
+        if let Some(moved) = moved.filter(|moved| moved != experiment) {
+            let devices = find_devices(&moved, host, world)?;
+            let ready = PreparedRun::new(&moved, None, run.manifest().inherited_steps(), devices, host, observer)?;
+            check_same_plan(run.manifest(), &ready.plan, run.path(), true)?;
+            check_memory(&ready.plan, world)?;
+            let session = RunSession { options, host, experiment: &moved, ready: &ready, stop, launched: None };
+            return session.work(run, observer);
+        }
         RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
     })
 }

@@ -62,7 +62,9 @@ pub(crate) fn describe_earlier_run(
     let mut lines = Vec::new();
     if changes.is_empty() {
         lines.push(match earlier.listed.origin {
-            Some(RunOrigin::Fork { step: Some(_), .. }) => format!("{id}, a fork, has the settings of this file"),
+            Some(RunOrigin::Fork { step, .. }) if step.is_some() || theirs.hash == plan.hash => {
+                format!("{id}, a fork, has the settings of this file")
+            }
             _ => format!("{id} has these settings, but {}", describe_changed_inputs(&path, plan)),
         });
     } else {
@@ -77,13 +79,14 @@ pub(crate) fn describe_earlier_run(
     lines.into_iter().map(|line| format!("run    {line}")).collect()
 }
 
-/// The newest run of those in `root` with the name of `experiment` that differ from it in the fewest settings. Points of sweeps and
-/// reproductions do not count: no file of theirs has changed.
+/// The newest run of those in `root` with the name of `experiment` that differ from it in the fewest settings. A fork with its settings counts
+/// under any name. Points of sweeps and reproductions do not count: no file of theirs has changed.
 fn find_earlier_run(root: &Path, experiment: &Experiment) -> Option<EarlierRun> {
     // Runs that cannot be read have no part in this description.
     let listed = catalog::list(root).ok()?;
+    let has_its_name = |run: &ListedRun| run.name.as_ref() == Some(&experiment.name);
     let is_run_of_file = |run: &ListedRun| {
-        run.name.as_ref() == Some(&experiment.name)
+        (has_its_name(run) || matches!(run.origin, Some(RunOrigin::Fork { .. })))
             && run.sweep.is_none()
             && !matches!(run.origin, Some(RunOrigin::Reproduction { .. }))
     };
@@ -91,7 +94,7 @@ fn find_earlier_run(root: &Path, experiment: &Experiment) -> Option<EarlierRun> 
         let theirs = runner_config::load_resolved(&listed.path.join(RESOLVED)).ok()?.experiment;
         let mut changes = settings::changes(&theirs, experiment);
         changes.retain(|change| change.group != SettingGroup::Bookkeeping && change.key != POSITION_KEY);
-        Some(EarlierRun { listed, experiment: theirs, changes })
+        (has_its_name(&listed) || changes.is_empty()).then_some(EarlierRun { listed, experiment: theirs, changes })
     });
     compared.min_by_key(|run| run.changes.len())
 }

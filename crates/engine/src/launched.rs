@@ -100,7 +100,7 @@ fn join_and_work(
     if let Some(RunAbort { code, reason, .. }) =
         abort.as_ref().filter(|abort| StopReason::of_exit_code(abort.code).is_some())
     {
-        leaders_observer.observe(&RunEvent::Note(&format!("{reason}; nothing is lost")));
+        leaders_observer.observe(&RunEvent::Note(reason));
         return Ok(RunReport { outcome: RunOutcome::Followed(*code), run: None });
     }
     let (restart, max_restarts) = (restarts.saturating_add(1), world.max_restarts());

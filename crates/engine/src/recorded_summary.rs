@@ -67,7 +67,7 @@ pub(crate) fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStat
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
         final_hash,
         weights_hash,
-        ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
+        ..Summary::from_metrics(&metrics, continued_from, manifest.newest_layout_began(), saved.as_ref())?
     })
 }
 

@@ -49,6 +49,9 @@ pub fn resume(
         let path = catalog::resolve(&host.runs, &request.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         check_description(&path, &manifest)?;
+        // A mistake in the section shows also if there is nothing left to do.
+        let under_section = |section: &String| with_layout(&resolved_experiment(&path)?, section);
+        let requested = request.parallel.as_ref().map(under_section).transpose()?;
         // The rank that keeps the record takes the lock.
         let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
             match open_unless_done(path.clone(), &manifest, observer)? {
@@ -59,12 +62,8 @@ pub fn resume(
             None
         };
         let recorded = resolved_experiment(&path)?;
-        let experiment = match (&request.parallel, manifest.sessions.last().and_then(|session| session.layout.as_ref()))
-        {
-            (Some(section), _) => with_layout(&recorded, section)?,
-            (None, Some(layout)) => layout.apply(&recorded),
-            (None, None) => recorded.clone(),
-        };
+        let newest = || manifest.sessions.last()?.layout.as_ref().map(|layout| layout.apply(&recorded));
+        let experiment = requested.or_else(newest).unwrap_or_else(|| recorded.clone());
         let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
         let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
         let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
@@ -103,9 +102,9 @@ fn with_layout(recorded: &Experiment, section: &str) -> Result<Experiment> {
     let base = Experiment { parallel: Parallel { max_restarts, ..Parallel::single() }, ..recorded.clone() };
     let text = runner_config::to_yaml(&base);
     let load = |micro_batch: &str| {
-        let sets = vec![format!("parallel={section}"), format!("batch.micro_batch={micro_batch}")];
         let options = LoadOptions {
-            sets,
+            sets: vec![format!("batch.micro_batch={micro_batch}")],
+            parallel: Some(section.to_owned()),
             allows_absent_files: true,
             allows_absent_initial_inputs: true,
             ..LoadOptions::default()
@@ -130,7 +129,7 @@ fn with_layout(recorded: &Experiment, section: &str) -> Result<Experiment> {
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, other_layout: bool) -> Result<()> {
+pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, other_layout: bool) -> Result<()> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }

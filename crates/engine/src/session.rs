@@ -242,8 +242,9 @@ impl RunSession<'_> {
         let error = end.as_ref().err().map(ToString::to_string);
         let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
         let saved = newest.and_then(|(step, _)| checkpoint::recorded_position(&path.join(CHECKPOINTS), *step));
+        let (manifest, began) = (run.manifest(), run.manifest().newest_layout_began());
         let numbers =
-            Summary::from_metrics(&path.join(METRICS), run.manifest().continued_from.as_ref(), saved.as_ref())?;
+            Summary::from_metrics(&path.join(METRICS), manifest.continued_from.as_ref(), began, saved.as_ref())?;
         let summary = Summary {
             id: run.id(),
             status,

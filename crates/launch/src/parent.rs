@@ -4,6 +4,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::parent_id;
 use std::process::exit;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -100,15 +101,19 @@ impl RecorderLink for ParentLink<'_> {
     }
 }
 
-/// Records heartbeats of this process from a separate thread, which exits the process when its parent has ended.
+/// Records heartbeats of this process from a separate thread, which passes the request `stop` on to all ranks, and exits the process when its
+/// parent has ended.
 ///
 /// # Errors
 /// If the system gives no thread.
-pub(super) fn start_heartbeat(region: Arc<Region>, rank: usize) -> io::Result<()> {
+pub(super) fn start_heartbeat(region: Arc<Region>, rank: usize, stop: Arc<AtomicBool>) -> io::Result<()> {
     let parent = parent_id();
     let work = move || {
         while let Some(status) = region.status(rank) {
             status.record_heartbeat(process::monotonic_milliseconds());
+            if stop.load(Ordering::Relaxed) {
+                region.stop().store(true, Ordering::Relaxed);
+            }
             thread::sleep(HEARTBEAT_INTERVAL);
             if parent_id() != parent {
                 exit(1);

@@ -107,7 +107,7 @@ pub(super) struct CheckpointPart {
 pub(super) struct RankCompletion {
     /// True if the rank stopped on request, before the last step.
     pub interrupted: bool,
-    /// The reason for which this launched rank itself was asked to stop. Local processes leave signals to their parent.
+    /// The reason for which this rank itself was asked to stop. Local processes leave Ctrl-C and hangups to their parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<StopReason>,
     pub peak_rss_bytes: Option<u64>,

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::error::LaunchError;
@@ -21,6 +22,7 @@ use runner_data::Prepared;
 use runner_exec::eval::EvalError;
 use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
+use runner_machine::stop::StopReason;
 use runner_record::run_dir::CHECKPOINTS;
 
 use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
@@ -40,6 +42,8 @@ pub struct RankProcess {
     pub rank: usize,
     /// The descriptor of the memory that the ranks share.
     pub shared_memory: RawFd,
+    /// True once a scheduler's notice has reached this process alone. Then all ranks stop.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl RankProcess {
@@ -92,14 +96,15 @@ impl RankProcess {
         region: &Arc<Region>,
         prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank>,
     ) -> Result<RankCompletion, LaunchError> {
-        let heartbeat = start_heartbeat(region.clone(), self.rank);
+        let heartbeat = start_heartbeat(region.clone(), self.rank, Arc::clone(&self.stop));
         heartbeat.map_err(CommandError::io("starting the heartbeat"))?;
         faults::before_data();
         let pool = start.threads.pool().map_err(CommandError::from)?;
         let PreparedRank { data, state } = prepare(start, &pool)?;
         let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
-        Ok(RankCompletion { interrupted: outcome.interrupted, stop_reason: None, peak_rss_bytes: peak_rss_bytes() })
+        let stop_reason = self.stop.load(Ordering::Relaxed).then_some(StopReason::Notice);
+        Ok(RankCompletion { interrupted: outcome.interrupted, stop_reason, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// Runs the rank's program to its end in the current thread pool. If the rank fails, the run is aborted before this returns.

@@ -30,7 +30,7 @@ pub enum Ranks<'a> {
 /// The end of training that did not fail.
 pub struct TrainingEnd {
     pub interrupted: bool,
-    /// The reason for which one of the ranks that a launcher started was asked to stop: a person's request counts before a notice.
+    /// The reason for which the process of a rank was asked to stop: a person's request counts before a notice.
     pub stop_reason: Option<StopReason>,
     pub hash: Option<StateHash>,
     /// Peak memory by rank, where ranks are processes.

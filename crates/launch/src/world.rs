@@ -267,13 +267,17 @@ impl World {
         self.abort(code, &format!("rank {} failed {place}: {error}", self.rank()));
     }
 
-    /// Makes a signal that ends this process before training end the other ranks with the same exit code.
+    /// Makes a signal that ends this process at once end the other ranks with the same exit code.
     pub fn share_early_end(&self, stop: &StopSwitch) {
         // The mesh says goodbye when the world is dropped, which this must not delay.
         let (mesh, rank) = (Arc::downgrade(&self.mesh), self.rank());
         stop.at_early_end(move |reason| {
             let Some(mesh) = mesh.upgrade() else { return };
-            mesh.abort(rank, reason.exit() as u8, &format!("rank {rank} was stopped before training"));
+            let text = match mesh.status().snapshot().phase {
+                RankPhase::Starting => format!("rank {rank} was stopped before training; nothing is lost"),
+                _ => format!("rank {rank} was stopped immediately"),
+            };
+            mesh.abort(rank, reason.exit() as u8, &text);
             // The process ends next, and other threads send the message.
             thread::sleep(SEND_DELAY);
         });

@@ -122,13 +122,13 @@ impl StopSwitch {
         self.state() != StopState::Idle
     }
 
-    /// Makes a signal that ends the process before there is something to save call `notify` first. Only the first call counts.
+    /// Makes a signal that ends the process at once call `notify` first. Only the first call counts.
     pub fn at_early_end(&self, notify: impl Fn(StopReason) + Send + Sync + 'static) {
         // A later one would be for the same job.
         let _ = self.0.at_early_end.set(Box::new(notify));
     }
 
-    /// Declares that the process ends before there is something to save.
+    /// Declares that the process ends at once.
     pub fn end_early(&self, reason: StopReason) {
         if let Some(notify) = self.0.at_early_end.get() {
             notify(reason);

@@ -240,9 +240,24 @@ impl SessionLayout {
         changed
     }
 
-    /// What the order of sums depends on, in words, such as `ddp of 2 replicas, micro-batches of 4 rows`.
+    /// The layout in words, such as `ddp of 2 replicas, shard: optimizer, micro-batches of 4 rows`.
     #[must_use]
     pub fn describe(&self) -> String {
+        let shard = self.parallel.shard.map_or_else(String::new, |shard| format!(", shard: {}", choice_name(&shard)));
+        format!("{}{shard}, {}", self.describe_ranks(), self.describe_micro_batch())
+    }
+
+    /// What the order of sums depends on, in words: the layout without what replicas divide.
+    #[must_use]
+    pub fn describe_sums(&self) -> String {
+        format!("{}, {}", self.describe_ranks(), self.describe_micro_batch())
+    }
+
+    fn describe_micro_batch(&self) -> String {
+        format!("micro-batches of {}", counted(self.micro_batch as u64, "row"))
+    }
+
+    fn describe_ranks(&self) -> String {
         let Parallel { mode, replicas, pipeline, .. } = &self.parallel;
         let mut text = choice_name(mode);
         // Buckets and devices of one kind are left out: sums are those of single numbers, in the order of ranks.
@@ -260,7 +275,6 @@ impl SessionLayout {
         if *replicas > 1 {
             let _ = write!(text, " of {replicas} replicas");
         }
-        let _ = write!(text, ", micro-batches of {}", counted(self.micro_batch as u64, "row"));
         text
     }
 }
@@ -303,6 +317,15 @@ impl Manifest {
     /// do not count.
     pub fn stands_for_its_plan(&self) -> bool {
         !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
+    }
+
+    /// The step after which the sessions began that have the newest layout; the number of inherited steps if all have it. Times of steps
+    /// before it are those of a different layout.
+    pub fn newest_layout_began(&self) -> u64 {
+        let newest = self.sessions.last().map(|session| &session.layout);
+        let moved = self.sessions.iter().rposition(|session| Some(&session.layout) != newest);
+        let first = moved.and_then(|moved| self.sessions.get(moved + 1));
+        first.map_or(0, |session| session.from_step).max(self.inherited_steps())
     }
 
     /// The steps that other runs did, whose checkpoint this one began with.
@@ -367,5 +390,38 @@ impl Manifest {
         }
         (self.status, self.error) = (status, error);
         self.ended = Some(ended);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_spec::experiment::ShardedState;
+
+    fn layout(micro_batch: usize, shard: Option<ShardedState>) -> SessionLayout {
+        SessionLayout { parallel: Parallel { replicas: 2, shard, ..Parallel::single() }, micro_batch }
+    }
+
+    #[test]
+    fn the_newest_layout_begins_where_the_last_other_one_ended() {
+        let session = |from_step, micro_batch| Session {
+            from_step,
+            layout: Some(layout(micro_batch, None)),
+            ..Session::default()
+        };
+        let began = |sessions: &[Session]| {
+            Manifest { sessions: sessions.to_vec(), ..Manifest::default() }.newest_layout_began()
+        };
+        assert_eq!(began(&[]), 0);
+        assert_eq!(began(&[session(0, 4), session(10, 4)]), 0);
+        assert_eq!(began(&[session(0, 4), session(10, 2), session(20, 2)]), 10);
+        assert_eq!(began(&[session(0, 4), session(10, 2), session(20, 4)]), 20);
+    }
+
+    #[test]
+    fn sharding_is_described_and_changes_no_sum() {
+        let (whole, sharded) = (layout(4, None), layout(4, Some(ShardedState::Gradients)));
+        assert_eq!(sharded.describe(), "single of 2 replicas, shard: gradients, micro-batches of 4 rows");
+        assert_eq!(sharded.describe_sums(), whole.describe());
     }
 }

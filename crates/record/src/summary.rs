@@ -92,7 +92,7 @@ pub struct RankSummary {
     pub planned_memory_bytes: u64,
 }
 
-/// Medians over the steps of the run.
+/// Medians over the steps that the run did in its newest layout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Medians {
@@ -126,14 +126,16 @@ impl Summary {
         (self.steps.saturating_sub(inherited), self.steps_total.saturating_sub(inherited))
     }
 
-    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Totals and medians leave out the steps up to
-    /// that of `continued_from`, which other runs did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
+    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Totals leave out the steps up to
+    /// that of `continued_from`, which other runs did, and medians those up to `layout_began`, which a different layout did. `saved` is the
+    /// newest checkpoint: it counts where lines up to its step are missing.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn from_metrics(
         metrics: &Path,
         continued_from: Option<&ContinuedFrom>,
+        layout_began: u64,
         saved: Option<&SavedPosition>,
     ) -> Result<Self, RecordError> {
         let began = continued_from.map_or(0, |from| from.step);
@@ -155,7 +157,7 @@ impl Summary {
                 summary.final_train_loss = t.loss;
                 let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
                 let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
-                for (series, value) in series.iter_mut().zip(values).filter(|_| t.step > began) {
+                for (series, value) in series.iter_mut().zip(values).filter(|_| t.step > began.max(layout_began)) {
                     series.extend(value);
                 }
             }
@@ -289,11 +291,12 @@ mod tests {
             planned_memory_bytes: 6,
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
-            ..Summary::from_metrics(&path, None, None).unwrap()
+            ..Summary::from_metrics(&path, None, 0, None).unwrap()
         };
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
         assert_eq!(summary.medians.mfu, None);
+        assert_eq!(Summary::from_metrics(&path, None, 2, None).unwrap().medians.step_ms, Some(600.0), "a new layout");
         assert_eq!(summary.last_eval.as_ref().unwrap().step, 3);
         assert_eq!(summary.best_eval.as_ref().unwrap().step, 2);
         assert_eq!((summary.final_hash.as_deref(), summary.weights_hash.as_deref()), (Some("s"), Some("w")));
@@ -304,20 +307,21 @@ mod tests {
         // Lines of steps up to the checkpoint may be lost.
         let best = Some(BestValidation { step: 1, val_loss: 1.5 });
         let saved = SavedPosition { step: 2, tokens: 25, data: None, best, val_loss: None };
-        let summary = Summary::from_metrics(&path, None, Some(&saved)).unwrap();
+        let summary = Summary::from_metrics(&path, None, 0, Some(&saved)).unwrap();
         let best = summary.best_eval.map(|best| (best.step, best.val_loss));
         assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
         assert_eq!(summary.inherited, None);
         let from = ContinuedFrom { id: "other".into(), step: 2, tokens: Some(25), ..ContinuedFrom::default() };
-        let continued = Summary::from_metrics(&path, Some(&from), Some(&saved)).unwrap();
+        let continued = Summary::from_metrics(&path, Some(&from), 0, Some(&saved)).unwrap();
         // Step 3 is its own, of 10 tokens; the checkpoint of step 2 had seen 25.
         assert_eq!((continued.steps, continued.tokens, continued.own_steps().0), (3, 10, 1));
         assert_eq!(continued.inherited, Some(InheritedTotals { steps: 2, tokens: 25, seconds: 0.3 }));
         let own = SavedPosition { step: 3, tokens: 36, ..saved };
-        assert_eq!(Summary::from_metrics(&path, Some(&from), Some(&own)).unwrap().tokens, 11);
+        assert_eq!(Summary::from_metrics(&path, Some(&from), 0, Some(&own)).unwrap().tokens, 11);
         // Records of older versions do not have the tokens: those of the lines count.
         let older = ContinuedFrom { tokens: None, ..from };
-        let older = Summary::from_metrics(&path, Some(&older), Some(&SavedPosition { step: 2, tokens: 20, ..saved }));
+        let older =
+            Summary::from_metrics(&path, Some(&older), 0, Some(&SavedPosition { step: 2, tokens: 20, ..saved }));
         assert_eq!(older.map(|s| (s.tokens, s.inherited.unwrap().tokens)).unwrap(), (10, 20));
         assert_eq!(continued.best_eval.unwrap().step, 3, "the best of another run is not this run's");
     }

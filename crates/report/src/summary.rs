@@ -61,12 +61,12 @@ pub fn details(summary: &Summary) -> String {
 }
 
 /// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` resumes an interrupted
-/// run. Only a model with causal attention has samples.
+/// run. A run `has_samples` if its model's attention is causal, and it has a checkpoint.
 pub fn closing_text(
     summary: &Summary,
     run: &str,
     path: &Path,
-    is_causal: bool,
+    has_samples: bool,
     resuming_command: Option<&str>,
 ) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
@@ -74,7 +74,7 @@ pub fn closing_text(
     if let Some(command) = resuming_command {
         let _ = writeln!(out, "  {command}");
     }
-    if is_causal && summary.final_hash.is_some() {
+    if has_samples && summary.final_hash.is_some() {
         let _ = writeln!(out, "  runner sample {run} --prompt \"…\"");
     }
     let _ = writeln!(out, "  runner runs show {run}");

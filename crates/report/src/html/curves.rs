@@ -79,7 +79,7 @@ pub(super) struct PhaseSeries {
     pub(super) times: PhaseTimes<Vec<Option<f64>>>,
 }
 
-/// Medians over the steps that the run did itself.
+/// Medians over the steps that the run did itself in its newest layout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(super) struct Medians {
     pub(super) step_ms: Option<f64>,
@@ -89,7 +89,8 @@ pub(super) struct Medians {
     pub(super) mfu: Option<f64>,
 }
 
-/// Reads the metrics of the run directory `run`; each curve has at most `max_points` points. Medians leave out the steps that another run did.
+/// Reads the metrics of the run directory `run`; each curve has at most `max_points` points. Medians leave out the steps that another run or a different
+/// layout did.
 /// A missing file is empty. Damaged and missing lines are reported in `problems`.
 ///
 /// # Errors
@@ -111,11 +112,17 @@ pub(super) fn read_curves(
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
     evals.sort_by_key(|e| e.step);
-    let inherited_steps = manifest.inherited_steps();
-    Ok(curves(&train, evals, inherited_steps, max_points))
+    let (inherited_steps, layout_began) = (manifest.inherited_steps(), manifest.newest_layout_began());
+    Ok(curves(&train, evals, inherited_steps, layout_began, max_points))
 }
 
-fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, max_points: usize) -> Curves {
+fn curves(
+    train: &[TrainLine],
+    mut evals: Vec<EvalLine>,
+    inherited_steps: u64,
+    layout_began: u64,
+    max_points: usize,
+) -> Curves {
     let series = |value: fn(&TrainLine) -> Option<f64>| {
         let points: Vec<_> = train.iter().map(|t| (t.step, value(t))).collect();
         thin(&points, max_points)
@@ -138,7 +145,7 @@ fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, m
         mfu: series(|t| t.mfu),
         axis: axis(train),
         phases: phases(train),
-        medians: medians(train, inherited_steps),
+        medians: medians(train, layout_began),
         evals,
         final_loss: train.last().and_then(|t| t.loss),
         best_eval,
@@ -182,9 +189,10 @@ fn phases(train: &[TrainLine]) -> Option<PhaseSeries> {
     Some(PhaseSeries { x: train.chunks(bucket).map(|part| part[part.len() - 1].step).collect(), bucket, times })
 }
 
-fn medians(train: &[TrainLine], inherited_steps: u64) -> Medians {
+/// The medians of the steps after `began`.
+fn medians(train: &[TrainLine], began: u64) -> Medians {
     let median_of = |value: fn(&TrainLine) -> Option<f64>| {
-        let own = train.iter().filter(|t| t.step > inherited_steps);
+        let own = train.iter().filter(|t| t.step > began);
         median(&mut own.filter_map(value).filter(|v| v.is_finite()).collect::<Vec<_>>()).map(rounded)
     };
     Medians {
@@ -220,7 +228,7 @@ mod tests {
     fn steps_lie_on_all_axes() {
         let train: Vec<_> = (1..=1000).map(line).collect();
         // Of 1,000 steps the first 700 are another run's.
-        let curves = curves(&train, vec![], 700, 100);
+        let curves = curves(&train, vec![], 700, 700, 100);
         assert_eq!((curves.last_step, curves.tokens, curves.seconds), (1000, 3_000, 3.0));
         let axis = curves.axis;
         assert!(axis.step.len() <= AXIS_POINTS + 2 && axis.step.len() == axis.tokens.len());
