@@ -22,6 +22,12 @@ LAYOUTS = {
     "dp of 2": ("{mode: dp, replicas: 2}", 2),
     "pipeline of 2": ("{mode: pipeline, pipeline: {stages: 2}}", 2),
     "2 replicas of a pipeline of 2": ("{mode: pipeline, replicas: 2, pipeline: {stages: 2}}", 4),
+    "ddp of 2, sharded gradients": ("{mode: ddp, replicas: 2, bucket_mb: 0.1, shard: gradients}", 2),
+    "ddp of 4, sharded parameters": ("{mode: ddp, replicas: 4, bucket_mb: 0.1, shard: parameters}", 4),
+    "2 replicas of a pipeline of 2, sharded optimizer": (
+        "{mode: pipeline, replicas: 2, shard: optimizer, pipeline: {stages: 2}}",
+        4,
+    ),
 }
 
 

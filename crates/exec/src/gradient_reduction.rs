@@ -55,6 +55,10 @@ impl<'a> GradientReduction<'a> {
         let ranges = self.bucket_ranges(trainer, bucket);
         trainer.keep_sums(&ranges)?;
         trainer.grads.release(&ranges);
+        if self.context.program.batch.micro_batches() > 1 {
+            // Every bucket has its buffer already.
+            trainer.grads.free_spare();
+        }
         Ok(())
     }
 

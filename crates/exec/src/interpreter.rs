@@ -387,7 +387,7 @@ impl Interpreter<'_> {
                 let lines = trace.finish(&self.trainer)?;
                 self.observer.trace(&lines)?;
             }
-            self.trainer.weights.release_all();
+            self.trainer.weights.free_pieces();
         }
         let [data, forward, backward, optimizer] = self.clock.take()?;
         let (program, totals, tokens) = (self.context.program, &self.totals, self.agreement.tokens);

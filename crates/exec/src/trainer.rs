@@ -264,6 +264,8 @@ impl Trainer {
 
     /// Begins a step: what was held at most is counted for it alone.
     pub fn start_step(&mut self) {
+        // An evaluation held all weights.
+        self.weights.free_spare();
         self.held_at_most = HeldAtMost::default();
         self.note_held();
     }
@@ -325,7 +327,7 @@ impl Trainer {
     /// None on a CPU.
     pub fn end_step(&mut self) -> TensorResult<()> {
         (self.sums, self.summed) = (None, 0);
-        self.grads.release_all();
+        self.grads.free_pieces();
         if self.grads.flat.elem_count() > 0 {
             optimizer::clear(&self.grads.flat)?;
         }

@@ -1,6 +1,7 @@
 //! Training state that is divided among replicas (Rajbhandari et al. 2020; Zhao et al. 2023): which replica holds what, what a rank holds of
 //! it at most, and what that saves and costs.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::check::ExecutionSummary;
@@ -63,48 +64,87 @@ impl HeldElements {
     }
 }
 
-/// Elements of the matrices that a pass and the next one read.
+/// Buffers by length: those in use, and those that exist. A buffer that is given up serves the next piece of its length.
+#[derive(Debug, Default)]
+struct Buffers(BTreeMap<usize, (usize, usize)>);
+
+impl Buffers {
+    fn hold(&mut self, lengths: &[usize]) {
+        for length in lengths {
+            let (used, exist) = self.0.entry(*length).or_default();
+            *used += 1;
+            *exist = (*exist).max(*used);
+        }
+    }
+
+    /// Gives up buffers of `lengths`, which then exist no more if they are to be freed.
+    fn give_up(&mut self, lengths: &[usize], free: bool) {
+        for length in lengths {
+            let (used, exist) = self.0.entry(*length).or_default();
+            *used -= 1;
+            *exist -= usize::from(free);
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.0.iter().map(|(length, (_, exist))| length * exist).sum()
+    }
+}
+
+/// The lengths of the pieces of `bucket` among `elements`.
+fn piece_lengths(program: &Program, layout: &ParamLayout, bucket: usize, elements: &Range<usize>) -> Vec<usize> {
+    let ranges = layout.block_ranges(program.buckets[bucket].range());
+    ranges.iter().filter_map(|range| common_range(range, elements)).map(|range| range.len()).collect()
+}
+
+/// Elements of the buffers for the matrices that each pass and the next one read.
 fn gathered_at_most(program: &Program, layout: &ParamLayout) -> usize {
-    let matrices = |bucket: usize| -> usize {
-        let ranges = layout.block_ranges(program.buckets[bucket].range());
-        ranges.iter().filter_map(|range| common_range(range, &(0..layout.decayed))).map(|range| range.len()).sum()
-    };
     let backward = 0..program.buckets.len();
-    let passes: Vec<Vec<usize>> = backward
-        .clone()
-        .rev()
-        .chain(backward)
-        .map(|bucket| program.buckets_read_by(program.buckets[bucket]).collect())
-        .collect();
-    let of_pair = |pair: &[Vec<usize>]| -> usize {
-        let mut read = pair.concat();
-        read.sort_unstable();
-        read.dedup();
-        read.into_iter().map(matrices).sum()
-    };
-    passes.windows(2).map(of_pair).max().unwrap_or(0)
+    let read_by = |bucket: usize| program.buckets_read_by(program.buckets[bucket]).collect::<Vec<_>>();
+    // A step of several micro-batches repeats it.
+    let passes: Vec<Vec<usize>> =
+        (0..2).flat_map(|_| backward.clone().rev().chain(backward.clone())).map(read_by).collect();
+    let (mut buffers, mut held) = (Buffers::default(), Vec::new());
+    for (index, now) in passes.iter().enumerate() {
+        let next = passes.get(index + 1).map_or(&[][..], Vec::as_slice);
+        for bucket in now.iter().chain(next) {
+            if !held.contains(bucket) {
+                buffers.hold(&piece_lengths(program, layout, *bucket, &(0..layout.decayed)));
+                held.push(*bucket);
+            }
+        }
+        for bucket in now.iter().filter(|bucket| !next.contains(bucket)) {
+            buffers.give_up(&piece_lengths(program, layout, *bucket, &(0..layout.decayed)), false);
+            held.retain(|other| other != bucket);
+        }
+    }
+    buffers.elements()
 }
 
 /// Elements of gradients in the backward of the last micro-batch. Those of a bucket are there from the first backward that adds to them,
 /// which for a tied embedding is the head's, until the next bucket's sum begins; the sums of the rank's shard stay.
 fn gradients_at_most(program: &Program, layout: &ParamLayout, shard: &Range<usize>) -> usize {
-    let ranges = |bucket: usize| layout.block_ranges(program.buckets[bucket].range());
-    let elements = |bucket: usize| ranges(bucket).iter().map(ExactSizeIterator::len).sum::<usize>();
-    let own = |bucket: usize| {
-        ranges(bucket).iter().filter_map(|range| common_range(range, shard)).map(|range| range.len()).sum::<usize>()
+    let lengths = |bucket: usize| piece_lengths(program, layout, bucket, &(0..layout.total));
+    let own = |bucket: usize| piece_lengths(program, layout, bucket, shard).into_iter().sum::<usize>();
+    let (buckets, accumulates) = (program.buckets.len(), program.batch.micro_batches() > 1);
+    let (mut buffers, mut held) = (Buffers::default(), vec![false; buckets]);
+    let mut hold = |bucket: usize, buffers: &mut Buffers| {
+        if !std::mem::replace(&mut held[bucket], true) {
+            buffers.hold(&lengths(bucket));
+        }
     };
-    let buckets = program.buckets.len();
-    let mut is_held = vec![program.batch.micro_batches() > 1; buckets];
+    if accumulates {
+        (0..buckets).for_each(|bucket| hold(bucket, &mut buffers));
+    }
     let (mut sums, mut most) = (0, 0);
     for bucket in 0..buckets {
-        program.buckets_read_by(program.buckets[bucket]).for_each(|touched| is_held[touched] = true);
-        let held = |is_held: &[bool]| (0..buckets).filter(|b| is_held[*b]).map(elements).sum::<usize>();
-        most = most.max(held(&is_held) + sums);
+        program.buckets_read_by(program.buckets[bucket]).for_each(|read| hold(read, &mut buffers));
+        most = most.max(buffers.elements() + sums);
         // The sum of the bucket before ends here, and that of the last bucket after it.
         for ended in bucket.checked_sub(1).into_iter().chain((bucket + 1 == buckets).then_some(bucket)) {
             sums += own(ended);
-            most = most.max(held(&is_held) + sums);
-            is_held[ended] = false;
+            most = most.max(buffers.elements() + sums);
+            buffers.give_up(&lengths(ended), accumulates);
         }
     }
     most

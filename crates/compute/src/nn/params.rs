@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::kernels::storage;
+use crate::kernels::{optimizer, storage};
 use runner_spec::model::layout::{ParamLayout, common_range};
 
 /// A flat buffer of weights or gradients, and its layout.
@@ -16,6 +16,8 @@ pub struct Params {
     pub flat: Tensor,
     /// The first elements, where they are held only while they are used.
     pieces: Vec<Piece>,
+    /// Buffers of released pieces, for the next pieces of their lengths. An allocator would put other tensors there, and come to hold more.
+    spare: Vec<Tensor>,
     /// Where `flat` holds bf16 weights: gains and biases in f32, [layout.total − layout.decayed], for norms. A gain near 1 in bf16 would
     /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
@@ -37,7 +39,7 @@ impl Params {
     /// there yet.
     pub fn in_pieces(layout: Arc<ParamLayout>, flat: Tensor, pieces: Vec<Range<usize>>) -> Self {
         let pieces = pieces.into_iter().map(|range| Piece { range, tensor: None }).collect();
-        Self { layout, flat, pieces, exact_vectors: None }
+        Self { layout, flat, pieces, spare: Vec::new(), exact_vectors: None }
     }
 
     /// The weights that a forward in bf16 reads: `all` itself where it is bf16, otherwise a copy. Norms read gains and biases in f32: those
@@ -110,30 +112,44 @@ impl Params {
         for piece in &mut self.pieces {
             let is_wanted = ranges.iter().any(|range| common_range(range, &piece.range).is_some());
             if is_wanted && piece.tensor.is_none() {
-                piece.tensor = Some(Tensor::zeros(piece.range.len(), self.flat.dtype(), self.flat.device())?);
+                let length = piece.range.len();
+                piece.tensor = Some(match self.spare.iter().position(|spare| spare.elem_count() == length) {
+                    Some(index) => {
+                        let spare = self.spare.swap_remove(index);
+                        optimizer::clear(&spare)?;
+                        spare
+                    }
+                    None => Tensor::zeros(length, self.flat.dtype(), self.flat.device())?,
+                });
             }
         }
         Ok(())
     }
 
-    /// Frees the pieces with elements of `ranges`.
+    /// Gives up the pieces with elements of `ranges`. Their buffers stay for others, until [`Self::free_spare`].
     pub fn release(&mut self, ranges: &[Range<usize>]) {
         for piece in &mut self.pieces {
             if ranges.iter().any(|range| common_range(range, &piece.range).is_some()) {
-                piece.tensor = None;
+                self.spare.extend(piece.tensor.take());
             }
         }
     }
 
-    /// Frees all pieces.
-    pub fn release_all(&mut self) {
-        self.pieces.iter_mut().for_each(|piece| piece.tensor = None);
+    /// Frees the buffers of released pieces.
+    pub fn free_spare(&mut self) {
+        self.spare.clear();
     }
 
-    /// The number of elements that are there.
+    /// Frees all pieces.
+    pub fn free_pieces(&mut self) {
+        self.pieces.iter_mut().for_each(|piece| piece.tensor = None);
+        self.free_spare();
+    }
+
+    /// The number of elements in buffers.
     pub fn held(&self) -> usize {
-        let pieces = self.pieces.iter().filter(|piece| piece.tensor.is_some()).map(|piece| piece.range.len());
-        self.flat.elem_count() + pieces.sum::<usize>()
+        let pieces = self.pieces.iter().filter_map(|piece| piece.tensor.as_ref());
+        [&self.flat].into_iter().chain(pieces).chain(&self.spare).map(Tensor::elem_count).sum()
     }
 
     /// `range` in parts that are each in one buffer: its pieces hold matrices, and `flat` the rest.

@@ -316,10 +316,11 @@ fn a_sharded_optimizer_is_divided() {
     insta::assert_snapshot!(page);
 }
 
-/// What the instructions of a step hold at once, counted one by one, is what the plan says.
+/// The buffers that the instructions of a step make, counted one by one, are those that the plan says.
 #[test]
 fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
     use runner_spec::program::Instruction;
+    use std::collections::BTreeMap;
     for (state, micro_batch, tied) in [
         (e::ShardedState::Gradients, 2, true),
         (e::ShardedState::Gradients, 4, true),
@@ -335,40 +336,55 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
         for rank in &plan.ranks {
             let (program, layout) = (&rank.program, rank.program.parameter_layout());
             let shard = program.shard().expect("a shard");
-            let elements = |bucket: &usize, within: &std::ops::Range<usize>| -> usize {
-                let ranges = layout.block_ranges(program.buckets[*bucket].range());
+            let lengths = |bucket: usize, within: &std::ops::Range<usize>| -> Vec<usize> {
+                let ranges = layout.block_ranges(program.buckets[bucket].range());
                 let common = |range| runner_spec::model::layout::common_range(&range, within);
-                ranges.into_iter().filter_map(common).map(|range| range.len()).sum()
+                ranges.into_iter().filter_map(common).map(|range| range.len()).collect()
             };
             let (all, matrices) = (0..layout.total, 0..layout.decayed);
-            let (mut weights, mut gradients, mut sums) = (Vec::new(), Vec::new(), 0);
-            let (mut scattering, mut most) = (None, [0, 0]);
+            // What is held, as lengths of buffers, and the buffers that were given up.
+            let (mut weights, mut gradients) = (BTreeMap::new(), BTreeMap::new());
+            let mut spare = [Vec::new(), Vec::new()];
+            let hold = |held: &mut BTreeMap<usize, Vec<usize>>, spare: &mut Vec<usize>, bucket, within| {
+                held.entry(bucket).or_insert_with(|| {
+                    let lengths = lengths(bucket, within);
+                    for length in &lengths {
+                        if let Some(index) = spare.iter().position(|other| other == length) {
+                            spare.remove(index);
+                        }
+                    }
+                    lengths
+                });
+            };
+            let sum = |held: &BTreeMap<usize, Vec<usize>>, spare: &[usize]| {
+                held.values().flatten().chain(spare).sum::<usize>()
+            };
+            let (mut sums, mut scattering, mut most) = (0, None, [0, 0]);
             for instruction in &program.step {
                 match *instruction {
                     Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
-                        weights.push(bucket);
+                        hold(&mut weights, &mut spare[0], bucket, &matrices);
                     }
-                    Instruction::ReleaseParameters { bucket } => weights.retain(|held| *held != bucket),
+                    Instruction::ReleaseParameters { bucket } => {
+                        spare[0].extend(weights.remove(&bucket).expect("held"))
+                    }
                     Instruction::Backward { .. } => {
-                        gradients.extend(program.buckets_read_by(instruction.blocks_run(program).expect("blocks")));
+                        let blocks = instruction.blocks_run(program).expect("blocks");
+                        for bucket in program.buckets_read_by(blocks) {
+                            hold(&mut gradients, &mut spare[1], bucket, &all);
+                        }
                     }
                     _ => {}
                 }
-                weights.sort_unstable();
-                weights.dedup();
-                gradients.sort_unstable();
-                gradients.dedup();
-                let mut count = |gradients: &[usize], sums: usize| {
-                    let held: usize = weights.iter().map(|bucket| elements(bucket, &matrices)).sum();
-                    let added: usize = gradients.iter().map(|bucket| elements(bucket, &all)).sum();
-                    most = [most[0].max(held), most[1].max(added + sums)];
-                };
-                count(&gradients, sums);
+                most = [most[0].max(sum(&weights, &spare[0])), most[1].max(sum(&gradients, &spare[1]) + sums)];
                 if matches!(instruction, Instruction::ReduceScatter { .. } | Instruction::WaitBuckets) {
                     if let Some(ended) = scattering.take() {
-                        sums += elements(&ended, &shard);
-                        count(&gradients, sums);
-                        gradients.retain(|held| *held != ended);
+                        sums += lengths(ended, &shard).iter().sum::<usize>();
+                        most[1] = most[1].max(sum(&gradients, &spare[1]) + sums);
+                        spare[1].extend(gradients.remove(&ended).expect("held"));
+                        if micro_batch < 4 {
+                            spare[1].clear();
+                        }
                     }
                     scattering = instruction.bucket();
                 }
