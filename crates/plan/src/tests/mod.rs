@@ -332,6 +332,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
         let mut experiment = sharded(2);
         (experiment.parallel.shard, experiment.parallel.bucket_mb) = (Some(state), 0.01);
         (experiment.batch.micro_batch, experiment.model.tie_embeddings) = (micro_batch, tied);
+        experiment.model.layers = 12;
         let plan = compiled(&experiment);
         for rank in &plan.ranks {
             let (program, layout) = (&rank.program, rank.program.parameter_layout());
