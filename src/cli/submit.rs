@@ -18,7 +18,7 @@ use runner_sweep::sweep_dir::absolute_path;
 use serde::Serialize;
 
 use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host, read_cluster};
-use super::exit::{Context as _, Exit, Result, refuse};
+use super::exit::{Context as _, ErrorKind, Exit, Result, refuse};
 use super::job_args::JobArgs;
 use super::output::{print, print_result};
 use super::screen_observer::PreparationObserver;
@@ -105,7 +105,14 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
         dry_run: args.dry_run,
     };
     let mut screen = Screen::on_standard_error();
-    let (plan, run) = open_to_submit(&request, target, &host, &mut PreparationObserver::new(&mut screen))?;
+    let mut open = |target| open_to_submit(&request, target, &host, &mut PreparationObserver::new(&mut screen));
+    let ((plan, run), busy) = match open(target.clone()) {
+        // Perhaps the run's job works on it.
+        Err(busy) if busy.kind() == ErrorKind::Busy && settings.scheduler == Scheduler::Slurm && !args.dry_run => {
+            (open(SubmissionTarget { dry_run: true, ..target })?, Some(busy))
+        }
+        opened => (opened?, None),
+    };
     let needs = JobNeeds::of_plan(&plan);
     if settings.nodes.is_some_and(|nodes| nodes > needs.ranks) {
         refuse!("--nodes must be at most {}, the number of the plan's ranks", needs.ranks);
@@ -126,10 +133,10 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
         array: None,
     };
     match run {
-        RunToSubmit::Planned(_) => {
-            print(&job.script()?)?;
-            Ok(Exit::Done)
-        }
+        RunToSubmit::Planned(_) => match busy {
+            Some(busy) => find_job(&job)?.ok_or(busy)?.print(&job, args),
+            None => print(&job.script()?).map(|()| Exit::Done),
+        },
         RunToSubmit::Done(_) => Submission::new(&job, SubmissionStatus::UpToDate, None).print(&job, args),
         // No other process creates or submits the run while this one holds it.
         RunToSubmit::Opened(_held) => submit(&job)?.print(&job, args),
@@ -151,16 +158,27 @@ fn job_command(scheduler: Scheduler, path: &Path) -> Result<String> {
 fn submit(job: &BatchJob<'_>) -> Result<Submission> {
     let scheduler = job.settings.scheduler;
     let script = job.output.join(scheduler.file_name());
-    let is_slurm = scheduler == Scheduler::Slurm;
-    let queued = if is_slurm { slurm::jobs_of_script(&script)? } else { Vec::new() };
-    if let Some(queued) = queued.into_iter().next() {
-        return Ok(Submission::new(job, SubmissionStatus::Queued, Some(queued.id)));
+    if let Some(queued) = find_job(job)? {
+        return Ok(queued);
     }
     write_atomic(&script, job.script()?.as_bytes())?;
-    if is_slurm {
+    if scheduler == Scheduler::Slurm {
         return Ok(Submission::new(job, SubmissionStatus::Submitted, Some(slurm::submit(&script)?)));
     }
     Ok(Submission::new(job, SubmissionStatus::Written, None))
+}
+
+/// The job that Slurm has for the run of `job`.
+///
+/// # Errors
+/// If Slurm does not show its queue.
+fn find_job(job: &BatchJob<'_>) -> Result<Option<Submission>> {
+    let scheduler = job.settings.scheduler;
+    if scheduler != Scheduler::Slurm {
+        return Ok(None);
+    }
+    let queued = slurm::jobs_of_script(&job.output.join(scheduler.file_name()))?.into_iter().next();
+    Ok(queued.map(|queued| Submission::new(job, SubmissionStatus::Queued, Some(queued.id))))
 }
 
 /// The output of `--json`.

@@ -66,6 +66,14 @@ fn a_run_is_submitted_once_and_shows_its_status() {
     assert_eq!(submitted(&sandbox).len(), 1);
     sandbox.write("queue", "N/A R 0");
     assert_eq!(listed(&sandbox).0, "running");
+    let held = fs::File::open(sandbox.only_run().0.join("lock")).unwrap();
+    held.lock().unwrap();
+    let again = submit(&sandbox, &[]);
+    assert!(again.code == 0 && again.text().contains("already has job 7"), "the job works on it: {}", again.text());
+    sandbox.write("queue", "");
+    let again = submit(&sandbox, &[]);
+    assert!(again.code == 2 && submitted(&sandbox).len() == 1, "another process works on it: {}", again.text());
+    drop(held);
     sandbox.write("queue", "N/A PD 1");
     assert_eq!(listed(&sandbox).0, "requeued");
     let table = sandbox.run_with_slurm(&["runs", "--status", "requeued"]).text();

@@ -15,7 +15,7 @@ from common import RUNNER, Folder, find, wait_for
 PACKAGES = "slurm-wlm munge"
 NODES = 2
 # A run of so many seconds has not ended when it is warned, within its first half minute.
-SECONDS_OF_A_LONG_RUN = 40
+SECONDS_OF_A_LONG_RUN = 60
 # Slurm looks for jobs to warn every 30 seconds.
 SHORT_LIMIT = ["--job-option=--time=1", "--job-option=--signal=B:USR1@55"]
 # The credential of a requeued job's first start must have expired before it starts again.
@@ -242,6 +242,7 @@ def requeued_run(slurm):
         slurm.command("scancel", "--me", "--state=RUNNING")
         blocking.wait(30)
         wait_for("the start of the run", lambda: folder.status() == "running")
+        assert "already has job" in folder.printed(*submit), "submitted while it runs"
         wait_for("the requeue of the run", lambda: folder.status() == "requeued", 90)
         [run] = folder.json("runs")
         assert 0 < run["step"] < run["steps"], run

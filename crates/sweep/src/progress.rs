@@ -14,6 +14,7 @@ use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_record::summary::{Summary, median};
 use runner_record::{MetricLine, RunLock, checkpoint};
+use runner_spec::format::printable;
 use runner_spec::program::{Instruction, Periodic};
 
 /// The progress of all points of a sweep.
@@ -262,6 +263,18 @@ impl PointProgress {
     pub fn lacks_measurement(&self, until: u64) -> bool {
         let is_past = self.status == RunStatus::Done || self.has_saved(until);
         is_past && self.rungs.iter().any(|rung| rung.until == until && rung.value.is_none())
+    }
+
+    /// Why the steps up to `until` of the run, which is in the folder `runs`, cannot be trained, if they are done and the result is missing
+    /// in its record.
+    #[must_use]
+    pub fn explain_missing(&self, until: u64, objective: Objective, runs: &Path) -> Option<String> {
+        let missing = self.lacks_measurement(until).then(|| self.describe_missing(until, objective))?;
+        let remove = format!("runner runs rm {} --force --runs {}", printable(&self.id), runs.display());
+        Some(format!(
+            "{missing}, and no other file has it; restore the file, or remove the run with `{remove}`, so that the \
+             sweep trains it again"
+        ))
     }
 
     /// States that the record lacks the measurement after `until` steps.

@@ -4,7 +4,6 @@
 //! The driver keeps its state in memory only: the run directories of the points, and Slurm's queue, are all that a later call needs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::progress::{PointProgress, SweepProgress};
 use crate::record::{PlannedPoint, SweepRecord, SweepTasks};
 use crate::summary::best_finished_point;
-use crate::sweep_dir::{SweepDir, point_job_output, point_log};
+use crate::sweep_dir::SweepDir;
 use crate::{ScheduleDecision, SegmentResult, TrainingSegment};
 use runner_record::RunLock;
 use runner_record::manifest::RunStatus;
@@ -21,12 +20,12 @@ use runner_spec::format::{duration, printable};
 use runner_spec::program::Device;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
-use super::point_jobs::{PointJob, PointJobs};
-use super::point_process::{DEVICES, PointProcess, ReportedProgress, last_error, point_arguments};
-use super::request::{SweepLauncher, SweepRequest};
+use super::point_process::DEVICES;
+use super::request::SweepRequest;
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{EndedSegment, SegmentEnd, SegmentOutcome};
-use super::slurm::PointSubmitter;
+use super::segment_worker::{SegmentWorker, SegmentWorkers};
+use super::work_tally::WorkTally;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
 
@@ -71,10 +70,8 @@ struct Driver<'a> {
     sweep: &'a SweepDir,
     observer: &'a mut dyn SweepObserver,
     runs: &'a Path,
-    threads: usize,
+    segment_workers: SegmentWorkers<'a>,
     max_retries: u32,
-    /// Variables that the processes must not see: what they set is in the resolved experiments.
-    hidden_variables: Vec<String>,
     tasks: SweepTasks,
     workers: usize,
     progress: SweepProgress,
@@ -85,8 +82,6 @@ struct Driver<'a> {
     /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
     running: BTreeMap<usize, RunningSegment>,
-    /// The jobs of the points, if Slurm starts them.
-    jobs: Option<PointJobs<'a>>,
     /// Tasks whose run another process worked on, and since when this call waits for it.
     waiting: BTreeMap<usize, Instant>,
     /// The tasks among `waiting` whose run was locked when it was last checked.
@@ -95,11 +90,7 @@ struct Driver<'a> {
     /// Problems of runs that were reported.
     reported: BTreeSet<String>,
     best: Option<(usize, f64)>,
-    started: Instant,
-    /// The virtual cost of the steps that this call did.
-    cost_done: f64,
-    /// The virtual cost of the remaining steps, as far as it is known.
-    cost_left: f64,
+    tally: WorkTally,
 }
 
 /// A segment that is being trained.
@@ -110,48 +101,6 @@ struct RunningSegment {
     was_asked_to_stop: bool,
 }
 
-/// What trains a segment.
-enum SegmentWorker {
-    Process(PointProcess),
-    /// A job of the point with this number. Its output from byte `log_from` on is its own.
-    Job {
-        point: usize,
-        job: PointJob,
-        log_from: u64,
-    },
-}
-
-impl SegmentWorker {
-    /// How the work on the segment ended, if it has.
-    fn end(&mut self, jobs: Option<&PointJobs<'_>>) -> Option<SegmentEnd> {
-        match self {
-            Self::Process(process) => process.exit(),
-            Self::Job { point, job, .. } => {
-                let has_ended = jobs.is_some_and(|jobs| !jobs.has_job(*point));
-                has_ended.then_some(SegmentEnd::LeftQueue { is_ours: *job == PointJob::Submitted })
-            }
-        }
-    }
-
-    fn progress(&self, jobs: Option<&PointJobs<'_>>) -> ReportedProgress {
-        match self {
-            Self::Process(process) => process.progress(),
-            Self::Job { point, .. } => {
-                let has_begun = jobs.is_some_and(|jobs| jobs.is_running(*point));
-                ReportedProgress { has_begun, ..ReportedProgress::default() }
-            }
-        }
-    }
-
-    /// The last error that it wrote to its log in the folder of the sweep.
-    fn last_error(&self, sweep: &Path) -> Option<String> {
-        match self {
-            Self::Process(process) => process.last_error(),
-            Self::Job { point, log_from, .. } => last_error(&point_job_output(sweep, *point), *log_from),
-        }
-    }
-}
-
 impl<'a> Driver<'a> {
     fn new(
         sweep: &'a SweepDir,
@@ -160,25 +109,18 @@ impl<'a> Driver<'a> {
         observer: &'a mut dyn SweepObserver,
     ) -> Result<Self> {
         let record = sweep.record();
-        let jobs = match &request.launcher {
-            SweepLauncher::Local => None,
-            SweepLauncher::Slurm(settings) => {
-                Some(PointJobs::new(PointSubmitter::new(sweep, settings, request.threads, 1)?))
-            }
-        };
+        let segment_workers = SegmentWorkers::new(sweep, request, &host.runs)?;
         let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
         let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
         let gpus = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
         let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
-        // Slurm shares out the resources of its machines.
-        let memory = memory.filter(|_| jobs.is_none());
+        let memory = memory.filter(|_| !segment_workers.are_jobs());
         Ok(Self {
             sweep,
             observer,
             runs: &host.runs,
-            threads: request.threads,
+            segment_workers,
             max_retries: request.spec.retries,
-            hidden_variables: request.options.env.iter().map(|(name, _)| name.clone()).collect(),
             tasks: record.tasks(),
             workers: record.workers(request.parallel),
             progress: SweepProgress::read(&host.runs, record),
@@ -186,15 +128,12 @@ impl<'a> Driver<'a> {
             blocked: BTreeSet::new(),
             attempts: BTreeMap::new(),
             running: BTreeMap::new(),
-            jobs,
             waiting: BTreeMap::new(),
             held: BTreeSet::new(),
             allocator: ResourceAllocator::new(request.parallel, memory, devices),
             reported: BTreeSet::new(),
             best: None,
-            started: Instant::now(),
-            cost_done: 0.0,
-            cost_left: 0.0,
+            tally: WorkTally::start(),
         })
     }
 
@@ -202,7 +141,7 @@ impl<'a> Driver<'a> {
         self.announce();
         let mut decision = self.decide();
         loop {
-            self.poll_jobs();
+            self.poll_workers();
             if self.reap_segments() {
                 decision = self.decide();
             }
@@ -266,7 +205,7 @@ impl<'a> Driver<'a> {
             let steps = if has_result { 0 } else { self.tasks.steps(segment) };
             steps as f64 * self.tasks.tasks[segment.task].step_cost
         };
-        self.cost_left = if self.tasks.tasks.len() <= MAX_SIMULATED_TASKS {
+        self.tally.left = if self.tasks.tasks.len() <= MAX_SIMULATED_TASKS {
             self.tasks.simulate_rest(self.workers, &result).order.iter().map(cost).sum()
         } else {
             decision.due.iter().map(cost).sum()
@@ -299,24 +238,25 @@ impl<'a> Driver<'a> {
     }
 
     /// Reads the queue of jobs if that is due.
-    fn poll_jobs(&mut self) {
-        let Some(Err(error)) = self.jobs.as_mut().map(PointJobs::poll) else { return };
-        let problem = format!("{error}; waiting until it answers");
-        self.progress.problems.push(problem);
-        self.report_problems();
+    fn poll_workers(&mut self) {
+        if let Err(error) = self.segment_workers.poll() {
+            self.progress.problems.push(format!("{error}; waiting until it answers"));
+            self.report_problems();
+        }
     }
 
     /// Handles the segments whose process or job has ended. Returns true if there are any.
     fn reap_segments(&mut self) -> bool {
-        let jobs = self.jobs.as_ref();
-        let ends = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.worker.end(jobs)?)));
+        let workers = &self.segment_workers;
+        let ends =
+            self.running.iter_mut().filter_map(|(task, running)| Some((*task, workers.end(&mut running.worker)?)));
         let ends: Vec<(usize, SegmentEnd)> = ends.collect();
         for (task, end) in &ends {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
             self.update_progress(*task);
             let steps = self.steps_done(*task).saturating_sub(running.from);
-            self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
+            self.tally.done += steps as f64 * self.tasks.tasks[*task].step_cost;
             let outcome = self.outcome(*end, &running);
             let since = self.waiting.remove(task);
             match outcome {
@@ -358,8 +298,7 @@ impl<'a> Driver<'a> {
     /// Reports a failure. The task fails in this call unless it is retried.
     fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool) {
         let point = self.point(segment.task);
-        let log = if self.jobs.is_some() { point_job_output } else { point_log };
-        let log = log(self.sweep.path(), point.index);
+        let log = self.segment_workers.log(point);
         self.observer.observe(&SweepEvent::Failed {
             point: point.index,
             error,
@@ -386,7 +325,7 @@ impl<'a> Driver<'a> {
             was_asked_to_stop: running.was_asked_to_stop,
             result: self.result(task, segment.rung),
             recorded_error: failed_run.and_then(|run| run.error.as_deref()),
-            logged_error: running.worker.last_error(self.sweep.path()).as_deref(),
+            logged_error: self.segment_workers.last_error(&running.worker).as_deref(),
             attempts,
             max_retries: self.max_retries,
         }
@@ -408,8 +347,8 @@ impl<'a> Driver<'a> {
             if self.running.contains_key(&task) || self.failed.contains(&task) {
                 continue;
             }
-            let is_queued = self.jobs.as_ref().is_some_and(|jobs| jobs.has_job(self.point(task).index));
-            if !is_queued && self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
+            let has_job = self.segment_workers.has_job(self.point(task));
+            if !has_job && self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
                 self.held.insert(task);
                 let since = self.waiting.remove(&task);
                 self.wait(*segment, since);
@@ -424,7 +363,7 @@ impl<'a> Driver<'a> {
                 self.fail(*segment, &error, false);
             } else {
                 let point = self.point(task);
-                let devices = if self.jobs.is_some() { 0 } else { point.cuda_devices };
+                let devices = if self.segment_workers.are_jobs() { 0 } else { point.cuda_devices };
                 let need = ResourceNeed { memory: point.memory_bytes, devices };
                 let Some(devices) = self.allocator.take(task, need) else { continue };
                 self.start(*segment, &devices);
@@ -436,13 +375,7 @@ impl<'a> Driver<'a> {
 
     /// Why the steps of `segment` cannot be trained, if they are done and the result is missing in the run's record.
     fn missing_measurement(&self, segment: TrainingSegment) -> Option<String> {
-        let run = self.progress_of(segment.task).filter(|run| run.lacks_measurement(segment.until))?;
-        let missing = run.describe_missing(segment.until, self.record().objective);
-        let remove = format!("runner runs rm {} --force --runs {}", printable(&run.id), self.runs.display());
-        Some(format!(
-            "{missing}, and no other file has it; restore the file, or remove the run with `{remove}`, so that the \
-             sweep trains it again"
-        ))
+        self.progress_of(segment.task)?.explain_missing(segment.until, self.record().objective, self.runs)
     }
 
     /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.
@@ -466,16 +399,7 @@ impl<'a> Driver<'a> {
         let point = self.point(segment.task);
         let from = self.steps_done(segment.task);
         let until = (segment.until < point.steps).then_some(segment.until);
-        let started = match &mut self.jobs {
-            None => self.start_process(point, until, devices),
-            Some(jobs) => {
-                let log = point_job_output(self.sweep.path(), point.index);
-                let log_from = log.metadata().map_or(0, |metadata| metadata.len());
-                let job = jobs.submit(point.index, until).map_err(|error| error.to_string());
-                job.map(|job| SegmentWorker::Job { point: point.index, job, log_from })
-            }
-        };
-        let worker = match started {
+        let worker = match self.segment_workers.start(point, until, devices) {
             Ok(worker) => worker,
             Err(error) => {
                 self.allocator.give_back(segment.task);
@@ -486,24 +410,6 @@ impl<'a> Driver<'a> {
         let until = segment.until;
         self.observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
         self.running.insert(segment.task, RunningSegment { worker, segment, from, was_asked_to_stop: false });
-    }
-
-    /// # Errors
-    /// If the point's experiment is damaged, or the system refuses a process.
-    fn start_process(
-        &self,
-        point: &PlannedPoint,
-        until: Option<u64>,
-        devices: &[String],
-    ) -> Result<SegmentWorker, String> {
-        let path = self.sweep.path();
-        let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
-        let mut arguments = arguments.map_err(|error| error.to_string())?;
-        // The sweep itself may be a process of a launcher.
-        arguments.extend(["--json", "--launcher", "local"].map(OsString::from));
-        PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
-            .map(SegmentWorker::Process)
-            .map_err(|error| format!("cannot start its process: {error}"))
     }
 
     /// Asks each process to stop, once. Jobs stay in the queue, where the next call finds them.
@@ -522,7 +428,7 @@ impl<'a> Driver<'a> {
         let mut points = Vec::new();
         for (task, running) in &self.running {
             let point = self.point(*task);
-            let mut progress = running.worker.progress(self.jobs.as_ref());
+            let mut progress = self.segment_workers.progress(&running.worker);
             progress.step = progress.step.max(running.from).min(point.steps);
             cost_running += progress.step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
             points.push(RunningPoint { index: point.index, steps: point.steps, progress });
@@ -532,10 +438,6 @@ impl<'a> Driver<'a> {
         let is_idle = |task: &usize| !self.running.contains_key(task) && !self.failed.contains(task);
         let is_judged = |task: &usize| self.progress.is_judged(self.record(), self.tasks.points[*task]);
         let judged = (0..runs).filter(is_idle).filter(is_judged).count();
-        let cost = self.cost_done + cost_running;
-        let all = (self.cost_done + self.cost_left).max(cost);
-        // At the speed of this call so far.
-        let seconds_left = self.started.elapsed().as_secs_f64() / cost * (self.cost_left - cost_running).max(0.0);
         DriveProgress {
             queued: runs.saturating_sub(done + judged + failed + points.len()),
             running: points,
@@ -543,14 +445,15 @@ impl<'a> Driver<'a> {
             judged,
             failed,
             best: self.best,
-            share: if all > 0.0 { cost / all } else { 0.0 },
-            remaining: Duration::try_from_secs_f64(seconds_left).ok().filter(|_| cost > 0.0),
+            share: self.tally.share(cost_running),
+            remaining: self.tally.remaining(cost_running),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::point_process::PointProcess;
     use super::super::request::SweepLauncher;
     use super::*;
     use crate::from_str;

@@ -14,7 +14,9 @@ mod point_process;
 mod request;
 mod resource_allocator;
 mod segment_outcome;
+mod segment_worker;
 pub mod slurm;
+mod work_tally;
 
 pub use driver::{SweepReport, run_sweep};
 pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
