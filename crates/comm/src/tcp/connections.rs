@@ -439,10 +439,8 @@ impl Connections {
             }
             FrameTag::SlotFreed { lane } => {
                 let sent = state.sent.entry((peer, lane)).or_default();
-                *sent = sent.checked_sub(1).ok_or(FrameError::Refused(
-                    "it freed the slot of a message that was not \
-                    sent",
-                ))?;
+                let unsent = FrameError::Refused("it freed the slot of a message that was not sent");
+                *sent = sent.checked_sub(1).ok_or(unsent)?;
             }
             FrameTag::Control => state.peers[peer].control_messages.push_back(bytes),
             FrameTag::Heartbeat => {

@@ -142,7 +142,7 @@ impl TcpMesh {
                 let [first, plan] = [0, rank].map(|rank| printable_prefix(&plans[rank]));
                 Err(JoinError::Failed(format!(
                     "rank {rank} has the plan {plan}, but rank 0 has {first}; start all ranks with the same file, \
-                     flags and data"
+                     flags and data, and two runs with different values of `MASTER_PORT`"
                 )))
             }
             None => Ok(()),

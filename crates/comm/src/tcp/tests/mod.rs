@@ -116,7 +116,7 @@ fn different_plans_are_an_error_that_names_both() {
         TcpComm::new(mesh, plan, &Topology::everyone(3)).unwrap_err().to_string()
     });
     let expected = "rank 1 has the plan 0123456789abcdef, but rank 0 has fedc; start all ranks with the same file, \
-        flags and data";
+        flags and data, and two runs with different values of `MASTER_PORT`";
     assert_eq!(told, [expected; 3]);
 }
 
