@@ -32,7 +32,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// If the request is wrong. Later errors come from `wait`.
-    fn start(&self, group: GroupId, operation: Started, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
+    fn start(&self, group: GroupId, operation: BackgroundOperation, buffers: Vec<Tensor>)
+    -> Result<Pending, CommError>;
 
     /// Sums like `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
     /// unspecified afterwards.
@@ -95,13 +96,13 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 
 /// An operation that can run beside the computation: each is as the method of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Started {
+pub enum BackgroundOperation {
     AllReduce,
     Reduce { root: usize },
     Broadcast { root: usize },
 }
 
-impl Started {
+impl BackgroundOperation {
     pub(crate) fn kind(self) -> OperationKind {
         match self {
             Self::AllReduce => OperationKind::AllReduce,

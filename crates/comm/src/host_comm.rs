@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use super::background::Background;
 use super::buffers::Buffers;
 use super::collective::{Collective, RunningCollective};
-use super::communicator::{Communicator, Pending, Started};
+use super::communicator::{BackgroundOperation, Communicator, Pending};
 use super::error::{CommError, ElementType, OperationKind};
 use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
 use super::rank_status::RankStatus;
@@ -197,7 +197,12 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         self.sum(group, OperationKind::AllReduce, None, buffer)
     }
 
-    fn start(&self, group: GroupId, operation: Started, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
+    fn start(
+        &self,
+        group: GroupId,
+        operation: BackgroundOperation,
+        tensors: Vec<Tensor>,
+    ) -> Result<Pending, CommError> {
         let (kind, root) = (operation.kind(), operation.root());
         let members = self.own.topology.membership(group)?.ranks.len();
         Buffers::of_operation(kind, &tensors)?;

@@ -19,7 +19,7 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-pub use communicator::{Communicator, Pending, Started};
+pub use communicator::{BackgroundOperation, Communicator, Pending};
 pub use error::{CommError, JoinError, OperationKind};
 pub use local::{LocalComm, Region};
 pub use rank_status::{RankPhase, RankSnapshot, RankStatus};

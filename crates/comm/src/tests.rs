@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
-use super::communicator::{Communicator, Started};
+use super::communicator::{BackgroundOperation, Communicator};
 use super::error::CommError;
 use super::local::{LocalComm, Region};
 use super::tcp;
@@ -262,9 +262,9 @@ fn started_reductions_run_beside_everything_else() {
         for round in 0..15 {
             let flat = tensor(DType::F32, round, me, 4 * N);
             let part = |i: usize, n: usize| flat.narrow(0, i * N, n).unwrap();
-            let first = comm.start(ALL, Started::AllReduce, vec![part(3, N), part(2, 10)]).unwrap();
+            let first = comm.start(ALL, BackgroundOperation::AllReduce, vec![part(3, N), part(2, 10)]).unwrap();
             pause();
-            let second = comm.start(ALL, Started::AllReduce, vec![part(1, N)]).unwrap();
+            let second = comm.start(ALL, BackgroundOperation::AllReduce, vec![part(1, N)]).unwrap();
             let own = tensor(DType::F64, round, me, 1003);
             comm.all_reduce(ALL, &own).unwrap();
             assert_eq!(bits(&own), expected(DType::F64, round, &ranks, 1003));
@@ -381,7 +381,7 @@ fn the_error_of_members_that_disagree_names_both() {
     assert!(told[0].ends_with(both), "{told:?}");
     let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
     assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
-    let start = |c: &dyn Communicator, n| c.start(ALL, Started::AllReduce, vec![numbers(n)])?.wait();
+    let start = |c: &dyn Communicator, n| c.start(ALL, BackgroundOperation::AllReduce, vec![numbers(n)])?.wait();
     let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
     assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
 }
@@ -432,7 +432,9 @@ fn only_wrong_requests_are_refused() {
         let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
         assert!(text(comm.all_reduce(ALL, &strided)).contains("[3, 2]"));
         let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
-        assert!(comm.start(ALL, Started::AllReduce, mixed).unwrap_err().to_string().contains("f32 and f64"));
+        assert!(
+            comm.start(ALL, BackgroundOperation::AllReduce, mixed).unwrap_err().to_string().contains("f32 and f64")
+        );
         // These requests counted as no operations.
         comm.barrier(ALL).unwrap();
     });

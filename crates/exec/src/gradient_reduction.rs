@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use runner_comm::{Pending, Started};
+use runner_comm::{BackgroundOperation, Pending};
 use runner_compute::model::Params;
 use runner_spec::model::layout::common_range;
 
@@ -26,7 +26,11 @@ impl<'a> GradientReduction<'a> {
     /// Starts the sum of `bucket` over the replicas; `wait_buckets` ends it.
     pub(super) fn all_reduce(&mut self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
         let gradients = self.bucket_gradients(trainer, bucket)?;
-        self.pending.push(self.context.comm.start(self.context.replica_group(), Started::AllReduce, gradients)?);
+        self.pending.push(self.context.comm.start(
+            self.context.replica_group(),
+            BackgroundOperation::AllReduce,
+            gradients,
+        )?);
         Ok(())
     }
 
@@ -39,7 +43,7 @@ impl<'a> GradientReduction<'a> {
         for range in self.bucket_ranges(trainer, bucket) {
             for (replica, shard) in program.shards.iter().enumerate() {
                 let Some(part) = common_range(&range, shard) else { continue };
-                let operation = Started::Reduce { root: program.mesh.rank(context.stage, replica) };
+                let operation = BackgroundOperation::Reduce { root: program.mesh.rank(context.stage, replica) };
                 let gradients = vec![trainer.grads.narrow(&part)?];
                 pending.push(context.comm.start(context.replica_group(), operation, gradients)?);
             }
@@ -99,7 +103,7 @@ impl<'a> GradientReduction<'a> {
 /// # Errors
 /// If memory is short, and those of the communication.
 pub(super) fn gather_sums(context: RankContext<'_>, trainer: &Trainer) -> Result<Params, ExecError> {
-    let Some(sums) = &trainer.sums else { return Ok(trainer.grads.clone()) };
+    let Some(sums) = &trainer.shard_gradients else { return Ok(trainer.grads.clone()) };
     let (layout, flat) = (&trainer.grads.layout, &trainer.grads.flat);
     let all = Params::zeroed_like(layout.clone(), flat)?;
     for (replica, shard) in context.program.shards.iter().enumerate() {

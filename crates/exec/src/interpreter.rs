@@ -320,9 +320,10 @@ impl Interpreter<'_> {
             }
         }
         // All reads are launched before the first one waits for a GPU.
-        let squares = if self.trainer.sums.is_some() { Vec::new() } else { self.trainer.launch_grad_squares()? };
+        let squares =
+            if self.trainer.shard_gradients.is_some() { Vec::new() } else { self.trainer.launch_grad_squares()? };
         let loss = self.passes.read_loss(&self.trainer)?;
-        let own = match &self.trainer.sums {
+        let own = match &self.trainer.shard_gradients {
             Some(sums) => gradient_norm::sum_of_squares(self.context, sums)?,
             None => squares.into_iter().map(DeviceSum::read).sum::<candle_core::Result<f64>>()?,
         };
@@ -333,7 +334,7 @@ impl Interpreter<'_> {
         self.totals = StepTotals::gather(self.context, if counts { own } else { 0.0 }, loss, communication)?;
         if !self.totals.grad_norm.is_finite() {
             self.context.ensure_run_continues()?;
-            let has_gradients = counts || self.trainer.sums.is_some();
+            let has_gradients = counts || self.trainer.shard_gradients.is_some();
             let search = has_gradients && !own.is_finite();
             let finding = if search { non_finite::find_in_gradients(&self.trainer)? } else { None };
             let finding = finding.unwrap_or_default();

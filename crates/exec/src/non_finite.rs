@@ -25,7 +25,7 @@ pub(super) fn find_in_forward(
         return Ok(parameter);
     }
     // Weights that come and go are not all there.
-    let block = if trainer.weights.come_and_go() {
+    let block = if trainer.weights.has_temporary_pieces() {
         None
     } else {
         trainer.models[chunk].first_block_not_finite(&trainer.weights, input, mb)?
@@ -38,7 +38,7 @@ pub(super) fn find_in_forward(
 /// # Errors
 /// None on a CPU.
 pub(super) fn find_in_weights(trainer: &Trainer) -> Result<Option<String>> {
-    let own = if trainer.weights.come_and_go() { Some(trainer.updated_by_this_rank()?) } else { None };
+    let own = if trainer.weights.has_temporary_pieces() { Some(trainer.updated_by_this_rank()?) } else { None };
     let bad = first_bad_parameter(own.as_ref().unwrap_or(&trainer.weights), false)?;
     Ok(bad.map(|name| format!("parameter {name}")))
 }
@@ -48,7 +48,7 @@ pub(super) fn find_in_weights(trainer: &Trainer) -> Result<Option<String>> {
 /// # Errors
 /// None on a CPU.
 pub(super) fn find_in_gradients(trainer: &Trainer) -> Result<Option<String>> {
-    let sums = trainer.sums.clone().map(|sums| Params::new(trainer.state.layout.clone(), sums));
+    let sums = trainer.shard_gradients.clone().map(|sums| Params::new(trainer.state.layout.clone(), sums));
     let name = first_bad_parameter(sums.as_ref().unwrap_or(&trainer.grads), true)?;
     Ok(name.map(|name| format!("gradient of {name}")))
 }

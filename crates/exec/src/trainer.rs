@@ -30,9 +30,7 @@ pub struct Trainer {
     /// Sums over the micro-batches of the current step. They come and go if replicas divide them.
     pub grads: Params,
     /// The gradients of the shard, summed over the replicas, where these divide them: [shard], there until the update.
-    pub sums: Option<Tensor>,
-    /// Elements of `sums` that are there.
-    summed: usize,
+    pub shard_gradients: Option<Tensor>,
     held_at_most: HeldAtMost,
     optimizer: OptimizerSpec,
     /// True if `weights` are a copy that is rounded to bf16.
@@ -152,8 +150,7 @@ impl Trainer {
         let trainer = Self {
             weights,
             grads: Params::in_pieces(layout, grads, pieces),
-            sums: None,
-            summed: 0,
+            shard_gradients: None,
             held_at_most: HeldAtMost::default(),
             models,
             state,
@@ -211,7 +208,7 @@ impl Trainer {
     /// # Errors
     /// If memory is short.
     pub fn hold_weights(&mut self, ranges: &[Range<usize>]) -> TensorResult<()> {
-        if !self.weights.come_and_go() {
+        if !self.weights.has_temporary_pieces() {
             return Ok(());
         }
         self.weights.hold(ranges)?;
@@ -226,15 +223,14 @@ impl Trainer {
     /// If memory is short.
     pub fn keep_sums(&mut self, ranges: &[Range<usize>]) -> TensorResult<()> {
         let Some(shard) = self.shard.clone() else { return Ok(()) };
-        let sums = match self.sums.take() {
+        let sums = match self.shard_gradients.take() {
             Some(sums) => sums,
             None => Tensor::zeros(shard.len(), self.grads.flat.dtype(), self.grads.flat.device())?,
         };
         for own in ranges.iter().filter_map(|range| common_range(range, &shard)) {
             sums.slice_set(&self.grads.narrow(&own)?, 0, own.start - shard.start)?;
-            self.summed += own.len();
         }
-        self.sums = Some(sums);
+        self.shard_gradients = Some(sums);
         self.note_held();
         Ok(())
     }
@@ -245,7 +241,7 @@ impl Trainer {
     /// # Errors
     /// If memory is short.
     pub fn hold_gradients(&mut self, program: &Program, blocks: BlockRange) -> TensorResult<()> {
-        if !self.grads.come_and_go() {
+        if !self.grads.has_temporary_pieces() {
             return Ok(());
         }
         for bucket in program.buckets_read_by(blocks) {
@@ -259,7 +255,8 @@ impl Trainer {
     fn note_held(&mut self) {
         let most = &mut self.held_at_most;
         most.weights = most.weights.max(self.weights.held());
-        most.gradients = most.gradients.max(self.grads.held() + self.summed);
+        most.gradients =
+            most.gradients.max(self.grads.held() + self.shard_gradients.as_ref().map_or(0, Tensor::elem_count));
     }
 
     /// Begins a step: what was held at most is counted for it alone.
@@ -308,14 +305,14 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
-        let grads = match (&self.sums, &self.shard) {
+        let grads = match (&self.shard_gradients, &self.shard) {
             (Some(sums), _) => sums.clone(),
             (None, Some(shard)) => self.grads.narrow(shard)?,
             (None, None) => self.grads.flat.clone(),
         };
         let copy = (self.has_rounded_copy && self.shard.is_none()).then_some(&self.weights.flat);
         optim::update(&self.state, &self.optimizer, &grads, lr, grad_scale, copy)?;
-        if copy.is_none() && !self.weights.come_and_go() {
+        if copy.is_none() && !self.weights.has_temporary_pieces() {
             self.refresh()?;
         }
         self.end_step()
@@ -326,7 +323,7 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn end_step(&mut self) -> TensorResult<()> {
-        (self.sums, self.summed) = (None, 0);
+        self.shard_gradients = None;
         self.grads.free_pieces();
         if self.grads.flat.elem_count() > 0 {
             optimizer::clear(&self.grads.flat)?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use runner_comm::{Pending, Started};
+use runner_comm::{BackgroundOperation, Pending};
 use runner_spec::model::layout::common_range;
 use runner_spec::program::ParallelMode;
 
@@ -53,7 +53,7 @@ impl<'a> WeightExchange<'a> {
                 let Some(part) = common_range(range, shard) else { continue };
                 let root = program.mesh.rank(context.stage, replica);
                 for tensor in trainer.weights.sent(&part)? {
-                    let operation = Started::Broadcast { root };
+                    let operation = BackgroundOperation::Broadcast { root };
                     pending.push(context.comm.start(context.replica_group(), operation, vec![tensor])?);
                 }
                 sent.push(part);
@@ -68,10 +68,13 @@ impl<'a> WeightExchange<'a> {
     /// # Errors
     /// Those of `prefetch`.
     pub(super) fn gather(&mut self, trainer: &mut Trainer, bucket: usize) -> Result<(), ExecError> {
-        if !self.gathering.iter().any(|started| started.bucket == bucket) {
+        let started = self.gathering.iter().position(|started| started.bucket == bucket);
+        let index = if let Some(index) = started {
+            index
+        } else {
             self.prefetch(trainer, bucket)?;
-        }
-        let Some(index) = self.gathering.iter().position(|started| started.bucket == bucket) else { return Ok(()) };
+            self.gathering.len() - 1
+        };
         let GatheringBucket { sent, pending, .. } = self.gathering.swap_remove(index);
         pending.into_iter().try_for_each(Pending::wait)?;
         sent.iter().try_for_each(|part| trainer.weights.round_received(part))?;

@@ -7,7 +7,7 @@
 use crate::check::LiveMicroBatches;
 use crate::cost::count_chunks;
 use crate::device_memory::{self, is_hopper_or_newer};
-use crate::shard::{HeldElements, gathered_element};
+use crate::shard::{HeldElements, gathered_element_bytes};
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{Precision, Recompute};
 use runner_spec::model::Decoder;
@@ -236,7 +236,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
 
 /// Bytes of the weights that an evaluation gathers beyond those that a step does.
 fn weights_gathered_for_evaluation(program: &Program) -> u64 {
-    HeldElements::new(program).map_or(0, |most| gathered_element(program).saturating_mul(most.released as u64))
+    HeldElements::new(program).map_or(0, |most| gathered_element_bytes(program).saturating_mul(most.released as u64))
 }
 
 /// Weights, gradients and moments: buffers of the parameters' size.

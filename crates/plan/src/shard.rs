@@ -66,9 +66,9 @@ impl HeldElements {
 
 /// Buffers by length: those in use, and those that exist. A buffer that is given up serves the next piece of its length.
 #[derive(Debug, Default)]
-struct Buffers(BTreeMap<usize, (usize, usize)>);
+struct BufferPool(BTreeMap<usize, (usize, usize)>);
 
-impl Buffers {
+impl BufferPool {
     fn hold(&mut self, lengths: &[usize]) {
         for length in lengths {
             let (used, exist) = self.0.entry(*length).or_default();
@@ -104,7 +104,7 @@ fn gathered_at_most(program: &Program, layout: &ParamLayout) -> usize {
     // A step of several micro-batches repeats it.
     let passes: Vec<Vec<usize>> =
         (0..2).flat_map(|_| backward.clone().rev().chain(backward.clone())).map(read_by).collect();
-    let (mut buffers, mut held) = (Buffers::default(), Vec::new());
+    let (mut buffers, mut held) = (BufferPool::default(), Vec::new());
     for (index, now) in passes.iter().enumerate() {
         let next = passes.get(index + 1).map_or(&[][..], Vec::as_slice);
         for bucket in now.iter().chain(next) {
@@ -125,10 +125,9 @@ fn gathered_at_most(program: &Program, layout: &ParamLayout) -> usize {
 /// which for a tied embedding is the head's, until the next bucket's sum begins; the sums of the rank's shard stay.
 fn gradients_at_most(program: &Program, layout: &ParamLayout, shard: &Range<usize>) -> usize {
     let lengths = |bucket: usize| piece_lengths(program, layout, bucket, &(0..layout.total));
-    let own = |bucket: usize| piece_lengths(program, layout, bucket, shard).into_iter().sum::<usize>();
     let (buckets, accumulates) = (program.buckets.len(), program.batch.micro_batches() > 1);
-    let (mut buffers, mut held) = (Buffers::default(), vec![false; buckets]);
-    let mut hold = |bucket: usize, buffers: &mut Buffers| {
+    let (mut buffers, mut held) = (BufferPool::default(), vec![false; buckets]);
+    let mut hold = |bucket: usize, buffers: &mut BufferPool| {
         if !std::mem::replace(&mut held[bucket], true) {
             buffers.hold(&lengths(bucket));
         }
@@ -142,7 +141,7 @@ fn gradients_at_most(program: &Program, layout: &ParamLayout, shard: &Range<usiz
         most = most.max(buffers.elements() + sums);
         // The sum of the bucket before ends here, and that of the last bucket after it.
         for ended in bucket.checked_sub(1).into_iter().chain((bucket + 1 == buckets).then_some(bucket)) {
-            sums += own(ended);
+            sums = shard.len();
             most = most.max(buffers.elements() + sums);
             buffers.give_up(&lengths(ended), accumulates);
         }
@@ -206,7 +205,7 @@ fn gathered_bytes(program: &Program) -> u64 {
         Instruction::GatherParameters { bucket } => Some(received(*bucket) as u64),
         _ => None,
     });
-    gathers.sum::<u64>().saturating_mul(gathered_element(program))
+    gathers.sum::<u64>().saturating_mul(gathered_element_bytes(program))
 }
 
 /// Bytes of gradients that the rank of `program` receives in a step: those of its shard from every other replica, and without sharded
@@ -223,7 +222,7 @@ fn summed_bytes(program: &Program, shard: &Range<usize>) -> u64 {
 }
 
 /// Bytes of an element of the weights that replicas send each other.
-pub(crate) fn gathered_element(program: &Program) -> u64 {
+pub(crate) fn gathered_element_bytes(program: &Program) -> u64 {
     if precision::has_rounded_copy(program.precision, program.master_weights) {
         precision::ROUNDED_COPY_BYTES
     } else {

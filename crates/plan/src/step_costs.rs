@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::block_time::{BlockKindSeconds, BlockTimer};
 use crate::cost::block_params;
-use crate::shard::gathered_element;
+use crate::shard::gathered_element_bytes;
 use crate::simulate::{StepCosts, Transfer};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::ForecastBasis;
@@ -219,7 +219,7 @@ impl StepCosts for PlanCosts<'_> {
             Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
                 links.replicas.map_or(0.0, |reach| {
                     let elements = self.gradient_bytes(program, program.buckets[bucket]) / gradient_element(program);
-                    elements * gathered_element(program) as f64 / reach.link.bytes_per_second + reach.latency
+                    elements * gathered_element_bytes(program) as f64 / reach.link.bytes_per_second + reach.latency
                 })
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),

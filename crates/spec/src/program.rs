@@ -218,8 +218,8 @@ pub enum Instruction {
     RecvGradient { mb: usize, chunk: usize, from: usize },
     /// Starts the sum of a bucket's gradients over the replicas; they are not to be touched before `WaitBuckets`.
     AllReduce { bucket: usize },
-    /// Starts the sum of a bucket's gradients into the replicas that update them. A replica then frees those that it does not update. They
-    /// are not to be touched before `WaitBuckets`.
+    /// Starts the sum of a bucket's gradients into the replicas that update them. The next `ReduceScatter` or `WaitBuckets` ends it: the
+    /// replica keeps the sums of its shard apart, and frees the bucket.
     ReduceScatter { bucket: usize },
     /// Waits for every sum that was started.
     WaitBuckets,

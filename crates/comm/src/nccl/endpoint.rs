@@ -11,7 +11,7 @@ use super::groups::{Groups, Member};
 use super::library::Transfer;
 use super::link::place;
 use super::watch::{WatchThread, Watched};
-use crate::communicator::{Communicator, Pending, Started};
+use crate::communicator::{BackgroundOperation, Communicator, Pending};
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
@@ -144,7 +144,12 @@ impl Communicator for NcclComm {
         self.run(attached, OperationKind::AllReduce, group, None, buffer)
     }
 
-    fn start(&self, group: GroupId, operation: Started, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
+    fn start(
+        &self,
+        group: GroupId,
+        operation: BackgroundOperation,
+        buffers: Vec<Tensor>,
+    ) -> Result<Pending, CommError> {
         let on_gpu = buffers.first().and_then(|first| self.gpu(first));
         let Some(attached) = on_gpu else { return self.host().start(group, operation, buffers) };
         let kind = operation.kind();

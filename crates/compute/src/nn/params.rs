@@ -100,7 +100,7 @@ impl Params {
     }
 
     /// True if there are pieces.
-    pub fn come_and_go(&self) -> bool {
+    pub fn has_temporary_pieces(&self) -> bool {
         !self.pieces.is_empty()
     }
 

@@ -360,7 +360,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
             let sum = |held: &BTreeMap<usize, Vec<usize>>, spare: &[usize]| {
                 held.values().flatten().chain(spare).sum::<usize>()
             };
-            let (mut sums, mut scattering, mut most) = (0, None, [0, 0]);
+            let (mut sums, mut summed, mut scattering, mut most) = (0, 0, None, [0, 0]);
             for instruction in &program.step {
                 match *instruction {
                     Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
@@ -380,7 +380,8 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
                 most = [most[0].max(sum(&weights, &spare[0])), most[1].max(sum(&gradients, &spare[1]) + sums)];
                 if matches!(instruction, Instruction::ReduceScatter { .. } | Instruction::WaitBuckets) {
                     if let Some(ended) = scattering.take() {
-                        sums += lengths(ended, &shard).iter().sum::<usize>();
+                        summed += lengths(ended, &shard).iter().sum::<usize>();
+                        sums = shard.len();
                         most[1] = most[1].max(sum(&gradients, &spare[1]) + sums);
                         spare[1].extend(gradients.remove(&ended).expect("held"));
                         if micro_batch < 4 {
@@ -390,7 +391,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
                     scattering = instruction.bucket();
                 }
             }
-            assert_eq!(sums, shard.len());
+            assert_eq!(summed, shard.len());
             let vectors = layout.total - layout.decayed;
             let held = if state == e::ShardedState::Parameters { most[0] + vectors } else { layout.total };
             let want = [4 * (shard.len() + held), 4 * most[1]].map(|bytes| bytes as u64);

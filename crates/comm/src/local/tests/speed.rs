@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::communicator::{Communicator, Started};
+use crate::communicator::{BackgroundOperation, Communicator};
 use crate::tests::{ALL, Meeting, channel, world};
 use runner_spec::topology::{Lane, Topology};
 
@@ -41,7 +41,8 @@ fn bandwidth() {
             let x = Tensor::ones(BYTES / 4, DType::F32, &Device::Cpu).unwrap();
             comm.barrier(ALL).unwrap();
             let direct = time(|| comm.all_reduce(ALL, &x).unwrap());
-            let started = time(|| comm.start(ALL, Started::AllReduce, vec![x.clone()]).unwrap().wait().unwrap());
+            let started =
+                time(|| comm.start(ALL, BackgroundOperation::AllReduce, vec![x.clone()]).unwrap().wait().unwrap());
             (direct, started)
         });
         let (direct, started) = times[0];
