@@ -15,7 +15,7 @@ const MIN_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct JobArgs {
-    /// Divide the ranks of a run among this many machines [default: 1].
+    /// Divide the ranks of a run among this many machines [default: the machines that the plan uses].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub nodes: Option<u16>,
     /// The time limit of each job, such as 90m or 12h [default: 1.5 times the predicted time, plus 10 minutes].

@@ -29,7 +29,7 @@ pub(crate) struct RankArgs {
 /// # Errors
 /// If `runner apply` did not start this process. Later errors are reported to the parent.
 pub(crate) fn run(args: &RankArgs) -> Result<Exit> {
-    // The process that started this one leaves other signals to itself.
+    // `runner apply` itself handles Ctrl-C and hangups.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(CommandError::io("cannot receive signals"))?;

@@ -222,7 +222,10 @@ impl Submission {
                     job.name()
                 );
                 let needs_token = job.needs.ranks > 1;
-                needs_token.then_some(token).into_iter().chain([format!("kubectl apply -f {file}")]).collect()
+                // A Job that has ended is not started again, and a secret not replaced.
+                let clear = format!("kubectl delete job,secret {} --ignore-not-found", job.name());
+                let token = needs_token.then_some(token);
+                [clear].into_iter().chain(token).chain([format!("kubectl apply -f {file}")]).collect()
             }
         };
         Self { run: job.id.to_owned(), path: job.output.to_owned(), status, job: number, script, commands }

@@ -176,7 +176,7 @@ fn other_schedulers_get_a_file() {
 
     let options = ["--job-option", "image=registry/a:\"1\"", "--job-option", "claim=disk"];
     let out = to("kubernetes", &options).expect_code(0).json();
-    assert!(out["commands"][0].as_str().unwrap().starts_with("kubectl create secret generic job-"), "{out}");
+    assert!(out["commands"][1].as_str().unwrap().starts_with("kubectl create secret generic job-"), "{out}");
     let text = fs::read_to_string(out["script"].as_str().unwrap()).unwrap();
     let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
         .map(|document| serde::Deserialize::deserialize(document).unwrap_or_else(|error| panic!("{error}: {text}")))

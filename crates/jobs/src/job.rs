@@ -153,7 +153,7 @@ mod tests {
 
     const EXPECTED_ARRAY: &str = r#"#!/bin/sh
 # Points of a sweep as an array of jobs, one for each point: written by `runner sweep --launcher slurm`.
-# A file templates/slurm.sh.j2 in the folder where that command is called takes the place of this one's template.
+# To change this job, put a template of your own at templates/slurm.sh.j2 in the folder where you call that command.
 #SBATCH --job-name=s-12345678
 #SBATCH --array=1-2%2
 #SBATCH --nodes=1
@@ -164,7 +164,7 @@ mod tests {
 #SBATCH --output="/data/runs/sweeps/it's 5%%/points/%4a.job"
 #SBATCH --open-mode=append
 #SBATCH --requeue
-# Before the time limit this script is warned. It lets the run save, which then ends with code 75, and starts the job again.
+# Slurm signals this script before the time limit. The run saves and ends with code 75, and the script requeues the job.
 #SBATCH --signal=B:USR1@120
 #SBATCH --partition=long
 

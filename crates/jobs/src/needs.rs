@@ -34,7 +34,13 @@ impl JobNeeds {
     /// The needs of a run of `plan`.
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
-        let host_memory = || plan.ranks.iter().filter(|rank| rank.device == Device::Cpu).map(|r| r.memory.total());
+        let host_memory = || {
+            plan.ranks.iter().map(|rank| match rank.device {
+                Device::Cpu => rank.memory.total(),
+                // The state is made in host memory, and copied there for each checkpoint.
+                Device::Cuda(_) => rank.memory.weights.saturating_add(rank.memory.optimizer),
+            })
+        };
         let cuda = plan.ranks.iter().filter_map(|rank| match rank.device {
             Device::Cuda(index) => Some(index + 1),
             Device::Cpu => None,

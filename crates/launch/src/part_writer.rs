@@ -57,8 +57,8 @@ pub(super) struct PartWriter {
 }
 
 impl PartWriter {
-    /// Starts to write `part` of `state`, which is `shared` if training changes its numbers. Then the thread `copies` it first, or else reads
-    /// it until the part is written, also if there is no memory for a copy.
+    /// Starts a thread that writes `part` of `state`. If training changes the same buffer (`shared`), the thread first copies it if `copies` is
+    /// true. Without a copy, or without memory for one, it reads the buffer until the part is written.
     ///
     /// # Errors
     /// If the system refuses a thread.
@@ -98,7 +98,7 @@ impl PartWriter {
     }
 }
 
-/// Drops `reading` when the rank's own state, which `state` shares if it is not `None`, is no longer read.
+/// Drops `reading` as soon as it no longer reads the rank's own state.
 fn write_while_training(
     part: &PartToWrite,
     state: &TrainState,
