@@ -176,12 +176,19 @@ fn trained_sandbox() -> Sandbox {
 
 /// A sandbox with a run that was killed when it had written half of the last file of its second checkpoint.
 fn stopped_sandbox(injector: &Injector) -> Sandbox {
-    let sandbox = new_sandbox();
-    let is_last_write = |call: &Call| call.operation == "write" && call.path.ends_with(".tmp-step-00000004/state.json");
-    let index = injector.record(&copy_of(&sandbox), APPLY).iter().position(is_last_write).unwrap();
-    let (finished, failed) = injector.run(&sandbox, APPLY, Some((index + 1, FaultKind::Torn)));
-    assert!(finished.code == -1 && failed.unwrap().path.ends_with(".tmp-step-00000004/state.json"));
-    sandbox
+    let is_last_write =
+        |operation: &str, path: &Path| operation == "write" && path.ends_with(".tmp-step-00000004/state.json");
+    // Checkpoints are written while training continues, so calls are not in the same order each time.
+    for _ in 0..50 {
+        let sandbox = new_sandbox();
+        let calls = injector.record(&copy_of(&sandbox), APPLY);
+        let index = calls.iter().position(|call| is_last_write(&call.operation, &call.path)).unwrap();
+        let (finished, failed) = injector.run(&sandbox, APPLY, Some((index + 1, FaultKind::Torn)));
+        if finished.code == -1 && failed.is_some_and(|call| is_last_write(&call.operation, &call.path)) {
+            return sandbox;
+        }
+    }
+    panic!("no kill hit the last write of the second checkpoint");
 }
 
 fn copy_of(sandbox: &Sandbox) -> Sandbox {

@@ -146,6 +146,8 @@ impl Sandbox {
         for variable in CLEARED_VARIABLES {
             command.env_remove(variable);
         }
+        // A backtrace of a program with symbols takes seconds, or minutes on a busy machine: longer than a rank may hang.
+        command.env("RUST_BACKTRACE", "0");
         command.current_dir(self.folder()).env("RUNNER_CACHE", self.path("cache")).stdin(Stdio::null())
     }
 

@@ -106,15 +106,12 @@ fn write_while_training(
     copies: bool,
 ) -> Result<PartRecord, RecordError> {
     let copies = copies && reading.is_some();
-    match copies.then(|| copy_bytes(state)) {
-        Some(Ok(bytes)) => {
-            drop(reading);
-            part.write(&reader_of_copy(state, &bytes))
-        }
-        Some(Err(_)) | None => {
-            let written = part.write(&state_reader(state));
-            drop(reading);
-            written
-        }
+    // Without memory for a copy, the update waits.
+    if let Some(Ok(bytes)) = copies.then(|| copy_bytes(state)) {
+        drop(reading);
+        return part.write(&reader_of_copy(state, &bytes));
     }
+    let written = part.write(&state_reader(state));
+    drop(reading);
+    written
 }

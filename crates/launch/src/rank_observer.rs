@@ -115,13 +115,14 @@ impl<'a, L: RecorderLink> RankObserver<'a, L> {
         match PartToWrite::of_rank(self.program, self.checkpoints, state) {
             None => self.report(&save, None)?,
             Some(part) if continues => {
-                let shared = self.program.device == Device::Cpu;
                 let state = state.on_host().map_err(observe_error)?;
+                let shared = self.program.device == Device::Cpu;
                 let writer = PartWriter::start(part, state, shared, self.program.copies_saved_state);
                 save.writer = Some(writer.map_err(observe_error)?);
             }
             Some(part) => {
-                let record = part.write(&state_reader(state)).map_err(observe_error)?;
+                let state = state.on_host().map_err(observe_error)?;
+                let record = part.write(&state_reader(&state)).map_err(observe_error)?;
                 self.report(&save, Some(record))?;
             }
         }

@@ -153,7 +153,10 @@ impl Supervisor<'_> {
 
     fn receive(&mut self, rank: usize, message: FromRank) {
         match &message {
-            FromRank::Failed(ReportedFailure { kind: FailureKind::Aborted, .. }) | FromRank::Done(_) => {}
+            // A part may complete a checkpoint, also after a failure.
+            FromRank::Failed(ReportedFailure { kind: FailureKind::Aborted, .. })
+            | FromRank::Done(_)
+            | FromRank::Part(_) => {}
             FromRank::Failed(ReportedFailure { kind: FailureKind::TimedOut { peer, seconds }, .. })
                 if *peer < self.ranks.len() =>
             {
@@ -163,8 +166,6 @@ impl Supervisor<'_> {
                 }
             }
             FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
-            // A part may complete a checkpoint.
-            FromRank::Part(_) => {}
             // Once the run is over, other messages come too late.
             _ if self.cause.is_some() => return,
             _ => {}

@@ -367,7 +367,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
                         hold(&mut weights, &mut spare[0], bucket, &matrices);
                     }
                     Instruction::ReleaseParameters { bucket } => {
-                        spare[0].extend(weights.remove(&bucket).expect("held"))
+                        spare[0].extend(weights.remove(&bucket).expect("held"));
                     }
                     Instruction::Backward { .. } => {
                         let blocks = instruction.blocks_run(program).expect("blocks");

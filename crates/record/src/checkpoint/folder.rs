@@ -293,7 +293,7 @@ impl Checkpoints {
         let retained = retained_steps(&all, self.keep, &mut |entry| self.is_good(entry));
         let old = all.iter().filter(|entry| !retained.contains(&entry.step) && is_own_checkpoint(&entry.path));
         let old: Vec<PathBuf> = old.filter_map(|entry| rename_to_discard(&entry.path).ok().flatten()).collect();
-        self.removal.start(old);
+        self.removal.start(&old);
     }
 
     /// True if every byte of the checkpoint `entry` is good. It is read once, unless this process wrote it.
@@ -312,7 +312,7 @@ struct Removal(Mutex<Option<JoinHandle<()>>>);
 
 impl Removal {
     /// Starts to remove `folders`. What cannot be removed stays.
-    fn start(&self, folders: Vec<PathBuf>) {
+    fn start(&self, folders: &[PathBuf]) {
         if folders.is_empty() {
             return;
         }
@@ -320,10 +320,10 @@ impl Removal {
         // At most one at a time, so that a slow file system does not collect threads.
         wait_for(thread.take());
         let started = threads::spawn("removal", {
-            let folders = folders.clone();
+            let folders = folders.to_vec();
             move || runner_files::remove_all(&folders)
         });
-        *thread = started.inspect_err(|_| runner_files::remove_all(&folders)).ok();
+        *thread = started.inspect_err(|_| runner_files::remove_all(folders)).ok();
     }
 }
 
