@@ -41,6 +41,9 @@ const EXPERIMENT: &str = "version: 1\nname: torture\n\
 /// Names of what a command makes, and what they stand for.
 type Products = BTreeMap<String, String>;
 
+/// Fewer calls than this are missing in some runs of a command.
+const VARYING_CALLS: usize = 3;
+
 /// Every n-th of a series of cases; with `RUNNER_TORTURE=all` each of them.
 struct Sample {
     stride: usize,
@@ -136,8 +139,9 @@ impl<'a> Scenario<'a> {
             .as_ref()
             .map_or("not reached".to_owned(), |call| format!("{} {}", call.operation, call.path.display()));
         let what = format!("{}: {kind:?} at call {number} ({call}): {}", self.name, finished.text());
-        // The processes of a sweep do not make their calls in the same order each time.
-        assert!(failed.is_some() || kind == FaultKind::Full || self.max_errors > 1, "{what}");
+        // The processes of a sweep do not make their calls in the same order each time, and the threads of a run not quite as many.
+        let may_be_missing = self.max_errors > 1 || self.calls.len() - number < VARYING_CALLS;
+        assert!(failed.is_some() || kind == FaultKind::Full || may_be_missing, "{what}");
         match finished.code {
             0 => assert_eq!((self.products)(&sandbox), self.reference, "{what}"),
             -1 => assert!(kind.is_kill(), "{what}"),
