@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds several ranks against one: the small Llama under ddp and pipeline with two ranks (and ddp on all GPUs where there are several).
+"""Holds several ranks against one: the small Llama under ddp, sharded ddp and pipeline with two ranks (and ddp on all GPUs where there are several).
 
     python3 scripts/gpu_ranks.py --runner ./runner --scratch /tmp/ranks [--results FILE]
 
@@ -27,6 +27,8 @@ def layouts(gpus, sharing=False):
         "pipeline 2": {"parallel": f"{{mode: pipeline, pipeline: {{stages: 2, schedule: 1f1b, microbatches: 4}}{devices}}}",
                        "batch.micro_batch": 2},
     }
+    listed["ddp 2, sharded"] = {
+        "parallel": f"{{mode: ddp, replicas: 2, bucket_mb: 0.25, shard: parameters{devices}}}", "batch.micro_batch": 2}
     if gpus >= 4:
         listed["ddp 2 x pipeline 2"] = {
             "parallel": "{mode: pipeline, replicas: 2, pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}", "batch.micro_batch": 2}

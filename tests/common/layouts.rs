@@ -13,7 +13,7 @@ use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::Observer;
-use runner_exec::{Resources, TrainedRank, initial_state};
+use runner_exec::{Resources, RunControls, TrainedRank, initial_state};
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
 use runner_plan::compile;
@@ -213,8 +213,19 @@ pub fn run(case: &LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<String, Ve
 }
 
 /// Runs the case with one thread for each rank, from the states that `state` gives them.
-pub fn run_from<'a>(
+pub fn run_from(
+    case: &LayoutCase,
+    state: impl Fn(&Program) -> TrainState,
+    observer: &mut (dyn Observer + Send),
+) -> Vec<TrainedRank> {
+    let stop = AtomicBool::new(false);
+    run_with_controls(case, RunControls::from(&stop), state, observer)
+}
+
+/// The same until the step that `controls` name, or with a trace.
+pub fn run_with_controls<'a>(
     case: &'a LayoutCase,
+    controls: RunControls<'_>,
     state: impl Fn(&Program) -> TrainState,
     observer: &mut (dyn Observer + Send),
 ) -> Vec<TrainedRank> {
@@ -223,7 +234,7 @@ pub fn run_from<'a>(
     let thread_rank =
         |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(&rank.program) };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
-    threads::run(ranks, case.plan.channel_slots, &resources, &AtomicBool::new(false), observer).unwrap()
+    threads::run(ranks, case.plan.channel_slots, &resources, controls, observer).unwrap()
 }
 
 pub fn weights(outcomes: &[TrainedRank]) -> BTreeMap<String, Vec<f64>> {

@@ -11,7 +11,7 @@ use crate::device::gpus;
 const STEPS: usize = 10;
 
 /// `count` GPUs beside this machine's CPU.
-fn cluster(count: usize) -> ClusterFacts {
+pub(crate) fn cluster(count: usize) -> ClusterFacts {
     let mut facts = runner_machine::local_cluster::cpu_cluster(1);
     let gpu = |index| DeviceFacts::unmeasured(Device::Cuda(index), "GPU".to_owned(), 1);
     facts.devices.extend((0..count).map(gpu));

@@ -15,4 +15,5 @@ mod layouts;
 mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
+mod sharding;
 mod sides;

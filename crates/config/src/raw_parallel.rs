@@ -24,8 +24,8 @@ pub(crate) struct RawParallel {
     /// MiB of gradients that are all-reduced at once.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub(crate) bucket_mb: f64,
-    /// The state that replicas divide, on CPUs. `optimizer`: the moments, and the weights that the optimizer updates (ZeRO-1; ddp and
-    /// pipelines). `gradients`: also the summed gradients (ZeRO-2; ddp). `parameters`: also the weights that the passes read (ZeRO-3; ddp).
+    /// The state that replicas divide. `optimizer`: the moments, and the weights that the optimizer updates (ZeRO-1; ddp and pipelines).
+    /// `gradients`: also the summed gradients (ZeRO-2; ddp). `parameters`: also the weights that the passes read (ZeRO-3; ddp).
     pub(crate) shard: Option<ShardedState>,
     /// The stages and their schedule; required in mode `pipeline`, and not allowed in other modes.
     pub(crate) pipeline: Option<RawPipeline>,

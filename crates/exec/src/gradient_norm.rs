@@ -1,4 +1,5 @@
-//! The sum of squares of gradients whose sums over the replicas are divided among them.
+//! The sum of squares of gradients whose sums over the replicas are divided among them, on CPUs. On GPUs, where NCCL adds gradients in its
+//! own order, each replica counts its shard.
 //!
 //! A sum over the whole buffer adds the sums of its tasks, each of consecutive elements. To get the same bits, replicas exchange the sums of
 //! the tasks that lie in their shards, and the elements of those that a boundary between shards cuts.

@@ -320,21 +320,22 @@ impl Interpreter<'_> {
             }
         }
         // All reads are launched before the first one waits for a GPU.
-        let squares =
-            if self.trainer.shard_gradients.is_some() { Vec::new() } else { self.trainer.launch_grad_squares()? };
+        let divided = self.trainer.shard_gradients.clone();
+        let by_tasks = divided.as_ref().filter(|sums| sums.device().is_cpu());
+        let squares = if by_tasks.is_some() { Vec::new() } else { self.trainer.launch_grad_squares()? };
         let loss = self.passes.read_loss(&self.trainer)?;
-        let own = match &self.trainer.shard_gradients {
+        let own = match by_tasks {
             Some(sums) => gradient_norm::sum_of_squares(self.context, sums)?,
             None => squares.into_iter().map(DeviceSum::read).sum::<candle_core::Result<f64>>()?,
         };
-        // One replica counts: under ddp all have the same gradients, under dp the root has them.
-        let counts = self.context.replica == 0;
+        // One replica counts: under ddp all have the same gradients, under dp the root has them. A GPU counts those of its shard.
+        let counts = self.context.replica == 0 || (divided.is_some() && by_tasks.is_none());
         let waited = self.context.comm.waited();
         let communication = waited.saturating_sub(std::mem::replace(&mut self.waited, waited));
         self.totals = StepTotals::gather(self.context, if counts { own } else { 0.0 }, loss, communication)?;
         if !self.totals.grad_norm.is_finite() {
             self.context.ensure_run_continues()?;
-            let has_gradients = counts || self.trainer.shard_gradients.is_some();
+            let has_gradients = counts || divided.is_some();
             let search = has_gradients && !own.is_finite();
             let finding = if search { non_finite::find_in_gradients(&self.trainer)? } else { None };
             let finding = finding.unwrap_or_default();

@@ -8,7 +8,7 @@ use runner_plan::quantity::bytes;
 use runner_plan::{device_memory, suggest_change_for_rank};
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate};
-use runner_spec::program::{Device, Instruction, Program};
+use runner_spec::program::{Device, Instruction, Program, ShardedState};
 
 /// The memory of a device in bytes, as its driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl MemoryShortage {
             rank: program.rank,
             device: program.device,
             place,
-            category: allocated_category(instruction),
+            category: allocated_category(program, instruction),
             planned,
             memory,
             suggestion,
@@ -71,12 +71,20 @@ impl MemoryShortage {
     }
 }
 
-/// The kind of memory that an instruction allocates.
-fn allocated_category(instruction: Option<Instruction>) -> MemoryCategory {
+/// The kind of memory that an instruction of `program` allocates.
+fn allocated_category(program: &Program, instruction: Option<Instruction>) -> MemoryCategory {
     use Instruction as I;
     match instruction {
         None => MemoryCategory::Weights,
         Some(I::Forward { .. }) => MemoryCategory::Activations,
+        Some(I::PrefetchParameters { .. } | I::GatherParameters { .. })
+            if program.divides(ShardedState::Parameters) =>
+        {
+            MemoryCategory::Weights
+        }
+        Some(I::ReduceScatter { .. } | I::WaitBuckets) if program.divides(ShardedState::Gradients) => {
+            MemoryCategory::Gradients
+        }
         Some(
             I::SendActivation { .. }
             | I::RecvActivation { .. }
@@ -160,7 +168,7 @@ mod tests {
     use runner_comm::CommError;
     use runner_plan::compile;
     use runner_plan::testing::{data, experiment};
-    use runner_spec::experiment::Recompute;
+    use runner_spec::experiment::{Experiment, Parallel, ParallelMode, Recompute};
 
     #[derive(Debug, thiserror::Error)]
     #[error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")]
@@ -168,11 +176,15 @@ mod tests {
 
     /// A tiny model with rows of 8 in micro-batches of 8, which is only trained: evaluations would need more.
     fn program() -> Program {
-        let mut experiment = experiment();
+        programs(Parallel::single()).remove(0)
+    }
+
+    fn programs(parallel: Parallel) -> Vec<Program> {
+        let mut experiment = Experiment { parallel, ..experiment() };
         experiment.batch.micro_batch = 8;
         (experiment.eval.loss, experiment.eval.hellaswag, experiment.eval.samples) = (None, None, None);
-        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").unwrap();
-        compile(&experiment, &data(), &cluster).unwrap().ranks[0].program.clone()
+        let cluster = runner_machine::cluster_description::named_cluster("1x2xH100").unwrap();
+        compile(&experiment, &data(), &cluster).unwrap().ranks.into_iter().map(|rank| rank.program).collect()
     }
 
     fn memory(total: u64) -> DriverMemory {
@@ -203,6 +215,27 @@ mod tests {
         let block = Program { recompute: Recompute::Block, ..program };
         let suggestion = MemoryShortage::new(&block, 2, forward, None, Some(memory)).suggestion;
         assert!(suggestion.is_none_or(|text| !text.contains("recompute")));
+    }
+
+    #[test]
+    fn replicas_on_gpus_can_divide_what_does_not_fit() {
+        let ddp = |shard| programs(Parallel { mode: ParallelMode::Ddp, replicas: 2, shard, ..Parallel::single() });
+        let (whole, wait) = (ddp(None).remove(0), Some(Instruction::WaitBuckets));
+        let shortage = |program: &Program, memory| MemoryShortage::new(program, 2, wait, None, Some(memory));
+        let need = |program| shortage(program, memory(80 << 30)).planned.total();
+        // All but the context is this process's, and a little less than the plan needs may be filled.
+        let total = (need(&whole) - 1) / 95 * 100;
+        let memory = DriverMemory { free: Some(total - (20 << 20) - (512 << 20)), ..memory(total) };
+        let suggestion = shortage(&whole, memory).suggestion.unwrap();
+        let sharded = ddp(Some(ShardedState::Optimizer));
+        let need = sharded.iter().map(need).max().unwrap();
+        let expected = format!(", and so would parallel.shard: optimizer (at most {} a rank)", bytes(need));
+        assert!(suggestion.ends_with(&expected), "{suggestion}, not {expected}");
+        let category = |shard, instruction| allocated_category(&ddp(Some(shard))[0], Some(instruction));
+        let gather = Instruction::PrefetchParameters { bucket: 0 };
+        assert_eq!(category(ShardedState::Parameters, gather), MemoryCategory::Weights);
+        assert_eq!(category(ShardedState::Gradients, Instruction::WaitBuckets), MemoryCategory::Gradients);
+        assert_eq!(category(ShardedState::Optimizer, Instruction::WaitBuckets), MemoryCategory::Communication);
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Trainer {
         let has_rounded_copy = weights.flat.dtype() != state.buffer.dtype();
         let pieces = pieces(ShardedState::Gradients, 0..layout.total);
         let kept = if pieces.is_empty() { layout.total } else { 0 };
-        let grads = Tensor::zeros(kept, state.buffer.dtype(), state.buffer.device())?;
+        let grads = storage::zeros(kept, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&layout, &program.model, &chunks).map(|i| layout.entries[i].range());
         let trainer = Self {
             weights,
@@ -173,13 +173,13 @@ impl Trainer {
         self.tied_copy.clone().or_else(|| own().map(|i| layout.entries[i].range()))
     }
 
-    /// Launches the sums of squares of the gradients that this rank counts: all but those of a copied embedding. Reading one waits for a
-    /// GPU.
+    /// Launches the sums of squares of the gradients that this rank counts: all but those of a copied embedding, or those of its shard
+    /// where they are divided. Reading one waits for a GPU.
     ///
     /// # Errors
     /// If a launch fails.
     pub fn launch_grad_squares(&self) -> TensorResult<Vec<optimizer::DeviceSum>> {
-        let flat = &self.grads.flat;
+        let flat = self.shard_gradients.as_ref().unwrap_or(&self.grads.flat);
         let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::sum_of_squares(flat)?]) };
         let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;
         Ok(vec![optimizer::sum_of_squares(&flat.narrow(0, 0, copied.start)?)?, optimizer::sum_of_squares(&rest)?])
@@ -225,10 +225,10 @@ impl Trainer {
         let Some(shard) = self.shard.clone() else { return Ok(()) };
         let sums = match self.shard_gradients.take() {
             Some(sums) => sums,
-            None => Tensor::zeros(shard.len(), self.grads.flat.dtype(), self.grads.flat.device())?,
+            None => storage::zeros(shard.len(), self.grads.flat.dtype(), self.grads.flat.device())?,
         };
         for own in ranges.iter().filter_map(|range| common_range(range, &shard)) {
-            sums.slice_set(&self.grads.narrow(&own)?, 0, own.start - shard.start)?;
+            storage::copy(&sums.narrow(0, own.start - shard.start, own.len())?, &self.grads.narrow(&own)?)?;
         }
         self.shard_gradients = Some(sums);
         self.note_held();

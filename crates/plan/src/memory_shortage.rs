@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::check::{LiveMicroBatches, execute};
 use crate::device_memory::usable_bytes;
@@ -78,7 +79,13 @@ fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankP
     let need = |recompute| fitting_need(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
     let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, need));
     let recompute = recompute.map(|(change, need)| with_need(&change, need));
-    let sharded = more_sharding(layout, ranks, &facts);
+    let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
+    let sharded = ranks.first().and_then(|first| {
+        more_sharding(&first.program, &hardware, |state, shards| {
+            fitting_need(ranks, |rank| need_with_shards(&rank.program, facts(rank), state, shards))
+        })
+    });
+    let sharded = sharded.map(|(change, need)| with_need(&change, need));
     let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute).chain(sharded);
     let Some(first) = found.next() else {
         return other_partition(layout, ranks, &facts).unwrap_or_else(|| {
@@ -89,28 +96,32 @@ fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankP
     fitting.join(", and so does ")
 }
 
-/// The least sharding beyond that of the plan with which every rank fits, where more is possible.
-fn more_sharding(
-    layout: &RankLayout,
-    ranks: &[RankPlan],
-    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
-) -> Option<String> {
-    let Mesh { mode, replicas, .. } = layout.mesh;
-    let program = &ranks.first()?.program;
+/// The least sharding beyond that of `program`, whose ranks are on `hardware`, for which `need` has a value, as a key of the file, and that
+/// value. `None` if more is impossible.
+fn more_sharding<T>(
+    program: &Program,
+    hardware: &[DeviceFacts],
+    need: impl Fn(ShardedState, &[Range<usize>]) -> Option<T>,
+) -> Option<(String, T)> {
+    let Mesh { mode, replicas, .. } = program.mesh;
     if mode != ParallelMode::Ddp || replicas < 2 {
         return None;
     }
-    let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
-    let shards = divide_parameters(program, replicas, &hardware).ok()?;
-    let largest = (0..replicas).max_by_key(|replica| shards[*replica].len())?;
+    let shards = divide_parameters(program, replicas, hardware).ok()?;
     let more = [ShardedState::Optimizer, ShardedState::Gradients, ShardedState::Parameters];
-    more.into_iter().filter(|state| !program.divides(*state)).find_map(|sharded| {
-        let need = fitting_need(ranks, |rank| {
-            let sharded = Program { shards: shards.clone(), sharded, rank: largest, ..rank.program.clone() };
-            estimate(&sharded, &live_micro_batches(&rank.program), facts(rank)).total()
-        })?;
-        Some(with_need(&format!("parallel.shard: {}", choice_name(&sharded)), need))
-    })
+    let mut more = more.into_iter().filter(|state| !program.divides(*state));
+    more.find_map(|state| Some((format!("parallel.shard: {}", choice_name(&state)), need(state, &shards)?)))
+}
+
+/// The most bytes that a rank needs if the replicas of `program`, which is one of them under ddp, divide `state` into `shards`.
+fn need_with_shards(program: &Program, facts: MemoryFacts<'_>, state: ShardedState, shards: &[Range<usize>]) -> u64 {
+    let live = live_micro_batches(program);
+    let mut sharded = Program { shards: shards.to_vec(), sharded: state, ..program.clone() };
+    let needs = (0..shards.len()).map(|rank| {
+        sharded.rank = rank;
+        estimate(&sharded, &live, facts).total()
+    });
+    needs.max().unwrap_or(0)
 }
 
 /// A change with the bytes that the largest rank then needs.
@@ -134,8 +145,8 @@ fn need_with_recompute(program: &Program, facts: MemoryFacts<'_>, recompute: Rec
     estimate(&program, &live_micro_batches(&program), facts).total()
 }
 
-/// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
-/// recomputation. `None` if neither fits, or if the program does not pass the check.
+/// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, the least
+/// recomputation, or the least sharding. `None` if none of them fits, or if the program does not pass the check.
 pub fn suggest_change_for_rank(program: &Program, facts: MemoryFacts<'_>, available: u64) -> Option<String> {
     let live = execute(program).ok()?.live;
     let smaller =
@@ -143,11 +154,15 @@ pub fn suggest_change_for_rank(program: &Program, facts: MemoryFacts<'_>, availa
     let recompute = more_recomputation(program, |recompute| {
         (need_with_recompute(program, facts, recompute) <= available).then_some(())
     });
+    let sharded = more_sharding(program, std::slice::from_ref(facts.hardware), |state, shards| {
+        Some(need_with_shards(program, facts, state, shards)).filter(|need| *need <= available)
+    });
+    let sharded = sharded.map(|(change, need)| with_need(&change, need));
     let recompute = recompute.map(|(change, ())| change);
-    let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute);
-    let first = found.next()?;
-    let second = found.next().map_or_else(String::new, |second| format!(", and so would {second}"));
-    Some(format!("{first} would fit{second}"))
+    let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute).chain(sharded);
+    let first = format!("{} would fit", found.next()?);
+    let fitting: Vec<String> = std::iter::once(first).chain(found).collect();
+    Some(fitting.join(", and so would "))
 }
 
 /// Smaller micro-batches that divide the rank's rows, the largest first.

@@ -18,17 +18,19 @@ use runner_spec::program::{Device, Instruction, Program, ShardedState};
 /// The part of `program`'s flat storage that each of `replicas` updates: whole tensors, so that each is in one part of a checkpoint.
 ///
 /// # Errors
-/// If there are fewer tensors than replicas, or a rank is on a GPU.
+/// If there are fewer tensors than replicas, or some ranks are on CPUs and some on GPUs.
 pub(crate) fn divide_parameters(
     program: &Program,
     replicas: usize,
     hardware: &[DeviceFacts],
 ) -> Result<Vec<Range<usize>>> {
-    if let Some((rank, facts)) = hardware.iter().enumerate().find(|(_, facts)| facts.device != Device::Cpu) {
+    let find = |is_cpu| hardware.iter().position(|facts| (facts.device == Device::Cpu) == is_cpu);
+    if let (Some(cpu), Some(gpu)) = (find(true), find(false)) {
         refuse!(
             "parallel.shard",
-            "state can be sharded on CPUs only, but rank {rank} is on {}; set device: cpu, or delete the key",
-            facts.device
+            "ranks that divide state must all be on CPUs, or all on GPUs, but rank {cpu} is on cpu, and rank {gpu} on {}; list devices of \
+             one kind in parallel.devices, or delete the key",
+            hardware[gpu].device
         );
     }
     let layout = program.parameter_layout();

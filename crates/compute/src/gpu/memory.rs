@@ -161,6 +161,25 @@ impl Gpu {
         // SAFETY: the range is the tensor's, which lives until its stream-ordered free, which comes after this.
         unsafe { result::memset_d8_async(start, 0, bytes, self.stream().cu_stream()).map_err(driver_error) }
     }
+
+    /// Copies the elements of `from` to `to`, which has as many of the same type.
+    ///
+    /// # Errors
+    /// If types or lengths differ, or one is strided or not on a GPU.
+    #[expect(unsafe_code, reason = "FFI")]
+    pub fn copy(&self, to: &Tensor, from: &Tensor) -> Result<()> {
+        let (count, dtype) = (to.elem_count(), to.dtype());
+        if (from.elem_count(), from.dtype()) != (count, dtype) {
+            bail!("{} numbers of {:?} for a tensor of {count} of {dtype:?}", from.elem_count(), from.dtype())
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let (target, source, bytes) = (address(to)?, address(from)?, count * dtype.size_in_bytes());
+        self.stream().context().bind_to_thread().map_err(driver_error)?;
+        // SAFETY: the ranges are the tensors', which live until their stream-ordered frees, which come after this.
+        unsafe { result::memcpy_dtod_async(target, source, bytes, self.stream().cu_stream()).map_err(driver_error) }
+    }
 }
 
 /// The address of the first element of a contiguous tensor on a GPU. The memory is freed, in the order of the stream, when the

@@ -1,11 +1,35 @@
-//! Conversions between f32 and bf16.
+//! New buffers, copies, and conversions between f32 and bf16.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use half::bf16;
 
 use super::access::{tensor, write};
 use super::cpu::simd::inlined;
 use super::cpu::{Stored, elementwise};
+
+/// Zeros of type `dtype` on `device`, [len].
+///
+/// # Errors
+/// If memory is short, or a GPU's kernels do not know the type.
+pub fn zeros(len: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        return crate::gpu::Gpu::of_device(device)?.zeros(dtype, len);
+    }
+    Tensor::zeros(len, dtype, device)
+}
+
+/// Overwrites `dst` with the numbers of `src`, which has the same length and is a different buffer; f32 and bf16 are converted.
+///
+/// # Errors
+/// If lengths differ, or the types are neither equal nor these two.
+pub fn copy(dst: &Tensor, src: &Tensor) -> Result<()> {
+    if dst.dtype() != src.dtype() {
+        return convert(dst, src);
+    }
+    on_gpu!(dst => crate::gpu::gpu_of(dst)?.copy(dst, src));
+    dst.slice_set(src, 0, 0)
+}
 
 /// A copy of `x` in the other of the two types. bf16 numbers are rounded to nearest, ties to even.
 ///

@@ -61,7 +61,7 @@ impl Params {
     /// # Errors
     /// If memory is short.
     pub fn zeroed_like(layout: Arc<ParamLayout>, like: &Tensor) -> Result<Self> {
-        let flat = Tensor::zeros(layout.total, like.dtype(), like.device())?;
+        let flat = storage::zeros(layout.total, like.dtype(), like.device())?;
         Ok(Self::new(layout, flat))
     }
 
@@ -72,8 +72,8 @@ impl Params {
     /// If memory is short.
     pub fn zeroed(layout: Arc<ParamLayout>, dtype: DType, device: &Device, pieces: Vec<Range<usize>>) -> Result<Self> {
         let start = pieces.last().map_or(0, |last| last.end);
-        let flat = Tensor::zeros(layout.total - start, dtype, device)?;
-        let vectors = (dtype == DType::BF16).then(|| Tensor::zeros(layout.total - layout.decayed, DType::F32, device));
+        let flat = storage::zeros(layout.total - start, dtype, device)?;
+        let vectors = (dtype == DType::BF16).then(|| storage::zeros(layout.total - layout.decayed, DType::F32, device));
         Ok(Self { exact_vectors: vectors.transpose()?, ..Self::in_pieces(layout, flat, pieces) })
     }
 
@@ -119,7 +119,7 @@ impl Params {
                         optimizer::clear(&spare)?;
                         spare
                     }
-                    None => Tensor::zeros(length, self.flat.dtype(), self.flat.device())?,
+                    None => storage::zeros(length, self.flat.dtype(), self.flat.device())?,
                 });
             }
         }
@@ -165,10 +165,10 @@ impl Params {
     pub fn store(&self, start: usize, weights: &Tensor) -> Result<()> {
         let range = start..start + weights.elem_count();
         for part in self.parts(&range) {
-            copy_into(&self.narrow(&part)?, &weights.narrow(0, part.start - start, part.len())?)?;
+            storage::copy(&self.narrow(&part)?, &weights.narrow(0, part.start - start, part.len())?)?;
         }
         let Some((exact, vectors)) = self.exact_range(&range)? else { return Ok(()) };
-        copy_into(&exact, &weights.narrow(0, vectors.start - start, vectors.len())?)
+        storage::copy(&exact, &weights.narrow(0, vectors.start - start, vectors.len())?)
     }
 
     /// The weights of the elements `range` as ranks send them to each other: views, gains and biases as norms read them.
@@ -190,7 +190,7 @@ impl Params {
     /// If there are no such elements.
     pub fn round_received(&self, range: &Range<usize>) -> Result<()> {
         let Some((exact, vectors)) = self.exact_range(range)? else { return Ok(()) };
-        copy_into(&self.narrow(&vectors)?, &exact)
+        storage::copy(&self.narrow(&vectors)?, &exact)
     }
 
     /// The f32 gains and biases among the elements `range`, and their elements; `None` if there are none.
@@ -267,11 +267,6 @@ impl Params {
             _ => view.reshape((len / entries[0].spec.shape[1], entries[0].spec.shape[1])),
         }
     }
-}
-
-/// Copies the numbers of `source` to `target`, which has the same length; f32 and bf16 are converted.
-fn copy_into(target: &Tensor, source: &Tensor) -> Result<()> {
-    if target.dtype() == source.dtype() { target.slice_set(source, 0, 0) } else { storage::convert(target, source) }
 }
 
 /// The gains and biases of the weights `all`, a view.

@@ -9,8 +9,9 @@ use crate::testing::{Change, cluster, compiled, data, experiment, gpt2_124m};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment as e;
+use runner_spec::format::choice_name;
 use runner_spec::plan::Plan;
-use runner_spec::program::{DataPosition, Instruction};
+use runner_spec::program::{DataPosition, Device, Instruction};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -437,12 +438,46 @@ fn a_sharded_optimizer_is_proposed_where_it_fits() {
     assert_eq!(largest.map(crate::quantity::bytes).as_deref(), Some("243.10 MiB"));
 }
 
+/// Memory in which plain ddp does not fit is enough for what is proposed. GPUs have a context and NCCL's buffers, too.
+#[test]
+fn gpus_divide_as_much_state_as_they_must() {
+    let named = runner_machine::cluster_description::named_cluster("1x4xH100").expect("known");
+    let plan = |shard, memory: Option<u64>| {
+        let mut experiment = pipeline(2, e::AutoOr::Auto);
+        experiment.batch.micro_batch = 2;
+        // They would gather all weights.
+        (experiment.eval.loss, experiment.eval.hellaswag, experiment.eval.samples) = (None, None, None);
+        experiment.parallel =
+            e::Parallel { mode: e::ParallelMode::Ddp, replicas: 4, shard, bucket_mb: 2.0, ..e::Parallel::single() };
+        let memory = |gpu: &DeviceFacts| DeviceFacts { memory_bytes: memory.or(gpu.memory_bytes), ..gpu.clone() };
+        let devices = named.devices.iter().map(memory).collect();
+        compile(&experiment, &data(), &ClusterFacts { devices, kernels: cluster().kernels, ..named.clone() })
+            .expect("plans")
+    };
+    let need = |shard| plan(shard, None).ranks.iter().map(|rank| rank.memory.total()).max().expect("ranks");
+    let mut larger = need(None);
+    for state in [e::ShardedState::Optimizer, e::ShardedState::Gradients, e::ShardedState::Parameters] {
+        let need = need(Some(state));
+        assert!(need < larger, "{state:?}");
+        larger = need;
+        // A plan may fill 95 percent.
+        let memory = Some(need.div_ceil(95) * 100);
+        let proposed = plan(None, memory).shortage.expect("it does not fit");
+        let change =
+            format!("parallel.shard: {} (at most {} a rank)", choice_name(&state), crate::quantity::bytes(need));
+        assert!(proposed.contains(&change), "{proposed}");
+        assert_eq!(plan(Some(state), memory).shortage, None);
+    }
+}
+
 #[test]
 fn an_optimizer_that_cannot_be_sharded_is_refused() {
     let named = runner_machine::cluster_description::named_cluster("1x2xH100").expect("known");
-    let gpus = ClusterFacts { kernels: cluster().kernels, ..named };
-    let on_gpus = compile(&sharded(2), &data(), &gpus).expect_err("GPUs").to_string();
-    insta::assert_snapshot!(on_gpus, @"parallel.shard: state can be sharded on CPUs only, but rank 0 is on cuda:0; set device: cpu, or delete the key");
+    let mut mixed = sharded(2);
+    mixed.parallel.devices = e::AutoOr::Given(vec![Device::Cuda(1), Device::Cpu]);
+    let devices = cluster().devices.into_iter().chain(named.devices).collect();
+    let of_two_kinds = compile(&mixed, &data(), &ClusterFacts { devices, ..cluster() }).expect_err("two kinds");
+    insta::assert_snapshot!(of_two_kinds.to_string(), @"parallel.shard: ranks that divide state must all be on CPUs, or all on GPUs, but rank 1 is on cpu, and rank 0 on cuda:1; list devices of one kind in parallel.devices, or delete the key");
     let mut experiment = sharded(64);
     experiment.batch = e::Batch { sequences: 64, micro_batch: 1 };
     let many = compile(&experiment, &data(), &cluster()).expect_err("too many").to_string();
@@ -459,8 +494,7 @@ fn ranks_need_devices_and_batches_that_divide() {
     insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 2, &machines(4, 1 << 30)), @"parallel: 3 stages · 2 replicas = 6 ranks need a device each, but there are 4 devices");
     insta::assert_snapshot!(fails(&|x| x.parallel.replicas = 3, &cluster()), @"parallel.replicas: batch.sequences 8 = 2·3 + 2 does not divide among 3 replicas");
     insta::assert_snapshot!(fails(&|x| x.model.layers = 2, &cluster()), @"parallel.pipeline.stages: 3 stages · 1 chunks = 3 parts, but the model has 2 layers, and each part needs one");
-    let cuda =
-        |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![runner_spec::program::Device::Cuda(0); 3]);
+    let cuda = |x: &mut e::Experiment| x.parallel.devices = e::AutoOr::Given(vec![Device::Cuda(0); 3]);
     insta::assert_snapshot!(fails(&cuda, &cluster()), @"parallel.devices: cuda:0 is not on this machine, which has cpu");
     let interleaved = |x: &mut e::Experiment| {
         if let Some(p) = &mut x.parallel.pipeline {
