@@ -46,7 +46,9 @@ impl JobArgs {
     /// # Errors
     /// If a flag does not fit the scheduler or this program, or the template cannot be read.
     pub(crate) fn settings(&self, scheduler: Scheduler) -> Result<JobSettings> {
-        scheduler.check_options(&self.options)?;
+        let path = Path::new(scheduler.template_path());
+        let template = if_present(read_regular_text(path)).or_else(|error| refuse!("{}: {error}", path.display()))?;
+        scheduler.check_options(&self.options, template.as_deref())?;
         if let Some(kind) = &self.mpi {
             if scheduler != Scheduler::Slurm {
                 refuse!("--mpi is an option of srun; use it with Slurm");
@@ -66,8 +68,6 @@ impl JobArgs {
                 refuse!("--time has no effect in Kubernetes: a Job has no limit of this kind");
             }
         }
-        let path = Path::new(scheduler.template_path());
-        let template = if_present(read_regular_text(path)).or_else(|error| refuse!("{}: {error}", path.display()))?;
         Ok(JobSettings {
             scheduler,
             nodes: self.nodes.map(usize::from),

@@ -154,6 +154,22 @@ fn several_ranks_are_tasks_of_the_nodes_that_are_asked_for() {
     assert!(script.contains("#SBATCH --time="), "the forecast of H100s gives a time limit: {script}");
 }
 
+/// The job resumes the run, which continues under the layout of its newest session.
+#[test]
+fn a_run_that_moved_gets_the_ranks_of_its_layout() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --until-step 2 --threads 2");
+    let id = sandbox.only_run().id();
+    let section = "{mode: ddp, replicas: 2, shard: optimizer}";
+    sandbox.expect(0, &["resume", &id, "--until-step", "4", "--parallel", section, "--threads", "2"]);
+    for more in [&["--dry-run"][..], &[]] {
+        let out = submit(&sandbox, more);
+        let script =
+            if more.is_empty() { fs::read_to_string(&submitted(&sandbox)[0]).unwrap() } else { out.stdout.clone() };
+        assert!(out.code == 0 && script.contains("--ntasks=2\n"), "{}\n{script}", out.text());
+    }
+}
+
 #[test]
 fn other_schedulers_get_a_file() {
     let sandbox = new_sandbox();

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use runner_prepare::{Host, PreparedRun, RunObserver, local_devices};
-use runner_record::manifest::RunStatus;
+use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, RunDir};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::error::Result;
+use runner_spec::error::{CommandError, Result};
 use runner_spec::plan::Plan;
 
 use crate::apply::{ApplyRequest, load_experiment, open_or_create};
@@ -48,22 +48,35 @@ pub fn open_to_submit(
     let (loaded, host) = load_experiment(request, host, observer)?;
     let cluster = target.cluster.unwrap_or_else(|| local_devices(&host));
     runner_plan::check_devices(&loaded.experiment, &cluster)?;
-    let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster, &host, observer)?.plan;
-    if target.checks_memory {
-        check_memory(&plan, None)?;
-    }
+    let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster.clone(), &host, observer)?.plan;
+    // A run that has moved to another layout continues under it.
+    let plan_of_job = |manifest: Option<&Manifest>, observer: &mut dyn RunObserver| {
+        let newest = manifest.and_then(|manifest| manifest.sessions.last()?.layout.as_ref());
+        let moved = newest.map(|layout| layout.apply(&loaded.experiment)).filter(|moved| *moved != loaded.experiment);
+        let plan = match moved {
+            Some(moved) => PreparedRun::new(&moved, None, 0, cluster.clone(), &host, observer)?.plan,
+            None => plan.clone(),
+        };
+        if target.checks_memory {
+            check_memory(&plan, None)?;
+        }
+        Ok::<_, CommandError>(plan)
+    };
     if target.dry_run {
         let found = run_dir::find_run(&host.runs, &plan).run.filter(|_| !request.start_new);
+        let plan_of_job = plan_of_job(found.as_ref().map(|(_, manifest)| manifest), observer)?;
         let new = || host.runs.join(run_dir::base_id(&plan.experiment_name, &plan.hash));
         let run = match found {
             Some((path, manifest)) if manifest.status == RunStatus::Done => RunToSubmit::Done(path),
             found => RunToSubmit::Planned(found.map_or_else(new, |(path, _)| path)),
         };
-        return Ok((plan, run));
+        return Ok((plan_of_job, run));
     }
-    let run = match open_or_create(request, &loaded, &plan, &host, None, observer)? {
-        FoundRun::Unfinished(run) => RunToSubmit::Opened(run),
-        FoundRun::Done(report) => RunToSubmit::Done(report.run.unwrap_or_default()),
-    };
-    Ok((plan, run))
+    if target.checks_memory && run_dir::find_run(&host.runs, &plan).run.is_none() {
+        check_memory(&plan, None)?;
+    }
+    Ok(match open_or_create(request, &loaded, &plan, &host, None, observer)? {
+        FoundRun::Unfinished(run) => (plan_of_job(Some(run.manifest()), observer)?, RunToSubmit::Opened(run)),
+        FoundRun::Done(report) => (plan, RunToSubmit::Done(report.run.unwrap_or_default())),
+    })
 }

@@ -44,23 +44,32 @@ impl Scheduler {
         }
     }
 
-    /// Checks what a user gives as options of the scheduler.
+    /// Checks what a user gives as options of the scheduler; `template` is the user's own.
     ///
     /// # Errors
-    /// If one cannot be a line of a script or, for Kubernetes, is not `NAME=VALUE`.
-    pub fn check_options(self, options: &[String]) -> Result<()> {
+    /// If one cannot be a line of a script or, for Kubernetes, gives no value that the template reads.
+    pub fn check_options(self, options: &[String], template: Option<&str>) -> Result<()> {
+        let template = template.unwrap_or_else(|| self.built_in_template());
+        let is_read = |name: &str, value: &str| {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let reads = |rest: &str| rest.strip_prefix(name).is_some_and(|after| !after.starts_with(is_word));
+            let is_path = name != "folder" || value.starts_with('/');
+            !name.is_empty() && is_path && !value.is_empty() && template.split("options.").skip(1).any(reads)
+        };
         let is_legal = |option: &&String| {
             !option.contains(char::is_control)
                 && match self {
                     Self::Slurm => option.starts_with("--"),
                     Self::Pbs => option.starts_with('-'),
-                    Self::Kubernetes => option.split_once('=').is_some_and(|(name, _)| !name.is_empty()),
+                    Self::Kubernetes => option.split_once('=').is_some_and(|(name, value)| is_read(name, value)),
                 }
         };
         let expected = match self {
             Self::Slurm => "an option of sbatch, such as --partition=long",
             Self::Pbs => "an option of qsub, such as \"-q long\"",
-            Self::Kubernetes => "NAME=VALUE, such as image=registry/runner:1",
+            Self::Kubernetes => {
+                "a value that the template reads as options.NAME: image=registry/runner:1, claim=NAME or folder=/PATH"
+            }
         };
         match options.iter().find(|option| !is_legal(option)) {
             Some(bad) => Err(CommandError::request(format!("--job-option must be {expected}, got {bad:?}"))),
@@ -98,12 +107,15 @@ mod tests {
 
     #[test]
     fn options_are_those_of_the_scheduler() {
-        let check = |scheduler: Scheduler, option: &str| scheduler.check_options(&[option.to_owned()]);
+        let check = |scheduler: Scheduler, option: &str| scheduler.check_options(&[option.to_owned()], None);
         for (scheduler, good, bad) in [
             (Scheduler::Slurm, "--partition=long", "-p long"),
             (Scheduler::Slurm, "--comment=a b", "--comment=a\nexec evil"),
             (Scheduler::Pbs, "-q long", "long"),
             (Scheduler::Kubernetes, "image=a/b:1", "image"),
+            (Scheduler::Kubernetes, "claim=disk", "imag=a/b:1"),
+            (Scheduler::Kubernetes, "folder=/runs", "folder=runs"),
+            (Scheduler::Kubernetes, "image=a", "image="),
         ] {
             check(scheduler, good).unwrap();
             let error = check(scheduler, bad).unwrap_err().to_string();

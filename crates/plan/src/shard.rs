@@ -9,7 +9,7 @@ use crate::error::{Result, refuse};
 use crate::memory::{MemoryFacts, estimate};
 use crate::quantity::bytes;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
-use runner_spec::format::count;
+use runner_spec::format::{count, counted};
 use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::plan::RankPlan;
 use runner_spec::precision;
@@ -151,6 +151,9 @@ fn gradients_at_most(program: &Program, layout: &ParamLayout, shard: &Range<usiz
     most
 }
 
+/// With fewer buckets than this, those in use are much of the model.
+const FEW_BUCKETS: usize = 6;
+
 /// What sharded state saves and costs; `None` without it.
 pub(crate) fn describe_shards(
     ranks: &[RankPlan],
@@ -166,11 +169,16 @@ pub(crate) fn describe_shards(
     let whole = Program { shards: Vec::new(), sharded, copies_saved_state: false, ..program.clone() };
     let facts = MemoryFacts { hardware: &rank.hardware, kernels, slots };
     let needed = rank.memory.total() - rank.memory.checkpoint;
-    let saved = estimate(&whole, &execution.live, facts).total().saturating_sub(needed);
+    let unsharded = estimate(&whole, &execution.live, facts).total();
+    let effect = if needed <= unsharded {
+        format!("saves {}", bytes(unsharded - needed))
+    } else {
+        format!("needs {} more", bytes(needed - unsharded))
+    };
     let held = match program.sharded {
         ShardedState::Optimizer => "the optimizer's state",
-        ShardedState::Gradients => "the optimizer's state and of summed gradients",
-        ShardedState::Parameters => "weights, the optimizer's state and of summed gradients",
+        ShardedState::Gradients => "the optimizer's state and the summed gradients",
+        ShardedState::Parameters => "the weights, the optimizer's state and the summed gradients",
     };
     let instead = if program.divides(ShardedState::Gradients) {
         format!(" instead of {}", bytes(summed_bytes(&whole, &largest)))
@@ -178,11 +186,10 @@ pub(crate) fn describe_shards(
         String::new()
     };
     let mut note = format!(
-        "parallel.shard: a rank holds {held} of at most {} of {} parameters, which saves {} on rank {}; each step it receives {} of \
+        "parallel.shard: a rank holds {held} of at most {} of {} parameters, which {effect} on rank {}; each step it receives {} of \
          weights, and {} of gradients{instead}",
         count(largest.len() as u64),
         count(rank.params.total),
-        bytes(saved),
         rank.rank,
         bytes(gathered_bytes(program)),
         bytes(summed_bytes(program, &largest)),
@@ -192,6 +199,14 @@ pub(crate) fn describe_shards(
             "; gradients are whole until the last micro-batch adds to them, so that their sums are those of ddp: with one micro-batch a \
              step (a larger batch.micro_batch, with train.recompute) they would be held by buckets, too",
         );
+    }
+    if program.divides(ShardedState::Gradients) && program.buckets.len() < FEW_BUCKETS {
+        let buckets = counted(program.buckets.len() as u64, "bucket");
+        note.extend([
+            "; there are ",
+            &buckets,
+            " of parallel.bucket_mb, and smaller ones hold less of the model at a time",
+        ]);
     }
     Some(note)
 }

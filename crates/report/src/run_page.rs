@@ -10,7 +10,7 @@ use runner_record::ancestry::Ancestor;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::manifest::{ContinuedFrom, Manifest, Session};
 use runner_record::summary::Summary;
-use runner_spec::format::{bytes, count, counted, loss, printable, rate, short_hash};
+use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, rate, short_hash};
 use runner_spec::mesh::Mesh;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
@@ -28,7 +28,9 @@ pub fn run_page(
     row("folder", Some(listed.path.display().to_string()));
     row("experiment", Some(with_overrides(&manifest.experiment_file, &manifest.overrides)));
     row("plan", Some(manifest.plan_hash.clone()));
-    row("layout", manifest.layout.map(describe_layout));
+    let shard = manifest.sessions.last().and_then(|session| session.layout.as_ref()?.parallel.shard);
+    let shard = shard.map_or_else(String::new, |shard| format!(", shard: {}", choice_name(&shard)));
+    row("layout", manifest.layout.map(|mesh| describe_layout(mesh) + &shard));
     row("continues", manifest.continued_from.as_ref().map(describe_beginning));
     let values = point_values.map_or_else(String::new, |values| format!(" ({values})"));
     row("tags", (!listed.tags.is_empty()).then(|| listed.tags.join(" ")));

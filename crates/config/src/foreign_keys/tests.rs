@@ -116,7 +116,7 @@ fn keys_of_a_section_are_listed_once() {
 fn values_of_other_trainers_are_answered() {
     for (line, answer) in [
         ("model: {preset: gpt2}\n", "write `gpt2-124m`"),
-        ("parallel: {mode: fsdp, replicas: 2}\n", "trained with `pipeline`, others with `ddp`"),
+        ("parallel: {mode: fsdp, replicas: 2}\n", "write `ddp`, and `parallel.shard: parameters` for fsdp"),
         ("parallel: {mode: tp}\n", "weights are not sharded within a layer"),
         ("precision: fp16\n", "write `bf16`"),
         ("device: gpu\n", "write `cuda`"),
