@@ -77,6 +77,9 @@ pub fn open_to_submit(
     }
     Ok(match open_or_create(request, &loaded, &plan, &host, None, observer)? {
         FoundRun::Unfinished(run) => (plan_of_job(Some(run.manifest()), observer)?, RunToSubmit::Opened(run)),
-        FoundRun::Done(report) => (plan, RunToSubmit::Done(report.run.unwrap_or_default())),
+        FoundRun::Done(report) => {
+            let unknown = || CommandError::failure("the run is done, but its folder is not known");
+            (plan, RunToSubmit::Done(report.run.ok_or_else(unknown)?))
+        }
     })
 }

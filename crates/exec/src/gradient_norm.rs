@@ -13,7 +13,7 @@ use super::rank_context::RankContext;
 use runner_compute::kernels::{bytes, on_host, optimizer};
 
 /// A shard's part of the sum.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ShardSquares {
     /// Elements before the first task that begins in the shard, as bytes in the machine's own order.
     head: Vec<u8>,
@@ -63,7 +63,8 @@ impl ShardSquares {
 /// Those of the communication.
 pub(super) fn sum_of_squares(context: RankContext<'_>, sums: &Tensor) -> Result<f64, ExecError> {
     let program = context.program;
-    let own = program.shard().map(|shard| ShardSquares::new(sums, &shard)).transpose()?.unwrap_or_default();
+    let no_shard = || ExecError::Program("gradients are divided, but the rank has no shard".to_owned());
+    let own = ShardSquares::new(sums, &program.shard().ok_or_else(no_shard)?)?;
     let all = context.comm.all_gather(context.replica_group(), &own.encode())?;
     let malformed = || ExecError::Program("a rank sent no sums of squares".to_owned());
     let all = all.iter().map(|bytes| ShardSquares::decode(bytes).ok_or_else(malformed));
