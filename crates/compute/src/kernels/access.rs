@@ -47,7 +47,8 @@ macro_rules! on_gpu {
     };
 }
 
-/// Binds names to the elements of tensors for the rest of the scope.
+/// Binds names to the elements of tensors for the rest of the scope. They lie in different buffers: another thread that waits to write
+/// to a buffer which is read here lets nobody read it a second time ([`copied`]).
 macro_rules! read {
     ($T:ty; $($name:ident = $tensor:expr),+ $(,)?) => {
         $(
@@ -66,6 +67,18 @@ macro_rules! read_optional {
             None => None,
         };
     };
+}
+
+/// A copy of the elements of a tensor that may lie in the buffer of one that is read afterwards, as a bias does in that of its matrix.
+///
+/// # Errors
+/// Those of [`elements`].
+pub(super) fn copied<T: WithDType>(tensor: Option<&Tensor>) -> Result<Option<Vec<T>>> {
+    let copy = |tensor: &Tensor| {
+        read!(T; values = tensor);
+        Ok(values.to_vec())
+    };
+    tensor.map(copy).transpose()
 }
 
 /// The elements of a contiguous tensor on the CPU.

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, WithDType, bail};
 
-use super::access::{table, tensor, write};
+use super::access::{copied, table, tensor, write};
 use super::cpu::{Real, embedding};
 
 /// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
@@ -23,22 +23,21 @@ pub fn embed(
     {
         bail!("position {} is beyond the context length {}", start + seq - 1, p.dims2()?.0)
     }
-    with_type!(table, S; table = table => {
+    let positions = positions.map(|positions| positions.narrow(0, start, seq)).transpose()?;
+    let positions = positions.as_ref();
+    with_type!(table, S => {
+        // Fixed positions are f32 beside a bf16 table.
+        let is_stored = positions.is_none_or(|positions| positions.dtype() == S::DTYPE);
+        let (stored, real) = if is_stored { (copied::<S>(positions)?, None) } else { (None, copied::<real!(S)>(positions)?) };
+        read!(S; table = table);
         read!(u32; ids = ids);
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
             bail!("token id {id} is beyond the vocabulary of {vocab}")
         }
         let scale = scale.map(<real!(S)>::real);
-        let y = match positions {
-            // Fixed positions are f32 beside a bf16 table.
-            Some(positions) if positions.dtype() != S::DTYPE => {
-                read!(real!(S); positions = positions);
-                embedding::embed(ids, table, scale, Some(positions), d, seq, start)
-            }
-            _ => {
-                read_optional!(S; positions = positions);
-                embedding::embed(ids, table, scale, positions, d, seq, start)
-            }
+        let y = match real {
+            Some(positions) => embedding::embed(ids, table, scale, Some(&positions), d, seq),
+            None => embedding::embed(ids, table, scale, stored.as_deref(), d, seq),
         };
         tensor(y, (rows, d))
     })

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::{tensor, write};
+use super::access::{copied, tensor, write};
 use super::cpu::gemm::Mat;
 use super::cpu::{Stored, elementwise};
 use runner_spec::experiment::Activation;
@@ -12,9 +12,10 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     on_gpu!(x => super::cuda::matmul::linear(x, w, bias));
     let (rows, inner) = x.dims2()?;
     let (out, _) = w.dims2()?;
-    with_type!(x, S; x = x, w = w => {
-        read_optional!(S; bias = bias);
-        tensor(S::product(Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), bias), (rows, out))
+    with_type!(x, S => {
+        let bias = copied::<S>(bias)?;
+        read!(S; x = x, w = w);
+        tensor(S::product(Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), bias.as_deref()), (rows, out))
     })
 }
 

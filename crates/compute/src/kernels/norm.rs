@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::{tensor, write};
+use super::access::{copied, tensor, write};
 use super::cpu::{Real, Stored, norm};
 use super::pointwise::add_assign;
 
@@ -20,11 +20,12 @@ pub fn normalize(
         add_assign(x, residual)?;
     }
     let (rows, d) = x.dims2()?;
-    with_type!(x, S; values = x => {
+    with_type!(x, S => {
+        let bias = copied::<real!(S)>(bias)?;
+        read!(S; values = x);
         read!(real!(S); weight = weight);
-        read_optional!(real!(S); bias = bias);
         let statistics = norm::statistics_per_row(bias.is_some());
-        let (y, stats) = norm::normalize(values, weight, bias, eps);
+        let (y, stats) = norm::normalize(values, weight, bias.as_deref(), eps);
         Ok((x.clone(), tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
     })
 }

@@ -3,10 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 
 use super::{Model, SavedActivations};
+use crate::kernels::bytes::write;
 use crate::nn::transformer::LayerActivations;
 use crate::nn::{Params, WeightGradientTask};
 use runner_spec::experiment::Recompute;
@@ -141,4 +146,45 @@ fn products_are_the_matrices_of_layers() {
         let layer = spec.decoder().layer;
         assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), layer.products());
     }
+}
+
+/// Replicas with shards receive weights, and sum gradients, on another thread. While that one waits for a buffer, nobody else may
+/// begin to read it: a kernel that reads it twice at once would wait for itself.
+#[test]
+fn kernels_go_on_while_another_thread_waits_for_their_buffers() {
+    const TIME: Duration = Duration::from_mins(2);
+    let (done, is_done) = channel();
+    thread::spawn(move || {
+        let models = models();
+        // Norms after the sums, a bias in the head, a Llama.
+        let chosen = [&models[1], &models[16], &models[128]];
+        for (spec, dtype) in chosen.into_iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
+            let params = params(spec, dtype);
+            let grads = Params::zeroed_like(params.layout.clone(), &params.flat.to_dtype(DType::F32).unwrap()).unwrap();
+            let blocks = 0..spec.block_count();
+            let model = Model::new(spec, params.layout.clone(), blocks.clone(), 7, &params.flat).unwrap();
+            let ids: Vec<u32> = (0..ROWS * LENGTH).map(|i| (i % spec.vocab_size) as u32).collect();
+            let mut mb = model.micro_batch(&ids, ids.clone(), LENGTH).unwrap();
+            mb.training = true;
+            let buffers = [Some(&params.flat), params.exact_vectors(), Some(&grads.flat)];
+            let ended = AtomicBool::new(false);
+            thread::scope(|scope| {
+                for buffer in buffers.into_iter().flatten() {
+                    let ended = &ended;
+                    scope.spawn(move || {
+                        while !ended.load(Ordering::Relaxed) {
+                            write(buffer, |_| ()).unwrap();
+                        }
+                    });
+                }
+                for _ in 0..50 {
+                    let (_, mut saved) = model.forward_with_hook(&params, None, &mb, &mut |_, _| Ok(())).unwrap();
+                    model.backward_blocks(&params, &grads, &mut saved, None, &mb, blocks.clone()).unwrap();
+                }
+                ended.store(true, Ordering::Relaxed);
+            });
+        }
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(TIME).unwrap();
 }

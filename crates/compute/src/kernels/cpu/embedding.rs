@@ -8,8 +8,7 @@ use super::elementwise::written;
 use super::simd::{Shared, axpy, inlined, rows_per_task, vectorize};
 use super::{Real, Stored};
 
-/// `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
-/// `start + r mod seq`.
+/// `scale` · tokens' rows of `table`, plus rows of `positions` if they are given: row r is at position `r mod seq`.
 pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     tokens: &[u32],
     table: &[S],
@@ -17,7 +16,6 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     positions: Option<&[P]>,
     d: usize,
     seq: usize,
-    start: usize,
 ) -> Vec<S> {
     let rows = rows_per_task(d);
     let scale = scale.unwrap_or(Real::ONE);
@@ -29,7 +27,7 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
                     let token = &table[tokens[row] as usize * d..][..d];
                     match positions {
                         Some(positions) => {
-                            let position = &positions[(start + row % seq) * d..][..d];
+                            let position = &positions[row % seq * d..][..d];
                             for ((y, &t), &p) in y.iter_mut().zip(token).zip(position) {
                                 y.write(S::store(t.load() * scale + p.load()));
                             }
