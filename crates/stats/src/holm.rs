@@ -1,0 +1,29 @@
+//! The correction of Holm (1979, "A simple sequentially rejective multiple test procedure") for several comparisons.
+
+/// The adjusted p-values of `ps`, in their order: comparing each with α keeps the probability of any false claim at α or below, however
+/// the comparisons depend on each other. The smallest of m p-values is multiplied by m, the next by m − 1, and none may be below the one
+/// before.
+#[must_use]
+pub fn holm(ps: &[f64]) -> Vec<f64> {
+    let mut order: Vec<usize> = (0..ps.len()).collect();
+    order.sort_by(|&a, &b| ps[a].total_cmp(&ps[b]));
+    let mut adjusted = vec![0.0; ps.len()];
+    let mut largest: f64 = 0.0;
+    for (rank, &i) in order.iter().enumerate() {
+        largest = largest.max((ps[i] * (ps.len() - rank) as f64).min(1.0));
+        adjusted[i] = largest;
+    }
+    adjusted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p_values_by_hand() {
+        assert_eq!(holm(&[0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]);
+        assert_eq!(holm(&[0.5, 0.9]), [1.0, 1.0]);
+        assert_eq!(holm(&[]), Vec::<f64>::new());
+    }
+}

@@ -1,0 +1,21 @@
+//! Statistics of runs that differ in their seed: means with their intervals, paired comparisons, corrections for many of them, and how
+//! many seeds a difference needs.
+//!
+//! Plain numbers in, plain numbers out. Every function is pure: random draws come from [`Philox`](runner_spec::philox::Philox).
+
+#![forbid(unsafe_code)]
+
+mod bootstrap;
+mod holm;
+mod paired;
+mod power;
+mod sample;
+mod students_t;
+
+pub use bootstrap::{bootstrap_interval, resample_indices};
+pub use holm::holm;
+pub use paired::{
+    MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, smallest_permutation_p,
+};
+pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
+pub use sample::{Interval, Sample};
