@@ -5,12 +5,31 @@
 /// before.
 #[must_use]
 pub fn holm(ps: &[f64]) -> Vec<f64> {
+    step_down(ps, |left| left)
+}
+
+/// The adjusted p-values of the comparisons of a leader with each other setting, in their order, if the same results have chosen the leader.
+/// Then all pairs of settings were compared: the smallest p-value is multiplied by their number, and the next by the number of pairs of the
+/// settings that are left when one is set apart. The last one is not changed.
+#[must_use]
+pub fn holm_of_leader(ps: &[f64]) -> Vec<f64> {
+    step_down(ps, |left| pairs_of(left + 1))
+}
+
+/// The number of pairs of `settings` settings.
+#[must_use]
+pub fn pairs_of(settings: usize) -> usize {
+    settings * settings.saturating_sub(1) / 2
+}
+
+/// Multiplies the p-values, the smallest first, by `factor` of the number of those that are left.
+fn step_down(ps: &[f64], factor: impl Fn(usize) -> usize) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ps.len()).collect();
     order.sort_by(|&a, &b| ps[a].total_cmp(&ps[b]));
     let mut adjusted = vec![0.0; ps.len()];
     let mut largest: f64 = 0.0;
     for (rank, &i) in order.iter().enumerate() {
-        largest = largest.max((ps[i] * (ps.len() - rank) as f64).min(1.0));
+        largest = largest.max((ps[i] * factor(ps.len() - rank) as f64).min(1.0));
         adjusted[i] = largest;
     }
     adjusted
@@ -25,5 +44,8 @@ mod tests {
         assert_eq!(holm(&[0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]);
         assert_eq!(holm(&[0.5, 0.9]), [1.0, 1.0]);
         assert_eq!(holm(&[]), Vec::<f64>::new());
+        // Three settings have three pairs, two have one.
+        assert_eq!(holm_of_leader(&[0.04, 0.01]), [0.04, 0.03]);
+        assert_eq!(holm_of_leader(&[0.02]), [0.02]);
     }
 }

@@ -13,7 +13,7 @@ mod sample;
 mod students_t;
 
 pub use bootstrap::{bootstrap_interval, resample_indices};
-pub use holm::holm;
+pub use holm::{holm, holm_of_leader, pairs_of};
 pub use paired::{
     MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, smallest_permutation_p,
 };

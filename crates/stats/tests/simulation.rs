@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use runner_spec::philox::Philox;
-use runner_stats::{PairedComparison, Sample, holm, paired_t_power};
+use runner_stats::{PairedComparison, Sample, holm, holm_of_leader, paired_t_power};
 
 const TRIALS: u64 = 1000;
 const SEEDS: usize = 8;
@@ -81,4 +81,44 @@ fn a_family_of_comparisons_claims_a_difference_in_at_most_five_of_a_hundred() {
         holm(&ps).iter().any(|p| *p < 0.05)
     });
     assert!(claims < 0.05 + slack(0.05), "{claims}");
+}
+
+/// The settings of a family whose mean is `means[i]` and whose noise is `noise[i]`: the index of the one with the smallest mean result, and
+/// those that are shown to be worse than it.
+fn shown_worse(stream: Philox, trial: u64, means: &[f64], noise: &[f64]) -> (usize, Vec<usize>) {
+    let results: Vec<Vec<f64>> = (0..means.len())
+        .map(|setting| {
+            let draw =
+                |seed: u64| stream.normals((trial * means.len() as u64 + setting as u64) * SEEDS as u64 + seed)[0];
+            (0..SEEDS as u64).map(|seed| means[setting] + noise[setting] * draw(seed)).collect()
+        })
+        .collect();
+    let mean = |setting: usize| results[setting].iter().sum::<f64>();
+    let leader = (0..means.len()).min_by(|&a, &b| mean(a).total_cmp(&mean(b))).unwrap();
+    let others: Vec<usize> = (0..means.len()).filter(|&setting| setting != leader).collect();
+    let p = |&other: &usize| PairedComparison::new(&results[other], &results[leader], 0.95).unwrap().t.unwrap().p;
+    let adjusted = holm_of_leader(&others.iter().map(p).collect::<Vec<f64>>());
+    (leader, others.into_iter().zip(adjusted).filter(|(_, p)| *p < 0.05).map(|(other, _)| other).collect())
+}
+
+#[test]
+fn a_leader_is_said_to_be_better_than_an_equal_or_better_setting_in_at_most_five_of_a_hundred_sweeps() {
+    let stream = Philox::new(40, "sweeps");
+    for (means, noise) in [
+        (vec![0.0; 3], vec![1.0; 3]),
+        (vec![0.0; 10], vec![1.0; 10]),
+        (vec![0.0, 0.0, 9.0, 9.0, 9.0], vec![1.0; 5]),
+        // The best setting among noisy ones that are worse.
+        (vec![0.0, 1.0, 1.0, 1.0, 1.0], vec![0.2, 3.0, 3.0, 3.0, 3.0]),
+        (vec![0.0, 0.3, 0.6, 0.9], vec![1.0; 4]),
+    ] {
+        let wrong = share(|trial| {
+            let (leader, worse) = shown_worse(stream, trial, &means, &noise);
+            worse.iter().any(|&other| means[other] <= means[leader])
+        });
+        assert!(wrong < 0.05 + slack(0.05), "{means:?}: {wrong}");
+    }
+    // Of two settings it is as often as of a single comparison.
+    let wrong = share(|trial| !shown_worse(stream, trial, &[0.0; 2], &[1.0; 2]).1.is_empty());
+    assert!((wrong - 0.05).abs() < slack(0.05), "{wrong}");
 }
