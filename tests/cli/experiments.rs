@@ -46,6 +46,32 @@ fn a_resolved_experiment_is_the_same_run() {
     assert_eq!(sandbox.only_run().id(), sandbox.only_run_in("other").id());
 }
 
+/// A number is three equal seeds. Each of the three changes the numbers that it is for, and no others.
+#[test]
+fn separate_seeds_change_what_they_are_for() {
+    let sandbox = new_sandbox(&EXPERIMENT.replace("{steps: 60}", "{steps: 4}"));
+    let losses = |runs: &str, sets: &[&str]| {
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        run_in(&sandbox, runs, &["apply", "exp.yaml", "--quiet"].into_iter().chain(sets).collect::<Vec<_>>());
+        let run = sandbox.only_run_in(runs);
+        let first = |kind: &str, key: &str| run.metrics_of(kind)[0][key].as_f64().unwrap().to_bits();
+        (first("eval", "val_loss"), first("train", "loss"))
+    };
+    let plain = losses("plain", &["seed=5"]);
+    assert_eq!(losses("three", &["seed={data: 5, init: 5, dropout: 5}"]), plain);
+    let (one, three) = (sandbox.only_run_in("plain"), sandbox.only_run_in("three"));
+    assert_eq!((one.id(), one.final_hash()), (three.id(), three.final_hash()));
+    let (start, first) = losses("data", &["seed=5", "seed.data=6"]);
+    assert!(start == plain.0 && first != plain.1, "the order of rows");
+    let (start, first) = losses("dropout", &["seed=5", "seed.dropout=6"]);
+    assert!(start == plain.0 && first != plain.1, "the dropout masks");
+    let (start, first) = losses("init", &["seed=5", "seed.init=6"]);
+    assert!(start != plain.0 && first != plain.1, "the initial weights");
+    let without = losses("without", &["seed=5", "model.dropout=0", "data.shuffle=false"]);
+    let idle = ["seed=5", "model.dropout=0", "data.shuffle=false", "seed.data=6", "seed.dropout=7"];
+    assert_eq!(losses("idle", &idle), without, "neither order nor masks are random");
+}
+
 #[test]
 fn threads_do_not_change_a_bit() {
     let sandbox = new_sandbox(EXPERIMENT);

@@ -214,7 +214,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
     Program {
         rank: 0,
         mesh: Mesh::single(),
-        seed: 7,
+        seed: 7.into(),
         device: program::Device::Cpu,
         precision,
         master_weights: true,

@@ -230,7 +230,7 @@ mod tests {
     fn differences_are_named_in_the_files_words() {
         let plan = compiled(&experiment());
         let mut other = experiment();
-        other.seed += 1;
+        other.seed = 7.into();
         other.train.steps = Some(99);
         let other = compiled(&other);
         assert_ne!(plan.math_hash, other.math_hash);

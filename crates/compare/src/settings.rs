@@ -58,7 +58,8 @@ pub fn document(experiment: &Experiment) -> Value {
     runner_spec::format::json_value(experiment)
 }
 
-/// The keys and values that `runner validate --explain` shows. A list is one value. The value of a choice is the name of what was chosen.
+/// The keys and values that `runner validate --explain` shows. A list is one value, and so are the seeds. The value of a choice is the name of
+/// what was chosen.
 #[must_use]
 pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
     let mut out = flatten(&document(experiment));
@@ -72,9 +73,12 @@ pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
 #[must_use]
 pub fn flatten(document: &Value) -> BTreeMap<String, Value> {
     fn visit(value: &Value, path: &str, out: &mut BTreeMap<String, Value>) {
-        let Value::Object(map) = value else {
-            out.insert(path.to_owned(), value.clone());
-            return;
+        let map = match value {
+            Value::Object(map) if path != "seed" => map,
+            _ => {
+                out.insert(path.to_owned(), value.clone());
+                return;
+            }
         };
         if is_choice(path) {
             out.extend(map.keys().next().map(|chosen| (path.to_owned(), Value::from(chosen.as_str()))));

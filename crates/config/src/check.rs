@@ -117,6 +117,12 @@ impl Checker<'_> {
                 return Some(json!({ short: &**text }));
             }
             let names = keys.names();
+            if let (true, Yaml::Scalar { .. }, Some(each)) =
+                (keys.is_each(), &node.value, names.first().and_then(|name| keys.get(name)))
+            {
+                let value = self.check_node(node, key, each, path)?;
+                return Some(names.iter().map(|name| ((*name).to_owned(), value.clone())).collect());
+            }
             let help = match &node.value {
                 Yaml::Scalar { text, .. } if path == "model" && presets::family(text).is_some() => {
                     format!("write `model: {{preset: {text}}}`")
@@ -440,6 +446,8 @@ fn example(slot: KeyShape) -> String {
 pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
     fn visit(slot: KeyShape, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
+            // Such keys are seldom meant: a value alone gives all of them.
+            Shape::Keys(keys) if keys.is_each() => {}
             Shape::Keys(keys) => {
                 for name in keys.names() {
                     if !path.is_empty() {

@@ -231,9 +231,13 @@ impl Layers {
     }
 }
 
-/// The place of the key at `path`, such as `train.steps`, and its value.
+/// The place of the key at `path`, such as `train.steps`, and its value. A text or a number may stand for a section: it is the value of the
+/// section's keys.
 fn key_and_value<'n>(tree: &'n Node, path: &str) -> Option<(Place, &'n Node)> {
-    path.split('.').try_fold((tree.place, tree), |(_, node), key| node.get(key))
+    path.split('.').try_fold((tree.place, tree), |(place, node), key| match node.value {
+        Yaml::Scalar { .. } if !node.is_null() => Some((place, node)),
+        _ => node.get(key),
+    })
 }
 
 /// The value at `path`, such as `train.steps`.

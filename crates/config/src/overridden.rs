@@ -37,7 +37,11 @@ pub(crate) fn find_overridden(layers: &[Layer]) -> Vec<OverriddenSetting> {
         let loss = flags[i + 1..].iter().find_map(|&(by, above)| {
             let mut kept = given.clone();
             prune(&mut kept, above, root());
-            Some((lost_key(given, Some(&kept), Some(above), "")?, by))
+            let key = lost_key(given, Some(&kept), Some(above), "")?;
+            // A number that stands for several keys is lost as a whole to another value of the same section.
+            let [own, other] = [setting, by].map(|flag| flag.split('=').next().unwrap_or(flag));
+            let is_whole = own == other && !setting.contains('{') && !by.contains('{');
+            Some((if is_whole { own.to_owned() } else { key }, by))
         });
         overridden.extend(loss.map(|(key, by)| OverriddenSetting {
             setting: setting.to_owned(),
@@ -118,6 +122,8 @@ mod tests {
             ("eval.loss.rows=8", "eval.loss.batches=2", "eval.loss.rows"),
             ("eval.loss.rows=8", "eval.loss=null", "eval.loss"),
             ("seed=1", "seed=2", "seed"),
+            ("seed=1", "seed.init=2", "seed.init"),
+            ("seed=1", "seed={data: 2}", "seed.data"),
         ] {
             assert_eq!(overridden(&[first, second]), [(key.to_owned(), second.to_owned())], "{first} {second}");
         }

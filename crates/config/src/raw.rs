@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::raw_data::RawData;
 use super::raw_parallel::RawParallel;
 use runner_spec::experiment::{
-    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule,
+    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule, Seeds,
     Train, WeightInit,
 };
 
@@ -24,9 +24,9 @@ pub(crate) struct RawExperiment {
     pub(crate) version: u32,
     /// Names the run's folder: letters, digits, `.`, `_` and `-`. Default: the name of the file without its ending.
     pub(crate) name: Option<String>,
-    /// All random numbers of the run are derived from it.
-    #[serde(default = "seed")]
-    pub(crate) seed: u64,
+    /// All random numbers of the run are derived from it. A mapping `{data, init, dropout}` gives the order of the training rows, the initial
+    /// weights and the dropout masks separate seeds.
+    pub(crate) seed: Seeds,
     /// The device to train on. `auto` uses the GPU if there is one.
     pub(crate) device: DeviceChoice,
     /// The model: a preset, or its sizes, or both (the sizes win).
@@ -61,10 +61,6 @@ pub(crate) struct RawExperiment {
 
 fn version() -> u32 {
     1
-}
-
-fn seed() -> u64 {
-    1337
 }
 
 /// A decoder-only transformer. Without a preset, `layers`, `heads`, `d_model` and `context_length` are needed.

@@ -87,7 +87,7 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         return KeyShape { nullable: false, ..plain(Shape::WordOr { words, other }) };
     }
     if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
-        && mapping["x-short"].is_string()
+        && (mapping["x-short"].is_string() || mapping["x-each"] == true)
     {
         return parse_slot(mapping);
     }
@@ -142,6 +142,11 @@ impl Keys {
 
     fn texts(self, list: &str) -> Vec<&'static str> {
         self.0[list].as_array().map(|list| texts(list)).unwrap_or_default()
+    }
+
+    /// True if a value alone stands for a mapping that gives it to each key. The keys have the same shape.
+    pub fn is_each(&self) -> bool {
+        self.0["x-each"] == true
     }
 
     /// The key that a text alone stands for.

@@ -37,7 +37,7 @@ impl<'a> DataCursor<'a> {
     pub(super) fn new(program: &'a Program, split: &'a Split) -> Self {
         let rows = split.rows();
         let sequential = program.batch.order.sequential;
-        let sampler = if sequential { Sampler::sequential(rows) } else { Sampler::new(program.seed, rows) };
+        let sampler = if sequential { Sampler::sequential(rows) } else { Sampler::new(program.seed.data, rows) };
         Self { program, split, sampler, sequence: program.batch.row_sequence(rows), prefetched: HashMap::new() }
     }
 

@@ -95,11 +95,11 @@ fn initial_buffer<S: Stored<Real = f32>>(
     for entry in &layout.entries {
         let stored = &mut buffer[entry.range()];
         let Some(given) = given else {
-            init::fill(stored, entry, program.seed);
+            init::fill(stored, entry, program.seed.init);
             continue;
         };
         let mut values = vec![0.0; entry.spec.len()];
-        init::fill(&mut values, entry, program.seed);
+        init::fill(&mut values, entry, program.seed.init);
         given.fill(&entry.spec, &mut values).map_err(ExecError::InitialWeights)?;
         stored.iter_mut().zip(values).for_each(|(stored, value)| *stored = S::store(value));
     }
@@ -126,7 +126,7 @@ impl Trainer {
         let layout = if shard.is_some() { Arc::new(program.parameter_layout()) } else { state.layout.clone() };
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
-            Model::new(&program.model, layout.clone(), blocks.clone(), program.seed, &state.buffer)
+            Model::new(&program.model, layout.clone(), blocks.clone(), program.seed.dropout, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;

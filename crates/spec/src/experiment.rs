@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 mod data;
 mod eval;
 mod parallel;
+mod seeds;
 mod train;
 mod weights_source;
 
@@ -27,6 +28,7 @@ pub use data::{
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
+pub use seeds::Seeds;
 pub use train::{
     CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup,
 };
@@ -38,7 +40,7 @@ pub use weights_source::{ModelFolder, WeightsSource};
 pub struct Experiment {
     pub version: u32,
     pub name: String,
-    pub seed: u64,
+    pub seed: Seeds,
     pub device: DeviceChoice,
     pub model: Model,
     pub data: Data,

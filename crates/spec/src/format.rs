@@ -139,6 +139,10 @@ pub fn setting_text(value: &Value) -> String {
             Some(x) if n.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
             _ => n.to_string(),
         },
+        Value::Object(map) => {
+            let entries = map.iter().map(|(key, value)| format!("{}: {}", key.escape_debug(), setting_text(value)));
+            format!("{{{}}}", entries.collect::<Vec<_>>().join(", "))
+        }
         other => other.to_string(),
     }
 }

@@ -15,7 +15,7 @@ pub use schedule::{LrDecay, LrSchedule};
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
-pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples, ShardedState};
+pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
@@ -29,7 +29,7 @@ pub struct Program {
     pub rank: usize,
     /// The arrangement of ranks. Instructions name peers by stage, and the mesh maps stages to ranks.
     pub mesh: Mesh,
-    pub seed: u64,
+    pub seed: Seeds,
     pub device: Device,
     pub precision: Precision,
     /// True if the optimizer updates f32 weights. If not, weights, gradients and moments are bf16.

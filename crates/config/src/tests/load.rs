@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
 use runner_spec::experiment::{
     AutoOr, Batch, CosineDecay, Decay, Decays, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel,
-    ParallelMode, ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
+    ParallelMode, ParquetSource, Pipeline, PipelineSchedule, Seeds, Source, Tokenizer, Validation,
 };
 use runner_spec::program::Device;
 
@@ -98,7 +98,7 @@ pub(super) fn experiment(text: &str, sets: &[&str]) -> Experiment {
 #[test]
 fn a_short_file_suffices() {
     let e = experiment(SHORT, &[]);
-    assert_eq!((e.name.as_str(), e.seed, e.device), ("exp", 1337, DeviceChoice::Auto));
+    assert_eq!((e.name.as_str(), e.seed, e.device), ("exp", 1337.into(), DeviceChoice::Auto));
     assert_eq!((e.model.layers, e.model.heads, e.model.d_ff, e.model.tie_embeddings), (4, 4, 512, true));
     assert_eq!(e.model.vocab_size, None);
     assert_eq!(e.data.tokenizer, Tokenizer::Bytes {});
@@ -175,7 +175,32 @@ fn numbers_in_every_spelling() {
         assert_eq!(experiment(SHORT, &[&format!("optimizer.adamw.lr={spelled}")]).optimizer.lr(), lr, "{spelled}");
     }
     assert_eq!(experiment(&format!("{SHORT}name: 1e4\n"), &[]).name, "1e4");
-    assert_eq!(experiment(&format!("{SHORT}seed: 18446744073709551615\n"), &[]).seed, u64::MAX);
+    assert_eq!(experiment(&format!("{SHORT}seed: 18446744073709551615\n"), &[]).seed, u64::MAX.into());
+}
+
+#[test]
+fn a_seed_is_one_number_or_three() {
+    let seeds = |data, init, dropout| Seeds { data, init, dropout };
+    let all = [
+        ("seed: 7", "", seeds(7, 7, 7)),
+        ("seed: {data: 1, init: 2, dropout: 3}", "", seeds(1, 2, 3)),
+        ("seed: {init: 2}", "", seeds(1337, 2, 1337)),
+        ("seed: {}", "", seeds(1337, 1337, 1337)),
+        ("seed: 7", "seed.init=5", seeds(7, 5, 7)),
+        ("seed: {data: 1, init: 2}", "seed=9", seeds(9, 9, 9)),
+        ("seed: {data: 1, init: 2}", "seed={dropout: 4}", seeds(1, 2, 4)),
+    ];
+    for (text, set, expected) in all {
+        let sets: Vec<&str> = Some(set).into_iter().filter(|set| !set.is_empty()).collect();
+        let loaded = loaded(&format!("{SHORT}{text}\n"), &sets, &[]);
+        assert_eq!(loaded.experiment.seed, expected, "{text} {set}");
+        let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
+        let again = from_str(&to_yaml(&loaded.experiment), Path::new("exp.yaml"), &options).unwrap();
+        assert_eq!(again.experiment, loaded.experiment);
+    }
+    let explained = explain(&loaded(&format!("{SHORT}seed: 7\n"), &["seed.init=5"], &[]).origins);
+    let seeds: Vec<&str> = explained.lines().filter(|line| line.starts_with("seed")).collect();
+    insta::assert_snapshot!(seeds.join("\n"));
 }
 
 #[test]
@@ -190,7 +215,7 @@ fn a_higher_layer_wins() {
     ];
     let l = loaded(text, &["seed=3", "seed=4"], &env);
     let e = &l.experiment;
-    assert_eq!((e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch), (4, 3, 12, 64, 4));
+    assert_eq!((e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch), (4.into(), 3, 12, 64, 4));
     let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
     assert_eq!(l.env_read, [pair("RUNNER_BATCH__MICRO_BATCH", "4"), pair("RUNNER_MODEL__LAYERS", "3")]);
     insta::assert_snapshot!(explain(&l.origins));
@@ -226,7 +251,7 @@ fn a_different_choice_replaces_the_lower_one() {
 fn null_is_none_or_the_default() {
     let text = format!("{SHORT}seed: null\nbatch:\ntrain: {{steps: 7, clip_norm: null}}\neval: {{loss: ~}}\n");
     let e = experiment(&text, &["train.steps=null"]);
-    assert_eq!((e.seed, e.batch.sequences, e.train.steps, e.train.clip_norm), (1337, 32, Some(1000), None));
+    assert_eq!((e.seed, e.batch.sequences, e.train.steps, e.train.clip_norm), (1337.into(), 32, Some(1000), None));
     assert!(e.eval.loss.is_none());
     assert_eq!(experiment(SHORT, &["data.validation=null"]).data.validation, None);
 }
@@ -278,7 +303,7 @@ fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
         ("RUNNER_SEED", "5"),
     ];
     let e = loaded(SHORT, &[], &env).experiment;
-    assert_eq!((e.name.as_str(), e.seed), ("exp", 5));
+    assert_eq!((e.name.as_str(), e.seed), ("exp", 5.into()));
 }
 
 /// Paths of all keys in the schema.

@@ -39,7 +39,8 @@ const FILES: [&str; 13] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {linear: {}}}\neval: {EVAL, samples: {prompts: [a]}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
      eval: {EVAL, hellaswag: {hub: a/h}}",
-    "model: {preset: gpt2-nano}\ndata: {DATA}\nschedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
+    "seed: {data: 1, init: 2, dropout: 3}\nmodel: {preset: gpt2-nano}\ndata: {DATA}\n\
+     schedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}",
     "model: {preset: gpt2-mini}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\

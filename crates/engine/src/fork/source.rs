@@ -116,7 +116,7 @@ impl ForkCheckpoint {
         let changes = [
             ("the training data or its layout", self.plan.data.train != facts.train),
             ("data.shuffle", was_sequential != order.sequential),
-            ("seed", program.seed != experiment.seed && !(was_sequential && order.sequential)),
+            ("seed.data", program.seed.data != experiment.seed.data && !(was_sequential && order.sequential)),
         ];
         let reordered_by: Vec<&str> = changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect();
         if !reordered_by.is_empty() {

@@ -427,7 +427,7 @@ fn ranks_are_of_one_run() {
     use runner_spec::experiment::Precision;
     use runner_spec::program::{LrDecay, OptimizerSpec};
     let changes: [fn(&mut Program); 13] = [
-        |p| p.seed += 1,
+        |p| p.seed.data += 1,
         |p| p.model.norm_eps *= 2.0,
         |p| p.precision = Precision::Bf16,
         |p| p.master_weights = false,

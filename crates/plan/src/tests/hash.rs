@@ -46,8 +46,11 @@ fn the_hash_is_stable() {
 #[test]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 48] = [
-        ("seed", |x| x.seed = 1),
+    let changes: [Change<e::Experiment>; 51] = [
+        ("seed", |x| x.seed = 1.into()),
+        ("seed.data", |x| x.seed.data = 1),
+        ("seed.init", |x| x.seed.init = 1),
+        ("seed.dropout", |x| x.seed.dropout = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
         ("context_length", |x| x.model.context_length = 32),

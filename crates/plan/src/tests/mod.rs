@@ -426,7 +426,7 @@ fn a_layout_changes_the_hash_and_not_the_mathematics() {
     assert_ne!(single.hash, ddp.hash);
     assert_eq!(single.math_hash, ddp.math_hash);
     let changes: [Change<e::Experiment>; 4] = [
-        ("seed", |x| x.seed = 1),
+        ("seed", |x| x.seed = 1.into()),
         ("batch", |x| x.batch.sequences = 16),
         ("optimizer", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
         ("clip", |x| x.train.clip_norm = None),
