@@ -9,7 +9,7 @@ use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, check_replaceable, print_result, print_to_stderr, table_width, write_file};
 use runner_compare::MeasurementBasis;
-use runner_compare::curves::{Curve, CurveAxis, CurveMetric, curve};
+use runner_compare::curves::{Curve, CurveAxis, CurveMetric, curve_points};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::svg;
 use runner_record::catalog;
@@ -72,6 +72,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
         print_to_stderr(&printable(&format!("warning: {problem}")));
     }
     let mut table = comparison::compare(&runs);
+    let names: Vec<String> = table.runs.iter().map(|run| run.name.clone()).collect();
     if let Some(key) = &args.sort {
         let known = table.sort_keys().join(", ");
         table = table
@@ -79,7 +80,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
             .ok_or_else(|| CommandError::request(format!("--sort: unknown column `{key}`; the columns are {known}")))?;
     }
     if let Some(path) = &args.plot {
-        draw(args, &runs, path)?;
+        draw(args, &runs, &names, path)?;
     }
     print_result(args.json, &table, || {
         let plotted =
@@ -88,8 +89,11 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
-fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> Result<()> {
-    let all = runs.iter().map(|run| curve(&run.record, args.metric, args.over, args.smooth as usize));
+fn draw(args: &CompareArgs, runs: &[RunToCompare], names: &[String], path: &Path) -> Result<()> {
+    let all = runs.iter().zip(names).map(|(run, name)| {
+        let points = curve_points(&run.record, args.metric, args.over, args.smooth as usize);
+        Curve { label: name.clone(), points }
+    });
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {
         refuse!("--metric {}: none of the runs has this metric", args.metric.name());

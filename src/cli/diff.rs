@@ -20,6 +20,7 @@ use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
+use runner_report::comparison::describe_moved_speed;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -186,6 +187,7 @@ impl Side {
             return Ok(DiffInput { label, path, side, record: None, invocation });
         };
         notes.extend_from_slice(&record.problems);
+        notes.extend(describe_moved_speed(&record));
         if read && side.plan.hash != plan.hash {
             notes.push(format!(
                 "{label}: the recorded plan has the hash {}, but this version of runner plans resolved.yaml with \

@@ -34,10 +34,11 @@ function extent(values, log) {
 
 /** Values of all series in `[from, to]`, with what their errors reach. */
 function* visible(series, [from, to]) {
-  for (const { x, y, error } of series) {
+  for (const { x, y, error, low, high } of series) {
     for (let i = 0; i < x.length; i += 1) {
       if (x[i] < from || x[i] > to || y[i] === null) continue;
       yield y[i];
+      if (low) yield* [low[i], high[i]];
       if (!error || !isNumber(error[i])) continue;
       yield y[i] + error[i];
       yield y[i] - error[i];
@@ -51,13 +52,23 @@ function timeTicks([lo, hi], n) {
   return linearTicks(lo / unit, hi / unit, n).map((v) => [v * unit, `${significant(v)} ${letter}`]);
 }
 
+/** The ticks at `values` whose labels do not touch. */
+function ticksAt(at, values, format) {
+  const ticks = [];
+  for (const value of values)
+    if (ticks.every(([other]) => Math.abs(at(other) - at(value)) > 44)) ticks.push([value, format(value)]);
+  return ticks;
+}
+
 /** The x axis: ticks that do not touch, and its label. */
-function xAxis(at, { width, height, axis, log }) {
+function xAxis(at, { width, height, axis, x: shown, xTicks, log }) {
   const n = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 84));
   const timed = axis === "seconds" && !log;
-  const ticks = timed
-    ? timeTicks(at.domain, n)
-    : ticksOf(at, n).map((v) => [v, axis === "seconds" ? duration(v) : AXES[axis].tick(v)]);
+  const ticks = xTicks
+    ? ticksAt(at, xTicks, shown.tick)
+    : timed
+      ? timeTicks(at.domain, n)
+      : ticksOf(at, n).map((v) => [v, axis === "seconds" ? duration(v) : shown.tick(v)]);
   const base = height - MARGIN.bottom;
   const tick = ([value, text]) => {
     const x = at(value);
@@ -75,7 +86,7 @@ function xAxis(at, { width, height, axis, log }) {
     svg(
       "text",
       { class: "axis-label", x: middle, y: height - 4, "text-anchor": "middle" },
-      AXES[axis].label + (log ? ", log" : ""),
+      shown.label + (log ? ", log" : ""),
     ),
   );
 }
@@ -95,6 +106,14 @@ function yAxis(at, { width, height, format }) {
   );
 }
 
+/** The area between the lowest and the highest values of a series. */
+function bandOf(s, atX, atY) {
+  const inside = (value) => (atY.log ? Math.max(value, atY.domain[0]) : value);
+  const edge = (values) => s.x.map((x, i) => `${atX(x).toFixed(1)},${atY(inside(values[i])).toFixed(1)}`);
+  const path = [...edge(s.high), ...edge(s.low).reverse()];
+  return svg("path", { class: "band", d: `M${path.join("L")}Z` });
+}
+
 /** One series: a line, a faint line, or points with their errors. */
 function drawSeries(s, atX, atY) {
   const drawable = (value) => isNumber(value) && !(atY.log && value <= 0);
@@ -104,8 +123,9 @@ function drawSeries(s, atX, atY) {
     .map(([x, y]) => [atX(x), drawable(y) ? atY(y) : null]);
   const style = { "--colour": s.colour, "stroke-dasharray": s.dash ?? "none" };
   const group = svg("g", { class: `series ${s.kind}`, "data-run": s.run, style });
+  if (s.low) group.append(bandOf(s, atX, atY));
   // A line between few points would say what nobody measured.
-  if (s.kind !== "points" || points.length >= JOINED) group.append(svg("path", { d: linePath(points) }));
+  if (s.kind !== "points" || s.joined || points.length >= JOINED) group.append(svg("path", { class: s.joined ? "joined" : null, d: linePath(points) }));
   if (s.error) {
     s.x.forEach((x, i) => {
       if (!drawable(s.y[i]) || !isNumber(s.error[i]) || (atX.log && x <= 0)) return;
@@ -130,12 +150,14 @@ function drawSeries(s, atX, atY) {
 
 /**
  * A line chart. `spec`: `group` and `name` (which charts move together, and which of them this is), `title`, `unit`, `format` of
- * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, label}`, `zero`, `logX`, `logY`,
+ * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, low, high, joined, label}`, `zero`, `logX`, `logY`,
  * `domain` of x (else that of the series), `zoom`,
- * `pad` (a share of x to leave free on both sides), `onZoom`, `width`, `height`, `axis`. x is in the unit of the axis.
+ * `pad` (a share of x to leave free on both sides), `onZoom`, `width`, `height`, `axis`, or `x` for another quantity than those of `AXES`,
+ * with `xTicks`; `reading` of a series at an index as text. x is in the unit of the axis.
  */
 function lineChart(spec) {
   const { width, height, series, axis } = spec;
+  spec.x ??= AXES[axis];
   const all =
     spec.zoom ??
     spec.domain?.slice() ??
@@ -143,7 +165,11 @@ function lineChart(spec) {
       series.flatMap((s) => s.x),
       spec.logX,
     );
-  if (all && spec.pad) all.splice(0, 2, all[0] - spec.pad * (all[1] - all[0]), all[1] + spec.pad * (all[1] - all[0]));
+  if (all && spec.pad) {
+    const [lo, hi] = all;
+    const factor = (hi / lo) ** spec.pad;
+    all.splice(0, 2, ...(spec.logX ? [lo / factor, hi * factor] : [lo - spec.pad * (hi - lo), hi + spec.pad * (hi - lo)]));
+  }
   const values = all && extent(visible(series, all), spec.logY);
   const heading = el(
     "figcaption",
@@ -191,7 +217,7 @@ function lineChart(spec) {
       svg("rect", { x: plot.x - 5, y: plot.y - 5, width: plot.width + 10, height: plot.height + 10 }),
     ),
     yAxis(atY, { width, height, format: spec.tick ?? spec.format }),
-    xAxis(atX, { width, height, axis, log: spec.logX }),
+    xAxis(atX, { width, height, axis, x: spec.x, xTicks: spec.xTicks, log: spec.logX }),
     svg(
       "g",
       { "clip-path": `url(#${clip})` },
@@ -207,14 +233,14 @@ function lineChart(spec) {
 }
 
 /** What the chart says to those who cannot see it. */
-function described({ title, unit, series, format, axis }) {
+function described({ title, unit, series, format, x }) {
   const last = series
     .filter((s) => s.kind !== "faint")
     .map((s) => {
       const y = s.y.filter((v) => v !== null);
-      return `${data.runs[s.run]?.id ?? ""} ${s.label ?? ""} ends at ${format(y[y.length - 1])}`;
+      return `${data.runs[s.run]?.name ?? ""} ${s.label ?? ""} ends at ${format(y[y.length - 1])}`;
     });
-  return `${title}${unit ? `, ${unit}` : ""}, over ${AXES[axis].name}. ${last.slice(0, 8).join("; ")}. Arrow keys read values.`;
+  return `${title}${unit ? `, ${unit}` : ""}, over ${x.name}. ${last.slice(0, 8).join("; ")}. Arrow keys read values.`;
 }
 
 /** The pixel of the drawing under the pointer. */
@@ -278,8 +304,10 @@ function hover(chart, x, clientX, clientY) {
   for (const other of linked.values())
     if (other.spec.group === chart.spec.group && other.root.isConnected) crosshair(other, x);
   const rows = readings(chart, x);
-  const { axis } = chart.spec;
-  const head = el("p", { class: "tip-head" }, AXES[axis].format(axis === "seconds" ? x : Math.round(x)));
+  const { axis, x: shown } = chart.spec;
+  const place = axis && axis !== "seconds" ? Math.round(x) : x;
+  // Between the values of a parameter nothing was measured: the nearest one is read.
+  const head = el("p", { class: "tip-head" }, shown.format(axis ? place : (rows[0]?.s.x[rows[0].i] ?? x)));
   showTip(clientX, clientY, [
     head,
     el(
@@ -290,7 +318,7 @@ function hover(chart, x, clientX, clientY) {
           "tr",
           null,
           el("td", null, swatch(s.colour, s.dash)),
-          el("td", null, data.runs[s.run]?.id ?? ""),
+          el("td", null, data.runs[s.run]?.name ?? ""),
           el("td", { class: "muted" }, s.label ?? ""),
           el("td", { class: "number" }, text ?? chart.spec.format(value)),
         ),
@@ -307,7 +335,8 @@ function readings(chart, x) {
     .flatMap((s) => {
       const i = nearest(s.x, x);
       if (s.y[i] === null || Math.abs(chart.atX(s.x[i]) - chart.atX(x)) > near) return [];
-      const text = s.error && isNumber(s.error[i]) ? percentError(s.y[i], s.error[i]) : null;
+      const error = s.error && isNumber(s.error[i]) ? percentError(s.y[i], s.error[i]) : null;
+      const text = chart.spec.reading ? chart.spec.reading(s, i) : error;
       return [{ s, i, value: s.y[i], text }];
     });
 }

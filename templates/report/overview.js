@@ -119,5 +119,5 @@ function renderOverview() {
   const incomparable = data.incomparable.length ? [problemList(data.incomparable)] : [];
   if (data.runs.length <= CARDS) return [...incomparable, el("div", { class: "cards" }, data.runs.map(card))];
   const wrong = data.runs.map((run) => [run, complaints(run)]).filter(([, list]) => list);
-  return [...incomparable, overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, run.id), list))];
+  return [...incomparable, overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, fullName(run)), list))];
 }

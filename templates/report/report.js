@@ -2,6 +2,7 @@
 
 /** Every section: what it draws, and what of the data it shows, so that it is drawn again when that has changed. */
 const SECTIONS = {
+  sweep: { render: renderSweep, shows: () => [data.sweep, data.sweep && data.runs.map((r) => [r.id, r.curves.evals])] },
   overview: {
     render: renderOverview,
     shows: () =>
@@ -16,7 +17,6 @@ const SECTIONS = {
         r.curves.evals,
       ]),
   },
-  sweep: { render: renderSweep, shows: () => data.sweep },
   curves: { render: renderCurves, shows: () => data.runs.map((r) => [r.id, r.curves]) },
   steptime: { render: renderStepTime, shows: () => data.runs.map((r) => [r.id, r.curves.phases, r.curves.medians]) },
   evaluation: { render: renderEvaluation, shows: () => data.runs.map((r) => [r.id, r.curves.evals]) },
@@ -83,7 +83,7 @@ function drawHeader() {
 /** A button a run, which switches it off and on everywhere. Drawn anew only when the runs are others. */
 function drawLegend() {
   const legend = byId("legend");
-  const now = JSON.stringify([data.runs.map((run) => [run.id, run.status]), [...state.hidden]]);
+  const now = JSON.stringify([data.runs.map((run) => [run.id, run.name, run.status]), [...state.hidden]]);
   if (legend.dataset.shows === now) return;
   legend.dataset.shows = now;
   const focused = legend.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -107,11 +107,11 @@ function drawLegend() {
           class: "run",
           "aria-pressed": String(!state.hidden.has(run.id)),
           "data-key": run.id,
-          title: `${run.id}: ${run.status}. Double-click: this run alone`,
+          title: `${fullName(run)}: ${run.status}. Double-click: this run alone`,
           on: { click: flip(run), dblclick: only(run) },
         },
         swatch(runColour(index), runDash(index)),
-        el("span", null, run.id),
+        el("span", null, run.name),
       ),
     );
   const all =

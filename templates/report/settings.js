@@ -42,7 +42,7 @@ function differenceTable() {
   }
   const columns = [
     { name: "setting" },
-    ...data.runs.map((run, i) => ({ name: el("span", { class: "run-name" }, runName(i)) })),
+    ...data.runs.map((run, i) => ({ name: el("span", { class: "run-name" }, swatch(runColour(i), runDash(i)), run.id) })),
   ];
   const rows = data.differences.map(({ key: name, values }) => [el("code", null, name), ...values.map(text)]);
   return table(caption, columns, rows, { rowHeads: true, tall: rows.length > 20 });
@@ -56,7 +56,7 @@ function renderSettings() {
   for (const [index, run] of data.runs.entries()) {
     const name = el("span", { class: "run-name" }, runName(index), el("span", { class: "muted" }, " resolved.yaml"));
     if (run.yaml) parts.push(fold(`yaml:${run.id}`, name, () => yaml(run.yaml), false));
-    else parts.push(note(`${run.id}: its resolved.yaml cannot be read.`));
+    else parts.push(note(`${fullName(run)}: its resolved.yaml cannot be read.`));
   }
   return parts.length ? parts : [empty("There is no run yet.")];
 }

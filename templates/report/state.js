@@ -49,7 +49,9 @@ function runColour(index) {
 
 /** Runs beyond the colours are told apart by dashes. */
 const runDash = (index) => (data.sweep ? null : [null, "6 3", "2 3", "9 3 2 3"][Math.floor(index / COLOURS) % 4]);
-const runName = (index) => [swatch(runColour(index), runDash(index)), data.runs[index].id];
+/** What distinguishes a run, and its id. */
+const fullName = ({ name, id }) => (name.includes(id) ? name : `${name} (${id})`);
+const runName = (index) => [swatch(runColour(index), runDash(index)), fullName(data.runs[index])];
 
 const AXES = {
   step: {

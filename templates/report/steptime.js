@@ -41,7 +41,7 @@ function medianBars(runs) {
   const most = Math.max(...runs.map(({ run }) => total(run.curves)), Number.MIN_VALUE);
   const rows = runs.map(({ run, index }) => [
     el("span", { class: "bar-name" }, runName(index)),
-    stackedBar(parts(run.curves), most, milliseconds, `Time of a step of ${run.id}`),
+    stackedBar(parts(run.curves), most, milliseconds, `Time of a step of ${run.name}`),
     el("span", { class: "bar-value" }, milliseconds(run.curves.medians.step_ms)),
   ]);
   return el("div", { class: "bars" }, rows.flat());
@@ -78,7 +78,7 @@ function phaseArea({ run, index }, width, height) {
     {
       viewBox: `0 0 ${width} ${height}`,
       role: "img",
-      "aria-label": `Time of a step of ${run.id} by phase over steps, stacked`,
+      "aria-label": `Time of a step of ${run.name} by phase over steps, stacked`,
     },
     svg("clipPath", { id: clip }, svg("rect", plot)),
     yAxis(atY, { width, height, format: (v) => significant(v, 3) }),

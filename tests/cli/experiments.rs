@@ -49,7 +49,7 @@ fn a_resolved_experiment_is_the_same_run() {
 /// A number is three equal seeds. Each of the three changes the numbers that it is for, and no others.
 #[test]
 fn separate_seeds_change_what_they_are_for() {
-    let sandbox = new_sandbox(&EXPERIMENT.replace("{steps: 60}", "{steps: 4}"));
+    let sandbox = new_sandbox(&EXPERIMENT.replace("{steps: 60}", "{steps: 8}"));
     let losses = |runs: &str, sets: &[&str]| {
         let sets = sets.iter().flat_map(|set| ["--set", set]);
         run_in(&sandbox, runs, &["apply", "exp.yaml", "--quiet"].into_iter().chain(sets).collect::<Vec<_>>());

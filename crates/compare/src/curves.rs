@@ -35,9 +35,9 @@ pub struct Curve {
     pub points: Vec<(f64, f64)>,
 }
 
-/// The curve of `metric` in `record`. Each value is the mean of the last `smooth` values.
+/// The points of the curve of `metric` in `record`. Each value is the mean of the last `smooth` values.
 #[must_use]
-pub fn curve(record: &RunRecord, metric: CurveMetric, axis: CurveAxis, smooth: usize) -> Curve {
+pub fn curve_points(record: &RunRecord, metric: CurveMetric, axis: CurveAxis, smooth: usize) -> Vec<(f64, f64)> {
     let mut tokens = 0_u64;
     let mut points = Vec::new();
     for line in &record.lines {
@@ -57,7 +57,7 @@ pub fn curve(record: &RunRecord, metric: CurveMetric, axis: CurveAxis, smooth: u
             points.push((x as f64, value.as_f64().unwrap_or(f64::NAN)));
         }
     }
-    Curve { label: record.manifest.id.clone(), points: smoothed(points, smooth) }
+    smoothed(points, smooth)
 }
 
 /// Replaces each y by the mean of the last `window` values. A value that is not finite starts a new window.

@@ -15,6 +15,7 @@ pub mod outcome_comparison;
 pub mod plan_facts;
 pub mod plan_files;
 pub mod planned_experiment;
+pub mod run_names;
 pub mod run_record;
 pub mod session_facts;
 pub mod setting_effect;

@@ -46,7 +46,7 @@ pub struct RunFigures {
     pub hellaswag_acc: Option<f64>,
     pub hellaswag_acc_norm: Option<f64>,
     pub hellaswag_acc_norm_chars: Option<f64>,
-    /// The median over the steps.
+    /// The median over the steps in the newest layout.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
     /// Seconds of training, those of inherited steps included: the losses follow from all of them.
@@ -99,12 +99,18 @@ impl RunRecord {
         })
     }
 
+    /// The step after which the run changed to its newest layout, in which its speed is measured; `None` if it has had one layout.
+    #[must_use]
+    pub fn moved_after(&self) -> Option<u64> {
+        Some(self.manifest.newest_layout_began()).filter(|began| *began > self.manifest.inherited_steps())
+    }
+
     /// The figures of the run.
     #[must_use]
     pub fn figures(&self) -> RunFigures {
         let skip = self.manifest.inherited_steps();
-        let own = self.steps().filter(|step| step.step > skip);
-        let mut speeds: Vec<f64> = own.filter_map(|step| step.tokens_per_second).collect();
+        let timed = self.steps().filter(|step| step.step > self.manifest.newest_layout_began());
+        let mut speeds: Vec<f64> = timed.filter_map(|step| step.tokens_per_second).collect();
         let evals = || {
             self.lines.iter().filter_map(|line| match line {
                 MetricLine::Train(_) => None,

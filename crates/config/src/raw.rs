@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::raw_data::RawData;
 use super::raw_parallel::RawParallel;
 use runner_spec::experiment::{
-    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule, Seeds,
-    Train, WeightInit,
+    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule,
+    Seeds, Train, WeightInit,
 };
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.

@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use crate::table::{Align, Column, table_of_width};
 use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
+use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
-use runner_compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
+use runner_compare::settings::{SettingGroup, differing_keys, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds, setting_text};
 
@@ -19,6 +20,8 @@ use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds,
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedRun {
     pub id: String,
+    /// The settings that distinguish the run from the others, and its id.
+    pub name: String,
     pub status: &'static str,
     /// The run's values of the settings in which the runs differ. A setting that the run does not have is left out.
     pub settings: BTreeMap<String, Value>,
@@ -37,6 +40,8 @@ pub struct Comparison {
     pub keys: BTreeSet<String>,
     /// The figures that do not compare between these runs: none of their values is the best.
     pub incomparable: Vec<IncomparableFigures>,
+    /// What must be known of the figures, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// Figures that do not compare, for one reason.
@@ -136,15 +141,18 @@ pub struct RunToCompare {
 
 /// Compares `runs`.
 pub fn compare(runs: &[RunToCompare]) -> Comparison {
-    let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|run| settings(&run.experiment)).collect();
+    let all: Vec<RunSettings> = runs.iter().map(|run| settings(&run.experiment)).collect();
     let differing = differing_keys(&all.iter().collect::<Vec<_>>());
-    let row = |(RunToCompare { record, .. }, settings): (&RunToCompare, &BTreeMap<String, Value>)| ComparedRun {
+    let ids = runs.iter().map(|run| run.record.manifest.id.as_str());
+    let names = name_runs(&ids.zip(&all).collect::<Vec<_>>());
+    let row = |((RunToCompare { record, .. }, settings), name): ((&RunToCompare, &RunSettings), String)| ComparedRun {
         id: record.manifest.id.clone(),
+        name,
         status: record.status.name(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
         figures: record.figures(),
     };
-    let compared: Vec<ComparedRun> = runs.iter().zip(&all).map(row).collect();
+    let compared: Vec<ComparedRun> = runs.iter().zip(&all).zip(names).map(row).collect();
     let measured = FIGURES.iter().filter_map(|figure| {
         let has_value = |run: &ComparedRun| (figure.value)(&run.figures).is_some();
         let measured = compared.iter().zip(runs).filter(move |(run, _)| has_value(run));
@@ -154,7 +162,15 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = group_by_reason(measured).into_iter();
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
-    Comparison { runs: compared, differing, keys, incomparable }
+    let notes = runs.iter().filter_map(|run| describe_moved_speed(&run.record)).collect();
+    Comparison { runs: compared, differing, keys, incomparable, notes }
+}
+
+/// A note on the speed of a run that changed its layout; `None` if it has had one layout.
+#[must_use]
+pub fn describe_moved_speed(record: &RunRecord) -> Option<String> {
+    let (id, began) = (&record.manifest.id, record.moved_after()?);
+    Some(format!("{id} changed its layout after step {began}; its speed is that of the steps since then"))
 }
 
 impl Comparison {
@@ -170,7 +186,7 @@ impl Comparison {
     pub fn sorted(mut self, key: &str) -> Option<Self> {
         let (key, is_reversed) = key.strip_prefix('-').map_or((key, false), |key| (key, true));
         let figure = FIGURES.iter().find(|figure| figure.key == key || figure.head == key);
-        let setting = || self.differing.iter().find(|k| *k == key || shortest_name(k, &self.keys) == key).cloned();
+        let setting = || self.differing.iter().find(|k| *k == key || head_of(k, &self.keys) == key).cloned();
         let directed = |order: Ordering| if is_reversed { order.reverse() } else { order };
         if key == "id" || key == "run" {
             self.runs.sort_by(|a, b| directed(a.id.cmp(&b.id)));
@@ -201,8 +217,9 @@ impl Comparison {
         // Ids contain names, and other bookkeeping does not influence outcomes.
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping);
-        shown_keys.retain(|key| !self.is_implied_by_choice(key));
-        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&shortest_name(key, &self.keys))).collect();
+        let settings: Vec<&RunSettings> = self.runs.iter().map(|run| &run.settings).collect();
+        shown_keys.retain(|key| !is_implied_by_choice(key, &settings));
+        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&head_of(key, &self.keys))).collect();
         let figures: Vec<&Figure> = FIGURES
             .iter()
             .filter(|figure| self.runs.iter().any(|run| (figure.value)(&run.figures).is_some()))
@@ -223,7 +240,7 @@ impl Comparison {
                 let mut cells = vec![printable(&run.id)];
                 cells.extend(shown_keys.iter().map(|key| {
                     let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), setting_text);
-                    printable(&end_of(&value))
+                    printable(&end_of_value(&value))
                 }));
                 cells.extend(figures.iter().zip(&best).map(|(figure, best)| match (figure.value)(&run.figures) {
                     None => "-".to_owned(),
@@ -243,18 +260,10 @@ impl Comparison {
         if !hidden.is_empty() {
             let _ = writeln!(out, "the runs also differ in bookkeeping: {}", hidden.join(", "));
         }
+        for note in &self.notes {
+            let _ = writeln!(out, "note: {}", printable(note));
+        }
         out
-    }
-
-    /// True if some runs lack `key` because they made another choice (such as another optimizer), and the others agree on it.
-    fn is_implied_by_choice(&self, key: &str) -> bool {
-        let belongs_to = |choice: &str| key.strip_prefix(choice).is_some_and(|rest| rest.starts_with('.'));
-        let is_of_choice =
-            CHOICES.into_iter().chain(["parallel.pipeline"]).any(belongs_to) || key == "parallel.pipeline";
-        let mut present = self.runs.iter().filter_map(|run| run.settings.get(key));
-        let first = present.next();
-        let is_absent_somewhere = self.runs.iter().any(|run| !run.settings.contains_key(key));
-        is_of_choice && is_absent_somewhere && present.all(|value| Some(value) == first)
     }
 
     /// The best value of a column; `None` if all values are equal or do not compare, or no direction is better.
@@ -290,29 +299,10 @@ const DISPENSABLE_HEADS: [&str; 11] = [
 const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
 const MAIN_LOSS: u8 = SETTING + 1;
 
-/// The shortest end of `key` that no other of `keys` and no column of the table has: `lr` for `optimizer.adamw.lr`. `keys` are all keys of
-/// the experiments, also those that are equal: `seed` is the training's seed, so it does not stand for `eval.samples.seed`.
-fn shortest_name(key: &str, keys: &BTreeSet<String>) -> String {
-    if is_choice(key) {
-        return key.to_owned();
-    }
-    let is_taken = |end: &str| {
-        let others = keys.iter().filter(|other| other.as_str() != key);
-        end == "run"
-            || FIGURES.iter().any(|figure| figure.head == end)
-            || others.into_iter().any(|other| other == end || other.ends_with(&format!(".{end}")))
-    };
-    let ends = key.rmatch_indices('.').map(|(dot, _)| &key[dot + 1..]);
-    ends.chain([key]).find(|end| !is_taken(end)).unwrap_or(key).to_owned()
-}
-
-/// The end of a long value: paths differ there.
-fn end_of(text: &str) -> String {
-    const MAX_CHARACTERS: usize = 28;
-    match text.chars().count() {
-        0..=MAX_CHARACTERS => text.to_owned(),
-        length => format!("…{}", text.chars().skip(length - MAX_CHARACTERS + 1).collect::<String>()),
-    }
+/// The name of `key` in the table.
+fn head_of(key: &str, keys: &BTreeSet<String>) -> String {
+    let heads: Vec<&str> = FIGURES.iter().map(|figure| figure.head).chain(["run"]).collect();
+    shortest_name(key, keys, &heads)
 }
 
 #[cfg(test)]
@@ -322,13 +312,19 @@ mod tests {
     fn row(id: &str, lr: f64, val_loss: Option<f64>) -> ComparedRun {
         let figures = RunFigures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..RunFigures::default() };
         let settings = BTreeMap::from([("optimizer.adamw.lr".to_owned(), Value::from(lr))]);
-        ComparedRun { id: id.to_owned(), status: "done", settings, figures }
+        ComparedRun { id: id.to_owned(), name: id.to_owned(), status: "done", settings, figures }
     }
 
     fn three() -> Comparison {
         let runs = vec![row("c", 1.0, Some(2.5)), row("a", 10.0, None), row("b", 2.0, Some(1.5))];
         let keys = ["optimizer.adamw.lr", "data.path"].map(str::to_owned).into();
-        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs, keys, incomparable: Vec::new() }
+        Comparison {
+            differing: vec!["optimizer.adamw.lr".to_owned()],
+            runs,
+            keys,
+            incomparable: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     #[test]
@@ -395,7 +391,7 @@ mod tests {
         let keys =
             ["eval.samples.seed", "optimizer", "optimizer.adamw.lr", "schedule.warmup.steps", "seed", "train.steps"];
         let all: BTreeSet<String> = keys.map(str::to_owned).into();
-        let heads = keys.map(|key| shortest_name(key, &all));
+        let heads = keys.map(|key| head_of(key, &all));
         assert_eq!(heads, ["samples.seed", "optimizer", "lr", "warmup.steps", "seed", "train.steps"]);
     }
 }

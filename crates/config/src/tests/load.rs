@@ -215,7 +215,10 @@ fn a_higher_layer_wins() {
     ];
     let l = loaded(text, &["seed=3", "seed=4"], &env);
     let e = &l.experiment;
-    assert_eq!((e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch), (4.into(), 3, 12, 64, 4));
+    assert_eq!(
+        (e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch),
+        (4.into(), 3, 12, 64, 4)
+    );
     let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
     assert_eq!(l.env_read, [pair("RUNNER_BATCH__MICRO_BATCH", "4"), pair("RUNNER_MODEL__LAYERS", "3")]);
     insta::assert_snapshot!(explain(&l.origins));

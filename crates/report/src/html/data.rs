@@ -14,6 +14,7 @@ use super::checkpoints::{ListedCheckpoint, list_checkpoints};
 use super::curves::{Curves, read_curves};
 use super::gantt::{Gantt, measured_gantt, planned_gantt};
 use super::memory::{MemoryTable, memory_table};
+use super::names::name_shown_runs;
 use super::problems::or_problem;
 use super::samples::{Samples, read_samples};
 use super::settings::{DifferingSetting, setting_differences};
@@ -76,6 +77,8 @@ pub struct PageData {
 #[derive(Debug, Clone, Serialize)]
 pub struct RunData {
     pub id: String,
+    /// What distinguishes the run from the others of the page, or its id.
+    pub(super) name: String,
     pub(super) status: ListedStatus,
     /// The error that ended the run.
     pub(super) error: Option<String>,
@@ -158,7 +161,10 @@ impl RunReader {
             sweep = Some(table);
         }
         let max_points = (MAX_POINTS / paths.len().max(1)).clamp(POINTS_PER_RUN.0, POINTS_PER_RUN.1);
-        let runs: Vec<RunData> = paths.iter().map(|path| self.read_run(path, max_points)).collect();
+        let mut runs: Vec<RunData> = paths.iter().map(|path| self.read_run(path, max_points)).collect();
+        let described: Vec<_> = runs.iter().map(|run| (run.id.as_str(), run.yaml.as_deref())).collect();
+        let names = name_shown_runs(&described, sweep.as_ref());
+        runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
         let files: Vec<Option<&str>> = runs.iter().map(|run| run.yaml.as_deref()).collect();
         Ok(PageData {
             format: FORMAT,
@@ -192,6 +198,7 @@ impl RunReader {
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
         let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));
         RunData {
+            name: listed.id.clone(),
             id: listed.id,
             status: listed.status,
             error: listed.error,

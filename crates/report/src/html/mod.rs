@@ -5,6 +5,7 @@ mod curves;
 mod data;
 mod gantt;
 mod memory;
+mod names;
 mod page;
 mod problems;
 mod samples;

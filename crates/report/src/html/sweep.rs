@@ -22,9 +22,9 @@ pub(super) struct SweepTable {
     /// True if lower values of the metric are better.
     minimize: bool,
     /// The parameters that vary, in the order of the sweep file.
-    parameters: Vec<String>,
+    pub(super) parameters: Vec<String>,
     /// The points, by number.
-    rows: Vec<ResultsRow>,
+    pub(super) rows: Vec<ResultsRow>,
     /// The point with the best objective, among those that did all their steps if any did.
     best: Option<usize>,
     /// What must be known of the best point, each in one sentence.

@@ -55,13 +55,11 @@ impl From<u64> for Seeds {
 
 impl Serialize for Seeds {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.single() {
-            Some(seed) => serializer.serialize_u64(seed),
-            None => {
-                let Self { data, init, dropout } = *self;
-                SeparateSeeds { data, init, dropout }.serialize(serializer)
-            }
+        if let Some(seed) = self.single() {
+            return serializer.serialize_u64(seed);
         }
+        let Self { data, init, dropout } = *self;
+        SeparateSeeds { data, init, dropout }.serialize(serializer)
     }
 }
 
