@@ -112,7 +112,7 @@ function sweepTable(sweep, passes) {
           "td",
           { class: numeric(c) ? "number" : null },
           c.text(r),
-          c.id === "objective" && r.point === sweep.best ? el("span", { class: "best" }, "best") : null,
+          c.id === "objective" && sweep.best.includes(r.point) ? el("span", { class: "best" }, "best") : null,
         ),
       ),
     );
@@ -415,9 +415,8 @@ function renderSweep(width) {
     state.brushes.clear();
     redraw("sweep");
   };
-  const incomparable = sweep.incomparable ? [`No point is the best, because ${sweep.metric} is not comparable: ${sweep.incomparable}`] : [];
   return [
-    problemList([...incomparable, ...sweep.caveats, ...sweep.problems]),
+    problemList([...sweep.verdict.words, ...sweep.caveats, ...sweep.problems]),
     el(
       "p",
       { class: "muted" },

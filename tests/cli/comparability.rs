@@ -68,7 +68,7 @@ fn micro_batches_are_compared_on_the_same_rows() {
     sandbox.write("s.yaml", sweep);
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ""));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains("best: point") && !printed.contains("not comparable"), "{printed}");
+    assert!(printed.contains("lowest val_loss: point") && !printed.contains("not comparable"), "{printed}");
     fs::remove_dir_all(sandbox.path("runs")).unwrap();
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ", loss: {batches: 2}"));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
@@ -147,7 +147,7 @@ fn tokenizers_are_compared_by_bits_per_byte() {
     assert!(printed.contains("read different parts of the validation text"), "{printed}");
     sandbox.write("exp.yaml", yaml("lab", "{bytes: {}}", 8, ", loss: {rows: 1000}"));
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains("best: point") && printed.contains("val_bits_per_byte"), "{printed}");
+    assert!(printed.contains("lowest val_bits_per_byte: point"), "{printed}");
     // A loss per token names no winner.
     let per_token = sweep.replace("grid:", "objective: {metric: val_loss}, grid:").replace("name: s", "name: t");
     sandbox.write("t.yaml", per_token);

@@ -43,6 +43,12 @@ impl MeasurementBasis {
         Self { data: plan.data.clone(), rows_read: plan.validation_rows(), test_rows_read, is_causal }
     }
 
+    /// The content hash of the validation data; `None` if there is none.
+    #[must_use]
+    pub fn validation_hash(&self) -> Option<&str> {
+        self.data.validation.as_ref().map(|split| split.hash.as_str())
+    }
+
     /// True if both make the same tokens of a text.
     #[must_use]
     pub fn has_same_tokenizer(&self, other: &Self) -> bool {

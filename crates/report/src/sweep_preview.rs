@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_sweep::{ScheduleDecision, TrainingSegment, value_text};
+use runner_sweep::{RaceSettings, ScheduleDecision, TrainingSegment, value_text};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
@@ -108,6 +108,13 @@ fn objective_text(record: &SweepRecord) -> String {
         };
         let _ = write!(out, "; early stopping {steps}, where the best 1 in {} continues", asha.reduction);
     }
+    if let Some(RaceSettings { confidence, min_seeds }) = record.race {
+        let _ = write!(
+            out,
+            "; a race: after {min_seeds} seeds of each setting, more only for those that may be the best one (confidence \
+             {confidence})"
+        );
+    }
     out.push('\n');
     out
 }
@@ -121,6 +128,8 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     if steps < all {
         let _ =
             writeln!(out, "steps    at least {} of {}: early stopping decides on the rest", count(steps), count(all));
+    } else if record.race.is_some() {
+        let _ = writeln!(out, "steps    at most {}: the race decides", count(steps));
     } else {
         let _ = writeln!(out, "steps    {}", count(steps));
     }
@@ -135,7 +144,11 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     }
     if tasks.seconds {
         let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
-        let least = if steps < all { "at least" } else { "about" };
+        let least = match (steps < all, record.race) {
+            (true, _) => "at least",
+            (false, Some(_)) => "at most about",
+            (false, None) => "about",
+        };
         let _ = writeln!(out, "time     {least} {time} predicted, {hours} device-hours; without evaluations");
         if record.points.iter().any(|point| point.is_prediction_disturbed) {
             out.push_str(

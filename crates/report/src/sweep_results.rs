@@ -1,4 +1,4 @@
-//! The results of a sweep as text: the table of its points, the importance of the parameters, and the best point.
+//! The results of a sweep as text: the tables of its points and settings, the importance of the parameters, and the conclusion.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,10 +6,14 @@ use std::path::Path;
 use crate::sweep_caveats::{caveat_text, metric_text};
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
-use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
+use runner_spec::format::{count, counted, loss, percent, printable, rate, seconds, step_share};
+use runner_stats::Interval;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
-use runner_sweep::{DivergedValue, ObjectiveMetric, PointStatus, ResultsRow, value_text};
+use runner_sweep::verdict::words::{label, number_text, p_value_text};
+use runner_sweep::{
+    AxisNote, DivergedValue, Goal, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
+};
 use serde_json::Value;
 
 /// The results of a sweep, and what commands about its runs need.
@@ -19,6 +23,17 @@ pub struct SweepResultsText<'a> {
     pub summary: &'a SweepSummary,
     /// The value of `--runs`, if it was given.
     pub runs: Option<&'a Path>,
+}
+
+/// States how many settings a validation set has compared.
+pub fn describe_validation_use(used: ValidationUse) -> String {
+    let ValidationUse { settings, runs, sweeps } = used;
+    let of = match sweeps {
+        0 => String::new(),
+        n => format!(" in {}", counted(n as u64, "sweep")),
+    };
+    let (settings, runs) = (counted(settings as u64, "setting"), counted(runs as u64, "run"));
+    format!("this validation set has compared {settings} so far: {runs}{of}")
 }
 
 impl SweepResultsText<'_> {
@@ -106,7 +121,7 @@ impl SweepResultsText<'_> {
     fn status_name(&self, row: &ResultsRow) -> &'static str {
         match row.status {
             PointStatus::Done | PointStatus::Failed if row.diverged => "diverged",
-            PointStatus::Stopped if self.summary.is_finished => "stopped early",
+            PointStatus::Stopped if self.summary.is_finished || row.run.is_none() => "stopped early",
             // The point may still be promoted.
             PointStatus::Stopped => "judged",
             PointStatus::Removed => "run removed",
@@ -129,7 +144,9 @@ impl SweepResultsText<'_> {
 
     /// The steps that early stopping saved; `None` without early stopping.
     pub fn saved_steps(&self) -> Option<String> {
-        self.record.early_stop?;
+        if !self.record.stops_early() {
+            return None;
+        }
         let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
         let done: u64 = distinct.map(|row| row.steps).sum();
         let all = self.record.tasks().all_steps();
@@ -162,7 +179,7 @@ impl SweepResultsText<'_> {
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
         for i in importance {
             let text = |value: &Value| printable(&value_text(value));
-            let best = i.best.as_ref().map(|value| format!("best {}", text(value)));
+            let best = i.best.as_ref().map(|value| format!("best mean {}", text(value)));
             let of_points = |d: &DivergedValue| format!("{} ({} of {})", text(&d.value), d.diverged, d.points);
             let diverged = (!i.diverged.is_empty())
                 .then(|| format!("diverged: {}", i.diverged.iter().map(of_points).collect::<Vec<_>>().join(", ")));
@@ -170,40 +187,98 @@ impl SweepResultsText<'_> {
             let line = format!("  {:width$}  {:>6}  {known}", printable(&i.name), percent(i.share));
             let _ = writeln!(out, "{}", line.trim_end());
         }
+        for note in &self.summary.axis_notes {
+            let _ = match note {
+                AxisNote::Constant { name } => writeln!(out, "  {} is constant", printable(name)),
+                AxisNote::Dependent { name, by } => writeln!(
+                    out,
+                    "  {} depends on {}: each value of the second has one value of the first",
+                    printable(name),
+                    printable(by)
+                ),
+            };
+        }
         out
     }
 
-    /// What must be known of the best point, a line for each caveat.
+    /// The settings with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
+    pub fn settings(&self, width: Option<usize>) -> String {
+        let verdict = &self.summary.verdict;
+        if !verdict.has_seeds() {
+            return String::new();
+        }
+        let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
+        let mean = format!("mean {}", self.record.objective.metric.name());
+        let mut columns: Vec<Column> = value_columns(&names).collect();
+        columns.push(Column::new(&mean, Align::Right, 9));
+        columns.push(Column::new("±", Align::Right, 7));
+        columns.push(Column::new("seeds", Align::Right, 5));
+        columns.push(Column::new("to leader", Align::Right, 6));
+        columns.push(Column::new("95% interval", Align::Right, 3));
+        columns.push(Column::new("p", Align::Right, 4));
+        columns.push(Column::new("", Align::Left, 8));
+        let rows = (0..verdict.settings.len()).map(|position| self.setting_row(position)).collect();
+        table_of_width(columns, rows, width)
+    }
+
+    fn setting_row(&self, position: usize) -> Vec<String> {
+        let verdict = &self.summary.verdict;
+        let setting = &verdict.settings[position];
+        let dash = || "-".to_owned();
+        let half = setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
+        let comparison = setting.comparison.as_ref();
+        let interval = comparison.and_then(|comparison| comparison.paired.interval);
+        let scale = interval.map_or(0.0, Interval::half_width);
+        let signed = |value: f64| format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale));
+        let mut out: Vec<String> = value_cells(&setting.values).collect();
+        out.push(setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half.unwrap_or(0.0))));
+        out.push(half.map_or_else(dash, |half| number_text(half, half)));
+        out.push(step_share(setting.measured as u64, setting.points.len() as u64));
+        out.push(comparison.map_or_else(dash, |comparison| signed(comparison.paired.difference)));
+        out.push(interval.map_or_else(dash, |ends| format!("{} to {}", signed(ends.low), signed(ends.high))));
+        let decided = comparison.filter(|comparison| comparison.test.is_some());
+        out.push(decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p)));
+        out.push(label(verdict, position));
+        out
+    }
+
+    /// What must be known of the leading setting, a line for each caveat.
     pub fn caveats(&self) -> Option<String> {
-        let metric = self.record.objective.metric;
         let lines: Vec<String> =
-            self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(metric, caveat))).collect();
+            self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))).collect();
         (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// The best point, and the command that reproduces it; or why there is none, if the points do not compare.
-    pub fn best(&self) -> Option<String> {
-        if let Some(reason) = &self.summary.results.incomparable {
-            let metric = self.record.objective.metric.name();
-            return Some(format!("best: none, because {metric} is not comparable: {}", printable(reason)));
-        }
-        let row = self.summary.results.best()?;
-        let point = self.record.point(row.point)?;
-        let metric = self.record.objective.metric.name();
-        let so_far = if self.summary.is_finished { "" } else { " so far" };
-        let value = metric_text(self.record.objective.metric, row.objective?);
-        let mut out = format!("best{so_far}: {}, {metric} {value}", point.describe());
-        if row.steps < point.steps {
-            let _ = write!(out, " after {} of {} steps", count(row.steps), count(point.steps));
-        }
-        if let Some(run) = &row.run {
-            let run = printable(run);
-            let _ = write!(out, ", run {run}");
-            // Only what is final is worth repeating.
-            if matches!(row.status, PointStatus::Done | PointStatus::Stopped) {
-                let _ = write!(out, "\n  runner reproduce {run}{}", self.runs_flag());
+    /// The conclusion from the results, and the command that reproduces a run of the leading setting.
+    pub fn conclusion(&self) -> Option<String> {
+        let verdict = &self.summary.verdict;
+        let row_of = |point: &usize| self.summary.results.rows.iter().find(|row| row.point == *point);
+        let (mut lines, row) = match verdict.leader() {
+            Some(leader) => (verdict.words.clone(), leader.points.iter().find_map(row_of)),
+            None if verdict.words.is_empty() => {
+                let row = self.summary.results.first_measured()?;
+                (vec![self.unfinished_point(row)?], Some(row))
             }
+            None => (verdict.words.clone(), None),
+        };
+        let run = row.filter(|row| matches!(row.status, PointStatus::Done | PointStatus::Stopped));
+        // Only what is final is worth repeating.
+        if let Some(run) = run.and_then(|row| row.run.as_deref()) {
+            lines.push(format!("  runner reproduce {}{}", printable(run), self.runs_flag()));
         }
-        Some(out)
+        Some(lines.join("\n"))
+    }
+
+    /// The point that leads if none has done all its steps.
+    fn unfinished_point(&self, row: &ResultsRow) -> Option<String> {
+        let (point, objective) = (self.record.point(row.point)?, self.record.objective);
+        let (metric, value) = (objective.metric.name(), metric_text(objective.metric, row.objective?));
+        let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
+        let so_far = if self.summary.is_finished { "" } else { " so far" };
+        let (steps, all) = (count(row.steps), count(point.steps));
+        Some(format!(
+            "{most} {metric}{so_far}: {}, {value} after {steps} of {all} steps; no point did all its steps",
+            point.describe()
+        ))
     }
 }

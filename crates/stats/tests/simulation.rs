@@ -102,7 +102,7 @@ fn shown_worse(stream: Philox, trial: u64, means: &[f64], noise: &[f64]) -> (usi
 }
 
 #[test]
-fn a_leader_is_said_to_be_better_than_an_equal_or_better_setting_in_at_most_five_of_a_hundred_sweeps() {
+fn a_sweep_over_equal_settings_claims_a_difference_in_at_most_five_of_a_hundred_cases() {
     let stream = Philox::new(40, "sweeps");
     for (means, noise) in [
         (vec![0.0; 3], vec![1.0; 3]),

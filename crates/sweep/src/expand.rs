@@ -81,17 +81,18 @@ pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOpti
     if spec.has_template() {
         out.template.vars.clone_from(&spec.vars);
         out.template.vars.extend(base.template.vars.clone());
-        out.template.vars.extend(point.values.iter().cloned());
-    } else {
-        out.sets.extend(point_settings(spec, point));
+        let is_variable = |name: &str| spec.seeds_axis() != Some(name);
+        out.template.vars.extend(point.values.iter().filter(|(name, _)| is_variable(name)).cloned());
     }
+    out.sets.extend(point_settings(spec, point));
     out
 }
 
-/// The values of `point` as settings in the form of `--set`; none if they are variables of a template.
+/// The values of `point` as settings in the form of `--set`. Those that are variables of a template are left out.
 #[must_use]
 pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
-    let values = point.values.iter().filter(|_| !spec.has_template());
+    let is_key = |name: &str| !spec.has_template() || spec.seeds_axis() == Some(name);
+    let values = point.values.iter().filter(|(name, _)| is_key(name));
     values.map(|(key, value)| spec.as_written(format!("{key}={}", yaml_text(value)))).collect()
 }
 
@@ -115,7 +116,9 @@ pub(super) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
 /// The values that a dimension adds to a point, for each of its positions.
 fn choices(axis: &Dimension) -> Vec<PointValues> {
     match axis {
-        Dimension::Grid(axis) => axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect(),
+        Dimension::Grid(axis) | Dimension::Seeds(axis) => {
+            axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect()
+        }
         Dimension::Zip(axes) => {
             let row = |i: usize| axes.iter().filter_map(|a| Some((a.name.clone(), a.values.get(i)?.clone()))).collect();
             (0..axis.value_count()).map(row).collect()

@@ -6,7 +6,7 @@
 //! add up to 1, and a parameter that acts together with another shows less than it should. With few results a group it comes out
 //! too high: k groups of n results that have nothing to do with each other give (k − 1)/(n − 1) on average.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -49,8 +49,8 @@ pub struct DivergedValue {
 
 /// The importance of what varies along `axes`, the greatest first, from `points` (values, objective). Missing results do not count. A
 /// result that is not finite is that of a point that diverged, and worse than any number; if there is one, results are compared by their
-/// ranks. A parameter with the same value in all results is left out. With fewer than three results the list is empty. The
-/// parameters `seeds` have no best value.
+/// ranks. A parameter with the same value in all results is left out, as are the parameters `seeds`: what they change is noise. With fewer
+/// than three results the list is empty.
 #[must_use]
 pub fn importance(
     axes: &[Dimension],
@@ -65,7 +65,7 @@ pub fn importance(
     let measured: Vec<f64> = results.iter().map(|&(_, y)| if y.is_finite() { y } else { f64::NAN }).collect();
     let by_rank = measured.iter().any(|y| y.is_nan());
     let (ys, goal) = if by_rank { (ranks(&measured, goal), Goal::Minimize) } else { (measured.clone(), goal) };
-    let mut out: Vec<Importance> = parameters(axes)
+    let mut out: Vec<Importance> = parameters(axes, seeds)
         .into_iter()
         .filter_map(|(names, range)| {
             let column: Vec<Vec<&Value>> = results
@@ -81,7 +81,6 @@ pub fn importance(
             };
             let diverged = diverged_groups(&groups, &measured);
             let is_known = |best: &str| diverged.iter().all(|(group, n, all)| *group != best || n < all);
-            let is_seed = names.iter().all(|name| seeds.contains(name));
             Some(Importance {
                 name: names.join("+"),
                 share,
@@ -91,7 +90,7 @@ pub fn importance(
                     (true, false) => "eta squared of ranks",
                     (true, true) => "eta squared of ranks over quartiles",
                 },
-                best: (is_known(&best) && !is_seed).then(|| typed(&best)),
+                best: is_known(&best).then(|| typed(&best)),
                 diverged: diverged
                     .iter()
                     .map(|&(group, diverged, points)| DivergedValue { value: typed(group), diverged, points })
@@ -127,17 +126,55 @@ fn diverged_groups<'g>(groups: &'g [String], results: &[f64]) -> Vec<(&'g str, u
     out
 }
 
-/// The names that vary together, and true if they are drawn from a range.
-fn parameters(axes: &[Dimension]) -> Vec<(Vec<&str>, bool)> {
+/// A parameter whose importance says less than it seems to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum AxisNote {
+    /// All points have the same value.
+    Constant { name: String },
+    /// Each value of `by` comes with one value of the parameter, so their importances cannot be separated.
+    Dependent { name: String, by: String },
+}
+
+/// The parameters of `axes` that are constant or determined by a different one in `points`.
+#[must_use]
+pub fn axis_notes(axes: &[Dimension], points: &[(PointValues, Option<f64>)], seeds: &[&str]) -> Vec<AxisNote> {
+    let column = |names: &[&str]| -> Vec<String> {
+        let own =
+            |values: &PointValues| joined(&names.iter().filter_map(|name| value(values, name)).collect::<Vec<_>>());
+        points.iter().map(|(values, _)| own(values)).collect()
+    };
+    let columns: Vec<(String, Vec<String>)> =
+        parameters(axes, seeds).iter().map(|(names, _)| (names.join("+"), column(names))).collect();
+    let kinds = |column: &[String]| column.iter().collect::<BTreeSet<_>>().len();
+    let determines = |a: &[String], b: &[String]| a.iter().zip(b).collect::<BTreeSet<_>>().len() == kinds(a);
+    let mut notes = Vec::new();
+    for (i, (name, own)) in columns.iter().enumerate() {
+        // Values that differ in each point, such as draws from a range, determine all others by chance.
+        let is_dependent = |(j, (_, other)): &(usize, &(String, Vec<String>))| {
+            *j != i && (2..points.len()).contains(&kinds(other)) && determines(other, own)
+        };
+        if points.len() > 1 && kinds(own) == 1 {
+            notes.push(AxisNote::Constant { name: name.clone() });
+        } else if let Some((_, (by, _))) = columns.iter().enumerate().find(is_dependent) {
+            notes.push(AxisNote::Dependent { name: name.clone(), by: by.clone() });
+        }
+    }
+    notes
+}
+
+/// The names that vary together, without `seeds`, and true if they are drawn from a range.
+fn parameters<'a>(axes: &'a [Dimension], seeds: &[&str]) -> Vec<(Vec<&'a str>, bool)> {
     let mut out = Vec::new();
     for axis in axes {
         match axis {
-            Dimension::Grid(_) | Dimension::Zip(_) => out.push((axis.names(), false)),
+            Dimension::Grid(_) | Dimension::Seeds(_) | Dimension::Zip(_) => out.push((axis.names(), false)),
             Dimension::Random(random) => {
                 out.extend(random.space.iter().map(|(name, draw)| (vec![name.as_str()], draw.is_range())));
             }
         }
     }
+    out.retain(|(names, _)| names.iter().any(|name| !seeds.contains(name)));
     out
 }
 
@@ -231,6 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn parameters_that_are_constant_or_depend_on_another_are_named() {
+        let axes = ["a", "b", "c", "seed"].map(|name| Dimension::Grid(axis(name, &[json!(1), json!(2)])));
+        let points: Vec<_> = [(1, 1, 1), (2, 1, 1), (2, 2, 1), (1, 1, 2)]
+            .into_iter()
+            .map(|(a, b, seed)| {
+                let b = if a == 1 { 7 } else { b };
+                point(&[("a", json!(a)), ("b", json!(b)), ("c", json!(0)), ("seed", json!(seed))], 1.0)
+            })
+            .collect();
+        let constant = |name: &str| AxisNote::Constant { name: name.to_owned() };
+        let dependent = |name: &str, by: &str| AxisNote::Dependent { name: name.to_owned(), by: by.to_owned() };
+        assert_eq!(axis_notes(&axes, &points, &["seed"]), [dependent("a", "b"), constant("c")]);
+        assert_eq!(axis_notes(&axes, &points[..1], &["seed"]), []);
+    }
+
+    #[test]
     fn zipped_values_are_one_parameter_and_ranges_are_cut_into_quartiles() {
         let random = RandomDraws {
             samples: 8,
@@ -295,8 +348,8 @@ mod tests {
         let found = importance(&axes, Goal::Minimize, &points, &["seed"]);
         let short: Vec<_> = found.iter().map(|i| (i.name.as_str(), i.how, i.best.clone())).collect();
         let how = "eta squared of ranks";
-        assert_eq!(short, [("lr", how, Some(json!(0.1))), ("clip", how, Some(json!(1.0))), ("seed", how, None)]);
-        for (found, share) in found.iter().zip([12.25 / 17.0, 25.0 / 6.0 / 17.0, 2.0 / 3.0 / 17.0]) {
+        assert_eq!(short, [("lr", how, Some(json!(0.1))), ("clip", how, Some(json!(1.0)))], "a seed is noise");
+        for (found, share) in found.iter().zip([12.25 / 17.0, 25.0 / 6.0 / 17.0]) {
             assert!((found.share - share).abs() < 1e-12, "{found:?} {share}");
         }
         let diverged =

@@ -11,6 +11,7 @@ pub mod gc;
 mod importance;
 mod point;
 pub mod progress;
+mod race;
 mod random;
 mod read;
 pub mod record;
@@ -25,12 +26,15 @@ pub mod summary;
 pub mod sweep_dir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod validation_use;
+pub mod verdict;
 
 pub use caveat::BestPointCaveat;
 pub use expand::{Expanded, expand, load_options, point_settings};
 pub use file_changes::describe_changes;
-pub use importance::{DivergedValue, Importance, importance};
+pub use importance::{AxisNote, DivergedValue, Importance, axis_notes, importance};
 pub use point::{ExpandedPoint, PointValues, value_text};
+pub use race::{DroppedSetting, RaceSettings};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_file, from_str, load};
 pub use results::{PointStatus, ResultsRow, SweepResults};
@@ -39,3 +43,4 @@ pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
     ObjectiveMetric, SCHEMA, SweepSpec,
 };
+pub use validation_use::ValidationUse;

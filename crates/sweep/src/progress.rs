@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::race::DroppedSetting;
 use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
@@ -97,6 +98,13 @@ impl SweepProgress {
         let decision = tasks.decide(record.workers(1), &result);
         let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
         DuePoints { is_finished: decision.is_finished, due }
+    }
+
+    /// The settings that dropped out of the race, by their position in [`SweepRecord::settings`].
+    pub(super) fn dropped_settings(&self, record: &SweepRecord) -> Vec<(usize, DroppedSetting)> {
+        let tasks = record.tasks();
+        let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
+        tasks.race_state(&result).map_or_else(Vec::new, |race| race.dropped)
     }
 
     /// True if nothing of the sweep is left to do.
@@ -362,7 +370,6 @@ impl MetricSeries {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spec::Goal;
     use super::*;
     use runner_record::metrics::for_each_metric;
 
@@ -399,7 +406,7 @@ mod tests {
         {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
 
     fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
-        let objective = Objective { metric, goal: metric.goal(), at };
+        let objective = Objective { metric, goal: metric.goal(), at, smallest_difference: None };
         progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
     }
 
@@ -420,8 +427,7 @@ mod tests {
 
     #[test]
     fn steps_count_once_they_are_done_measured_and_saved() {
-        let objective =
-            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let objective = crate::testing::sweep().objective;
         let rungs = [4, 5, 6];
         let of = |status| progress(status, objective, LINES, &rungs);
         let found = |status, until| of(status).result(until, 6);
@@ -446,8 +452,7 @@ mod tests {
 
     #[test]
     fn only_failures_that_would_repeat_are_results() {
-        let objective =
-            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let objective = crate::testing::sweep().objective;
         let failed = progress(RunStatus::Failed, objective, LINES, &[4, 6]);
         assert_eq!(failed.result(6, 6), None, "a full disk, say");
         assert!(!failed.has_diverged(6) && !progress(RunStatus::Done, objective, LINES, &[4]).has_diverged(4));

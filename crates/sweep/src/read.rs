@@ -12,9 +12,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
+use super::race::RaceSettings;
 use super::spec::{
-    AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
+    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
 };
+use super::verdict::CONFIDENCE;
 use super::{exclude, expand};
 use runner_config::ExperimentFile;
 use runner_config::check::check_against;
@@ -25,6 +27,8 @@ use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
 use runner_yaml::tree::{self, Entry, Node, ParsedYaml, Yaml};
 
+/// `early_stop.race.min_seeds` unless the file gives it.
+const DEFAULT_RACE_SEEDS: usize = 3;
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
@@ -206,10 +210,12 @@ impl SweepReader<'_> {
         let names_before = self.taken.len();
         let sections: Vec<&Entry> =
             given().filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
-        let axes = self.read_axes(&sections, sweep);
-        match sections.first() {
+        let mut axes = self.read_axes(&sections, sweep);
+        let seeds = get("seeds");
+        axes.extend(seeds.and_then(|entry| self.read_seeds(entry, &sweep["seeds"])));
+        match sections.first().copied().or(seeds) {
             None => {
-                let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, or `random`";
+                let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, `random` or `seeds`";
                 self.error(at.place, "sweep", "nothing varies in this sweep".into(), help);
             }
             Some(section) => {
@@ -224,6 +230,22 @@ impl SweepReader<'_> {
         if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
             self.require(asha, "sweep.early_stop.asha", "min_steps", about_min_steps);
         }
+        let race = early_stop.iter().find(|entry| entry.key == "race").map(|entry| {
+            let race = RaceSettings {
+                confidence: value(sweep, "/early_stop/race/confidence").unwrap_or(CONFIDENCE),
+                min_seeds: value(sweep, "/early_stop/race/min_seeds").unwrap_or(DEFAULT_RACE_SEEDS),
+            };
+            let seeds = axes.iter().find(|axis| matches!(axis, Dimension::Seeds(_))).map_or(0, Dimension::value_count);
+            if seeds <= race.min_seeds {
+                let message = format!(
+                    "a race gives more seeds to some settings, so `sweep.seeds` must be above its min_seeds ({}), got {}",
+                    race.min_seeds,
+                    if seeds == 0 { "no `seeds`".to_owned() } else { seeds.to_string() }
+                );
+                self.error(entry.place, "sweep.early_stop.race", message, "add `seeds: 8`, or use fewer min_seeds");
+            }
+            race
+        });
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
         let named_metric = value(sweep, "/objective/metric");
         let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
@@ -240,10 +262,12 @@ impl SweepReader<'_> {
                 metric,
                 goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),
                 at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last),
+                smallest_difference: value(sweep, "/objective/smallest_difference"),
             },
             names_metric: named_metric.is_some(),
             early_stop: asha("min_steps")
                 .map(|min_steps| AshaSettings { min_steps, reduction: asha("reduction").unwrap_or(3) }),
+            race,
             parallel: value(sweep, "/parallel").unwrap_or(1),
             retries: value(sweep, "/retries").unwrap_or(0),
             settings: std::mem::take(&mut self.settings),

@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::point::{PointValues, ordered, value_text};
+use super::race::{self, RaceSettings, RaceState};
 use super::schedule::{
     PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, valid_step_cost,
 };
 use super::spec::{AshaSettings, Goal, Objective};
+use runner_spec::format::json_bytes;
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -35,7 +37,12 @@ pub struct SweepRecord {
     pub environment: BTreeMap<String, String>,
     pub objective: Objective,
     pub early_stop: Option<AshaSettings>,
-    /// The number of workers in the simulation of early stopping, on which promotions depend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub race: Option<RaceSettings>,
+    /// True if early stopping judges the settings by the means of their seeds, and not each point alone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub judges_settings: bool,
+    /// The number of workers in the simulation of ASHA, on which promotions depend.
     pub workers: usize,
     /// The number of points that `exclude` left out.
     pub excluded: usize,
@@ -100,6 +107,23 @@ pub fn describe_values(values: &PointValues) -> String {
     runner_spec::format::printable(&values.iter().map(pair).collect::<Vec<_>>().join(" ")).replace('\n', " ")
 }
 
+/// The points that differ in nothing but their seed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PointSetting {
+    /// What they have in common of what varies.
+    pub values: PointValues,
+    pub points: Vec<SeedPoint>,
+}
+
+/// A point of a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SeedPoint {
+    /// The number of the point.
+    pub point: usize,
+    /// The names of seeds with their values, by which points of different settings are paired.
+    pub seed: PointValues,
+}
+
 /// The scheduler's view of a sweep: its points without duplicates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SweepTasks {
@@ -109,6 +133,9 @@ pub struct SweepTasks {
     pub rule: PromotionRule,
     /// True if the cost of a step is in seconds.
     pub seconds: bool,
+    /// The tasks that early stopping judges together, in the order of their seeds.
+    pub settings: Vec<Vec<usize>>,
+    pub race: Option<RaceSettings>,
 }
 
 impl SweepRecord {
@@ -121,15 +148,31 @@ impl SweepRecord {
             step_cost: valid_step_cost(p.step_seconds.filter(|_| seconds).unwrap_or(p.flops_per_step)),
             rungs: p.rungs.clone(),
         };
+        let points: Vec<usize> = distinct().map(|(i, _)| i).collect();
+        let task_of = |point: usize| points.iter().position(|&i| self.points[i].index == point);
+        let settings = if self.judges_settings || self.race.is_some() {
+            let members = |setting: PointSetting| setting.points.iter().filter_map(|p| task_of(p.point)).collect();
+            self.settings().into_iter().map(members).collect()
+        } else {
+            (0..points.len()).map(|task| vec![task]).collect()
+        };
         SweepTasks {
             tasks: distinct().map(|(_, p)| task(p)).collect(),
-            points: distinct().map(|(i, _)| i).collect(),
+            points,
+            settings,
+            race: self.race,
             rule: PromotionRule { goal: self.objective.goal, reduction: self.early_stop.map(|asha| asha.reduction) },
             seconds,
         }
     }
 
-    /// The number of workers: with early stopping the recorded one, on which decisions depend, else `parallel`.
+    /// True if results decide which points are trained, and how far.
+    #[must_use]
+    pub fn stops_early(&self) -> bool {
+        self.early_stop.is_some() || self.race.is_some()
+    }
+
+    /// The number of workers: with ASHA the recorded one, on which decisions depend, else `parallel`.
     #[must_use]
     pub fn workers(&self, parallel: usize) -> usize {
         if self.early_stop.is_some() { self.workers } else { parallel }.max(1)
@@ -141,6 +184,28 @@ impl SweepRecord {
         self.seeds.as_ref().map_or_else(|| vec!["seed"], |seeds| seeds.iter().map(String::as_str).collect())
     }
 
+    /// The settings of the sweep, in the order of their first points. Duplicates belong to none.
+    #[must_use]
+    pub fn settings(&self) -> Vec<PointSetting> {
+        let seeds = self.seed_names();
+        let mut settings: Vec<PointSetting> = Vec::new();
+        let mut known: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+        for point in self.points.iter().filter(|point| point.same_as.is_none()) {
+            let (own, values): (PointValues, PointValues) =
+                point.values.iter().cloned().partition(|(name, _)| seeds.contains(&name.as_str()));
+            let member = SeedPoint { point: point.index, seed: own };
+            let at = *known.entry(json_bytes(&values)).or_insert_with(|| {
+                settings.push(PointSetting { values, points: Vec::new() });
+                settings.len() - 1
+            });
+            // A second point with the same seed has nothing to be paired with.
+            if settings[at].points.iter().all(|other| other.seed != member.seed) {
+                settings[at].points.push(member);
+            }
+        }
+        settings
+    }
+
     /// The point with this number.
     #[must_use]
     pub fn point(&self, index: usize) -> Option<&PlannedPoint> {
@@ -149,8 +214,8 @@ impl SweepRecord {
 }
 
 impl SweepTasks {
-    /// Decides what is due, given the results so far: with early stopping at most `workers` segments, else every segment without a
-    /// result, in order. Without early stopping no decision depends on a result.
+    /// Decides what is due, given the results so far: with ASHA the segments of at most `workers` settings, in a race those of a round, else
+    /// every segment without a result, in order. Without early stopping no decision depends on a result.
     #[must_use]
     pub fn decide(
         &self,
@@ -158,15 +223,62 @@ impl SweepTasks {
         result_of: &dyn Fn(usize, usize) -> Option<SegmentResult>,
     ) -> ScheduleDecision {
         if self.rule.reduction.is_some() {
-            return decide(&self.tasks, workers, self.rule, result_of);
+            return self.decide_settings(workers, result_of);
         }
         let last = |(task, t): (usize, &PointTask)| {
             let rung = t.rungs.len().checked_sub(1)?;
             Some(TrainingSegment { task, rung, until: t.rungs[rung] })
         };
         let order: Vec<TrainingSegment> = self.tasks.iter().enumerate().filter_map(last).collect();
-        let due: Vec<TrainingSegment> = order.iter().filter(|s| result_of(s.task, s.rung).is_none()).copied().collect();
+        let due: Vec<TrainingSegment> = match self.race_state(result_of) {
+            Some(race) => race.due.into_iter().filter_map(|task| order.get(task).copied()).collect(),
+            None => order.iter().filter(|s| result_of(s.task, s.rung).is_none()).copied().collect(),
+        };
         ScheduleDecision { is_finished: due.is_empty(), due, virtual_end: 0.0, order }
+    }
+
+    /// The state of the race, if the sweep has one.
+    pub(super) fn race_state(&self, result_of: &dyn Fn(usize, usize) -> Option<SegmentResult>) -> Option<RaceState> {
+        let last = |task: usize| result_of(task, self.tasks[task].rungs.len().checked_sub(1)?);
+        Some(race::decide(&self.settings, self.race.as_ref()?, self.rule.goal, &last))
+    }
+
+    /// ASHA over the settings: the result of a setting is the mean over its seeds, once all of them have one.
+    fn decide_settings(
+        &self,
+        workers: usize,
+        result_of: &dyn Fn(usize, usize) -> Option<SegmentResult>,
+    ) -> ScheduleDecision {
+        let cost = |members: &Vec<usize>| members.iter().map(|&task| valid_step_cost(self.tasks[task].step_cost)).sum();
+        let rungs =
+            |members: &Vec<usize>| members.first().map_or_else(Vec::new, |&task| self.tasks[task].rungs.clone());
+        let settings: Vec<PointTask> =
+            self.settings.iter().map(|members| PointTask { step_cost: cost(members), rungs: rungs(members) }).collect();
+        let result = |setting: usize, rung: usize| {
+            let members = &self.settings[setting];
+            let results: Vec<SegmentResult> =
+                members.iter().map(|&task| result_of(task, rung)).collect::<Option<Vec<_>>>()?;
+            let values = results.iter().map(|result| match result {
+                SegmentResult::Value(value) => Some(*value),
+                SegmentResult::Failed => None,
+            });
+            let values: Option<Vec<f64>> = values.collect();
+            Some(values.map_or(SegmentResult::Failed, |values| {
+                SegmentResult::Value(values.iter().sum::<f64>() / values.len() as f64)
+            }))
+        };
+        // A setting is trained by as many workers as it has seeds.
+        let seeds = self.settings.iter().map(Vec::len).max().unwrap_or(1).max(1);
+        let decision = decide(&settings, workers.div_ceil(seeds), self.rule, &result);
+        let of_members = |segments: Vec<TrainingSegment>| -> Vec<TrainingSegment> {
+            let members = |segment: TrainingSegment| {
+                self.settings[segment.task].iter().map(move |&task| TrainingSegment { task, ..segment })
+            };
+            segments.into_iter().flat_map(members).collect()
+        };
+        let mut due = of_members(decision.due);
+        due.retain(|segment| result_of(segment.task, segment.rung).is_none());
+        ScheduleDecision { due, order: of_members(decision.order), ..decision }
     }
 
     /// Simulates the rest of the sweep, as if the missing results were in the order of the points.
@@ -179,7 +291,11 @@ impl SweepTasks {
         let sign = if self.rule.goal == Goal::Minimize { 1.0 } else { -1.0 };
         let assumed =
             |task: usize, rung: usize| result_of(task, rung).or(Some(SegmentResult::Value(sign * task as f64)));
-        decide(&self.tasks, workers, self.rule, &assumed)
+        match self.rule.reduction {
+            Some(_) => self.decide_settings(workers, &assumed),
+            // A race that drops no setting trains every point.
+            None => decide(&self.tasks, workers, self.rule, &assumed),
+        }
     }
 
     /// The number of steps of a segment.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::point::{PointValues, ordered, value_text};
 use super::spec::Objective;
+use super::verdict::Verdict;
 
 runner_record::named_enum! {
     /// The status of a point.
@@ -94,10 +95,17 @@ impl SweepResults {
         Self { objective, rows, incomparable }
     }
 
-    /// The best point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
-    /// was measured after fewer steps, so it does not compare. `None` too if the objectives do not compare.
+    /// Sorts the rows by the rank of their settings, and those of a setting by their number.
+    pub(super) fn sort_by_setting(&mut self, verdict: &Verdict) {
+        let rank = |row: &ResultsRow| verdict.settings.iter().position(|setting| setting.points.contains(&row.point));
+        self.rows.sort_by_cached_key(|row| (rank(row).unwrap_or(usize::MAX), row.point));
+    }
+
+    /// The first point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
+    /// was measured after fewer steps, so it does not compare. `None` too if the objectives do not compare. Whether the point is better
+    /// than others is for a [`Verdict`] to say.
     #[must_use]
-    pub fn best(&self) -> Option<&ResultsRow> {
+    pub fn first_measured(&self) -> Option<&ResultsRow> {
         if self.incomparable.is_some() {
             return None;
         }
@@ -160,7 +168,7 @@ fn escape_formula(text: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::spec::{Goal, MeasurementChoice, ObjectiveMetric};
+    use super::super::spec::{Goal, ObjectiveMetric};
     use super::*;
 
     fn row(point: usize, status: PointStatus, objective: Option<f64>) -> ResultsRow {
@@ -181,7 +189,7 @@ mod tests {
     }
 
     fn results(goal: Goal, rows: Vec<ResultsRow>) -> SweepResults {
-        SweepResults::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows, None)
+        SweepResults::new(Objective { goal, ..crate::testing::sweep().objective }, rows, None)
     }
 
     #[test]
@@ -198,12 +206,12 @@ mod tests {
         let points = |r: &SweepResults| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
         let down = results(Goal::Minimize, rows.clone());
         assert_eq!(points(&down), [5, 6, 3, 4, 2, 1, 7], "4 was measured after fewer steps");
-        assert_eq!(down.best().unwrap().point, 5, "4 was stopped early");
+        assert_eq!(down.first_measured().unwrap().point, 5, "4 was stopped early");
         let up = results(Goal::Maximize, rows.clone());
         assert_eq!(points(&up), [3, 5, 6, 4, 2, 1, 7]);
-        assert_eq!(up.best().unwrap().point, 3);
-        assert_eq!(results(Goal::Minimize, rows[..2].to_vec()).best(), None);
-        assert_eq!(results(Goal::Minimize, vec![rows[3].clone()]).best().unwrap().point, 4);
+        assert_eq!(up.first_measured().unwrap().point, 3);
+        assert_eq!(results(Goal::Minimize, rows[..2].to_vec()).first_measured(), None);
+        assert_eq!(results(Goal::Minimize, vec![rows[3].clone()]).first_measured().unwrap().point, 4);
     }
 
     #[test]
@@ -212,7 +220,7 @@ mod tests {
         let table = results(Goal::Minimize, rows);
         let table =
             SweepResults::new(table.objective, table.rows, Some("2 and 1 have different tokenizers".to_owned()));
-        assert_eq!(table.best(), None);
+        assert_eq!(table.first_measured(), None);
         assert_eq!(table.rows.iter().map(|row| row.point).collect::<Vec<_>>(), [1, 2]);
         let text = serde_json::to_string(&table).unwrap();
         assert!(

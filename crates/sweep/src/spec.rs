@@ -6,6 +6,7 @@ use runner_compare::comparability::MeasuredQuantity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::race::RaceSettings;
 use super::random::{Distribution, RandomDraws};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 #[cfg(doc)]
@@ -38,7 +39,10 @@ pub struct SweepSpec {
     pub objective: Objective,
     /// True if the file names the metric. Otherwise points with different tokenizers are compared by bits per byte.
     pub names_metric: bool,
+    /// `early_stop.asha`.
     pub early_stop: Option<AshaSettings>,
+    /// `early_stop.race`.
+    pub race: Option<RaceSettings>,
     /// The number of concurrent runs, at least 1.
     pub parallel: usize,
     /// The number of times that a failed point is retried.
@@ -55,6 +59,15 @@ impl SweepSpec {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.axes.iter().flat_map(Dimension::names).collect()
+    }
+
+    /// The name of the axis that `seeds` makes, which sets a key even if the other names are variables of a template.
+    #[must_use]
+    pub fn seeds_axis(&self) -> Option<&str> {
+        self.axes.iter().find_map(|axis| match axis {
+            Dimension::Seeds(axis) => Some(axis.name.as_str()),
+            _ => None,
+        })
     }
 
     /// True if points are made from a template.
@@ -119,6 +132,8 @@ impl FileSetting {
 pub enum Dimension {
     /// An axis of `grid`.
     Grid(ListAxis),
+    /// The key `seeds`: values of the experiment's key `seed`. It varies fastest.
+    Seeds(ListAxis),
     /// The axes of `zip`: equally long, and varied together.
     Zip(Vec<ListAxis>),
     /// The draws of `random`. They are the same for every combination of the other dimensions.
@@ -130,7 +145,7 @@ impl Dimension {
     #[must_use]
     pub fn value_count(&self) -> usize {
         match self {
-            Self::Grid(axis) => axis.values.len(),
+            Self::Grid(axis) | Self::Seeds(axis) => axis.values.len(),
             Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
             Self::Random(random) => random.samples,
         }
@@ -140,7 +155,7 @@ impl Dimension {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         match self {
-            Self::Grid(axis) => vec![&axis.name],
+            Self::Grid(axis) | Self::Seeds(axis) => vec![&axis.name],
             Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
             Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
         }
@@ -150,7 +165,7 @@ impl Dimension {
     pub(super) fn has_list(&self, name: &str) -> bool {
         let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
         match self {
-            Self::Grid(axis) => in_axis(axis),
+            Self::Grid(axis) | Self::Seeds(axis) => in_axis(axis),
             Self::Zip(axes) => axes.iter().any(in_axis),
             Self::Random(random) => random.space.iter().any(|(drawn, draw)| {
                 drawn == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
@@ -174,11 +189,14 @@ pub struct ExcludeExpression {
 }
 
 /// The objective that points are compared by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
     pub metric: ObjectiveMetric,
     pub goal: Goal,
     pub at: MeasurementChoice,
+    /// The smallest difference between settings that is of interest, if the file gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smallest_difference: Option<f64>,
 }
 
 runner_record::named_enum! {

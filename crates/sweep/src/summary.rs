@@ -1,16 +1,20 @@
 //! The results of a sweep so far: the row of each point, the importance of the parameters, and whether anything is left to do.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
 
 use super::caveat::{BestPointCaveat, find_caveats};
-use super::importance::{Importance, importance};
+use super::importance::{AxisNote, Importance, axis_notes, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
+use super::race::DroppedSetting;
 use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
+use super::validation_use::{ValidationUse, validation_hash};
+use super::verdict::{Verdict, rank_settings};
 use crate::sweep_dir;
 use runner_compare::comparability::find_incomparable;
 use runner_record::manifest::RunStatus;
@@ -19,11 +23,17 @@ use runner_record::manifest::RunStatus;
 #[derive(Debug)]
 pub struct SweepSummary {
     pub results: SweepResults,
-    /// What must be known of the best point before it is believed.
+    /// What the results show.
+    pub verdict: Verdict,
+    /// What must be known of the leading setting before it is believed, apart from the noise.
     pub caveats: Vec<BestPointCaveat>,
     pub importance: Vec<Importance>,
+    /// The parameters that are constant, or whose importance cannot be separated from that of a different one.
+    pub axis_notes: Vec<AxisNote>,
     /// The step at which importance compares the points, unless it compares them at the end.
     pub measured_at: Option<u64>,
+    /// The content hash of the validation data by which points are compared; `None` if they are compared by something else.
+    pub validation_hash: Option<String>,
     /// True if nothing is left to do.
     pub is_finished: bool,
     /// Files that cannot be read, each in one sentence.
@@ -74,7 +84,9 @@ impl SweepSummary {
     #[must_use]
     pub fn new(path: &Path, record: &SweepRecord, progress: &SweepProgress) -> Self {
         let DuePoints { is_finished, due } = progress.due_points(record);
-        let rows = rows(record, progress, &due);
+        let dropped = progress.dropped_settings(record);
+        let mut rows = rows(record, progress, &due);
+        mark_race_ends(record, &dropped, is_finished, &mut rows);
         let mut problems = progress.problems.clone();
         // The axes are in the copy of the sweep file alone.
         let axes = sweep_dir::read_copy(path).map_or_else(
@@ -87,15 +99,28 @@ impl SweepSummary {
         let (measured_at, measured) = comparable_results(record, progress);
         let incomparable = find_incomparable_points(record, progress, &rows);
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
-        let results = SweepResults::new(record.objective, rows, incomparable);
+        let mut results = SweepResults::new(record.objective, rows, incomparable);
+        let verdict = Verdict::new(record, &results, &dropped, is_finished);
+        if verdict.has_seeds() {
+            results.sort_by_setting(&verdict);
+        }
         Self {
+            axis_notes: axis_notes(&axes, &measured, &record.seed_names()),
             importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
-            caveats: find_caveats(record, &results),
+            caveats: find_caveats(record, verdict.leader()),
+            verdict,
             results,
             measured_at,
+            validation_hash: validation_hash(record, progress),
             is_finished,
             problems,
         }
+    }
+
+    /// Counts how many settings the validation data has compared in the folder of runs of the sweep in `path`, all of whose manifests it reads.
+    #[must_use]
+    pub fn count_validation_use(&self, path: &Path) -> Option<ValidationUse> {
+        Some(ValidationUse::count(&sweep_dir::runs_folder(path), self.validation_hash.as_deref()?))
     }
 
     /// True if a point has failed.
@@ -121,7 +146,7 @@ impl SweepSummary {
             let count = match row.status {
                 PointStatus::Done => &mut counts.done,
                 // The point may still be promoted until the sweep is finished.
-                PointStatus::Stopped if !self.is_finished => &mut counts.judged,
+                PointStatus::Stopped if !self.is_finished && row.run.is_some() => &mut counts.judged,
                 PointStatus::Stopped => &mut counts.stopped,
                 PointStatus::Failed => &mut counts.failed,
                 PointStatus::Running => &mut counts.running,
@@ -163,6 +188,25 @@ fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<Re
         ResultsRow { point: point.index, values: point.values.clone(), status, ..row.clone() }
     };
     record.points.iter().enumerate().map(shown).collect()
+}
+
+/// Marks the points that a race no longer trains: those of settings that dropped out, and the other seeds of the only one that is left.
+fn mark_race_ends(
+    record: &SweepRecord,
+    dropped: &[(usize, DroppedSetting)],
+    is_finished: bool,
+    rows: &mut [ResultsRow],
+) {
+    if record.race.is_none() {
+        return;
+    }
+    let settings = record.settings();
+    let out: BTreeSet<usize> =
+        dropped.iter().flat_map(|(setting, _)| settings[*setting].points.iter().map(|member| member.point)).collect();
+    let is_unstarted = |row: &ResultsRow| matches!(row.status, PointStatus::Queued | PointStatus::Removed);
+    for row in rows.iter_mut().filter(|row| is_unstarted(row) && (is_finished || out.contains(&row.point))) {
+        row.status = PointStatus::Stopped;
+    }
 }
 
 /// The row of a point without a run.
@@ -213,15 +257,28 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
     }
 }
 
-/// The best point that did all its steps: its number and objective.
+/// The setting with the best mean so far, among those whose points did all their steps.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LeadingSetting {
+    /// The first point of the setting.
+    pub point: usize,
+    pub mean: f64,
+    /// The number of seeds of the mean.
+    pub seeds: usize,
+}
+
+/// The setting that leads; `None` if no result compares.
 #[must_use]
-pub fn best_finished_point(record: &SweepRecord, progress: &SweepProgress) -> Option<(usize, f64)> {
+pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option<LeadingSetting> {
     let rows = rows(record, progress, &[]);
-    let incomparable = find_incomparable_points(record, progress, &rows);
-    let results = SweepResults::new(record.objective, rows, incomparable);
-    // A value after fewer steps does not compare.
-    let best = results.best().filter(|row| row.status == PointStatus::Done)?;
-    Some((best.point, best.objective?))
+    if find_incomparable_points(record, progress, &rows).is_some() {
+        return None;
+    }
+    let results = SweepResults::new(record.objective, rows, None);
+    let (leader, _) =
+        rank_settings(&record.settings(), &results, &progress.dropped_settings(record), false).into_iter().next()?;
+    let sample = leader.sample?;
+    Some(LeadingSetting { point: *leader.points.first()?, mean: sample.mean, seeds: sample.n })
 }
 
 /// The reason why the objectives of the points that have one do not compare; `None` if they do.

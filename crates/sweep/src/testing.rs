@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
-use crate::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric};
+use crate::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric, PointStatus, ResultsRow, SweepResults};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
 pub fn sweep() -> SweepRecord {
@@ -38,11 +38,49 @@ pub fn sweep() -> SweepRecord {
         sources: Vec::new(),
         overrides: Vec::new(),
         environment: BTreeMap::new(),
-        objective: Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last },
+        objective: Objective {
+            metric: ObjectiveMetric::ValLoss,
+            goal: Goal::Minimize,
+            at: MeasurementChoice::Last,
+            smallest_difference: None,
+        },
         early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
+        race: None,
+        judges_settings: false,
         workers: 2,
         excluded: 0,
         seeds: None,
         points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
     }
+}
+
+/// A finished sweep: the points have these rates, seeds and results, and NaN stands for divergence.
+pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
+    let mut record = sweep();
+    record.early_stop = None;
+    let template = record.points[0].clone();
+    let values =
+        |(lr, seed, _): &(Value, u64, f64)| vec![("lr".to_owned(), lr.clone()), ("seed".to_owned(), json!(seed))];
+    let numbered = || points.iter().enumerate().map(|(i, point)| (i + 1, point));
+    record.points = numbered()
+        .map(|(index, point)| PlannedPoint { index, values: values(point), same_as: None, ..template.clone() })
+        .collect();
+    let rows = numbered().map(|(index, point)| {
+        let diverged = point.2.is_nan();
+        ResultsRow {
+            point: index,
+            values: values(point),
+            status: if diverged { PointStatus::Failed } else { PointStatus::Done },
+            steps: 40,
+            objective: (!diverged).then_some(point.2),
+            diverged,
+            run: Some(index.to_string()),
+            seconds: None,
+            val_bits_per_byte: None,
+            tokens_per_second: None,
+            mfu: None,
+        }
+    });
+    let results = SweepResults::new(record.objective, rows.collect(), None);
+    (record, results)
 }

@@ -14,9 +14,12 @@ use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, printable};
-use runner_sweep::summary::PointCounts;
+use runner_sweep::BestPointCaveat;
+use runner_sweep::record::SweepRecord;
+use runner_sweep::summary::{PointCounts, SweepSummary};
 use runner_sweep::sweep_dir;
-use runner_sweep::{BestPointCaveat, ResultsRow};
+use runner_sweep::verdict::words::{mean_text, name_of};
+use runner_sweep::verdict::{Conclusion, SettingResult};
 
 /// A sweep in the list.
 #[derive(Debug, Serialize)]
@@ -33,11 +36,11 @@ struct ListedSweep {
     counts: PointCounts,
     /// The name of the objective.
     metric: &'static str,
-    best: Option<ResultsRow>,
+    /// The setting that is shown to be the best one.
+    best: Option<SettingResult>,
+    /// The conclusion in a few words.
+    conclusion: Option<String>,
     caveats: Vec<BestPointCaveat>,
-    /// The objective of `best` as text.
-    #[serde(skip)]
-    best_text: Option<String>,
 }
 
 impl ListedSweep {
@@ -49,26 +52,14 @@ impl ListedSweep {
             (false, _) if RunLock::is_held(&path) => "running",
             (false, _) => "interrupted",
         };
-        let (objective, best) = (record.objective.metric, summary.results.best().cloned());
-        let describe = |row: &ResultsRow| {
-            let value = metric_text(objective, row.objective?);
-            let mut text = format!("{} {value}, point {}", objective.name(), row.point);
-            // A value after fewer steps does not compare with that of another sweep.
-            if let Some(point) = record.point(row.point).filter(|point| row.steps < point.steps) {
-                let _ = write!(text, " after {} of {} steps", count(row.steps), count(point.steps));
-            }
-            for caveat in &summary.caveats {
-                let _ = write!(text, "; {}", short_caveat(caveat));
-            }
-            Some(text)
-        };
+        let conclusion = conclusion_text(&record, &summary);
         Self {
             status,
             points: record.points.len(),
             counts: summary.counts(),
-            metric: objective.name(),
-            best_text: best.as_ref().and_then(describe),
-            best,
+            metric: record.objective.metric.name(),
+            conclusion,
+            best: summary.verdict.best().cloned(),
             caveats: summary.caveats,
             id: record.id,
             path,
@@ -76,6 +67,31 @@ impl ListedSweep {
             created: record.created,
         }
     }
+}
+
+/// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
+fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
+    let metric = record.objective.metric;
+    let mut text = if let Some(leader) = summary.verdict.leader() {
+        let kind = match &summary.verdict.conclusion {
+            Conclusion::Best => "best ",
+            Conclusion::Tie { .. } => "tie: ",
+            Conclusion::WithinNoise { .. } => "within noise: ",
+            _ => "",
+        };
+        let name = if leader.values.is_empty() { String::new() } else { format!(", {}", name_of(leader)) };
+        format!("{kind}{} {}{name}", metric.name(), mean_text(leader))
+    } else {
+        let row = summary.results.first_measured()?;
+        let steps = record.point(row.point)?.steps;
+        // A value after fewer steps does not compare with that of another sweep.
+        let (value, done, all) = (metric_text(metric, row.objective?), count(row.steps), count(steps));
+        format!("{} {value}, point {} after {done} of {all} steps", metric.name(), row.point)
+    };
+    for caveat in &summary.caveats {
+        let _ = write!(text, "; {}", short_caveat(caveat));
+    }
+    Some(text)
 }
 
 /// # Errors
@@ -110,12 +126,12 @@ fn sweeps_text(sweeps: &[ListedSweep], root: &Path) -> String {
         Column::new("points", Align::Right, 3),
     ];
     columns.extend(shown.iter().map(|(_, name)| Column::new(name, Align::Right, if *name == "done" { 2 } else { 1 })));
-    columns.push(Column::new("best", Align::Left, 5).shortened_to(20));
+    columns.push(Column::new("result", Align::Left, 5).shortened_to(20));
     let row = |sweep: &ListedSweep| {
         let mut cells = vec![printable(&sweep.id), sweep.status.to_owned(), count(sweep.points as u64)];
         let counts = sweep.counts.named();
         cells.extend(shown.iter().map(|(i, _)| count(counts[*i].0 as u64)));
-        cells.push(sweep.best_text.clone().unwrap_or_else(|| "-".to_owned()));
+        cells.push(sweep.conclusion.clone().unwrap_or_else(|| "-".to_owned()));
         cells
     };
     table_of_width(columns, sweeps.iter().map(row).collect(), table_width())

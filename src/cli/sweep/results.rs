@@ -8,12 +8,13 @@ use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::{CommandError, Exit, Result};
 use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
 use runner_record::RecordError;
-use runner_report::sweep_results::SweepResultsText;
+use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir;
-use runner_sweep::{BestPointCaveat, Importance, ResultsRow, SweepResults};
+use runner_sweep::verdict::{SettingResult, Verdict};
+use runner_sweep::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
 
 /// A sweep, read from its folder and the run directories of its points.
 pub(super) struct ReadSweep {
@@ -50,31 +51,49 @@ impl ReadSweep {
 struct ResultsJson<'a> {
     id: &'a str,
     results: &'a SweepResults,
-    best: Option<&'a ResultsRow>,
+    /// The setting that is shown to be the best one.
+    best: Option<&'a SettingResult>,
+    verdict: &'a Verdict,
+    validation_use: Option<ValidationUse>,
     caveats: &'a [BestPointCaveat],
     importance: &'a [Importance],
+    axis_notes: &'a [AxisNote],
 }
 
 /// # Errors
 /// If there is no such sweep, or its record is damaged.
 pub(super) fn run(args: &ResultsArgs) -> Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
-    let SweepSummary { results, caveats, importance, .. } = &sweep.summary;
+    let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = &sweep.summary;
     if args.csv {
         print_content(&results.csv().map_err(|error| CommandError::failure(error.to_string()))?)?;
         return Ok(Exit::Done);
     }
-    let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), caveats, importance };
+    let validation_use = sweep.summary.count_validation_use(&sweep.path);
+    let json = ResultsJson {
+        id: &sweep.record.id,
+        results,
+        best: verdict.best(),
+        verdict,
+        validation_use,
+        caveats,
+        importance,
+        axis_notes,
+    };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
         // The counts explain why points without a run have no result.
         let has_all_runs = sweep.summary.counts().removed == 0;
         let counts = if has_all_runs { String::new() } else { format!("{}\n", text.counts()) };
-        let last_lines = [text.saved_steps(), text.best(), text.caveats()].into_iter().flatten();
+        let last_lines =
+            [text.saved_steps(), text.conclusion(), text.caveats(), validation_use.map(describe_validation_use)]
+                .into_iter()
+                .flatten();
         text.table(table_width())
             + &text.mfu_note().map_or_else(String::new, |note| note + "\n")
             + &counts
             + &text.importance()
+            + &text.settings(table_width())
             + &last_lines.map(|line| line + "\n").collect::<String>()
     })
 }

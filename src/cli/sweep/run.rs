@@ -72,7 +72,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         OpenedSweep::Finished { path, record, progress } => {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, SweepEnding::UpToDate, &screen);
+            print_summary(&results, &path, SweepEnding::UpToDate, &screen);
             return Ok(if summary.has_failed_points() { Exit::Failed } else { Exit::Done });
         }
         OpenedSweep::Created(sweep) => {
@@ -82,7 +82,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         OpenedSweep::Resumed(sweep) => sweep,
     };
     if let SweepLauncher::Slurm(settings) = &request.launcher
-        && sweep.record().early_stop.is_none()
+        && !sweep.record().stops_early()
     {
         let submission = submit_sweep(&sweep, &request, &host, settings)?;
         show_submission(&submission, &sweep, parallel, &screen);
@@ -104,7 +104,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
-    print_summary(&results, SweepEnding::Ran { outcome: report.outcome, failed }, &screen);
+    print_summary(&results, sweep.path(), SweepEnding::Ran { outcome: report.outcome, failed }, &screen);
     let exit = match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,

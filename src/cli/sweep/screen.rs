@@ -1,16 +1,19 @@
 //! Shows a running sweep and its end: lines and progress bars for a person, JSON lines for a program.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use crate::cli::output::{print_to_stderr, table_width};
 use crate::cli::repeated_command::repeated_command;
 use runner_report::sweep_caveats::metric_text;
-use runner_report::sweep_results::SweepResultsText;
+use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};
 use runner_spec::line_part::LinePart;
-use runner_sweep::record::{PlannedPoint, SweepRecord};
+use runner_sweep::PointValues;
+use runner_sweep::record::{PlannedPoint, SweepRecord, describe_values};
 use runner_sweep::run::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+use runner_sweep::summary::{LeadingSetting, SweepSummary};
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {
@@ -34,6 +37,19 @@ impl<'a> SweepScreen<'a> {
 
     fn describe(&self, point: usize) -> String {
         self.record.point(point).map_or_else(|| format!("point {point}"), PlannedPoint::describe)
+    }
+
+    /// The setting whose first point is `point`, and the number of seeds of its mean.
+    fn describe_setting(&self, point: usize, seeds: usize) -> String {
+        let names = self.record.seed_names();
+        let planned = self
+            .record
+            .point(point)
+            .filter(|planned| planned.values.iter().any(|(name, _)| names.contains(&name.as_str())));
+        let Some(planned) = planned else { return self.describe(point) };
+        let values: PointValues =
+            planned.values.iter().filter(|(name, _)| !names.contains(&name.as_str())).cloned().collect();
+        format!("{} (mean of {})", describe_values(&values), counted(seeds as u64, "seed"))
     }
 
     fn metric_text(&self, value: f64) -> String {
@@ -60,8 +76,9 @@ impl<'a> SweepScreen<'a> {
                 let (point, steps) = (self.describe(*point), count(steps_of(*point)));
                 format!("{kind}   {point}: {metric} {value} after {} of {steps} steps", count(*step))
             }
-            SweepEvent::Best { point, objective } => {
-                format!("best     {}: {metric} {}", self.describe(*point), self.metric_text(*objective))
+            SweepEvent::Leader { point, objective, seeds } => {
+                let name = self.describe_setting(*point, *seeds);
+                format!("leads    {name}: {metric} {}", self.metric_text(*objective))
             }
             SweepEvent::Waiting { point, run } => {
                 let run = run.map_or_else(String::new, |run| format!(" {}", printable(run)));
@@ -97,9 +114,9 @@ impl<'a> SweepScreen<'a> {
         self.screen.show_total((progress.share * 1000.0) as u64, 1000, &self.describe_total(progress));
     }
 
-    /// The numbers of points, the best one and the time left.
+    /// The numbers of points, the leading setting and the time left.
     fn describe_total(&self, progress: &DriveProgress) -> Vec<LinePart> {
-        let DriveProgress { running, done, judged, failed, queued, best, share: _, remaining } = progress;
+        let DriveProgress { running, done, judged, failed, queued, leader, share: _, remaining } = progress;
         let mut parts = vec![LinePart::new(5, format!("{done} done"))];
         if self.record.early_stop.is_some() {
             parts.push(LinePart::new(4, format!("{judged} judged")));
@@ -107,9 +124,10 @@ impl<'a> SweepScreen<'a> {
         parts.push(LinePart::new(3, format!("{failed} failed")));
         parts.push(LinePart::new(1, format!("{} running", running.len())));
         parts.push(LinePart::new(2, format!("{queued} queued")));
-        let best =
-            best.map(|(point, objective)| format!("best {} {}", self.metric_text(objective), self.describe(point)));
-        parts.extend(best.map(|best| LinePart::new(0, best)));
+        let leader = leader.map(|LeadingSetting { point, mean, seeds }| {
+            format!("{} leads: {}", self.describe_setting(point, seeds), self.metric_text(mean))
+        });
+        parts.extend(leader.map(|leader| LinePart::new(0, leader)));
         parts.extend(remaining.map(|remaining| LinePart::new(6, format!("{} left", duration(remaining)))));
         parts
     }
@@ -159,12 +177,24 @@ pub(super) enum SweepEnding {
     },
 }
 
-/// Prints how a call of `runner sweep` ended.
-pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, screen: &Screen) {
+/// Prints how a call of `runner sweep` for the sweep in `path` ended.
+pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: SweepEnding, screen: &Screen) {
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
     let table = Some(text.table(table_width()));
-    let parts = [table, text.mfu_note(), Some(text.importance()), text.saved_steps(), text.best(), text.caveats()];
+    let settings = Some(text.settings(table_width()));
+    let importance = Some(text.importance());
+    let validation_use = summary.count_validation_use(path);
+    let parts = [
+        table,
+        text.mfu_note(),
+        importance,
+        settings,
+        text.saved_steps(),
+        text.conclusion(),
+        text.caveats(),
+        validation_use.map(describe_validation_use),
+    ];
     for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
         screen.line(&part);
     }
@@ -172,8 +202,17 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
         SweepEnding::UpToDate => (SweepOutcome::Done, true),
         SweepEnding::Ran { outcome, .. } => (outcome, false),
     };
-    let (results, caveats, importance) = (&summary.results, &summary.caveats[..], &summary.importance[..]);
-    screen.json(&SweepEvent::Summary { status, up_to_date, results, caveats, importance });
+    let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = summary;
+    screen.json(&SweepEvent::Summary {
+        status,
+        up_to_date,
+        results,
+        verdict,
+        validation_use,
+        caveats,
+        importance,
+        axis_notes,
+    });
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();

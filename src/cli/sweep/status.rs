@@ -10,6 +10,8 @@ use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, table_width};
 use runner_record::RunLock;
 use runner_spec::format::{counted, printable};
+use runner_sweep::summary::SweepSummary;
+use runner_sweep::verdict::Verdict;
 use runner_sweep::{BestPointCaveat, SweepResults};
 
 /// The output of `--json`.
@@ -22,6 +24,7 @@ struct StatusJson<'a> {
     /// True if a process runs the sweep now.
     running: bool,
     results: &'a SweepResults,
+    verdict: &'a Verdict,
     caveats: &'a [BestPointCaveat],
 }
 
@@ -31,18 +34,19 @@ pub(super) fn run(args: &StatusArgs) -> Result<Exit> {
     let mut sweep = ReadSweep::read(&args.sweep)?;
     sweep.summary.results.rows.sort_by_key(|row| row.point);
     let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));
-    let (results, caveats) = (&sweep.summary.results, &sweep.summary.caveats[..]);
-    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results, caveats };
+    let SweepSummary { results, verdict, caveats, .. } = &sweep.summary;
+    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results, verdict, caveats };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
         format!(
-            "{}sweep {}, {}, of {}: {}, {}\n{}",
+            "{}sweep {}, {}, of {}: {}, {}\n{}{}",
             text.table(table_width()),
             printable(&record.id),
             if running { "running" } else { "not running" },
             record.file.display(),
             counted(record.points.len() as u64, "point"),
             text.counts(),
+            text.conclusion().map_or_else(String::new, |conclusion| conclusion + "\n"),
             text.caveats().map_or_else(String::new, |caveats| caveats + "\n")
         )
     })

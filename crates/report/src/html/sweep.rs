@@ -11,6 +11,7 @@ use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir;
+use runner_sweep::verdict::Verdict;
 use runner_sweep::{Goal, Importance, ResultsRow};
 
 /// A sweep.
@@ -25,9 +26,10 @@ pub(super) struct SweepTable {
     pub(super) parameters: Vec<String>,
     /// The points, by number.
     pub(super) rows: Vec<ResultsRow>,
-    /// The point with the best objective, among those that did all their steps if any did.
-    best: Option<usize>,
-    /// What must be known of the best point, each in one sentence.
+    /// The points of the setting that is shown to be the best one; none if no setting is.
+    best: Vec<usize>,
+    verdict: Verdict,
+    /// What must be known of the leading setting, each in one sentence.
     caveats: Vec<String>,
     /// The importance of each parameter, highest first.
     importance: Vec<Importance>,
@@ -60,8 +62,8 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
             parameters.push(name.clone());
         }
     }
-    let caveats = summary.caveats.iter().map(|caveat| caveat_text(record.objective.metric, caveat)).collect();
-    let best = summary.results.best().map(|row| row.point);
+    let caveats = summary.caveats.iter().map(caveat_text).collect();
+    let best = summary.verdict.best().map_or_else(Vec::new, |setting| setting.points.clone());
     let incomparable = summary.results.incomparable;
     let mut rows = summary.results.rows;
     rows.sort_by_key(|row| row.point);
@@ -71,6 +73,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         minimize: record.objective.goal == Goal::Minimize,
         rows,
         best,
+        verdict: summary.verdict,
         caveats,
         incomparable,
         parameters,
@@ -93,7 +96,7 @@ mod tests {
         let files = SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments, is_private: false };
         let made = SweepDir::create(root.path(), files).unwrap();
         let (table, runs) = load_sweep(made.path()).unwrap();
-        assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
+        assert_eq!((table.rows.len(), table.best.clone(), runs.len()), (sweep().points.len(), Vec::new(), 0));
         assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
         assert!(matches!(table.problems.as_slice(), [one] if one.contains("sweep.yaml")), "{:?}", table.problems);
         let id = made.record().id.clone();

@@ -4,13 +4,17 @@ use serde_json::Value;
 
 use super::super::random::{Distribution, RandomDraws};
 use super::super::spec::{Dimension, FileSetting, ListAxis};
-use super::{SweepReader, entries};
+use super::{SweepReader, TakenName, entries};
 use runner_spec::diagnostic::short;
 use runner_yaml::source::Place;
 use runner_yaml::tree::{Entry, Node, Yaml};
 
 /// The largest whole number up to which a float holds every one exactly.
 const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
+/// The largest number of seeds of a setting.
+const MAX_SEEDS: u64 = 1000;
+/// The key that `seeds` varies.
+const SEED_KEY: &str = "seed";
 /// `random.seed` unless the file gives one; the same as for experiments.
 const DEFAULT_SEED: u64 = 1337;
 
@@ -30,6 +34,54 @@ impl SweepReader<'_> {
             }
         }
         dimensions
+    }
+
+    /// Reads `seeds`: the number of seeds, which are then 1, 2 and so on, or a list of them.
+    pub(super) fn read_seeds(&mut self, entry: &Entry, seeds: &Value) -> Option<Dimension> {
+        let help = "write their number, such as `seeds: 5`, or list them: `seeds: [1, 2, 3]`";
+        let path = "sweep.seeds";
+        if let Some(taken) = self.taken.iter().find(|taken| taken.name == SEED_KEY) {
+            let message = format!("`seeds` sets the key `seed`, which already has values under `{}`", taken.section);
+            let help = format!("they are on line {}; delete one of the two", taken.line);
+            self.error(entry.place, path, message, help);
+            return None;
+        }
+        self.taken.push(TakenName { name: SEED_KEY.to_owned(), section: path.to_owned(), line: entry.place.line });
+        let values: Vec<u64> = match (seeds, &entry.value.value) {
+            (Value::Number(count), _) => {
+                (1..=count.as_u64().filter(|n| (1..=MAX_SEEDS).contains(n)).unwrap_or(0)).collect()
+            }
+            (Value::Array(list), Yaml::Seq(items)) => {
+                for (i, (seed, node)) in list.iter().zip(items.iter()).enumerate() {
+                    if seed.as_u64().is_none() {
+                        let message = format!("a seed must be a whole number from 0 on, got {}", node.describe());
+                        self.error(node.place, path, message, help);
+                        return None;
+                    }
+                    if list[..i].contains(seed) {
+                        let message = format!("the values of `{path}` must differ, but this one is listed twice");
+                        self.error(node.place, path, message, "delete one of the two");
+                        return None;
+                    }
+                }
+                list.iter().filter_map(Value::as_u64).collect()
+            }
+            _ => Vec::new(),
+        };
+        if values.is_empty() || values.len() as u64 > MAX_SEEDS {
+            let found = entry.value.describe();
+            let message = format!("`{path}` must be a number from 1 to {MAX_SEEDS}, or a list of seeds, got {found}");
+            self.error(entry.value.place, path, message, help);
+            return None;
+        }
+        for seed in &values {
+            let setting = format!("{SEED_KEY}={seed}");
+            self.settings.push(FileSetting { normalized: setting.clone(), written: setting, place: entry.value.place });
+        }
+        Some(Dimension::Seeds(ListAxis {
+            name: SEED_KEY.to_owned(),
+            values: values.into_iter().map(Value::from).collect(),
+        }))
     }
 
     /// Takes the name of `entry`. Returns false and reports a mistake if it is taken or is not legal.

@@ -26,8 +26,10 @@ fn lower(schema: &Value, root: &Value) -> Value {
         }
         out.remove("$ref");
     }
-    // These only exclude combinations of keys, which the reader checks.
-    out.remove("oneOf");
+    // These only exclude combinations of keys, or list types that a value may have, which the reader checks.
+    if out.remove("oneOf").is_some() && !out.contains_key("type") {
+        return Value::Null;
+    }
     out.remove("anyOf");
     for (key, value) in &mut out {
         match (key.as_str(), &mut *value) {

@@ -24,7 +24,7 @@ sweep:
   zip: {d_model: [128, 256], heads: [4, 8]}
   random: {samples: 20, seed: 1, space: {rate: {log_uniform: [1e-5, 1e-2]}, warmup: {int_uniform: [10, 200]}, decay: {choice: [cosine, linear]}}}
   exclude: ["layers == 4 and lr > 5e-4"]
-  objective: {metric: hellaswag_acc, at: best}
+  objective: {metric: hellaswag_acc, at: best, smallest_difference: 3e-3}
   early_stop: {asha: {min_steps: 100, reduction: 4}}
   parallel: 2
   retries: 1
@@ -57,7 +57,12 @@ fn a_whole_file() {
     assert_eq!(spec.exclude, [exclude]);
     assert_eq!(
         spec.objective,
-        Objective { metric: ObjectiveMetric::HellaswagAcc, goal: Goal::Maximize, at: MeasurementChoice::Best }
+        Objective {
+            metric: ObjectiveMetric::HellaswagAcc,
+            goal: Goal::Maximize,
+            at: MeasurementChoice::Best,
+            smallest_difference: Some(0.003)
+        }
     );
     assert_eq!(spec.early_stop, Some(AshaSettings { min_steps: 100, reduction: 4 }));
     assert_eq!((spec.parallel, spec.retries), (2, 1));
@@ -70,7 +75,12 @@ fn a_short_file_and_its_defaults() {
     assert_eq!(spec.base, PathBuf::from("/abs/exp.yaml"));
     assert_eq!(
         spec.objective,
-        Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last }
+        Objective {
+            metric: ObjectiveMetric::ValLoss,
+            goal: Goal::Minimize,
+            at: MeasurementChoice::Last,
+            smallest_difference: None
+        }
     );
     assert_eq!((spec.early_stop, spec.parallel, spec.retries), (None, 1, 0));
     assert!(spec.exclude.is_empty() && spec.set.is_empty() && spec.vars.is_empty());
@@ -96,6 +106,21 @@ fn numbers_are_as_they_are_spelled() {
     assert_eq!(Value::Array(axis.values.clone()), expected);
 }
 
+#[test]
+fn seeds_are_a_number_or_a_list() {
+    let axis = |text: &str| read_text(&format!("sweep: {{base: e.yaml, {text}}}")).unwrap().axes;
+    let seeds = |values: &[u64]| {
+        Dimension::Seeds(ListAxis { name: "seed".into(), values: values.iter().map(|seed| json!(seed)).collect() })
+    };
+    assert_eq!(axis("seeds: 3"), [seeds(&[1, 2, 3])]);
+    assert_eq!(axis("seeds: [7, 2]"), [seeds(&[7, 2])]);
+    // They vary fastest, wherever they stand.
+    assert_eq!(axis("seeds: 1, grid: {model.layers: [1, 2]}")[1], seeds(&[1]));
+    let race =
+        read_text("sweep: {base: e.yaml, grid: {model.layers: [1, 2]}, seeds: 5, early_stop: {race: {}}}").unwrap();
+    assert_eq!(race.race, Some(RaceSettings { confidence: 0.95, min_seeds: 3 }));
+}
+
 macro_rules! says {
     ($($name:ident: $text:expr;)*) => {$(
         #[test]
@@ -106,6 +131,12 @@ macro_rules! says {
 }
 
 says! {
+    wrong_seeds: "sweep:\n  base: e.yaml\n  grid: {model.layers: [1, 2]}\n  seeds: 0\n";
+    repeated_seeds: "sweep:\n  base: e.yaml\n  seeds: [1, 2, 1]\n";
+    seeds_that_are_no_numbers: "sweep:\n  base: e.yaml\n  seeds: [1, a]\n";
+    seeds_beside_an_axis_of_seeds: "sweep:\n  base: e.yaml\n  grid: {seed: [1, 2]}\n  seeds: 3\n";
+    a_race_with_too_few_seeds: "sweep:\n  base: e.yaml\n  grid: {model.layers: [1, 2]}\n  seeds: 3\n  early_stop: {race: {confidence: 0.9}}\n";
+    a_race_without_seeds: "sweep:\n  base: e.yaml\n  grid: {model.layers: [1, 2]}\n  early_stop: {race: {min_seeds: 1, confidence: 1}}\n  objective: {smallest_difference: 0}\n";
     slips_in_keys: "sweep:\n  templat: t.yaml.j2\n  base: e.yaml\n  gird: {seed: [1]}\n  grid: {seed: [1, 2]}\n  objective: {metrics: val_loss, goal: maximise, at: first}\n  early_stop: {ahsa: {min_steps: 5}}\nsweeep: 1\nparallel: 3\nversion: 2\n";
     wrong_types: "sweep:\n  name: [a]\n  template: {a: b}\n  vars: [1]\n  grid: {lr: 1e-4, layers: {int_uniform: [1, 3]}, heads: []}\n  zip: [1, 2]\n  random: {samples: many, seed: -1, space: {a: [1, 2], b: {choice: 3}, c: 4}}\n  exclude: layers == 4\n  objective: val_loss\n  early_stop: asha\n  parallel: '2'\n  retries: 1.5\n";
     wrong_values: "sweep:\n  name: a/b\n  base: e.yaml\n  grid: {seed: [1, 2, 1], train.steps: [.nan]}\n  zip: {model.layers: [2, 4], model.heads: [2, 4, 8], log.every: [1]}\n  random:\n    samples: 0\n    space:\n      optimizer.adamw.lr: {log_uniform: [0, 1e-2]}\n      optimizer.adamw.beta1: {log_uniform: [1e-2, 1e-5]}\n      optimizer.adamw.beta2: {uniform: [0.5, 0.5]}\n      schedule.warmup: {int_uniform: [200, 10]}\n      batch.sequences: {int_log_uniform: [0, 10]}\n      batch.micro_batch: {uniform: [1]}\n      model.d_model: {uniform: [1, .inf]}\n  early_stop: {asha: {min_steps: 0, reduction: 1}}\n  parallel: 0\n  retries: -1\n";

@@ -51,7 +51,7 @@ pub(super) fn find_effects<'s>(
     load: &dyn Fn(&ExpandedPoint) -> Result<Loaded, ConfigError>,
 ) -> Vec<(Vec<&'s str>, AxisEffect)> {
     let names = spec.axes.iter().flat_map(|axis| match axis {
-        Dimension::Grid(_) | Dimension::Zip(_) => vec![axis.names()],
+        Dimension::Grid(_) | Dimension::Seeds(_) | Dimension::Zip(_) => vec![axis.names()],
         Dimension::Random(random) => random.space.iter().map(|(name, _)| vec![name.as_str()]).collect(),
     });
     names

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::progress::{PointProgress, SweepProgress};
 use crate::record::{PlannedPoint, SweepRecord, SweepTasks};
-use crate::summary::best_finished_point;
+use crate::summary::{LeadingSetting, leading_setting};
 use crate::sweep_dir::SweepDir;
 use crate::{ScheduleDecision, SegmentResult, TrainingSegment};
 use runner_record::RunLock;
@@ -89,7 +89,7 @@ struct Driver<'a> {
     allocator: ResourceAllocator,
     /// Problems of runs that were reported.
     reported: BTreeSet<String>,
-    best: Option<(usize, f64)>,
+    leader: Option<LeadingSetting>,
     tally: WorkTally,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Driver<'a> {
             held: BTreeSet::new(),
             allocator: ResourceAllocator::new(request.parallel, memory, devices),
             reported: BTreeSet::new(),
-            best: None,
+            leader: None,
             tally: WorkTally::start(),
         })
     }
@@ -225,7 +225,7 @@ impl<'a> Driver<'a> {
             begun: runs().count() - done,
         });
         self.report_problems();
-        self.best = best_finished_point(self.record(), &self.progress);
+        self.leader = leading_setting(self.record(), &self.progress);
     }
 
     fn report_problems(&mut self) {
@@ -286,11 +286,11 @@ impl<'a> Driver<'a> {
             done: segment.until >= point.steps,
             run: self.run_id(task).as_deref(),
         });
-        let best = best_finished_point(self.record(), &self.progress);
-        if best != self.best {
-            self.best = best;
-            if let Some((point, objective)) = best {
-                self.observer.observe(&SweepEvent::Best { point, objective });
+        let leader = leading_setting(self.record(), &self.progress);
+        if leader != self.leader {
+            self.leader = leader;
+            if let Some(LeadingSetting { point, mean, seeds }) = leader {
+                self.observer.observe(&SweepEvent::Leader { point, objective: mean, seeds });
             }
         }
     }
@@ -444,7 +444,7 @@ impl<'a> Driver<'a> {
             done,
             judged,
             failed,
-            best: self.best,
+            leader: self.leader,
             share: self.tally.share(cost_running),
             remaining: self.tally.remaining(cost_running),
         }

@@ -7,7 +7,9 @@ use runner_machine::stop::StopReason;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
-use crate::{BestPointCaveat, Importance, SweepResults};
+use crate::summary::LeadingSetting;
+use crate::verdict::Verdict;
+use crate::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
 #[derive(Debug, Serialize)]
@@ -48,9 +50,11 @@ pub enum SweepEvent<'a> {
         #[serde(skip)]
         retries: u32,
     },
-    Best {
+    /// Another setting leads: its first point, and its mean over `seeds` seeds.
+    Leader {
         point: usize,
         objective: f64,
+        seeds: usize,
     },
     /// The last event but one of a finished sweep: the points that were judged and not promoted.
     Stopped {
@@ -61,8 +65,11 @@ pub enum SweepEvent<'a> {
         status: SweepOutcome,
         up_to_date: bool,
         results: &'a SweepResults,
+        verdict: &'a Verdict,
+        validation_use: Option<ValidationUse>,
         caveats: &'a [BestPointCaveat],
         importance: &'a [Importance],
+        axis_notes: &'a [AxisNote],
     },
     /// Another process works on the point's run.
     #[serde(skip)]
@@ -96,8 +103,7 @@ pub struct DriveProgress {
     pub judged: usize,
     pub failed: usize,
     pub queued: usize,
-    /// The best finished point and its objective.
-    pub best: Option<(usize, f64)>,
+    pub leader: Option<LeadingSetting>,
     /// The share of the work that is done, from 0 to 1.
     pub share: f64,
     /// The predicted time until the end, at the speed so far.

@@ -69,7 +69,8 @@ pub(super) fn load_points<'a>(
     let mut base = LoadOptions { fetch_model: Some(&fetch), ..options.clone() };
     if spec.has_template() {
         // A variable that varies and is not used is a mistake.
-        base.template.named = spec.names().into_iter().map(str::to_owned).collect();
+        let is_variable = |name: &&str| spec.seeds_axis() != Some(name);
+        base.template.named = spec.names().into_iter().filter(is_variable).map(str::to_owned).collect();
     }
     let file = ExperimentFile::read(&spec.base);
     let load = |point: &ExpandedPoint| file.as_ref().map_err(Clone::clone)?.load(&load_options(spec, point, &base));
@@ -102,7 +103,9 @@ pub(super) fn load_points<'a>(
         );
         observer.observe(&RunEvent::Warning(&text));
     }
-    let seeds = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
+    let mut seeds: Vec<String> = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
+    // A list of one seed varies nothing.
+    seeds.extend(spec.seeds_axis().filter(|name| !seeds.iter().any(|seed| seed == name)).map(str::to_owned));
     Ok(LoadedPoints { points: loaded, seeds })
 }
 
@@ -171,7 +174,7 @@ pub(super) fn plan_points(
             that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
-    check_comparable(&bases, objective, spec.early_stop.is_some(), observer)?;
+    check_comparable(&bases, objective, spec.early_stop.is_some() || spec.race.is_some(), observer)?;
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let record = SweepRecord {
@@ -186,6 +189,8 @@ pub(super) fn plan_points(
         environment: variables.chain(own_variables).collect(),
         objective,
         early_stop: spec.early_stop,
+        race: spec.race,
+        judges_settings: spec.early_stop.is_some() && spec.seeds_axis().is_some(),
         workers: request.parallel,
         excluded: expanded.excluded.len(),
         seeds: Some(seeds),
@@ -286,7 +291,11 @@ fn check_comparable(
 /// `<name>-<8 digits>`; the digits are a hash of what the sweep is.
 fn sweep_id(spec: &SweepSpec, objective: Objective, points: &[PlannedPoint]) -> String {
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
-    let hash = blake3::hash(&json_bytes(&(runs, objective, spec.early_stop))).to_hex();
+    let bytes = match spec.race {
+        None => json_bytes(&(runs, objective, spec.early_stop)),
+        Some(race) => json_bytes(&(runs, objective, race)),
+    };
+    let hash = blake3::hash(&bytes).to_hex();
     format!("{}-{}", spec.name, &hash[..8])
 }
 

@@ -1,0 +1,86 @@
+//! How many settings a validation set has been used to compare: the more there are, the more the best result on it is chosen luck.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::progress::SweepProgress;
+use super::record::SweepRecord;
+use runner_compare::comparability::MeasuredQuantity;
+use runner_record::run_dir::{read_manifest, resolved_file};
+
+/// The top-level keys of an experiment that make no other setting.
+const IGNORED_KEYS: [&str; 4] = ["name", "seed", "log", "checkpoint"];
+
+/// The runs in a folder that were evaluated on one validation set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ValidationUse {
+    /// The experiments that differ in more than their seed, name, log and checkpoints.
+    pub settings: usize,
+    pub runs: usize,
+    /// The sweeps that the runs belong to.
+    pub sweeps: usize,
+}
+
+impl ValidationUse {
+    /// Counts the runs in the folder `root` whose validation data has this content hash.
+    #[must_use]
+    pub fn count(root: &Path, hash: &str) -> Self {
+        let (mut runs, mut settings, mut sweeps) = (0, BTreeSet::new(), BTreeSet::new());
+        for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
+            // Other folders are not runs, and damaged ones are reported elsewhere.
+            let Ok(manifest) = read_manifest(&entry.path()) else { continue };
+            if manifest.data.validation.as_deref() != Some(hash) {
+                continue;
+            }
+            runs += 1;
+            let text = resolved_file(&entry.path()).ok().and_then(|file| fs::read_to_string(file).ok());
+            settings.insert(text.map_or(manifest.plan_hash, |text| setting_hash(&text)));
+            sweeps.extend(manifest.sweep.map(|sweep| sweep.id));
+        }
+        Self { settings: settings.len(), runs, sweeps: sweeps.len() }
+    }
+}
+
+/// The content hash of the validation data by which the sweep `record` compares its points; `None` if it compares them by something else.
+pub(super) fn validation_hash(record: &SweepRecord, progress: &SweepProgress) -> Option<String> {
+    let quantity = record.objective.metric.quantity()?;
+    if !matches!(quantity, MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte) {
+        return None;
+    }
+    progress.points.iter().flatten().find_map(|run| run.basis.as_ref()?.validation_hash()).map(str::to_owned)
+}
+
+/// The hash of a resolved experiment without the keys that make no other setting.
+fn setting_hash(text: &str) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut is_ignored = false;
+    for line in text.lines() {
+        if !line.starts_with([' ', '-', '#']) {
+            is_ignored = line.split_once(':').is_some_and(|(key, _)| IGNORED_KEYS.contains(&key));
+        }
+        if !is_ignored {
+            hasher.update(line.as_bytes());
+            hasher.update(b"\n");
+        }
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_the_same_under_another_name_and_seed() {
+        let text = |name: &str, seed: &str, lr: &str| {
+            format!(
+                "version: 1\nname: {name}\noptimizer:\n  adamw:\n    lr: {lr}\nseed:\n  data: {seed}\nlog:\n  every: 5\n"
+            )
+        };
+        assert_eq!(setting_hash(&text("a", "1", "0.1")), setting_hash(&text("b", "2", "0.1")));
+        assert_ne!(setting_hash(&text("a", "1", "0.1")), setting_hash(&text("a", "1", "0.2")));
+    }
+}

@@ -1,0 +1,347 @@
+//! What the results of a sweep show: the mean of each setting over its seeds, the comparison of every setting with the one whose mean is
+//! best, and the conclusion.
+//!
+//! A setting is compared with the leader pair by pair of equal seeds. The p-values are corrected for all pairs of settings, because the same
+//! results have chosen the leader ([`holm_of_leader`]). One test decides all comparisons of a number of seeds: the permutation test if it
+//! can show a difference at all, else the paired t-test.
+
+pub mod words;
+
+use std::collections::BTreeMap;
+
+use runner_stats::{
+    PairedComparison, Sample, holm_of_leader, pairs_of, seeds_needed, smallest_detectable_difference,
+    smallest_permutation_p,
+};
+use serde::Serialize;
+
+use super::point::{PointValues, ordered};
+use super::race::DroppedSetting;
+use super::record::{PointSetting, SweepRecord};
+use super::results::{PointStatus, ResultsRow, SweepResults};
+use super::spec::Goal;
+
+/// The probability of the intervals; 1 − it is the largest adjusted p that shows a difference.
+pub const CONFIDENCE: f64 = 0.95;
+/// The power at which numbers of seeds and differences are computed.
+pub const POWER: f64 = 0.8;
+
+/// What the results of a sweep show.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    pub conclusion: Conclusion,
+    /// The settings, the best mean first. Those that are not ranked follow: fewer seeds than others, stopped early, diverged, not measured.
+    pub settings: Vec<SettingResult>,
+    /// What the seeds of the leader and of its rival can show; `None` if there is no rival, or nothing differs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub noise: Option<NoiseFloor>,
+    /// The conclusion in words, as the screen shows it, a line each.
+    pub words: Vec<String>,
+}
+
+/// The conclusion. The numbers in it are positions in [`Verdict::settings`]; the leader is at 0.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Conclusion {
+    /// No setting has a result after all its steps.
+    NoResult,
+    /// The results do not compare.
+    Incomparable { reason: String },
+    /// There is nothing to compare the only setting with.
+    OneSetting,
+    /// The leader, or what it is compared with, has one seed: nothing shows the noise. `tied`: the settings with exactly the leader's result.
+    OneSeed { tied: Vec<usize> },
+    /// The results of these settings are the same numbers, and every other setting is worse.
+    Tie { settings: Vec<usize> },
+    /// Every other setting is worse than the leader.
+    Best,
+    /// These settings, the leader first, may be the best one.
+    WithinNoise { settings: Vec<usize> },
+}
+
+/// The results of a setting over its seeds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SettingResult {
+    /// What varies, without seeds.
+    #[serde(with = "ordered")]
+    pub values: PointValues,
+    /// The numbers of its points.
+    pub points: Vec<usize>,
+    pub state: SettingState,
+    /// The number of its points that have done all their steps.
+    pub measured: usize,
+    /// The number of its points that diverged.
+    pub diverged: usize,
+    /// The mean of the measured points; `None` if there is none, or a point diverged.
+    pub sample: Option<Sample>,
+    /// Why the setting dropped out of the race.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<DroppedSetting>,
+    /// The comparison with the leader; `None` for the leader, and if no seed is measured in both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<SettingComparison>,
+}
+
+impl SettingResult {
+    /// True unless early stopping or divergence has ended the setting, or it has no result.
+    #[must_use]
+    pub fn may_win(&self) -> bool {
+        matches!(self.state, SettingState::Ranked | SettingState::Incomplete)
+    }
+}
+
+/// How far a setting is, in the order in which settings are ranked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SettingState {
+    /// Its points have done all their steps, or as many of them as those of any setting.
+    Ranked,
+    /// Fewer of its points are measured than of others.
+    Incomplete,
+    /// Early stopping ended it.
+    Stopped,
+    /// A point diverged: the mean is worse than any number.
+    Diverged,
+    /// No point is measured.
+    Unmeasured,
+}
+
+/// The comparison of a setting with the leader. A positive difference is a higher objective, whether or not that is better.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SettingComparison {
+    #[serde(flatten)]
+    pub paired: PairedComparison,
+    /// The test that decides; `None` for one pair.
+    pub test: Option<DecidingTest>,
+    /// The p-value of this test, corrected for the number of comparisons.
+    pub adjusted_p: f64,
+    /// True if the setting is shown to be worse than the leader.
+    pub is_worse: bool,
+}
+
+/// The test that decides on a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidingTest {
+    Permutation,
+    /// The paired t-test, which assumes normal differences. It decides where no result of so few seeds could be shown by permutations.
+    T,
+}
+
+/// The differences that the seeds of the leader and its rival show.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct NoiseFloor {
+    /// The position of the rival.
+    pub rival: usize,
+    /// The number of seeds that both have.
+    pub seeds: usize,
+    /// The standard deviation of the difference from seed to seed.
+    pub sd: f64,
+    /// The smallest difference that these seeds show with the probability [`POWER`].
+    pub smallest_shown: f64,
+    /// The smallest difference of interest: that of the file, or else the observed one.
+    pub of_interest: f64,
+    /// True if the file gives it.
+    pub is_given: bool,
+    /// The number of seeds that show it with the probability [`POWER`]; `None` if that is more than a million.
+    pub seeds_needed: Option<usize>,
+}
+
+/// The measured points of a setting: values of its seeds, and the objective.
+type Measured<'r> = Vec<(&'r PointValues, f64)>;
+
+impl Verdict {
+    /// The verdict on `results`, which are those of the sweep `record`, whose race has `dropped` settings. `is_finished`: nothing is left to
+    /// do.
+    #[must_use]
+    pub fn new(
+        record: &SweepRecord,
+        results: &SweepResults,
+        dropped: &[(usize, DroppedSetting)],
+        is_finished: bool,
+    ) -> Self {
+        let recorded = record.settings();
+        let mut settings = rank_settings(&recorded, results, dropped, is_finished);
+        let has_leader = settings.first().is_some_and(|(leader, _)| leader.sample.is_some());
+        if results.incomparable.is_none() && has_leader {
+            compare_with_leader(&mut settings, results.objective.goal == Goal::Maximize);
+        }
+        let settings: Vec<SettingResult> = settings.into_iter().map(|(setting, _)| setting).collect();
+        let conclusion = match &results.incomparable {
+            Some(reason) => Conclusion::Incomparable { reason: reason.clone() },
+            None if !has_leader => Conclusion::NoResult,
+            None => conclude(&settings),
+        };
+        let noise = noise_floor(&settings, &conclusion, results.objective.smallest_difference);
+        let mut verdict = Self { conclusion, settings, noise, words: Vec::new() };
+        verdict.words = words::describe(&verdict, results.objective, is_finished);
+        verdict
+    }
+
+    /// The setting with the best mean, whether or not others are shown to be worse; `None` if the results do not compare or there is none.
+    #[must_use]
+    pub fn leader(&self) -> Option<&SettingResult> {
+        let is_known = !matches!(self.conclusion, Conclusion::NoResult | Conclusion::Incomparable { .. });
+        self.settings.first().filter(|_| is_known)
+    }
+
+    /// The setting that every other one is shown to be worse than.
+    #[must_use]
+    pub fn best(&self) -> Option<&SettingResult> {
+        self.settings.first().filter(|_| self.conclusion == Conclusion::Best)
+    }
+
+    /// True if a setting has several seeds.
+    #[must_use]
+    pub fn has_seeds(&self) -> bool {
+        self.settings.iter().any(|setting| setting.points.len() > 1)
+    }
+}
+
+/// The settings of a sweep with their measured points, the best mean first.
+pub(super) fn rank_settings<'r>(
+    recorded: &'r [PointSetting],
+    results: &SweepResults,
+    dropped: &[(usize, DroppedSetting)],
+    is_finished: bool,
+) -> Vec<(SettingResult, Measured<'r>)> {
+    let rows: BTreeMap<usize, &ResultsRow> = results.rows.iter().map(|row| (row.point, row)).collect();
+    let mut settings: Vec<(SettingResult, Measured<'r>)> =
+        recorded.iter().map(|setting| setting_result(setting, &rows, is_finished)).collect();
+    for (setting, drop) in dropped.iter().filter(|(_, drop)| drop.p.is_some()) {
+        settings[*setting].0.state = SettingState::Stopped;
+        settings[*setting].0.dropped = Some(*drop);
+    }
+    let ranked = |setting: &SettingResult| setting.state == SettingState::Ranked;
+    let most = settings.iter().filter(|(s, _)| ranked(s)).map(|(s, _)| s.measured).max().unwrap_or(0);
+    for (setting, _) in settings.iter_mut().filter(|(s, _)| ranked(s) && s.measured < most) {
+        setting.state = SettingState::Incomplete;
+    }
+    let mean = |setting: &SettingResult| setting.sample.map_or(f64::NAN, |sample| sample.mean);
+    let goal = results.objective.goal;
+    settings.sort_by(|(a, _), (b, _)| a.state.cmp(&b.state).then(goal.order(mean(a), mean(b))));
+    settings
+}
+
+fn setting_result<'r>(
+    setting: &'r PointSetting,
+    rows: &BTreeMap<usize, &ResultsRow>,
+    is_finished: bool,
+) -> (SettingResult, Measured<'r>) {
+    let rows = || setting.points.iter().filter_map(|member| Some((member, rows.get(&member.point)?)));
+    let done = rows().filter(|(_, row)| row.status == PointStatus::Done && !row.diverged);
+    let measured: Measured<'_> = done.filter_map(|(member, row)| Some((&member.seed, row.objective?))).collect();
+    let diverged = rows().filter(|(_, row)| row.diverged).count();
+    let was_stopped = rows().any(|(_, row)| row.status == PointStatus::Stopped && row.run.is_some() && is_finished);
+    let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
+    let sample = Sample::new(&values, CONFIDENCE).filter(|_| diverged == 0);
+    let state = match (diverged, was_stopped, sample) {
+        (1.., ..) => SettingState::Diverged,
+        (0, true, _) => SettingState::Stopped,
+        (0, false, None) => SettingState::Unmeasured,
+        (0, false, Some(_)) => SettingState::Ranked,
+    };
+    let result = SettingResult {
+        values: setting.values.clone(),
+        points: setting.points.iter().map(|member| member.point).collect(),
+        state,
+        measured: measured.len(),
+        diverged,
+        sample,
+        dropped: None,
+        comparison: None,
+    };
+    (result, measured)
+}
+
+/// Compares each setting that has a mean with the first one.
+fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool) {
+    let Some(((_, leader), others)) = settings.split_first_mut() else { return };
+    let compare = |measured: &Measured<'_>| {
+        let value_of = |seed: &PointValues| leader.iter().find(|(other, _)| *other == seed).map(|(_, value)| *value);
+        let pairs = measured.iter().filter_map(|(seed, value)| Some((*value, value_of(seed)?)));
+        let (own, leaders): (Vec<f64>, Vec<f64>) = pairs.unzip();
+        PairedComparison::new(&own, &leaders, CONFIDENCE)
+    };
+    let compared: Vec<(usize, PairedComparison)> = others
+        .iter()
+        .enumerate()
+        .filter(|(_, (setting, _))| setting.sample.is_some())
+        .filter_map(|(i, (_, measured))| Some((i, compare(measured)?)))
+        .collect();
+    let pairs = pairs_of(compared.len() + 1);
+    let tests: Vec<Option<(DecidingTest, f64)>> =
+        compared.iter().map(|(_, paired)| deciding_test(paired, pairs, 1.0 - CONFIDENCE)).collect();
+    let adjusted = holm_of_leader(&tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect::<Vec<f64>>());
+    for (((i, paired), test), adjusted_p) in compared.into_iter().zip(tests).zip(adjusted) {
+        let is_behind = if is_more_better { paired.difference < 0.0 } else { paired.difference > 0.0 };
+        others[i].0.comparison = Some(SettingComparison {
+            test: test.map(|(test, _)| test),
+            adjusted_p,
+            is_worse: is_behind && adjusted_p < 1.0 - CONFIDENCE,
+            paired,
+        });
+    }
+}
+
+/// The test that decides on `paired`, one of `pairs` comparisons at the level `alpha`, and its p; `None` for one pair. The choice depends on
+/// the number of seeds alone, never on the results.
+pub(super) fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64) -> Option<(DecidingTest, f64)> {
+    if paired.n < 2 {
+        return None;
+    }
+    let by_permutation = (smallest_permutation_p(paired.n) * pairs as f64) < alpha;
+    match paired.t {
+        Some(t) if !by_permutation => Some((DecidingTest::T, t.p)),
+        _ => Some((DecidingTest::Permutation, paired.permutation.p)),
+    }
+}
+
+/// The conclusion from settings that were compared with the first one, which has a result.
+fn conclude(settings: &[SettingResult]) -> Conclusion {
+    let compared = || settings.iter().enumerate().skip(1).filter_map(|(i, s)| Some((i, s.comparison.as_ref()?)));
+    let identical: Vec<usize> = compared().filter(|(_, c)| c.paired.is_identical).map(|(i, _)| i).collect();
+    if settings.len() == 1 {
+        return Conclusion::OneSetting;
+    }
+    if settings[0].measured < 2 || compared().any(|(i, c)| c.paired.n < 2 && settings[i].may_win()) {
+        return Conclusion::OneSeed { tied: identical };
+    }
+    let open: Vec<usize> = (1..settings.len())
+        .filter(|&i| settings[i].may_win() || settings[i].state == SettingState::Unmeasured)
+        .filter(|&i| !settings[i].comparison.as_ref().is_some_and(|comparison| comparison.is_worse))
+        .collect();
+    match (open.is_empty(), open == identical) {
+        (true, _) => Conclusion::Best,
+        (false, true) => Conclusion::Tie { settings: [vec![0], identical].concat() },
+        (false, false) => Conclusion::WithinNoise { settings: [vec![0], open].concat() },
+    }
+}
+
+/// What the seeds of the leader and its rival show: the best of the settings that may be as good, or else of the others.
+fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion, given: Option<f64>) -> Option<NoiseFloor> {
+    let (rivals, pairs): (Vec<usize>, usize) = match conclusion {
+        Conclusion::WithinNoise { settings } => (settings[1..].to_vec(), pairs_of(settings.len())),
+        Conclusion::Best => ((1..settings.len()).filter(|&i| settings[i].may_win()).collect(), 1),
+        _ => return None,
+    };
+    let differs =
+        |i: &usize| settings[*i].comparison.as_ref().is_some_and(|comparison| !comparison.paired.is_identical);
+    let rival = rivals.into_iter().find(differs)?;
+    let paired = settings[rival].comparison.as_ref()?.paired;
+    let sd = paired.sd.filter(|sd| *sd > 0.0)?;
+    let alpha = (1.0 - CONFIDENCE) / pairs as f64;
+    let of_interest = given.unwrap_or(paired.difference.abs());
+    Some(NoiseFloor {
+        rival,
+        seeds: paired.n,
+        sd,
+        smallest_shown: smallest_detectable_difference(paired.n, sd, POWER, alpha)?,
+        of_interest,
+        is_given: given.is_some(),
+        seeds_needed: seeds_needed(sd, of_interest, POWER, alpha),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::testing::finished;
+
+/// The verdict on finished points of these rates, each with the results of seeds 1, 2, …; NaN stands for divergence.
+fn verdict(settings: &[(f64, &[f64])]) -> Verdict {
+    let points: Vec<(Value, u64, f64)> = settings
+        .iter()
+        .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
+        .collect();
+    let (record, results) = finished(&points);
+    Verdict::new(&record, &results, &[], true)
+}
+
+fn rates(verdict: &Verdict) -> Vec<f64> {
+    verdict.settings.iter().map(|setting| setting.values[0].1.as_f64().unwrap()).collect()
+}
+
+const LUCKY: [f64; 4] = [2.11, 2.08, 1.90, 2.05];
+const STEADY: [f64; 4] = [1.9251, 1.9263, 1.9188, 1.9322];
+
+#[test]
+fn the_best_setting_is_that_of_the_best_mean_not_of_the_luckiest_seed() {
+    let found = verdict(&[(0.02, &LUCKY), (0.01, &STEADY)]);
+    assert_eq!(rates(&found), [0.01, 0.02]);
+    assert_eq!(found.settings[0].points, [5, 6, 7, 8]);
+    let comparison = found.settings[1].comparison.as_ref().unwrap();
+    // Four seeds have a p of 0.125 at least by permutation, so the t-test decides.
+    assert_eq!((comparison.test, comparison.paired.permutation.smallest_p), (Some(DecidingTest::T), 0.125));
+    assert_eq!(comparison.adjusted_p, comparison.paired.t.unwrap().p, "two settings are one comparison");
+    assert_eq!((comparison.is_worse, &found.conclusion), (false, &Conclusion::WithinNoise { settings: vec![0, 1] }));
+    assert_eq!(found.best(), None);
+    let noise = found.noise.unwrap();
+    assert_eq!((noise.rival, noise.seeds, noise.is_given), (1, 4, false));
+    assert!(noise.smallest_shown > noise.of_interest && noise.seeds_needed.unwrap() > 4, "{noise:?}");
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    within noise: lr=0.01 leads with val_loss 1.9256 ± 0.0087 (4 seeds), but lr=0.02 may be as good: worse by 0.11 (-0.03 to 0.25), p = 0.093 (paired t-test, for normal differences; 4 seeds give p = 0.125 at least by permutation)
+    noise: 4 seeds show differences of 0.19 or more, with a probability of 80%; 8 would show 0.11, the observed difference
+    ");
+}
+
+#[test]
+fn a_setting_that_every_other_is_worse_than_is_the_best() {
+    let worse: Vec<f64> = STEADY.iter().zip([0.1, 0.11, 0.12, 0.09]).map(|(y, d)| y + d).collect();
+    let far: Vec<f64> = STEADY.iter().zip([0.9, 0.92, 0.91, 0.95]).map(|(y, d)| y + d).collect();
+    let found = verdict(&[(0.3, &far), (0.02, &worse), (0.01, &STEADY)]);
+    assert_eq!((rates(&found), &found.conclusion), (vec![0.01, 0.02, 0.3], &Conclusion::Best));
+    assert_eq!(found.best().unwrap().points, [9, 10, 11, 12]);
+    assert_eq!([0, 1, 2].map(|i| words::label(&found, i)), ["best", "worse", "worse"]);
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    best: lr=0.01, val_loss 1.9256 ± 0.0087 (4 seeds), better than lr=0.02 by 0.105 (0.084 to 0.126), p < 0.001 (paired t-test, for normal differences; 4 seeds give p = 0.125 at least by permutation)
+    noise: 4 seeds show differences of 0.027 or more, with a probability of 80%
+    ");
+}
+
+#[test]
+fn with_many_seeds_the_permutation_test_decides() {
+    let a: Vec<f64> = (0..8).map(|i| 2.0 + 0.01 * f64::from(i % 3)).collect();
+    let b: Vec<f64> = a.iter().enumerate().map(|(i, y)| y + 0.05 + 0.001 * i as f64).collect();
+    let found = verdict(&[(0.1, &a), (0.2, &b)]);
+    let comparison = found.settings[1].comparison.as_ref().unwrap();
+    assert_eq!((comparison.test, comparison.adjusted_p), (Some(DecidingTest::Permutation), 2.0 / 256.0));
+    assert_eq!(found.conclusion, Conclusion::Best);
+    assert!(found.words[0].ends_with("p = 0.0078 (exact permutation test)"), "{:?}", found.words);
+}
+
+#[test]
+fn equal_numbers_are_a_tie_and_one_seed_shows_nothing() {
+    let far = STEADY.map(|y| y + 1.0 + y / 100.0);
+    let found = verdict(&[(0.01, &STEADY), (0.02, &STEADY), (0.3, &far)]);
+    assert_eq!(found.conclusion, Conclusion::Tie { settings: vec![0, 1] });
+    assert_eq!((found.best(), found.noise), (None, None));
+    insta::assert_snapshot!(found.words.join("\n"), @"tie: lr=0.01 and lr=0.02 have the same val_loss with every seed, 1.9256 ± 0.0087 (4 seeds); the other setting is worse");
+    let found = verdict(&[(0.01, &[1.5]), (0.02, &[1.5]), (0.3, &[2.5])]);
+    assert_eq!(found.conclusion, Conclusion::OneSeed { tied: vec![1] });
+    insta::assert_snapshot!(found.words.join("\n"), @"tie: point 1 (lr=0.01) and point 2 (lr=0.02) have the same val_loss, 1.5000 (1 seed)");
+    let found = verdict(&[(0.02, &[1.6]), (0.01, &[1.5])]);
+    assert_eq!((found.conclusion.clone(), found.best()), (Conclusion::OneSeed { tied: Vec::new() }, None));
+    insta::assert_snapshot!(found.words.join("\n"), @"lowest val_loss: point 2 (lr=0.01), 1.5000 (1 seed); one seed does not show whether it is better than the others: add `seeds: 3`");
+    let found = verdict(&[(0.01, &STEADY)]);
+    assert_eq!(found.conclusion, Conclusion::OneSetting);
+    insta::assert_snapshot!(found.words.join("\n"), @"result: val_loss 1.9256 ± 0.0087 (4 seeds)");
+}
+
+#[test]
+fn a_setting_with_a_diverged_seed_is_never_the_best() {
+    let mut diverged = STEADY.map(|y| y - 1.0);
+    diverged[2] = f64::NAN;
+    let worse = STEADY.map(|y| y + 0.5 + y / 100.0);
+    let found = verdict(&[(10.0, &diverged), (0.01, &STEADY), (0.02, &worse)]);
+    assert_eq!((rates(&found), &found.conclusion), (vec![0.01, 0.02, 10.0], &Conclusion::Best));
+    let last = &found.settings[2];
+    assert_eq!((last.state, last.diverged, last.sample), (SettingState::Diverged, 1, None));
+    assert_eq!(words::label(&found, 2), "1 of 4 diverged");
+    assert!(found.words[0].ends_with("; 1 setting diverged"), "{:?}", found.words);
+}
+
+#[test]
+fn a_difference_of_interest_is_that_of_the_file() {
+    let (record, mut results) =
+        finished(&[(json!(0.1), 1, 1.0), (json!(0.1), 2, 1.1), (json!(0.2), 1, 1.02), (json!(0.2), 2, 1.09)]);
+    results.objective.smallest_difference = Some(0.003);
+    let noise = Verdict::new(&record, &results, &[], true).noise.unwrap();
+    assert_eq!((noise.of_interest, noise.is_given, noise.seeds), (0.003, true, 2));
+    results.incomparable = Some("the tokenizers differ".to_owned());
+    let found = Verdict::new(&record, &results, &[], true);
+    assert_eq!(found.words, ["best: none, because val_loss is not comparable: the tokenizers differ"]);
+    assert!(found.settings.iter().all(|setting| setting.comparison.is_none()) && found.leader().is_none());
+}
+
+#[test]
+fn a_setting_without_all_its_seeds_is_not_ranked_and_may_win() {
+    let (record, mut results) = finished(&[
+        (json!(0.1), 1, 2.0),
+        (json!(0.1), 2, 2.1),
+        (json!(0.1), 3, 2.2),
+        (json!(0.2), 1, 1.0),
+        (json!(0.2), 2, 1.1),
+        (json!(0.2), 3, 1.2),
+    ]);
+    for row in results.rows.iter_mut().filter(|row| row.point > 4) {
+        (row.status, row.objective) = (PointStatus::Queued, None);
+    }
+    let found = Verdict::new(&record, &results, &[], false);
+    assert_eq!((rates(&found), found.settings[1].state), (vec![0.1, 0.2], SettingState::Incomplete));
+    assert!(matches!(found.conclusion, Conclusion::OneSeed { .. }), "one seed is measured of both: {found:?}");
+    assert!(found.words[0].contains(" so far: "), "{:?}", found.words);
+}
+
+#[test]
+fn a_verdict_is_data() {
+    let found = serde_json::to_value(verdict(&[(0.02, &LUCKY), (0.01, &STEADY)])).unwrap();
+    assert_eq!(found["conclusion"], json!({"kind": "within_noise", "settings": [0, 1]}));
+    let setting = &found["settings"][1];
+    assert_eq!((&setting["values"], &setting["state"]), (&json!({"lr": 0.02}), &json!("ranked")));
+    for field in ["difference", "interval", "permutation", "t", "adjusted_p", "is_worse", "test"] {
+        assert!(!setting["comparison"][field].is_null(), "{field}: {setting}");
+    }
+}

@@ -1,0 +1,225 @@
+//! A verdict in words.
+
+use runner_spec::format::{counted, printable};
+use runner_stats::{Interval, PermutationMethod, smallest_permutation_p};
+
+use super::{Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, Verdict};
+use crate::record::describe_values;
+use crate::spec::{Goal, Objective};
+
+/// The settings that a sentence names before it only counts the others.
+const MAX_NAMED: usize = 4;
+/// The decimals of a value that stands alone.
+const SINGLE_DECIMALS: usize = 4;
+
+/// The lines that state the conclusion of `verdict`.
+pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: bool) -> Vec<String> {
+    let so_far = if is_finished { "" } else { " so far" };
+    let Some(leader) = verdict.settings.first() else { return Vec::new() };
+    let metric = objective.metric.name();
+    let (name, mean) = (name_of(leader), mean_text(leader));
+    let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
+    let names = |positions: &[usize]| list_names(&verdict.settings, positions);
+    let mut lines = Vec::new();
+    match &verdict.conclusion {
+        Conclusion::NoResult => {}
+        Conclusion::Incomparable { reason } => {
+            lines.push(format!("best: none, because {metric} is not comparable: {}", printable(reason)));
+        }
+        Conclusion::OneSetting => lines.push(format!("result{so_far}: {metric} {mean}")),
+        Conclusion::OneSeed { tied } if !tied.is_empty() => {
+            let same = names(&[&[0], &tied[..]].concat());
+            lines.push(format!("tie{so_far}: {same} have the same {metric}, {mean}"));
+        }
+        Conclusion::OneSeed { .. } => lines.push(format!(
+            "{most} {metric}{so_far}: {name}, {mean}; one seed does not show whether it is better than the others: add \
+             `seeds: 3`"
+        )),
+        Conclusion::Tie { settings } => {
+            let same = names(settings);
+            lines.push(format!(
+                "tie{so_far}: {same} have the same {metric} with every seed, {mean}{}",
+                rest(verdict, settings.len())
+            ));
+        }
+        Conclusion::Best => {
+            let mut line = format!("best{so_far}: {name}, {metric} {mean}");
+            if let Some((rival, comparison)) = compared(verdict).find(|(setting, _)| setting.may_win()) {
+                line = format!("{line}, better than {} by {}", name_of(rival), difference_text(comparison));
+                line = format!("{line}, {}", p_text(comparison));
+            }
+            lines.push(line + &left_out(verdict));
+        }
+        Conclusion::WithinNoise { settings } => {
+            let rivals: Vec<usize> = settings[1..].to_vec();
+            let mut line = format!("within noise{so_far}: {name} leads with {metric} {mean}, but ");
+            line += &match rivals.as_slice() {
+                [one] => format!("{} may be as good", name_of(&verdict.settings[*one])),
+                several => format!("{} may be as good", names(several)),
+            };
+            let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
+            if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
+                let which =
+                    if rivals.len() > 1 { format!("{} is ", name_of(&verdict.settings[i])) } else { String::new() };
+                line = format!("{line}: {which}worse by {}, {}", difference_text(comparison), p_text(comparison));
+            }
+            lines.push(line + &left_out(verdict));
+        }
+    }
+    lines.extend(verdict.noise.map(|noise| noise_text(&noise)));
+    lines
+}
+
+/// The settings with a comparison, in their order.
+fn compared(verdict: &Verdict) -> impl Iterator<Item = (&SettingResult, &SettingComparison)> {
+    verdict.settings.iter().filter_map(|setting| Some((setting, setting.comparison.as_ref()?)))
+}
+
+/// The settings that cannot be the best for other reasons than their mean.
+fn left_out(verdict: &Verdict) -> String {
+    let count = |state: SettingState| verdict.settings.iter().filter(|setting| setting.state == state).count() as u64;
+    let part = |state, what: &str| match count(state) {
+        0 => String::new(),
+        n => format!("; {} {what}", counted(n, "setting")),
+    };
+    part(SettingState::Stopped, "stopped early") + &part(SettingState::Diverged, "diverged")
+}
+
+/// The end of a sentence on `tied` equal settings, which all others are worse than.
+fn rest(verdict: &Verdict, tied: usize) -> String {
+    match verdict.settings.len().saturating_sub(tied) {
+        0 => String::new(),
+        1 => "; the other setting is worse".to_owned(),
+        n => format!("; the other {n} settings are worse"),
+    }
+}
+
+/// `lr=0.01`; of a setting with one point, `point 3 (lr=0.01)`.
+#[must_use]
+pub fn name_of(setting: &SettingResult) -> String {
+    let values = describe_values(&setting.values);
+    match setting.points.as_slice() {
+        [point] => format!("point {point} ({values})"),
+        _ if values.is_empty() => "this setting".to_owned(),
+        _ => values,
+    }
+}
+
+/// What a table says of the setting at `position` of `verdict`.
+#[must_use]
+pub fn label(verdict: &Verdict, position: usize) -> String {
+    let Some(setting) = verdict.settings.get(position) else { return String::new() };
+    let all = setting.points.len();
+    match (setting.state, &setting.comparison) {
+        (SettingState::Diverged, _) => format!("{} of {all} diverged", setting.diverged),
+        (SettingState::Stopped, _) => setting.dropped.map_or_else(
+            || "stopped early".to_owned(),
+            |dropped| format!("stopped after {} seeds, p {}", dropped.seeds, p_value_text(dropped.p.unwrap_or(1.0))),
+        ),
+        (SettingState::Unmeasured, _) => "no result".to_owned(),
+        (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
+        (_, None) if position == 0 && verdict.conclusion == Conclusion::Best => "best".to_owned(),
+        (_, None) if position == 0 => "leads".to_owned(),
+        (_, None) => "no seed in common".to_owned(),
+        (_, Some(comparison)) if comparison.paired.is_identical => "the same numbers".to_owned(),
+        (_, Some(comparison)) if comparison.paired.n < 2 => "one seed".to_owned(),
+        (_, Some(comparison)) if comparison.is_worse => "worse".to_owned(),
+        (SettingState::Ranked | SettingState::Incomplete, Some(_)) => "within noise".to_owned(),
+    }
+}
+
+fn list_names(settings: &[SettingResult], positions: &[usize]) -> String {
+    let mut names: Vec<String> = positions.iter().take(MAX_NAMED).map(|&i| name_of(&settings[i])).collect();
+    let more = positions.len().saturating_sub(MAX_NAMED);
+    let last = if more > 0 { format!("{more} more") } else { names.pop().unwrap_or_default() };
+    if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
+}
+
+/// `1.9256 ± 0.0083 (4 seeds)`: the mean and half the width of its interval.
+#[must_use]
+pub fn mean_text(setting: &SettingResult) -> String {
+    let Some(sample) = setting.sample else { return "unknown".to_owned() };
+    match sample.interval {
+        Some(interval) => {
+            let half = interval.half_width();
+            let (mean, half) = (number_text(sample.mean, half), number_text(half, half));
+            format!("{mean} ± {half} ({} seeds)", sample.n)
+        }
+        None => format!("{} (1 seed)", number_text(sample.mean, 0.0)),
+    }
+}
+
+/// `0.10 (0.02 to 0.19)`: the size of the difference and its interval, in the direction in which the setting is worse.
+fn difference_text(comparison: &SettingComparison) -> String {
+    let paired = &comparison.paired;
+    let sign = if paired.difference < 0.0 { -1.0 } else { 1.0 };
+    let Some(interval) = paired.interval else { return number_text(paired.difference.abs(), 0.0) };
+    let (a, b) = (sign * interval.low, sign * interval.high);
+    let interval = Interval { low: a.min(b), high: a.max(b) };
+    let text = |value: f64| number_text(value, interval.half_width());
+    format!("{} ({} to {})", text(paired.difference.abs()), text(interval.low), text(interval.high))
+}
+
+/// `0.03`, or `< 0.001`.
+#[must_use]
+pub fn p_value_text(p: f64) -> String {
+    if p < 0.001 { "< 0.001".to_owned() } else { significant(p, 2) }
+}
+
+/// `p = 0.03 (paired t-test; 4 seeds cannot give p below 0.125 by permutation)`.
+fn p_text(comparison: &SettingComparison) -> String {
+    let SettingComparison { paired, test, adjusted_p, .. } = comparison;
+    let p = p_value_text(*adjusted_p);
+    let p = if p.starts_with('<') { format!("p {p}") } else { format!("p = {p}") };
+    match test {
+        None => p,
+        Some(DecidingTest::T) => {
+            let least = smallest_permutation_p(paired.n);
+            format!(
+                "{p} (paired t-test, for normal differences; {} seeds give p = {least} at least by permutation)",
+                paired.n
+            )
+        }
+        Some(DecidingTest::Permutation) => {
+            let how = match paired.permutation.method {
+                PermutationMethod::Exact => "exact permutation test",
+                PermutationMethod::MonteCarlo => "permutation test of 100,000 draws",
+            };
+            format!("{p} ({how})")
+        }
+    }
+}
+
+fn noise_text(noise: &NoiseFloor) -> String {
+    let NoiseFloor { seeds, smallest_shown, of_interest, is_given, seeds_needed, .. } = *noise;
+    let shown = significant(smallest_shown, 2);
+    let power = (POWER * 100.0).round();
+    let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
+    if smallest_shown > of_interest && of_interest > 0.0 {
+        let what = if is_given { "" } else { ", the observed difference" };
+        let interest = significant(of_interest, 2);
+        line = match seeds_needed {
+            Some(needed) => format!("{line}; {needed} would show {interest}{what}"),
+            None => format!("{line}; more than a million would be needed for {interest}{what}"),
+        };
+    }
+    line
+}
+
+/// `value` with as many decimals as give `scale` two significant digits; with four if there is no scale.
+#[must_use]
+pub fn number_text(value: f64, scale: f64) -> String {
+    if scale > 0.0 && scale.is_finite() {
+        return format!("{value:.0$}", decimals(scale, 2));
+    }
+    format!("{value:.SINGLE_DECIMALS$}")
+}
+
+/// `value` with `digits` significant digits.
+fn significant(value: f64, digits: i32) -> String {
+    format!("{value:.0$}", if value == 0.0 { 0 } else { decimals(value.abs(), digits) })
+}
+
+fn decimals(scale: f64, digits: i32) -> usize {
+    usize::try_from(digits - 1 - scale.log10().floor() as i32).unwrap_or(0).min(12)
+}
