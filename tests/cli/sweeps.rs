@@ -645,7 +645,10 @@ fn seeds_set_the_key_of_a_template_and_equal_numbers_are_a_tie() {
     assert_eq!(rows.iter().map(|row| row["values"]["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 3, 5, 3]);
     assert!(rows[0]["objective"] == rows[2]["objective"] && rows[0]["objective"] != rows[1]["objective"], "{rows:?}");
     assert_eq!((&results["verdict"]["conclusion"]["kind"], &results["best"]), (&"tie".into(), &Value::Null));
-    assert!(printed.contains("tie: clip=100000000 and clip=1000000000 have the same val_loss with every seed"), "{printed}");
+    assert!(
+        printed.contains("tie: clip=100000000 and clip=1000000000 have the same val_loss with every seed"),
+        "{printed}"
+    );
 }
 
 #[test]
@@ -665,7 +668,10 @@ fn a_race_gives_more_seeds_to_what_may_win_and_decides_the_same_after_kills() {
     let seeds = done(1..=6);
     assert!((3..6).contains(&seeds), "the lowest rate drops out early: {rows:?}");
     assert!(rows.iter().all(|(_, status, _)| status == "done" || status == "stopped"), "{rows:?}");
-    assert!(printed.contains(&format!("stopped after {seeds} seeds, p ")) && printed.contains("saved by early stopping"), "{printed}");
+    assert!(
+        printed.contains(&format!("stopped after {seeds} seeds, p ")) && printed.contains("saved by early stopping"),
+        "{printed}"
+    );
     let dropped = sweep_results(&whole);
     let dropped = dropped["verdict"]["settings"].as_array().unwrap().iter().find(|s| s["state"] == "stopped").unwrap();
     assert!(dropped["dropped"]["p"].as_f64().unwrap() < 0.05 && dropped["dropped"]["seeds"] == seeds, "{dropped}");

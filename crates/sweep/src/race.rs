@@ -8,9 +8,12 @@
 //!
 //! A decision depends on the results of whole rounds alone, so it is the same on every machine and after every interruption.
 
+use runner_spec::error::PlainError;
+use runner_spec::format::counted;
 use runner_stats::{PairedComparison, holm_of_leader, pairs_of};
 use serde::{Deserialize, Serialize};
 
+use super::record::{PointSetting, SweepRecord, describe_values};
 use super::schedule::SegmentResult;
 use super::spec::Goal;
 use super::verdict::{DecidingTest, deciding_test};
@@ -83,6 +86,25 @@ pub(super) fn decide(
         }
     }
     RaceState { due: Vec::new(), dropped, is_finished: true }
+}
+
+/// A race compares settings seed by seed, and gives them seeds in one order.
+///
+/// # Errors
+/// If two settings have different seeds.
+pub(super) fn check_same_seeds(record: &SweepRecord) -> Result<(), PlainError> {
+    let settings = record.settings();
+    let seeds = |setting: &PointSetting| setting.points.iter().map(|member| member.seed.clone()).collect::<Vec<_>>();
+    let Some(first) = settings.first() else { return Ok(()) };
+    let Some(other) = settings.iter().find(|setting| seeds(setting) != seeds(first)) else { return Ok(()) };
+    Err(PlainError::request(format!(
+        "early_stop.race compares settings with the same seeds, but {} has {} and {} has {}: do not leave out seeds with \
+         `exclude`, and vary the seed by `seeds` alone",
+        describe_values(&first.values),
+        counted(first.points.len() as u64, "seed"),
+        describe_values(&other.values),
+        counted(other.points.len() as u64, "seed"),
+    )))
 }
 
 /// The settings among `left`, with these `results`, that drop out: those that diverged, and those that are worse than the leader at the level
@@ -181,6 +203,16 @@ mod tests {
     fn equal_results_never_drop_out() {
         let (state, done) = run(&|task| SegmentResult::Value((task % 8) as f64), 3);
         assert_eq!((state.dropped.len(), done.len()), (0, 32));
+    }
+
+    #[test]
+    fn settings_must_have_the_same_seeds() {
+        let point = |lr: f64, seed: u64| (serde_json::json!(lr), seed, 1.0);
+        let (mut record, _) = crate::testing::finished(&[point(0.1, 1), point(0.1, 2), point(0.2, 1), point(0.2, 2)]);
+        assert!(check_same_seeds(&record).is_ok());
+        record.points.pop();
+        let error = check_same_seeds(&record).unwrap_err().to_string();
+        assert!(error.contains("lr=0.1 has 2 seeds and lr=0.2 has 1 seed"), "{error}");
     }
 
     /// The guarantee of the confidence, and that the race saves runs where settings differ.

@@ -7,6 +7,7 @@ use std::path::Path;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use crate::race::check_same_seeds;
 use crate::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use crate::sweep_dir::absolute_path;
 use crate::{AshaSettings, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
@@ -196,6 +197,9 @@ pub(super) fn plan_points(
         seeds: Some(seeds),
         points: planned,
     };
+    if record.race.is_some() {
+        check_same_seeds(&record).map_err(CommandError::from)?;
+    }
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
     let is_private = points.iter().any(|(_, loaded)| has_private_text(loaded));
     Ok(PlannedSweep { record, experiments, is_private })

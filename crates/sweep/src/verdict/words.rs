@@ -52,11 +52,10 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
         }
         Conclusion::WithinNoise { settings } => {
             let rivals: Vec<usize> = settings[1..].to_vec();
-            let mut line = format!("within noise{so_far}: {name} leads with {metric} {mean}, but ");
-            line += &match rivals.as_slice() {
-                [one] => format!("{} may be as good", name_of(&verdict.settings[*one])),
-                several => format!("{} may be as good", names(several)),
-            };
+            let mut line = format!(
+                "within noise{so_far}: {name} leads with {metric} {mean}, but {} may be as good",
+                names(&rivals)
+            );
             let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
             if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
                 let which =
