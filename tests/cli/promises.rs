@@ -72,12 +72,18 @@ const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
 /// Sweeps with their ids and the plan hashes of their points, as far as they are part of a run's id.
 const SWEEPS: &[(&str, &str, &[&str])] = &[
     ("sweeps/ladder.yaml", "ladder-e3f336fd", LADDER_POINTS),
+    ("sweeps/seeds.yaml", "seeds-80ed4993", SEEDS_POINTS),
     ("sweeps/stories.yaml", "stories-27b08764", STORIES_POINTS),
     ("sweeps/stories-asha.yaml", "stories-asha-74137c74", STORIES_POINTS),
 ];
 
 const LADDER_POINTS: &[&str] =
     &["97119a14", "85f1609d", "e7d686f6", "076aba25", "f16d8370", "48389426", "6f453186", "2ff52eae"];
+
+const SEEDS_POINTS: &[&str] = &[
+    "a9189c49", "73e1bfdc", "4fbe5055", "12106ca6", "188c41d6", "ed153d72", "34f157be", "4a32ad3b", "fe0a6d8b",
+    "60287a49", "adb12dda", "ee28834f", "5f92b760", "5d9e9a5e", "e925ca10", "6c95816f",
+];
 
 const STORIES_POINTS: &[&str] = &[
     "f7222c5d", "9a4a32ae", "472f8fa6", "fc0b8c95", "4cb74e6a", "26f741d4", "b64b34a6", "857c74a9", "ca5c3026",
