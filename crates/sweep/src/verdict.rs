@@ -115,6 +115,8 @@ pub struct SettingComparison {
     pub test: Option<DecidingTest>,
     /// The p-value of this test, corrected for the number of comparisons.
     pub adjusted_p: f64,
+    /// The smallest corrected p that permutations could give to any of these settings with so many seeds.
+    pub smallest_permutation_p: f64,
     /// True if the setting is shown to be worse than the leader.
     pub is_worse: bool,
 }
@@ -278,6 +280,7 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
         others[i].0.comparison = Some(SettingComparison {
             test: test.map(|(test, _)| test),
             adjusted_p,
+            smallest_permutation_p: (smallest_permutation_p(paired.n) * pairs as f64).min(1.0),
             is_worse: is_behind && adjusted_p < 1.0 - CONFIDENCE,
             paired,
         });

@@ -1,7 +1,7 @@
 //! A verdict in words.
 
 use runner_spec::format::{counted, printable};
-use runner_stats::{Interval, PermutationMethod, smallest_permutation_p};
+use runner_stats::{Interval, PermutationMethod};
 
 use super::{Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, Verdict};
 use crate::record::describe_values;
@@ -65,7 +65,9 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             lines.push(line + &left_out(verdict));
         }
     }
-    lines.extend(verdict.noise.map(|noise| noise_text(&noise)));
+    // What is shown needs no more seeds.
+    let is_shown = |noise: &NoiseFloor| verdict.conclusion == Conclusion::Best && !noise.is_given;
+    lines.extend(verdict.noise.map(|noise| noise_text(&noise, !is_shown(&noise))));
     lines
 }
 
@@ -165,7 +167,7 @@ pub fn p_value_text(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { significant(p, 2) }
 }
 
-/// `p = 0.03 (paired t-test; 4 seeds cannot give p below 0.125 by permutation)`.
+/// `p = 0.03 (paired t-test, for normal differences; by permutation 4 seeds give p = 0.125 at least)`.
 fn p_text(comparison: &SettingComparison) -> String {
     let SettingComparison { paired, test, adjusted_p, .. } = comparison;
     let p = p_value_text(*adjusted_p);
@@ -173,11 +175,8 @@ fn p_text(comparison: &SettingComparison) -> String {
     match test {
         None => p,
         Some(DecidingTest::T) => {
-            let least = smallest_permutation_p(paired.n);
-            format!(
-                "{p} (paired t-test, for normal differences; {} seeds give p = {least} at least by permutation)",
-                paired.n
-            )
+            let (n, least) = (paired.n, comparison.smallest_permutation_p);
+            format!("{p} (paired t-test, for normal differences; by permutation {n} seeds give p = {least} at least)")
         }
         Some(DecidingTest::Permutation) => {
             let how = match paired.permutation.method {
@@ -189,12 +188,12 @@ fn p_text(comparison: &SettingComparison) -> String {
     }
 }
 
-fn noise_text(noise: &NoiseFloor) -> String {
+fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
     let NoiseFloor { seeds, smallest_shown, of_interest, is_given, seeds_needed, .. } = *noise;
     let shown = significant(smallest_shown, 2);
     let power = (POWER * 100.0).round();
     let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
-    if smallest_shown > of_interest && of_interest > 0.0 {
+    if names_seeds && smallest_shown > of_interest && of_interest > 0.0 {
         let what = if is_given { "" } else { ", the observed difference" };
         let interest = significant(of_interest, 2);
         line = match seeds_needed {
