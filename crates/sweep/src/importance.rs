@@ -29,8 +29,8 @@ pub struct Importance {
     /// `eta squared`; of a range, whose values are cut at their quartiles, `eta squared over quartiles`; if a point diverged, `eta squared
     /// of ranks`.
     pub how: &'static str,
-    /// The value with the best mean; of a range the text `low to high`, of zipped parameters the values joined with `+`. `None` for a
-    /// seed, and if all points of the best value diverged.
+    /// The value with the best mean; of a range the text `low to high`, of zipped parameters the values joined with `+`. `None` if all means
+    /// are equal, or all points of the best value diverged.
     pub best: Option<Value>,
     /// The values whose points diverged, in the order of the points.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -90,7 +90,7 @@ pub fn importance(
                     (true, false) => "eta squared of ranks",
                     (true, true) => "eta squared of ranks over quartiles",
                 },
-                best: is_known(&best).then(|| typed(&best)),
+                best: (is_known(&best) && share > 0.0).then(|| typed(&best)),
                 diverged: diverged
                     .iter()
                     .map(|&(group, diverged, points)| DivergedValue { value: typed(group), diverged, points })
@@ -323,7 +323,7 @@ mod tests {
         );
         assert_eq!(found[0].best, Some(json!("0.0 to 1.0")));
         assert_eq!(found[1].best, Some(json!("cosine")));
-        assert_eq!(found[2].best, Some(json!("8+1")));
+        assert_eq!(found[2].best, None, "all means are equal");
     }
 
     #[test]

@@ -55,6 +55,9 @@ pub enum Conclusion {
     Tie { settings: Vec<usize> },
     /// Every other setting is worse than the leader.
     Best,
+    /// Every other setting that did all its steps is worse than the leader, if there is one. Early stopping ended others after fewer steps,
+    /// without a test.
+    BestOfFinished,
     /// These settings, the leader first, may be the best one.
     WithinNoise { settings: Vec<usize> },
 }
@@ -314,7 +317,10 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
         .filter(|&i| settings[i].may_win() || settings[i].state == SettingState::Unmeasured)
         .filter(|&i| !settings[i].comparison.as_ref().is_some_and(|comparison| comparison.is_worse))
         .collect();
+    // A race has tested what it stopped.
+    let is_untested = |setting: &SettingResult| setting.state == SettingState::Stopped && setting.dropped.is_none();
     match (open.is_empty(), open == identical) {
+        (true, _) if settings.iter().any(is_untested) => Conclusion::BestOfFinished,
         (true, _) => Conclusion::Best,
         (false, true) => Conclusion::Tie { settings: [vec![0], identical].concat() },
         (false, false) => Conclusion::WithinNoise { settings: [vec![0], open].concat() },
@@ -325,7 +331,9 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
 fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion, given: Option<f64>) -> Option<NoiseFloor> {
     let (rivals, pairs): (Vec<usize>, usize) = match conclusion {
         Conclusion::WithinNoise { settings } => (settings[1..].to_vec(), pairs_of(settings.len())),
-        Conclusion::Best => ((1..settings.len()).filter(|&i| settings[i].may_win()).collect(), 1),
+        Conclusion::Best | Conclusion::BestOfFinished => {
+            ((1..settings.len()).filter(|&i| settings[i].may_win()).collect(), 1)
+        }
         _ => return None,
     };
     let differs =

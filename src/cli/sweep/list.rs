@@ -75,6 +75,7 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
     let mut text = if let Some(leader) = summary.verdict.leader() {
         let kind = match &summary.verdict.conclusion {
             Conclusion::Best => "best ",
+            Conclusion::BestOfFinished => "best with all steps: ",
             Conclusion::Tie { .. } => "tie: ",
             Conclusion::WithinNoise { .. } => "within noise: ",
             _ => "",

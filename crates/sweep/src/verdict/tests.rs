@@ -110,6 +110,29 @@ fn a_difference_of_interest_is_that_of_the_file() {
 }
 
 #[test]
+fn what_asha_stopped_was_not_tested_and_what_a_race_stopped_was() {
+    let points: Vec<(Value, u64, f64)> =
+        (0..6).map(|i| (json!([0.1, 0.2, 0.3][i / 2]), i as u64 % 2, 2.0 + i as f64)).collect();
+    let (record, mut results) = finished(&points);
+    for row in results.rows.iter_mut().filter(|row| row.point > 2) {
+        (row.status, row.objective) = (PointStatus::Stopped, Some(9.0));
+    }
+    let found = Verdict::new(&record, &results, &[], true);
+    assert_eq!(
+        (&found.conclusion, found.best(), found.leader().unwrap().measured),
+        (&Conclusion::BestOfFinished, None, 2)
+    );
+    assert!(found.words[0].starts_with("only setting with all steps: lr=0.1, val_loss 2.5 "), "{:?}", found.words);
+    assert!(found.words[0].ends_with("; 2 settings stopped early, without a test"), "{:?}", found.words);
+    let drop = DroppedSetting { seeds: 2, leader: Some(0), p: Some(0.004), test: Some(DecidingTest::T) };
+    let found = Verdict::new(&record, &results, &[(1, drop), (2, drop)], true);
+    assert_eq!(
+        (&found.conclusion, words::label(&found, 2)),
+        (&Conclusion::Best, "stopped after 2 seeds, p 0.0040".to_owned())
+    );
+}
+
+#[test]
 fn a_setting_without_all_its_seeds_is_not_ranked_and_may_win() {
     let (record, mut results) = finished(&[
         (json!(0.1), 1, 2.0),

@@ -42,9 +42,18 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
                 rest(verdict, settings.len())
             ));
         }
-        Conclusion::Best => {
-            let mut line = format!("best{so_far}: {name}, {metric} {mean}");
-            if let Some((rival, comparison)) = compared(verdict).find(|(setting, _)| setting.may_win()) {
+        Conclusion::Best | Conclusion::BestOfFinished => {
+            let finished = verdict.settings.iter().filter(|setting| setting.may_win()).count();
+            let what = match (&verdict.conclusion, finished) {
+                (Conclusion::Best, _) => "best".to_owned(),
+                (_, 1) => "only setting with all steps".to_owned(),
+                (_, n) => format!("best of the {n} settings with all steps"),
+            };
+            let mut line = format!("{what}{so_far}: {name}, {metric} {mean}");
+            // The comparison that shows the least; of equal ones that with the best mean.
+            let rivals = compared(verdict).filter(|(setting, _)| setting.may_win());
+            let rival = rivals.rev().max_by(|(_, a), (_, b)| a.adjusted_p.total_cmp(&b.adjusted_p));
+            if let Some((rival, comparison)) = rival {
                 line = format!("{line}, better than {} by {}", name_of(rival), difference_text(comparison));
                 line = format!("{line}, {}", p_text(comparison));
             }
@@ -66,13 +75,13 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
         }
     }
     // What is shown needs no more seeds.
-    let is_shown = |noise: &NoiseFloor| verdict.conclusion == Conclusion::Best && !noise.is_given;
-    lines.extend(verdict.noise.map(|noise| noise_text(&noise, !is_shown(&noise))));
+    let is_open = matches!(verdict.conclusion, Conclusion::WithinNoise { .. });
+    lines.extend(verdict.noise.map(|noise| noise_text(&noise, is_open || noise.is_given)));
     lines
 }
 
 /// The settings with a comparison, in their order.
-fn compared(verdict: &Verdict) -> impl Iterator<Item = (&SettingResult, &SettingComparison)> {
+fn compared(verdict: &Verdict) -> impl DoubleEndedIterator<Item = (&SettingResult, &SettingComparison)> {
     verdict.settings.iter().filter_map(|setting| Some((setting, setting.comparison.as_ref()?)))
 }
 
@@ -83,7 +92,9 @@ fn left_out(verdict: &Verdict) -> String {
         0 => String::new(),
         n => format!("; {} {what}", counted(n, "setting")),
     };
-    part(SettingState::Stopped, "stopped early") + &part(SettingState::Diverged, "diverged")
+    let has_raced = verdict.settings.iter().any(|setting| setting.dropped.is_some());
+    let stopped = if has_raced { "dropped out of the race as worse" } else { "stopped early, without a test" };
+    part(SettingState::Stopped, stopped) + &part(SettingState::Diverged, "diverged")
 }
 
 /// The end of a sentence on `tied` equal settings, which all others are worse than.
@@ -120,6 +131,7 @@ pub fn label(verdict: &Verdict, position: usize) -> String {
         (SettingState::Unmeasured, _) => "no result".to_owned(),
         (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
         (_, None) if position == 0 && verdict.conclusion == Conclusion::Best => "best".to_owned(),
+        (_, None) if verdict.conclusion == Conclusion::OneSetting => String::new(),
         (_, None) if position == 0 => "leads".to_owned(),
         (_, None) => "no seed in common".to_owned(),
         (_, Some(comparison)) if comparison.paired.is_identical => "the same numbers".to_owned(),
