@@ -7,7 +7,7 @@ use super::plan_facts::{same_devices, same_evaluation};
 use super::planned_experiment::PlannedExperiment;
 use super::settings::{SettingDifference, SettingGroup, document, is_choice, replace_paths};
 use runner_spec::data::DataPart;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Experiment, Train};
 use runner_spec::plan::Plan;
 
 /// The effect of a difference, from none to the largest.
@@ -32,7 +32,7 @@ const WITHOUT_EFFECT: [&str; 2] = ["train.recompute", "parallel.shard"];
 
 /// Settings that belong together: if an experiment lacks one of them, all are taken from the other.
 const UNITS: [(&str, &[&str]); 8] = [
-    ("train", &["train.steps", "train.epochs", "train.tokens"]),
+    ("train", &Train::LENGTH_KEYS),
     ("optimizer", &["optimizer"]),
     ("schedule.decay", &["schedule.decay"]),
     ("parallel", &["parallel", "batch.micro_batch"]),

@@ -219,7 +219,7 @@ mod tests {
         let a = experiment();
         let mut b = experiment();
         b.train = e::Train { steps: None, epochs: Some(2.0), clip_norm: None, ..b.train };
-        let swapped = replace_paths(&document(&a), &document(&b), &["train.steps", "train.epochs", "train.tokens"]);
+        let swapped = replace_paths(&document(&a), &document(&b), &e::Train::LENGTH_KEYS);
         let experiment: Experiment = serde_json::from_value(swapped).unwrap();
         assert_eq!(experiment.train, e::Train { clip_norm: Some(1.0), ..b.train });
     }

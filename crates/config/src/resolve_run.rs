@@ -157,9 +157,8 @@ impl Resolver<'_> {
 
 /// Fills in the length of the run; `None` if the file gives it in two ways, which is reported at its place.
 pub(crate) fn resolve_train(mut train: Train) -> Option<Train> {
-    if (train.steps, train.epochs, train.tokens) == (None, None, None) {
+    if train.length() == Err(0) {
         train.steps = Some(DEFAULT_STEPS);
     }
-    let given = [train.steps.is_some(), train.epochs.is_some(), train.tokens.is_some()];
-    (given.into_iter().filter(|&given| given).count() == 1).then_some(train)
+    train.length().is_ok().then_some(train)
 }

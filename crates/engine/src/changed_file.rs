@@ -13,7 +13,7 @@ use runner_record::checkpoint;
 use runner_record::manifest::{DataHashes, RunOrigin};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_spec::diagnostic::short;
-use runner_spec::experiment::{Experiment, Parallel};
+use runner_spec::experiment::{Experiment, Parallel, Train};
 use runner_spec::format::{count, json_value, setting_text, shell_word};
 use runner_spec::plan::Plan;
 
@@ -24,9 +24,6 @@ const MAX_COMPARED_RUNS: usize = 100;
 
 /// The largest number of keys that are listed.
 const MAX_LISTED_KEYS: usize = 8;
-
-/// The keys that set how long a run trains. A file gives one of them.
-const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
 
 /// The keys that change no number, but the plan.
 const PLAN_KEYS: [&str; 2] = ["train.recompute", "parallel.shard"];
@@ -195,7 +192,7 @@ fn fork_command(name: &str, changes: &[SettingDifference], loaded: &Loaded) -> S
     let sets = changes.iter().filter_map(|SettingDifference { key, b, .. }| {
         let value = match b {
             // Another key gives the length.
-            Some(serde_json::Value::Null) if LENGTH_KEYS.contains(&key.as_str()) => return None,
+            Some(serde_json::Value::Null) if Train::LENGTH_KEYS.contains(&key.as_str()) => return None,
             Some(value @ (serde_json::Value::Object(_) | serde_json::Value::Array(_))) => value.to_string(),
             Some(value) => setting_text(value),
             None => given(key)?,

@@ -11,7 +11,7 @@ use runner_record::manifest::{Manifest, RunOrigin};
 use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED};
 use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint};
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, Validation, WeightInit, WeightsSource};
+use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, TrainLength, Validation, WeightInit, WeightsSource};
 use runner_spec::format::counted;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
@@ -283,10 +283,9 @@ impl ForkedRun {
             checkpoint_problems(theirs, plan).into_iter().map(|(what, advice)| format!("{what}; {advice}")).collect();
         if step >= plan.totals.steps {
             let steps = plan.totals.steps;
-            let length = match (train.epochs, train.tokens) {
-                (Some(epochs), _) => format!("train.epochs {epochs} makes {steps} steps"),
-                (_, Some(tokens)) => format!("train.tokens {tokens} makes {steps} steps"),
-                _ => format!("train.steps is {steps}"),
+            let length = match train.length() {
+                Ok(TrainLength::Steps(_)) | Err(_) => format!("train.steps is {steps}"),
+                Ok(length) => format!("{} makes {steps} steps", length.describe()),
             };
             wrong.push(format!("{length}, but {step} are done; use `--set train.steps={}`", step + steps));
         }

@@ -7,7 +7,7 @@ use crate::error::{PlanError, Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
-use crate::run_length::run_steps;
+use crate::run_length::{StepSizes, run_steps};
 use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
@@ -73,7 +73,13 @@ pub fn compile_continuation(
         epoch_rows: (epoch_rows < data.train.rows).then_some(epoch_rows),
     };
     let row_sequence = RowSequence::new(sequences, length, order, position, data.train.rows);
-    let steps = run_steps(&experiment.train, &row_sequence, sequences, length)?;
+    // `run_steps` refuses a product that does not fit.
+    let tokens_per_step = (sequences as u64).saturating_mul(length as u64);
+    let whole = [BlockRange { start: 0, end: model.block_count() }];
+    let parameters = count_chunks(&model, &whole).total;
+    let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
+    let sizes = StepSizes { sequences, length, parameters, flops: flops_per_step };
+    let steps = run_steps(&experiment.train, &row_sequence, sizes)?;
     let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows())?;
     warnings.extend(describe_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
@@ -93,9 +99,6 @@ pub fn compile_continuation(
         ));
     }
 
-    let tokens_per_step = sequences as u64 * length as u64;
-    let whole = [BlockRange { start: 0, end: model.block_count() }];
-    let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
     let common = Program {
         rank: 0,
         mesh,
@@ -143,7 +146,7 @@ pub fn compile_continuation(
         tokens: row_sequence.position_after(steps).tokens,
         has_padding: matches!(experiment.data.layout, Layout::Padded { .. }),
         epochs: row_sequence.epochs_after(steps),
-        parameters: count_chunks(&common.model, &whole).total,
+        parameters,
         flops_per_step,
     };
     let mut ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);

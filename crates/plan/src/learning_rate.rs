@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::{CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, StepDecay};
+use runner_spec::experiment::{CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, StepDecay, TrainLength};
 use runner_spec::format::count;
 use runner_spec::program::{LrDecay, LrSchedule};
 
@@ -14,11 +14,9 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
     let start = experiment.schedule.start_step(Some(steps)).map_err(wrong)?;
     let decay_start = start.saturating_add(warmup.steps);
     if warmup.steps > steps {
-        let train = &experiment.train;
-        let from = match (train.epochs, train.tokens) {
-            (Some(epochs), _) => format!(" (from train.epochs {epochs})"),
-            (_, Some(tokens)) => format!(" (from train.tokens {tokens})"),
-            _ => String::new(),
+        let from = match experiment.train.length() {
+            Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
+            Ok(length) => format!(" (from {})", length.describe()),
         };
         refuse!("schedule.warmup.steps", "must be at most the {steps} steps of the run{from}, got {}", warmup.steps);
     }

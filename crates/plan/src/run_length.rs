@@ -1,15 +1,32 @@
-//! The length of a run: `train.steps`, `train.epochs` or `train.tokens` as optimizer steps.
+//! The length of a run, as its experiment gives it, in optimizer steps.
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::Train;
+use runner_spec::experiment::{Train, TrainLength};
 use runner_spec::program::RowSequence;
 
-/// The steps of the run, rounded down, including those that a fork inherits. A step reads `sequences` rows of `length` tokens in the order
-/// of `rows`. Tokens count positions, padding included.
+/// A budget that is this share short of a whole step still pays for it: FLOPs are sums of f64.
+const ROUNDING: f64 = 1e-9;
+
+/// The sizes that decide how many steps a length is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StepSizes {
+    /// Rows of a step.
+    pub(crate) sequences: usize,
+    /// Tokens of a row.
+    pub(crate) length: usize,
+    /// Parameters of the model.
+    pub(crate) parameters: u64,
+    /// FLOPs of a step, as counted for MFU.
+    pub(crate) flops: f64,
+}
+
+/// The steps of the run, rounded down, including those that a fork inherits. A step reads rows in the order of `rows`. Tokens count
+/// positions, padding included.
 ///
 /// # Errors
-/// If that makes no step, or if not exactly one of the three is given.
-pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, length: usize) -> Result<u64> {
+/// If that makes no step, or if not exactly one length is given.
+pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sizes: StepSizes) -> Result<u64> {
+    let StepSizes { sequences, length, parameters, flops: flops_per_step } = sizes;
     let Some(per_step) = (sequences as u64).checked_mul(length as u64) else {
         refuse!("batch.sequences", "{sequences} sequences of {length} tokens are more than can be counted")
     };
@@ -18,14 +35,17 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, len
             format!("{arithmetic} = {steps:.3} steps, but a run needs at least 1; use {key}: {least} or more");
         Err(PlanError::value(key, message))
     };
-    let steps = match (train.steps, train.epochs, train.tokens) {
-        (Some(0), None, None) => refuse!("train.steps", "must be at least 1, got 0"),
-        (Some(steps), None, None) => steps,
-        (None, Some(epochs), None) => {
-            if !epochs.is_finite() || epochs <= 0.0 {
-                refuse!("train.epochs", "{epochs} is not a positive number");
-            }
-            let exact = rows.steps_of_epochs(epochs);
+    let positive = |key: &'static str, value: f64| {
+        let is_positive = value.is_finite() && value > 0.0;
+        if is_positive { Ok(value) } else { Err(PlanError::value(key, format!("{value} is not a positive number"))) }
+    };
+    // Tokens before a fork count too, so steps are counted in tokens.
+    let whole_steps = |steps: f64| rows.steps_of_tokens((steps * (1.0 + ROUNDING) * per_step as f64) as u64);
+    let steps = match train.length() {
+        Ok(TrainLength::Steps(0)) => refuse!("train.steps", "must be at least 1, got 0"),
+        Ok(TrainLength::Steps(steps)) => steps,
+        Ok(TrainLength::Epochs(epochs)) => {
+            let exact = rows.steps_of_epochs(positive("train.epochs", epochs)?);
             if exact < 1.0 {
                 let rows = rows.epoch_rows();
                 // Rounded up in the third digit, so that the advice is enough.
@@ -35,30 +55,57 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, len
             }
             exact.floor() as u64
         }
-        (None, None, Some(tokens)) => {
+        Ok(TrainLength::Tokens(tokens)) => {
             if tokens < per_step {
                 let arithmetic = format!("{tokens} / ({sequences} sequences · {length} tokens)");
                 return too_short("train.tokens", arithmetic, tokens as f64 / per_step as f64, per_step.to_string());
             }
             rows.steps_of_tokens(tokens)
         }
-        (steps, epochs, tokens) => {
-            let given =
-                [steps.is_some(), epochs.is_some(), tokens.is_some()].into_iter().filter(|&given| given).count();
-            refuse!("train", "must have exactly one of steps, epochs and tokens, got {given}")
+        Ok(TrainLength::Flops(flops)) => {
+            let exact = positive("train.flops", flops)? / flops_per_step;
+            if exact * (1.0 + ROUNDING) < 1.0 {
+                let arithmetic = format!("{flops:e} / {flops_per_step:.3e} FLOPs a step");
+                return too_short("train.flops", arithmetic, exact, rounded_up(flops_per_step));
+            }
+            whole_steps(exact)
         }
+        Ok(TrainLength::TokensPerParameter(ratio)) => {
+            let one = per_step as f64 / parameters as f64;
+            let exact = positive("train.tokens_per_parameter", ratio)? / one;
+            if exact * (1.0 + ROUNDING) < 1.0 {
+                let arithmetic =
+                    format!("{ratio} · {parameters} parameters / ({sequences} sequences · {length} tokens)");
+                return too_short(
+                    "train.tokens_per_parameter",
+                    arithmetic,
+                    exact,
+                    ((one * 1e3).ceil() / 1e3).to_string(),
+                );
+            }
+            whole_steps(exact)
+        }
+        Err(given) => refuse!(
+            "train",
+            "must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got {given}"
+        ),
     };
     // Positions in the data order and tokens seen are u64.
-    if steps.checked_mul(per_step).is_none() {
+    if steps.checked_mul(per_step).is_none_or(|tokens| tokens > i64::MAX as u64) {
         refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted; use fewer");
     }
     Ok(steps)
 }
 
+/// `value` with four digits, rounded up, so that a budget of it is enough.
+fn rounded_up(value: f64) -> String {
+    let scale = 10f64.powi(value.log10().floor() as i32 - 3);
+    format!("{:.3e}", (value / scale).ceil() * scale)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::experiment::Recompute;
     use runner_spec::program::{DataPosition, RowOrder};
 
     fn rows(rows: u64) -> RowSequence {
@@ -66,28 +113,47 @@ mod tests {
     }
 
     fn train(steps: Option<u64>, epochs: Option<f64>, tokens: Option<u64>) -> Train {
-        Train { steps, epochs, tokens, clip_norm: None, recompute: Recompute::None }
+        Train { steps, epochs, tokens, ..Train::default() }
     }
+
+    const SIZES: StepSizes = StepSizes { sequences: 64, length: 8, parameters: 1000, flops: 3e6 };
 
     #[test]
     fn each_way_of_saying_it() {
-        assert_eq!(run_steps(&train(Some(7), None, None), &rows(1), 64, 8), Ok(7));
+        assert_eq!(run_steps(&train(Some(7), None, None), &rows(1), SIZES), Ok(7));
         // 1,000·2.5 / 64 = 39.06.
-        assert_eq!(run_steps(&train(None, Some(2.5), None), &rows(1_000), 64, 8), Ok(39));
+        assert_eq!(run_steps(&train(None, Some(2.5), None), &rows(1_000), SIZES), Ok(39));
         // 10,000 / (64·8) = 19.5.
-        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows(1_000), 64, 8), Ok(19));
-        assert_eq!(run_steps(&train(None, None, Some(512)), &rows(1_000), 64, 8), Ok(1));
+        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows(1_000), SIZES), Ok(19));
+        assert_eq!(run_steps(&train(None, None, Some(512)), &rows(1_000), SIZES), Ok(1));
+    }
+
+    #[test]
+    fn budgets_are_rounded_down_to_whole_steps() {
+        let steps = |train| run_steps(&train, &rows(1_000), SIZES);
+        let flops = |flops| steps(Train { flops: Some(flops), ..Train::default() });
+        assert_eq!([flops(3e6), flops(5.9e6), flops(6e6)], [Ok(1), Ok(1), Ok(2)]);
+        // A third of a FLOP less than 3 steps is a difference of rounding.
+        assert_eq!([flops(9e6 - 1e-3), flops(9e6 - 1.0)], [Ok(3), Ok(2)]);
+        let ratio = |ratio| steps(Train { tokens_per_parameter: Some(ratio), ..Train::default() });
+        // 1,000·20 / (64·8) = 39.06.
+        assert_eq!([ratio(20.0), ratio(0.512)], [Ok(39), Ok(1)]);
+        let fails = |result: Result<u64>| result.expect_err("no run").to_string();
+        insta::assert_snapshot!(fails(flops(1e6)), @"train.flops: 1e6 / 3.000e6 FLOPs a step = 0.333 steps, but a run needs at least 1; use train.flops: 3.000e6 or more");
+        insta::assert_snapshot!(fails(ratio(0.1)), @"train.tokens_per_parameter: 0.1 · 1000 parameters / (64 sequences · 8 tokens) = 0.195 steps, but a run needs at least 1; use train.tokens_per_parameter: 0.512 or more");
+        insta::assert_snapshot!(fails(flops(1e30)), @"train: 36028797018963967 steps of 64·8 tokens are more than can be counted; use fewer");
+        insta::assert_snapshot!(fails(flops(0.0)), @"train.flops: 0 is not a positive number");
     }
 
     #[test]
     fn too_short_and_too_long() {
-        let fails = |train| run_steps(&train, &rows(1_000), 64, 8).expect_err("no run").to_string();
+        let fails = |train| run_steps(&train, &rows(1_000), SIZES).expect_err("no run").to_string();
         insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, but a run needs at least 1; use train.epochs: 0.064 or more");
         insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, but a run needs at least 1; use train.tokens: 512 or more");
         insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted; use fewer");
         insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is not a positive number");
         insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted; use fewer");
-        insta::assert_snapshot!(fails(train(None, None, None)), @"train: must have exactly one of steps, epochs and tokens, got 0");
+        insta::assert_snapshot!(fails(train(None, None, None)), @"train: must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got 0");
     }
 
     /// A fork after 10 steps of 8 rows of 8 tokens, with 64 rows a step.
@@ -96,11 +162,11 @@ mod tests {
         let position = DataPosition { step: 10, epoch: 0, row: 80, rows: 80, tokens: 640 };
         let rows = RowSequence::new(64, 8, RowOrder::default(), Some(position), 1_000);
         // 2,000 - 80 rows are 30 steps.
-        assert_eq!(run_steps(&train(None, Some(2.0), None), &rows, 64, 8), Ok(40));
+        assert_eq!(run_steps(&train(None, Some(2.0), None), &rows, SIZES), Ok(40));
         // 10,000 - 640 tokens are 18.28 steps.
-        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows, 64, 8), Ok(28));
-        assert_eq!(run_steps(&train(Some(40), None, None), &rows, 64, 8), Ok(40));
+        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows, SIZES), Ok(28));
+        assert_eq!(run_steps(&train(Some(40), None, None), &rows, SIZES), Ok(40));
         // Nothing is left: the caller refuses a fork at its last step.
-        assert_eq!(run_steps(&train(None, Some(0.08), None), &rows, 64, 8), Ok(10));
+        assert_eq!(run_steps(&train(None, Some(0.08), None), &rows, SIZES), Ok(10));
     }
 }

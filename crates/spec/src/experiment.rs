@@ -3,7 +3,7 @@
 //! It serializes with the keys of the experiment file, so `resolved.yaml` is a valid experiment file. `runner_config` checks what
 //! is legal. Sections that the file gives in the same form have a JSON Schema here: their doc comments are shown by an editor, and
 //! their attributes become the legal ranges of the keys. Of keys that exclude each other (`x-exclusive`) exactly one is set here. The
-//! planner turns `train.epochs` and `train.tokens` into steps (rounded down, at least one).
+//! planner turns the other lengths of `train` into steps (rounded down, at least one).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,8 @@ pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, Hub
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use train::{
-    CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup,
+    CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train,
+    TrainLength, Warmup,
 };
 pub use weights_source::{ModelFolder, WeightsSource};
 

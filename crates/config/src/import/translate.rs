@@ -13,6 +13,7 @@ use super::schedule::translate_schedule;
 use super::settings::{Settings, UnreadStatement, changes_training, integer, is_setting, show};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
 use runner_spec::diagnostic::{list, short};
+use runner_spec::experiment::Train;
 
 /// Keys of an experiment file that other trainers spell in the same way, in another section or in none.
 const SAME_NAMES: &str = "seed train.epochs model.dropout model.vocab_size model.pad_vocab_to model.rope_theta model.norm_eps \
@@ -275,7 +276,7 @@ fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut Experime
         return draft.leave_out(show(label, &value), counterpart.help(last, counterpart.key.as_deref()));
     };
     // A second choice of how long to train would be a mistake.
-    let lengths = ["train.steps", "train.tokens", "train.epochs"];
+    let lengths = Train::LENGTH_KEYS;
     if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
         draft.leave_out(show(label, &value), "a different setting already gives the length of the training");
     } else {

@@ -298,7 +298,7 @@ fn mistakes_in_rendered_text() {
       = rendered:
     7 | train: {steps: -10}
       |                ^^^
-      = help: Optimizer steps. Default: 1000, unless `epochs` or `tokens` is given.
+      = help: Optimizer steps. Default: 1000, unless the length is given in another way.
 
     2 mistakes; nothing was started
     "#);

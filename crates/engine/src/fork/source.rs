@@ -10,7 +10,7 @@ use runner_compare::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Experiment, Train};
 use runner_spec::format::{count, counted, setting_text};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
@@ -87,7 +87,7 @@ impl ForkCheckpoint {
         }
         let optimizer = self.program().map_or("adamw", |program| program.optimizer.name());
         let optimizer = &format!("optimizer.{optimizer}.lr");
-        let own = [optimizer.as_str(), "schedule", "train.steps", "train.epochs", "train.tokens"];
+        let own = [[optimizer.as_str(), "schedule"].as_slice(), &Train::LENGTH_KEYS].concat();
         let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
         if let Some(key) = given.find(|key| own.iter().any(|own| is_below(key, own) || is_below(own, key))) {

@@ -11,7 +11,7 @@ use runner_spec::experiment as e;
 fn changes_that_affect_no_number_keep_the_hash() {
     let reference = compiled(&experiment()).hash;
     assert_eq!(reference.len(), 64);
-    let same: [Change<e::Experiment>; 7] = [
+    let same: [Change<e::Experiment>; 9] = [
         ("name", |x| x.name = "other".to_owned()),
         ("log", |x| (x.log.every, x.log.phases) = (1, true)),
         ("checkpoint.every", |x| x.checkpoint.every = 7),
@@ -20,6 +20,15 @@ fn changes_that_affect_no_number_keep_the_hash() {
         ("the same steps in epochs", |x| {
             x.train.steps = None;
             x.train.epochs = Some(0.8);
+        }),
+        ("the same steps in FLOPs", |x| {
+            let totals = compiled(x).totals;
+            x.train.flops = Some(totals.flops_per_step * x.train.steps.take().expect("steps") as f64);
+        }),
+        ("the same steps in tokens per parameter", |x| {
+            let totals = compiled(x).totals;
+            x.train.steps = None;
+            x.train.tokens_per_parameter = Some(totals.tokens as f64 / totals.parameters as f64);
         }),
         ("the device that auto takes", |x| x.device = e::DeviceChoice::Cpu),
     ];
