@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -11,7 +12,7 @@ use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelF
 use runner_files::read_regular_text;
 use runner_launch::launcher_environment::RESTARTS;
 use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
-use runner_prepare::{Host, fetch_model_folder, model_fetch_error};
+use runner_prepare::{Host, MovedData, fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
@@ -76,6 +77,23 @@ pub(crate) struct ExperimentArgs {
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
+}
+
+/// Where the data of a run is now, on the command line.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct MovedDataArgs {
+    /// Read data of the run that has moved: OLD=NEW replaces a path, or the beginning of paths; a folder is searched for files of the recorded
+    /// hashes. May be given several times.
+    #[arg(long, value_name = "OLD=NEW|FOLDER")]
+    pub data: Vec<String>,
+}
+
+impl MovedDataArgs {
+    /// # Errors
+    /// If a value names nothing that exists.
+    pub(crate) fn moved(&self) -> Result<MovedData> {
+        MovedData::parse(&self.data)
+    }
 }
 
 /// Variables of a template on the command line.
@@ -167,6 +185,13 @@ pub(crate) fn word_parser<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 pub(crate) fn parse_non_negative(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| "must be a number, at least 0, such as 2.5 or 1e-4".to_owned())
+}
+
+/// Parses a range of steps, both ends included: `400..440`.
+pub(crate) fn parse_steps(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let ends = text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    let steps = ends.map(|(from, to): (u64, u64)| from..=to).filter(|steps| *steps.start() > 0 && !steps.is_empty());
+    steps.ok_or_else(|| "give the first and the last step, such as 400..440".to_owned())
 }
 
 /// The folder of runs on the command line.

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::PossibleValue;
 use serde::Serialize;
 
-use super::common::{cache_dir, host_without_runs, word_parser};
+use super::common::{MovedDataArgs, cache_dir, host_without_runs, word_parser};
 use super::exit::{Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
@@ -26,6 +26,8 @@ use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub model: ModelArgs,
+    #[command(flatten)]
+    pub data: MovedDataArgs,
     /// Measure the loss on these files of text instead of the run's validation split: .txt and .md (one document per file), .jsonl (one per
     /// line), .json (an array), .parquet (one per row).
     #[arg(long, value_name = "FILE", num_args = 1..)]
@@ -183,6 +185,10 @@ impl EvalArgs {
         let host = host_without_runs(self.model.threads)?;
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
+            if self.hellaswag.is_some() || self.builtin {
+                experiment.eval.hellaswag = None;
+            }
+            self.data.moved()?.place(&run.path, &mut experiment, &host)?;
             experiment.eval.hellaswag = self.choice(experiment.eval.hellaswag.take())?;
             let batch = &run.program()?.batch;
             let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
@@ -202,6 +208,9 @@ impl EvalArgs {
         }
         if self.batches.is_some() {
             self.model.require_run("--batches")?;
+        }
+        if !self.data.data.is_empty() {
+            refuse!("--data is for the data of a run, which this evaluation does not read");
         }
         let choice = match self.choice(None)? {
             Some(set) => Some(local_choice(set, &host, &mut PreparationObserver::new(screen))?),

@@ -1,5 +1,7 @@
 //! `runner reproduce`: repeats a recorded run from its own directory, and reports whether the results are equal.
 
+use std::ops::RangeInclusive;
+
 use clap::Args;
 use runner_compare::verdict::Verdict;
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
@@ -8,7 +10,7 @@ use runner_prepare::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 
-use super::common::{RunsFolderArgs, parse_non_negative};
+use super::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
 use super::completions::runs_completer;
 use super::exit::{Exit, Result};
 use super::interrupt::Interrupt;
@@ -23,6 +25,11 @@ pub(crate) struct ReproduceArgs {
     /// A run directory, a run's id, or a prefix of an id that no other run shares.
     #[arg(add = runs_completer())]
     pub run: String,
+    /// Repeat only these steps, from the newest checkpoint before them (the start, if there is none).
+    #[arg(long, value_name = "A..B", value_parser = parse_steps)]
+    pub steps: Option<RangeInclusive<u64>>,
+    #[command(flatten)]
+    pub data: MovedDataArgs,
     #[command(flatten)]
     pub threads: RankThreadArgs,
     #[command(flatten)]
@@ -45,10 +52,10 @@ pub(crate) struct ReproduceArgs {
 }
 
 /// Shows the run, and the drift that was found before it.
-struct ReproductionObserver {
-    screen: ScreenObserver,
+pub(crate) struct ReproductionObserver {
+    pub screen: ScreenObserver,
     /// True if only drift was asked for, so that even a quiet command prints it.
-    only_check: bool,
+    pub only_check: bool,
 }
 
 impl RunObserver for ReproductionObserver {
@@ -76,6 +83,9 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let mut observer = ReproductionObserver { screen, only_check: args.check };
     let request = ReproduceRequest {
         run: args.run.clone(),
+        steps: args.steps.clone(),
+        data: args.data.moved()?,
+        is_verification: false,
         tolerance: args.tolerance,
         only_check: args.check,
         options: SessionOptions {

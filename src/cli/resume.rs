@@ -5,6 +5,7 @@ use clap::builder::NonEmptyStringValueParser;
 use runner_engine::resume::{ResumeRequest, resume};
 use runner_engine::session::SessionOptions;
 
+use super::common::MovedDataArgs;
 use super::completions::runs_completer;
 use super::exit::{Exit, Result};
 use super::interrupt::install_for;
@@ -20,6 +21,8 @@ pub(crate) struct ResumeArgs {
     #[arg(long, value_name = "SECTION", value_parser = NonEmptyStringValueParser::new())]
     pub parallel: Option<String>,
     #[command(flatten)]
+    pub data: MovedDataArgs,
+    #[command(flatten)]
     pub training: TrainingArgs,
     #[command(flatten)]
     pub launcher: LauncherArgs,
@@ -33,6 +36,6 @@ pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let is_launched = launched.is_some();
     let (run, parallel) = (args.run.clone(), args.parallel.clone());
     let options = SessionOptions { restarts: args.launcher.restarts()?, ..args.training.options() };
-    let request = ResumeRequest { run, parallel, options, launched };
+    let request = ResumeRequest { run, parallel, data: args.data.moved()?, options, launched };
     args.training.train(&interrupt, "", is_launched, |host, stop, observer| resume(&request, host, stop, observer))
 }

@@ -119,6 +119,8 @@ pub struct ReproductionVerdict {
 #[derive(Debug)]
 pub struct OriginalRun {
     path: PathBuf,
+    /// Its folder may have a different name.
+    id: String,
     from: u64,
     /// True if the run was complete.
     done: bool,
@@ -159,7 +161,16 @@ impl OriginalRun {
         let hashes = saved.into_iter().filter(|step| *step > from);
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
         let done = manifest.status == RunStatus::Done;
-        Ok(Self { path: path.to_owned(), from, done, record, damage, last_step, summary, checkpoints })
+        let id = if manifest.id.is_empty() { file_name(path) } else { manifest.id.clone() };
+        Ok(Self { path: path.to_owned(), id, from, done, record, damage, last_step, summary, checkpoints })
+    }
+
+    /// Leaves out everything but the steps after `from` up to `last`: only these are compared.
+    pub fn limit_to(&mut self, from: u64, last: u64) {
+        (self.from, self.last_step) = (from, last);
+        self.record.train.retain(|step, _| (from + 1..=last).contains(step));
+        self.record.eval.retain(|step, _| *step <= last && (*step > from || from == 0));
+        self.checkpoints.retain(|step, _| *step > from);
     }
 
     /// The last step that its metrics have or must have; 0 if it has none.
@@ -187,7 +198,7 @@ pub fn compare(
     let summary = run_dir::read_summary(copy)?;
     let (record, damage) = RecordedMetrics::read(copy, of_copy, summary.as_ref(), until)?;
     let mut verdict = ReproductionVerdict {
-        original: file_name(&original.path),
+        original: original.id.clone(),
         copy: file_name(copy),
         from_step: from,
         to_step: until,

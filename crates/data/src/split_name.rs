@@ -1,11 +1,23 @@
 //! The splits of an experiment's data.
 
+use runner_spec::data::DataPart;
+
 /// Training, validation or test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SplitName {
     Train,
     Validation,
     Test,
+}
+
+impl From<SplitName> for DataPart {
+    fn from(split: SplitName) -> Self {
+        match split {
+            SplitName::Train => Self::Train,
+            SplitName::Validation => Self::Validation,
+            SplitName::Test => Self::Test,
+        }
+    }
 }
 
 impl SplitName {

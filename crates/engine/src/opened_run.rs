@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use runner_compare::plan_facts::describe_changed_data;
 use runner_compare::plan_files::{PlanDifference, rebuild_plan};
 use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_data::{Prepared, TextTokenizer};
-use runner_prepare::{Host, RunEvent, RunObserver, prepare_data, prepare_data_of_run, recorded_tokenizer};
-use runner_record::manifest::{DataHashes, Manifest};
+use runner_prepare::{
+    Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, prepare_data_of_run,
+    recorded_tokenizer,
+};
+use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog};
@@ -18,6 +20,7 @@ use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{DeviceChoice, Experiment};
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 
@@ -92,6 +95,14 @@ impl OpenedRun {
         Ok(program)
     }
 
+    /// The parameters of the whole model, however the run divided them among ranks.
+    ///
+    /// # Errors
+    /// Those of [`Self::program`].
+    pub fn whole_layout(&self) -> Result<ParamLayout> {
+        Ok(ParamLayout::new(parameters(&self.program()?.model)))
+    }
+
     /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
     ///
     /// # Errors
@@ -109,10 +120,12 @@ impl OpenedRun {
                 observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is built from the data again")));
             }
         }
-        Ok(self.check_same_data(prepare_data(&self.experiment, pool, host, observer)?)?.tokenizer.text)
+        let prepared = prepare_data(&self.experiment, pool, host, observer)?;
+        self.check_same_data(&self.experiment, &prepared, host)?;
+        Ok(prepared.tokenizer.text)
     }
 
-    /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
+    /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation and the places of its files at most.
     ///
     /// # Errors
     /// Those of `prepare::prepare_data`, and if the data is no longer what the run was trained on.
@@ -124,19 +137,18 @@ impl OpenedRun {
         observer: &mut dyn RunObserver,
     ) -> Result<Prepared> {
         let tokenizer = recorded_tokenizer(experiment, &self.plan.data, &self.path)?;
-        self.check_same_data(prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?)
+        let prepared = prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer);
+        let prepared = prepared.map_err(|error| explain_missing_data(error, &self.path, experiment))?;
+        self.check_same_data(experiment, &prepared, host)?;
+        Ok(prepared)
     }
 
     /// # Errors
-    /// If `prepared` is not the data that the run was trained on.
-    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared> {
-        let mut changed = DataHashes::from(&self.plan.data).differing_parts(&DataHashes::from(&prepared.facts));
+    /// If `prepared`, the data of `experiment`, is not what the run was trained on.
+    fn check_same_data(&self, experiment: &Experiment, prepared: &Prepared, host: &Host) -> Result<()> {
         // An evaluation may have other items, and needs no initial weights.
-        changed.retain(|part| !matches!(part, DataPart::Choice | DataPart::Weights));
-        match describe_changed_data(&changed) {
-            None => Ok(prepared),
-            Some(why) => Err(CommandError::request(format!("{}: {why} since it was trained", self.path.display()))),
-        }
+        let without = [DataPart::Choice, DataPart::Weights];
+        check_same_data(&self.path, &self.plan.data, experiment, prepared, host, &without)
     }
 
     /// The device that `choice` means for reading this run, in a process with `threads` threads. Auto is a GPU if the run was trained

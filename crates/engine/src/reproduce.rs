@@ -1,5 +1,6 @@
 //! `reproduce` repeats a recorded run from its own folder, and compares the result with the record.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::drift::Drift;
@@ -19,7 +20,9 @@ use crate::run_opening::create_run;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
 use runner_machine::stop::{StopReason, StopSwitch};
-use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
+use runner_prepare::{
+    Host, MovedData, PreparedRun, RecordedInputs, RunEvent, RunObserver, check_same_data, explain_missing_data,
+};
 use runner_spec::error::{CommandError, Result};
 
 /// A request to `reproduce`.
@@ -27,6 +30,13 @@ use runner_spec::error::{CommandError, Result};
 pub struct ReproduceRequest {
     /// The run to repeat: a folder, an id, or the unique prefix of an id.
     pub run: String,
+    /// The steps to repeat, from the newest checkpoint of the run before them; `None`: all.
+    pub steps: Option<RangeInclusive<u64>>,
+    /// Where the data is now.
+    pub data: MovedData,
+    /// True to verify what others recorded: data that differs from what the run read is refused, the run's tokenizer is used where its files
+    /// are gone, and nothing is sent to the servers that the run names.
+    pub is_verification: bool,
     /// The largest relative difference of a loss; `None`: the largest that rounding alone causes in the run's precision.
     pub tolerance: Option<f64>,
     /// True to look for drift only.
@@ -59,10 +69,14 @@ fn default_tolerance(precision: Precision) -> f64 {
 struct Original {
     path: PathBuf,
     manifest: Manifest,
-    /// Its `resolved.yaml`, as this version writes it.
+    /// Its `resolved.yaml`, as this version writes it, with the places where its data is now.
     resolved: Loaded,
     /// Its record, read before anything is trained: the run may be removed meanwhile.
     recorded: verdict::OriginalRun,
+    /// The step after which the repetition starts: that of an own checkpoint, or the last inherited one.
+    from: u64,
+    /// The hash of the own checkpoint that it starts from.
+    state_hash: Option<String>,
 }
 
 /// Repeats the run that `request` names and judges the result; `observer` receives its events, and `stop` requests an early stop.
@@ -76,16 +90,10 @@ pub fn reproduce(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<Reproduction> {
-    let original = Original::open(&host.runs, &request.run, observer)?;
-    let from = original.manifest.inherited_steps();
-    let ready = PreparedRun::new(
-        &original.resolved.experiment,
-        None,
-        from,
-        find_devices(&original.resolved.experiment, host, None)?,
-        host,
-        observer,
-    )?;
+    let mut original = Original::open(request, host, observer)?;
+    let id = original.manifest.id.clone();
+    original.choose_steps(request.steps.as_ref())?;
+    let ready = original.prepare(request, host, observer)?;
     let session = describe_session(host, &original.resolved.experiment, &ready.plan);
     let drift = Drift::detect(&original.path, &original.manifest, &ready.plan, &session, host.git().as_ref())?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
@@ -94,12 +102,11 @@ pub fn reproduce(
     }
     original.check_initial_weights(&ready)?;
     check_memory(&ready.plan, None)?;
-    let id = &original.manifest.id;
-    let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
+    let (from, last, steps) = (original.from, original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {
         return Err(CommandError::request(format!("{id} has only inherited steps, so there is nothing to compare")));
     }
-    if last < steps {
+    if last < steps && request.steps.is_none() {
         let note = format!("repeat {id} recorded {last} of {steps} steps; only these are repeated");
         observer.observe(&RunEvent::Note(&note));
     }
@@ -120,10 +127,14 @@ pub fn reproduce(
 }
 
 impl Original {
-    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self> {
-        let path = catalog::resolve(runs, wanted)?;
+    fn open(request: &ReproduceRequest, host: &Host, observer: &mut dyn RunObserver) -> Result<Self> {
+        let path = catalog::resolve(&host.runs, &request.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         let mut resolved = runner_config::load_resolved(&run_dir::resolved_file(&path)?)?;
+        request.data.place(&path, &mut resolved.experiment, host)?;
+        if request.is_verification {
+            resolved.experiment.log.mlflow = None;
+        }
         resolved.text = runner_config::to_yaml(&resolved.experiment);
         let summary = read_summary_or_warn(&path, observer);
         let recorded = verdict::OriginalRun::read(&path, &manifest, summary)?;
@@ -131,7 +142,55 @@ impl Original {
             let text = format!("{damage}; the verdict will be `incomplete` at best");
             observer.observe(&RunEvent::Warning(&text));
         }
-        Ok(Self { path, manifest, resolved, recorded })
+        let from = manifest.inherited_steps();
+        Ok(Self { path, manifest, resolved, recorded, from, state_hash: None })
+    }
+
+    /// Limits the repetition to the `steps`, if there are any, and finds the checkpoint before them.
+    ///
+    /// # Errors
+    /// If the run did not train them all.
+    fn choose_steps(&mut self, steps: Option<&RangeInclusive<u64>>) -> Result<()> {
+        let Some(steps) = steps else { return Ok(()) };
+        let (id, inherited, recorded) = (&self.manifest.id, self.from, self.recorded.last_step());
+        if steps.is_empty() || *steps.start() <= inherited || *steps.end() > recorded {
+            return Err(CommandError::request(format!(
+                "--steps must be within {}..{recorded}, the steps that {id} trained, got {}..{}",
+                inherited + 1,
+                steps.start(),
+                steps.end()
+            )));
+        }
+        let folder = self.path.join(CHECKPOINTS);
+        let saved =
+            checkpoint::saved_steps(&folder)?.into_iter().rfind(|saved| (inherited..*steps.start()).contains(saved));
+        if let Some(saved) = saved {
+            self.from = saved;
+            self.state_hash = checkpoint::recorded_hash(&folder, saved).map(|hash| hash.state);
+        }
+        self.recorded.limit_to(self.from, *steps.end());
+        Ok(())
+    }
+
+    /// The data and the plan of the repetition.
+    fn prepare(&self, request: &ReproduceRequest, host: &Host, observer: &mut dyn RunObserver) -> Result<PreparedRun> {
+        let experiment = &self.resolved.experiment;
+        let has_checkpoint = self.state_hash.is_some();
+        let recorded_inputs = if has_checkpoint || request.is_verification {
+            let facts = stored_plan::data_facts(&self.path)?;
+            let inputs = RecordedInputs::new(facts, &self.path, experiment)?;
+            Some(RecordedInputs { has_same_weights: has_checkpoint, ..inputs })
+        } else {
+            None
+        };
+        let devices = find_devices(experiment, host, None)?;
+        let ready = PreparedRun::new(experiment, recorded_inputs.as_ref(), self.from, devices, host, observer);
+        let ready = ready.map_err(|error| explain_missing_data(error, &self.path, experiment))?;
+        if request.is_verification || !request.data.is_empty() {
+            let facts = stored_plan::data_facts(&self.path)?;
+            check_same_data(&self.path, &facts, experiment, &ready.prepared, host, &[])?;
+        }
+        Ok(ready)
     }
 
     /// Locks the reproduction in `path` for this process.
@@ -166,7 +225,8 @@ impl Original {
     }
 
     fn origin(&self) -> RunOrigin {
-        RunOrigin::Reproduction { id: self.manifest.id.clone(), plan_hash: self.manifest.plan_hash.clone() }
+        let Manifest { id, plan_hash, .. } = self.manifest.clone();
+        RunOrigin::Reproduction { id, plan_hash, state_hash: self.state_hash.clone() }
     }
 
     /// The folder of the reproduction, and the run to work on; `None` if only its verdict is missing.
@@ -189,12 +249,16 @@ impl Original {
             let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
             return Ok((path, run));
         }
+        let source = match (&self.state_hash, &self.manifest.continued_from) {
+            (Some(_), _) => Some(self.path.clone()),
+            (None, Some(began)) => Some(self.find_beginning(began)?),
+            (None, None) => None,
+        };
         let mut beginning = None;
-        if let Some(began) = &self.manifest.continued_from {
-            let path = self.find_beginning(began)?;
-            let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
+        if let Some(path) = source {
+            let note = format!("repeat {} from step {} of {}", self.manifest.id, self.from, path.display());
             observer.observe(&RunEvent::Note(&note));
-            beginning = Some((stored_plan::read(&path)?, path, CheckpointChoice::Step(began.step)));
+            beginning = Some((stored_plan::read(&path)?, path, CheckpointChoice::Step(self.from)));
         }
         let beginning = beginning.as_ref().map(|(plan, path, which)| BeginningCheckpoint { path, plan, which: *which });
         let identify = |manifest: &mut Manifest| manifest.origin = Some(self.origin());

@@ -7,7 +7,9 @@ use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_config::LoadOptions;
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::{Host, PreparedRun, RecordedInputs, RunObserver};
+use runner_prepare::{
+    Host, MovedData, PreparedRun, RecordedInputs, RunObserver, check_same_data, explain_missing_data,
+};
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_record::{catalog, checkpoint};
@@ -29,6 +31,8 @@ pub struct ResumeRequest {
     pub run: String,
     /// The section `parallel` with which to continue, in YAML; `None`: the layout of the newest session.
     pub parallel: Option<String>,
+    /// Where the data is now.
+    pub data: MovedData,
     pub options: SessionOptions,
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
@@ -64,6 +68,9 @@ pub fn resume(
         let recorded = resolved_experiment(&path)?;
         let newest = || manifest.sessions.last()?.layout.as_ref().map(|layout| layout.apply(&recorded));
         let experiment = requested.or_else(newest).unwrap_or_else(|| recorded.clone());
+        let has_other_layout = experiment != recorded;
+        let mut experiment = experiment;
+        request.data.place(&path, &mut experiment, host)?;
         let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
         let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
         let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
@@ -75,7 +82,12 @@ pub fn resume(
             find_devices(&experiment, host, world)?,
             host,
             observer,
-        )?;
+        );
+        let ready = ready.map_err(|error| explain_missing_data(error, &path, &experiment))?;
+        if !request.data.is_empty() {
+            let facts = stored_plan::data_facts(&path)?;
+            check_same_data(&path, &facts, &experiment, &ready.prepared, host, &[])?;
+        }
         let options = &request.options;
         let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
         let launched = world.map(agree).transpose()?;
@@ -84,7 +96,7 @@ pub fn resume(
             (None, Some(training)) => return follow(training, stop),
             (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
         };
-        check_same_plan(run.manifest(), &ready.plan, &path, experiment != recorded)?;
+        check_same_plan(run.manifest(), &ready.plan, &path, has_other_layout)?;
         check_memory(&ready.plan, world)?;
         let session =
             RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };

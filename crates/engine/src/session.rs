@@ -7,6 +7,7 @@ use runner_compare::session_facts::{describe_consequence, fact_changes};
 use runner_launch::{LaunchError, LaunchedTraining, Ranks, TrainingAttempt, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
+use runner_record::data_files::write_data_files_once;
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_record::summary::{RankSummary, Summary, TestResult, headline, step_seconds};
@@ -29,7 +30,7 @@ use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
 use runner_machine::stop::{StopReason, StopSwitch};
-use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
+use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver, data_files};
 use runner_spec::error::{CommandError, Result};
 
 /// Options of one process's work on a run.
@@ -191,6 +192,7 @@ impl RunSession<'_> {
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.text.to_file().map_err(|error| CommandError::failure(error.to_string()))
         })?;
+        write_data_files_once(&path, || data_files(self.experiment, &self.ready.prepared, self.host))?;
         let overrides = self.options.overrides.clone();
         let restarts = self.options.restarts;
         let recorded = manifest::Session { started: time::now(), from_step: from, restarts, overrides, ..session };

@@ -11,6 +11,7 @@ mod host;
 mod hub_names;
 mod input_notes;
 mod inputs;
+mod moved_data;
 mod observer;
 mod prepared_run;
 
@@ -23,5 +24,6 @@ pub use inputs::{
     RecordedInputs, check_prompts, has_private_text, initial_weights, prepare_data, prepare_data_of_run,
     prepare_evaluation, prepare_inputs, prepare_rank_inputs, recorded_tokenizer,
 };
+pub use moved_data::{MovedData, check_same_data, data_files, explain_missing_data, missing_data};
 pub use observer::{IgnoreEvents, RunEvent, RunObserver};
 pub use prepared_run::{PreparedInputs, PreparedRun};

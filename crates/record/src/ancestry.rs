@@ -53,7 +53,7 @@ pub fn parent(origin: Option<&RunOrigin>, continued_from: Option<&ContinuedFrom>
     let continued_step = continued_from.map(|from| from.step);
     let (relation, id, step, plan_hash) = match (origin, continued_from) {
         (Some(RunOrigin::Fork { id, step, plan_hash }), _) => (AncestryRelation::Fork, id, *step, plan_hash),
-        (Some(RunOrigin::Reproduction { id, plan_hash }), _) => {
+        (Some(RunOrigin::Reproduction { id, plan_hash, .. }), _) => {
             (AncestryRelation::Reproduction, id, continued_step, plan_hash)
         }
         (None, Some(from)) => (AncestryRelation::Continuation, &from.id, continued_step, &from.plan_hash),
@@ -93,7 +93,7 @@ mod tests {
         let hash = || plan.hash.clone();
         let first = make(None);
         let second = make(Some(RunOrigin::Fork { id: first.id(), step: Some(5), plan_hash: hash() }));
-        let third = make(Some(RunOrigin::Reproduction { id: second.id(), plan_hash: hash() }));
+        let third = make(Some(RunOrigin::Reproduction { id: second.id(), plan_hash: hash(), state_hash: None }));
         let chain = |run: &RunDir| -> Vec<String> {
             ancestors(root.path(), run.manifest()).iter().map(Ancestor::describe).collect()
         };

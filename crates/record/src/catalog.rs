@@ -452,7 +452,7 @@ mod tests {
         // The reproduction of a run does not hide it, and is found once that is gone.
         let mut plan = compiled(&experiment());
         "stories".clone_into(&mut plan.experiment_name);
-        let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone() };
+        let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone(), state_hash: None };
         let manifest =
             Manifest { origin: Some(origin), ..Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned()) };
         let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };

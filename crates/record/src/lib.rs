@@ -5,6 +5,7 @@
 pub mod ancestry;
 pub mod catalog;
 pub mod checkpoint;
+pub mod data_files;
 pub mod error;
 pub mod files;
 pub mod inherited_evaluations;

@@ -82,6 +82,9 @@ pub struct Manifest {
     /// The template that the experiment file was rendered from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<TemplateUse>,
+    /// True for the copy in a sealed run, which has the checkpoints of its end only if a verification needs them.
+    #[serde(default, rename = "sealed", skip_serializing_if = "is_default")]
+    pub is_sealed: bool,
     /// One for each process that worked on the run.
     pub sessions: Vec<Session>,
 }
@@ -110,8 +113,13 @@ pub struct ContinuedFrom {
 pub enum RunOrigin {
     /// Started with changed settings of that run, from its checkpoint after `step`, or from the start (`None`).
     Fork { id: String, step: Option<u64>, plan_hash: String },
-    /// Repeats the training.
-    Reproduction { id: String, plan_hash: String },
+    /// Repeats the training, from the start, or from that run's checkpoint with this hash of weights and moments.
+    Reproduction {
+        id: String,
+        plan_hash: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state_hash: Option<String>,
+    },
 }
 
 /// A point of a sweep, counted from 1.

@@ -16,6 +16,8 @@ pub const TRACE: &str = "trace.jsonl";
 pub const VERDICT: &str = "verdict.json";
 /// The tokenizer, so that the run can be sampled from without its data.
 pub const TOKENIZER: &str = "tokenizer.json";
+/// The files from which the run read its data.
+pub const DATA: &str = "data.json";
 pub const LOG: &str = "log.txt";
 /// The folder of TensorBoard's event file, if the run writes one while it trains.
 pub const TENSORBOARD: &str = "tensorboard";

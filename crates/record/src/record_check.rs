@@ -179,7 +179,8 @@ impl ExpectedRecord<'_> {
             ));
         }
         if self.manifest.status == RunStatus::Done {
-            let (summary, saved) = (self.summary.map(|summary| summary.steps), self.saved);
+            let saved = self.saved.filter(|_| !self.manifest.is_sealed);
+            let summary = self.summary.map(|summary| summary.steps);
             for (step, file) in [(summary, SUMMARY), (saved, "the newest checkpoint")] {
                 problems.extend(
                     step.filter(|step| *step != planned)

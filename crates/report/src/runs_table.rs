@@ -126,7 +126,7 @@ mod tests {
     fn family() -> Vec<ListedRun> {
         let id = || "chars-0a1b2c3d".to_owned();
         let fork = RunOrigin::Fork { id: id(), step: Some(200), plan_hash: String::new() };
-        let again = RunOrigin::Reproduction { id: id(), plan_hash: String::new() };
+        let again = RunOrigin::Reproduction { id: id(), plan_hash: String::new(), state_hash: None };
         let from = ContinuedFrom { id: id(), step: 7, ..ContinuedFrom::default() };
         vec![
             ListedRun { tags: vec!["good".into(), "paper".into()], ..run("a", ListedStatus::Done, 2000) },

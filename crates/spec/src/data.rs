@@ -1,5 +1,7 @@
 //! Prepared data: facts for the planner, rows for the executor.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use crate::format::{count, counted};
@@ -44,7 +46,8 @@ pub const NO_SEPARATOR_WARNING: &str = "the tokenizer has no end-of-text token, 
                                 tokenizer.json, or choose a tokenizer that has one";
 
 /// A part of the data of a run, which has a content hash.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum DataPart {
     Tokenizer,
     Train,
@@ -71,6 +74,16 @@ impl DataPart {
             Self::Weights => "initial weights",
         }
     }
+}
+
+/// A file from which a run read data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataFile {
+    pub part: DataPart,
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// BLAKE3 of its content.
+    pub hash: String,
 }
 
 impl DataFacts {

@@ -60,7 +60,7 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
     let plan = compiled(&experiment());
     let (id, plan_hash) = ("other".to_owned(), "f".repeat(64));
     let fork = |step| RunOrigin::Fork { id: id.clone(), step, plan_hash: plan_hash.clone() };
-    let reproduction = RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone() };
+    let reproduction = RunOrigin::Reproduction { id: id.clone(), plan_hash: plan_hash.clone(), state_hash: None };
     // A fork from the start does what a file with its settings would do.
     for (origin, stands) in [(fork(Some(3)), false), (reproduction, false), (fork(None), true)] {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());

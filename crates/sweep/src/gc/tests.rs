@@ -124,7 +124,11 @@ fn checkpoints_that_a_run_may_start_from_stay() {
     // `apply --continue`, and a reproduction of such.
     for (name, step, origin) in [
         ("e", 1, None),
-        ("f", 4, Some(RunOrigin::Reproduction { id: "gone-12345678".into(), plan_hash: String::new() })),
+        (
+            "f",
+            4,
+            Some(RunOrigin::Reproduction { id: "gone-12345678".into(), plan_hash: String::new(), state_hash: None }),
+        ),
     ] {
         let from = ContinuedFrom { id: id(&parent), step, ..ContinuedFrom::default() };
         let path = run(root.path(), name, |m| {
