@@ -10,8 +10,8 @@ use super::interrupt::ignore_signal;
 use super::output::{print_to_stderr, set_verbose};
 use super::{
     apply, calibrate, compare, completions, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init,
-    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, submit, suggestions,
-    sweep, tokenizer, validate, version,
+    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, seal, submit,
+    suggestions, sweep, tokenizer, validate, verify, version,
 };
 use runner_report::is_reader_gone;
 
@@ -85,6 +85,13 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint for other programs: `transformers`, PyTorch and llm.c.
     Export(export::ExportArgs),
+    /// Make a folder of a run that others can verify: record, weights, training state, model card, and the hash of every byte.
+    Seal(seal::SealArgs),
+    /// Verify a sealed run: compare every byte with its manifest, and train steps of it again.
+    ///
+    /// Exit code 0: every byte matches the manifest, and the steps gave the recorded numbers, bit for bit or within the tolerance; 3: something
+    /// has changed, the steps diverged, or nothing was trained again.
+    Verify(verify::VerifyArgs),
     Sweep(sweep::SweepArgs),
     Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
@@ -159,6 +166,8 @@ fn execute(command: &Command) -> Result<Exit> {
         Command::Man(args) => man::run::<Cli>(args),
         Command::Logits(args) => logits::run(args),
         Command::Rank(args) => rank::run(args),
+        Command::Seal(args) => seal::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
         Command::Render(args) => render::run(args),

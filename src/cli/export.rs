@@ -11,15 +11,13 @@ use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, Result, refuse};
 use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
+use runner_engine::exported_weights::{HfOptions, WeightSink};
 use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_record::checkpoint;
 use runner_record::checkpoint::MODEL;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_report::Screen;
-use runner_spec::data::NO_SEPARATOR_WARNING;
-use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parameters;
-use runner_weights::{Dtype, HfExport, LlmcExport, TorchExport, WeightsError, WrittenFiles};
+use runner_weights::{Dtype, LlmcExport, TorchExport, WrittenFiles};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
@@ -147,64 +145,42 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     print_result(args.json, &value, || format!("{}: {count}{bytes} bytes, step {step}\n", place.display()))
 }
 
-/// The parameters of the whole model, however the run divided them among ranks.
-fn layout(opened: &OpenedRun) -> Result<ParamLayout> {
-    Ok(ParamLayout::new(parameters(&opened.program()?.model)))
-}
-
 fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let path = args.path.join(MODEL);
     check_replaceable(&path, args.force)?;
     let folder = opened.path.join(CHECKPOINTS);
-    let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.path)?;
+    let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &opened.whole_layout()?, &args.path)?;
     Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
 }
 
 fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
-    let spec = &opened.program()?.model;
-    let layout = layout(opened)?;
-    let pool = ThreadArgs { threads: None }.pool()?;
-    let tokenizer = opened.tokenizer(
-        &pool,
-        &host_without_runs(ThreadArgs { threads: None })?,
-        &mut PreparationObserver::new(&mut Screen::on_standard_error()),
-    )?;
-    let rows = &opened.experiment.data.layout;
-    if tokenizer.joins_documents(rows, opened.plan.data.train.documents) {
-        print_to_stderr(&format!("warning: {NO_SEPARATOR_WARNING}"));
-    }
-    let tokens = opened.plan.data.tokenizer_vocab;
-    let export = HfExport {
-        spec,
-        layout: &layout,
-        dtype: args.dtype.unwrap_or(Dtype::F32),
-        shard_bytes: args.shard_size.unwrap_or(5_000_000_000),
-        vocab_size: match args.vocab.unwrap_or(Vocab::Padded) {
-            Vocab::Padded => spec.vocab_size,
-            Vocab::Trimmed => tokens.clamp(1, spec.vocab_size),
-        },
-        tokenizer: tokenizer.to_hf(rows, spec.context_length),
-        special: tokenizer.special_tokens(rows).0,
+    let whole = HfOptions::default();
+    let options = HfOptions {
+        dtype: args.dtype.unwrap_or(whole.dtype),
+        shard_bytes: args.shard_size.unwrap_or(whole.shard_bytes),
+        trims_vocabulary: args.vocab == Some(Vocab::Trimmed),
     };
-    let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
-    Ok(export.write(&args.path, args.force, source)?)
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    let mut screen = Screen::on_standard_error();
+    let observer = &mut PreparationObserver::new(&mut screen);
+    opened.export_hf(args.checkpoint.which(), options, &args.path, args.force, &host, observer)
 }
 
 fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
-    let layout = layout(opened)?;
+    let layout = opened.whole_layout()?;
     let export = TorchExport {
         spec: &opened.program()?.model,
         layout: &layout,
         dtype: args.dtype.unwrap_or(Dtype::F32),
         base_model: args.base_model,
     };
-    let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
+    let source = &mut |sink: WeightSink<'_>| opened.stream_weights(args.checkpoint.which(), &layout, sink);
     Ok(export.write(&args.path, args.force, source)?)
 }
 
 fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let spec = &opened.program()?.model;
-    let layout = layout(opened)?;
+    let layout = opened.whole_layout()?;
     let export = LlmcExport {
         spec,
         layout: &layout,
@@ -213,20 +189,8 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     };
     let is_file = args.path.extension().is_some_and(|end| end == "bin") && !args.path.is_dir();
     let to = if is_file { args.path.clone() } else { args.path.join("model.bin") };
-    let source = &mut |take: Take<'_>| stream(args, opened, &layout, take);
+    let source = &mut |sink: WeightSink<'_>| opened.stream_weights(args.checkpoint.which(), &layout, sink);
     Ok(export.write(&to, args.force, source)?)
-}
-
-/// Receives the offset and the bytes of a piece of the weights.
-type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
-
-/// Passes the checkpoint's weights to `take`. Returns the checkpoint's step.
-fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64> {
-    let folder = opened.path.join(CHECKPOINTS);
-    let step = checkpoint::stream_weights(&folder, args.checkpoint.which(), layout, &mut |place, bytes| {
-        Ok(take(place, bytes)?)
-    })?;
-    Ok(step)
 }
 
 #[cfg(test)]

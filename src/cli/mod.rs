@@ -41,6 +41,7 @@ pub(crate) mod runs_tag;
 pub(crate) mod sample;
 pub(crate) mod schema;
 mod screen_observer;
+pub(crate) mod seal;
 pub(crate) mod submit;
 pub(crate) mod suggestions;
 mod sweep;
@@ -48,6 +49,7 @@ pub(crate) mod text_source;
 pub(crate) mod tokenizer;
 mod training_args;
 pub(crate) mod validate;
+pub(crate) mod verify;
 mod version;
 
 pub(crate) use command::run;

@@ -102,6 +102,7 @@ fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
         format!("sample {id} --prompt 1 --threads 2"),
         format!("reproduce {id} --threads 1"),
         format!("export {id} --to safetensors out --force"),
+        format!("seal {id} sealed"),
         "data prepare input.txt --tokenizer bytes --to nanogpt shards --force --threads 2".to_owned(),
         "tokenizer train input.txt --vocab-size 260 --out t.json --force --threads 2".to_owned(),
         "plan exp.yaml.j2".to_owned(),

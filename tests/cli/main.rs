@@ -29,6 +29,7 @@ mod limits;
 mod links;
 mod messages;
 mod models;
+mod moved_data;
 mod prepared_folders;
 mod promises;
 #[allow(dead_code, reason = "the tests of `comm` use more of it")]
@@ -42,6 +43,7 @@ mod row_formats;
 mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
+mod seal;
 mod session_facts;
 mod sharding;
 mod shims;

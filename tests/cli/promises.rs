@@ -363,6 +363,7 @@ fn files_and_fields_stay() {
         "diff ddp other",
         "compare ddp other",
         "export ddp --to hf out",
+        "seal ddp sealed",
         "export-metrics ddp --csv metrics.csv",
         "report ddp -o page.html",
         "gc",
@@ -373,6 +374,12 @@ fn files_and_fields_stay() {
         let name = command.split(" ddp").next().unwrap();
         add_fields(&output.expect_code(0).json(), &format!("`{name}`"), &mut fields);
     }
+    for line in sandbox.run("verify sealed --steps 1..8 --json --threads 2").expect_code(0).json_lines() {
+        if line["kind"] == "verification" {
+            add_fields(&line, "`verify`", &mut fields);
+        }
+    }
+    add_fields(&read_json(&sandbox.path("sealed/manifest.json")), "`seal`: manifest.json", &mut fields);
     // Which variables of the allow-list are set depends on the machine.
     fields.retain(|field| !field.contains("sessions[].environment.") || field.ends_with(".RUNNER_CACHE"));
     let listed: BTreeSet<String> = include_str!("../fixtures/output_fields.txt").lines().map(str::to_owned).collect();

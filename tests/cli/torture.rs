@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::sandbox::{Sandbox, files_in, names_in};
+use crate::sandbox::{Sandbox, names_in};
 use file_system::{FileSystem, Survival};
 use injector::{Call, FaultKind, Injector};
 
@@ -27,6 +27,7 @@ const EXPORTS: [&str; 3] = [
     "export torture --to hf out --force",
     "export torture --to llmc out --force",
 ];
+const SEAL: &str = "seal torture out";
 const PREPARATIONS: [&str; 2] = [
     "data prepare input.txt --tokenizer bytes --to llmc out --name x --shard-tokens 500",
     "data prepare input.txt --tokenizer bytes --to nanogpt out --shard-tokens 500",
@@ -84,6 +85,8 @@ struct Scenario<'a> {
     max_errors: usize,
     /// The sandbox as it is before the command.
     prepared: Sandbox,
+    /// True if the command refuses to make again what it has made.
+    refuses_made: bool,
     /// Reads what the command makes.
     products: fn(&Sandbox) -> Products,
     /// Checks what a fault left.
@@ -98,15 +101,38 @@ impl<'a> Scenario<'a> {
     fn of_runs(injector: &'a Injector, name: &'a str, command: &'a str, prepared: Sandbox) -> Self {
         let (reference, calls) = (Products::new(), Vec::new());
         let (products, check_remains) = (results_of_runs, check_runs);
-        Self { name, injector, command, max_errors: 1, prepared, products, check_remains, reference, calls }.observed()
+        Self {
+            name,
+            injector,
+            command,
+            max_errors: 1,
+            prepared,
+            refuses_made: false,
+            products,
+            check_remains,
+            reference,
+            calls,
+        }
+        .observed()
     }
 
     /// A command that writes files to the folder `out`.
     fn of_files(injector: &'a Injector, command: &'a str, prepared: Sandbox) -> Self {
         let (reference, calls) = (Products::new(), Vec::new());
         let (products, check_remains) = (visible_files, check_files_are_whole);
-        Self { name: command, injector, command, max_errors: 1, prepared, products, check_remains, reference, calls }
-            .observed()
+        Self {
+            name: command,
+            injector,
+            command,
+            max_errors: 1,
+            prepared,
+            refuses_made: command == SEAL,
+            products,
+            check_remains,
+            reference,
+            calls,
+        }
+        .observed()
     }
 
     /// The rest of a run that was killed.
@@ -126,8 +152,9 @@ impl<'a> Scenario<'a> {
 
     /// Runs the command again, after a fault.
     fn check_recovery(&self, sandbox: &Sandbox, what: &str) {
+        let is_made = (self.products)(sandbox) == self.reference;
         let again = sandbox.run(self.command);
-        assert_eq!(again.code, 0, "{what}: {}", again.text());
+        assert_eq!(again.code, if is_made && self.refuses_made { 2 } else { 0 }, "{what}: {}", again.text());
         (self.check_remains)(sandbox, &self.reference, what);
         assert_eq!((self.products)(sandbox), self.reference, "{what}");
     }
@@ -174,6 +201,14 @@ fn new_sandbox() -> Sandbox {
 /// A sandbox with a run that is done.
 fn trained_sandbox() -> Sandbox {
     let sandbox = new_sandbox();
+    sandbox.expect(0, APPLY);
+    sandbox
+}
+
+/// A sandbox with a run that kept two checkpoints.
+fn sealable_sandbox() -> Sandbox {
+    let sandbox = new_sandbox();
+    sandbox.edit("exp.yaml", "keep: 1", "keep: 2");
     sandbox.expect(0, APPLY);
     sandbox
 }
@@ -225,23 +260,37 @@ fn check_runs(sandbox: &Sandbox, _: &Products, what: &str) {
     }
 }
 
-/// The files in `out`, without hidden ones, and hashes of their contents.
+/// The files in `out` and below it, without hidden ones, and hashes of their contents.
 fn visible_files(sandbox: &Sandbox) -> Products {
-    let folder = sandbox.path("out");
-    let files = if folder.is_dir() { files_in(&folder) } else { Vec::new() };
-    let visible = files.into_iter().filter(|(name, _)| !name.starts_with('.'));
     let hash = |bytes: &[u8]| {
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
         format!("{} bytes, {:016x}", bytes.len(), hasher.finish())
     };
-    visible.map(|(name, bytes)| (name, hash(&bytes))).collect()
+    let (mut files, mut folders) = (Products::new(), vec!["out".to_owned()]);
+    while let Some(folder) = folders.pop().filter(|folder| sandbox.path(folder).is_dir()) {
+        for name in sandbox.names_in(&folder).into_iter().filter(|name| !name.starts_with('.')) {
+            let path = format!("{folder}/{name}");
+            if sandbox.path(&path).is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.clone(), hash(&fs::read(sandbox.path(&path)).unwrap()));
+            }
+        }
+    }
+    files
 }
 
 fn check_files_are_whole(sandbox: &Sandbox, reference: &Products, what: &str) {
     for (name, hash) in visible_files(sandbox) {
         assert_eq!(reference.get(&name), Some(&hash), "{what}: {name} is not whole");
     }
+}
+
+/// A sealed run appears whole.
+fn check_is_all_or_nothing(sandbox: &Sandbox, reference: &Products, what: &str) {
+    let found = visible_files(sandbox);
+    assert!(found.is_empty() || found == *reference, "{what}: {:?} is not whole", found.keys());
 }
 
 /// The error names the file at `path`, or the folder of a file that has a temporary name.
@@ -286,6 +335,14 @@ fn exports_survive_faults() {
     for command in EXPORTS {
         Scenario::of_files(&injector, command, trained_sandbox()).check_faults(Sample::every(29));
     }
+}
+
+#[test]
+fn a_sealed_run_survives_faults() {
+    let Some(injector) = Injector::new() else { return };
+    let scenario = Scenario::of_files(&injector, SEAL, sealable_sandbox());
+    let scenario = Scenario { check_remains: check_is_all_or_nothing, ..scenario };
+    scenario.check_faults(Sample::every(29));
 }
 
 #[test]

@@ -178,7 +178,10 @@ impl EvaluatedModel {
                 let (flat, step) = run.weights(*which, &layout)?;
                 (flat, Some(step))
             }
-            ModelOrigin::Weights(weights, _) => (read_weights(weights, &layout)?, None),
+            ModelOrigin::Weights(weights, _) => {
+                let flat = Tensor::from_vec(read_weights(weights, &layout)?, layout.total, &candle_core::Device::Cpu);
+                (flat.map_err(EvalError::from)?, None)
+            }
         };
         let (model, weights) = self.inference.open(Params::new(layout, flat), device)?;
         Ok((model, weights, step))
@@ -186,11 +189,10 @@ impl EvaluatedModel {
 }
 
 /// The numbers of `weights`, as f32 in the order of `layout`.
-fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor> {
+pub(crate) fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Vec<f32>> {
     let mut values = vec![0.0_f32; layout.total];
     for entry in &layout.entries {
         weights.read(&entry.spec.name, &entry.spec.shape, &mut values[entry.range()])?;
     }
-    let tensor = Tensor::from_vec(values, layout.total, &candle_core::Device::Cpu);
-    Ok(tensor.map_err(EvalError::from)?)
+    Ok(values)
 }

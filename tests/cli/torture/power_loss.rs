@@ -5,14 +5,19 @@ use std::path::PathBuf;
 
 use super::file_system::{FileSystem, Survival};
 use super::injector::{Call, Injector};
-use super::{APPLY, EXPORTS, PREPARATIONS, Sample, Scenario, new_sandbox, trained_sandbox};
+use super::{
+    APPLY, EXPORTS, PREPARATIONS, SEAL, Sample, Scenario, check_is_all_or_nothing, new_sandbox, sealable_sandbox,
+    trained_sandbox,
+};
 use crate::sandbox::{Sandbox, names_in};
 
 /// The newest checkpoint in each folder of checkpoints that was synced. No loss of power may take it.
 type Promises = BTreeMap<PathBuf, String>;
 
 fn note_promise(promises: &mut Promises, call: &Call, file_system: &FileSystem) {
-    if call.operation == "sync" && call.path.ends_with("checkpoints") {
+    // A folder that is being made is not promised.
+    let is_unfinished = call.path.iter().any(|name| name.to_str().is_some_and(|name| name.starts_with('.')));
+    if call.operation == "sync" && call.path.ends_with("checkpoints") && !is_unfinished {
         let names = file_system.names_in(&call.path);
         if let Some(newest) = names.into_iter().rfind(|name| name.starts_with("step-")) {
             promises.insert(call.path.clone(), newest);
@@ -70,4 +75,11 @@ fn exports_and_shards_survive_a_loss_of_power() {
     for command in [&EXPORTS[..], &PREPARATIONS].concat() {
         check_power_losses(&Scenario::of_files(&injector, command, trained_sandbox()), Sample::every(29));
     }
+}
+
+#[test]
+fn a_sealed_run_survives_a_loss_of_power() {
+    let Some(injector) = Injector::new() else { return };
+    let scenario = Scenario::of_files(&injector, SEAL, sealable_sandbox());
+    check_power_losses(&Scenario { check_remains: check_is_all_or_nothing, ..scenario }, Sample::every(29));
 }

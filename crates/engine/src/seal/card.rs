@@ -1,0 +1,161 @@
+//! The model card of a sealed run: a page that is made of the record alone.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use runner_files::read_regular_text;
+use runner_record::MetricLine;
+use runner_record::data_files::read_data_files;
+use runner_record::manifest::Session;
+use runner_record::metrics::{EvalLine, TrainLine};
+use runner_record::record_check::for_each_checked_metric;
+use runner_record::run_dir::{self, RESOLVED};
+use runner_spec::data::DataPart;
+use runner_spec::error::{CommandError, Result};
+use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable};
+
+use super::manifest::{RUN, SealManifest};
+use crate::opened_run::open_run;
+
+/// The card of the run in `folder`, which `seal` describes.
+///
+/// # Errors
+/// If the record cannot be read.
+pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
+    let run = folder.join(RUN);
+    let opened = open_run(folder, &run.display().to_string())?;
+    let manifest = run_dir::read_manifest(&run)?;
+    let summary = run_dir::read_summary(&run)?;
+    let (mut training, mut evaluation): (Option<TrainLine>, Option<EvalLine>) = (None, None);
+    for_each_checked_metric(&run, &manifest, summary.as_ref(), &mut |line| match line {
+        MetricLine::Train(line) if line.step == seal.weights.step => training = Some(line),
+        MetricLine::Eval(line) if line.step == seal.weights.step => evaluation = Some(line),
+        _ => {}
+    })?;
+    let (model, totals) = (&opened.experiment.model, &opened.plan.totals);
+    let mut out = String::from("---\n");
+    if seal.weights.is_hugging_face {
+        out += "library_name: transformers\n";
+    }
+    if model.options.causal {
+        out += "pipeline_tag: text-generation\n";
+    }
+    let name = printable(&manifest.name);
+    let _ = write!(
+        out,
+        "---\n\n# {name}\n\nA model of the family `{}` with {} parameters, trained by runner {} for {} of {} steps. The weights are those after \
+         step {}.\n\nThis card was made from the record in `{RUN}/`. `manifest.json` has the BLAKE3 hash of each file.\n\n",
+        choice_name(&model.family),
+        count(totals.parameters),
+        seal.version,
+        count(seal.steps),
+        count(totals.steps),
+        count(seal.weights.step),
+    );
+    out += "| | |\n|---|---|\n";
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(out, "| {name} | {} |", value.replace('|', "\\|"));
+    };
+    row("run", format!("`{}`, {}", seal.run, choice_name(&seal.status)));
+    row("plan", format!("`{}`", seal.plan_hash));
+    if let Some(hash) = &seal.weights.weights_hash {
+        row("weights", format!("`{hash}`"));
+    }
+    if let Some(hash) = &seal.final_hash {
+        // A failed run has the hash of its newest checkpoint.
+        let is_last = summary.as_ref().is_some_and(|summary| summary.error.is_none());
+        let name = if is_last { format!("state after step {}", count(seal.steps)) } else { "newest state".to_owned() };
+        row(&name, format!("`{hash}`"));
+    }
+    if let Some(from) = &manifest.continued_from {
+        row("inherited", format!("the first {} from `{}`", counted(from.step, "step"), from.id));
+    }
+    if let Some(summary) = &summary {
+        row(
+            "tokens",
+            format!(
+                "{} in {}",
+                count(summary.tokens),
+                duration(std::time::Duration::from_secs_f64(summary.wall_seconds.max(0.0)))
+            ),
+        );
+    }
+    let mut machines: Vec<String> = manifest.described_sessions().iter().map(describe_machine).collect();
+    machines.dedup();
+    row("hardware", machines.join("; "));
+    out += "\n## Losses\n\nAs recorded while the run trained. Losses are means per token, in nats.\n\n| | | where |\n|---|---|---|\n";
+    let mut row = |name: &str, value: String, place: String| {
+        let _ = writeln!(out, "| {name} | {value} | {place} |");
+    };
+    let of_weights = format!("step {}", count(seal.weights.step));
+    if let Some(value) = training.and_then(|line| line.loss) {
+        row("training loss", loss(value), format!("the batch of {of_weights}"));
+    }
+    if let Some(line) = evaluation {
+        describe_evaluation(&line, &of_weights, &mut row);
+    } else {
+        row("validation loss", "not measured".to_owned(), format!("these weights, after {of_weights}"));
+    }
+    if let Some((best, value)) =
+        summary.as_ref().and_then(|s| s.best_eval.as_ref()).and_then(|e| Some((e, e.val_loss?)))
+        && best.step != seal.weights.step
+    {
+        row("lowest validation loss", loss(value), format!("other weights, after step {}", count(best.step)));
+    }
+    if let Some(test) = summary.as_ref().and_then(|summary| summary.test.as_ref()) {
+        let place = format!("test data, after step {}", count(test.step));
+        row("test loss", loss(test.loss), place);
+    }
+    out += "\n## Data\n\n| part | file | size | BLAKE3 |\n|---|---|---|---|\n";
+    let files = read_data_files(&run)?.unwrap_or_default();
+    for file in &files {
+        let path = printable(&file.path.display().to_string()).replace('|', "\\|");
+        let _ = writeln!(out, "| {} | `{path}` | {} | `{}` |", file.part.name(), bytes(file.bytes), file.hash);
+    }
+    out += "\n| part | content hash: files, tokenizer and layout |\n|---|---|\n";
+    for part in DataPart::ALL {
+        if let Some(hash) = seal.data.of(part) {
+            let _ = writeln!(out, "| {} | `{hash}` |", part.name());
+        }
+    }
+    out += "\n## Verify\n\n```sh\n";
+    if let Some(steps) = seal.default_steps() {
+        let (from, to) = (steps.start(), steps.end());
+        let _ = writeln!(
+            out,
+            "runner verify . --steps {from}..{to} --data FOLDER   # trains these steps again, from the sealed state"
+        );
+    }
+    let _ = writeln!(out, "runner verify . --steps 1..{} --data FOLDER   # trains the whole run again", seal.steps);
+    out += "runner verify . --only-files   # compares every byte with manifest.json\n```\n\n";
+    out += "`FOLDER` holds the files of the data; they are found by their hashes. Steps that are not trained again are not verified.\n";
+    let resolved = run.join(RESOLVED);
+    let settings = read_regular_text(&resolved).map_err(CommandError::io(format!("reading {}", resolved.display())))?;
+    let _ = write!(out, "\n## Settings\n\n```yaml\n{}\n```\n", settings.trim_end());
+    Ok(out)
+}
+
+/// The rows about the evaluation `line`, of the weights of the step that `of_weights` names.
+fn describe_evaluation(line: &EvalLine, of_weights: &str, row: &mut dyn FnMut(&str, String, String)) {
+    let place = |data: &str| format!("{data}, these weights, after {of_weights}");
+    if let Some(value) = line.val_loss {
+        let bits = line.val_bits_per_byte.map_or_else(String::new, |bits| format!(" ({bits:.4} bits per byte)"));
+        row("validation loss", loss(value) + &bits, place("validation data"));
+    }
+    let items = line.hellaswag_n.map_or_else(String::new, |items| format!(" of {}", counted(items, "item")));
+    for (name, value) in [("accuracy", line.hellaswag_acc), ("accuracy by length", line.hellaswag_acc_norm)] {
+        if let Some(value) = value {
+            row(&format!("multiple choice, {name}"), format!("{value:.4}{items}"), place("multiple choice"));
+        }
+    }
+}
+
+/// The machine of `session`.
+fn describe_machine(session: &Session) -> String {
+    let cpu = session.machine.cpu.as_ref().unwrap_or(&session.machine.arch);
+    let mut text = format!("{} ({} in use)", printable(cpu), counted(session.threads as u64, "thread"));
+    for gpu in session.platform.iter().flat_map(|platform| &platform.gpus) {
+        let _ = write!(text, ", {}", printable(&gpu.name));
+    }
+    text
+}

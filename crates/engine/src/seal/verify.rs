@@ -1,0 +1,320 @@
+//! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use runner_compare::stored_plan::resolved_experiment;
+use runner_compare::verdict::{ReproductionVerdict, Verdict};
+use runner_files::read_regular_text;
+use runner_machine::stop::{StopReason, StopSwitch};
+use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
+use runner_record::checkpoint::{self, MODEL};
+use runner_record::record_check::find_damage_of_metrics;
+use runner_record::run_dir::{self, CHECKPOINTS, TRACE};
+use runner_record::{CheckpointChoice, RecordError};
+use runner_spec::error::{CommandError, Result};
+use runner_spec::format::{bytes, count, counted};
+use runner_spec::model::layout::ParamLayout;
+use runner_weights::OpenedWeights;
+use serde::Serialize;
+
+use super::card::model_card;
+use super::manifest::{CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, read_header_of};
+use crate::evaluated_model::read_weights;
+use crate::opened_run::{OpenedRun, open_run};
+use crate::reproduce::{ReproduceRequest, Reproduction, reproduce};
+use crate::session::SessionOptions;
+
+/// A request to `verify`.
+#[derive(Debug, Clone)]
+pub struct VerifyRequest {
+    /// The sealed run.
+    pub folder: PathBuf,
+    /// The steps to train again; `None`: those from the sealed state to the weights.
+    pub steps: Option<RangeInclusive<u64>>,
+    /// True to train nothing.
+    pub only_files: bool,
+    /// Where the data is.
+    pub data: MovedData,
+    /// As that of a reproduction.
+    pub tolerance: Option<f64>,
+    pub options: SessionOptions,
+}
+
+/// The result of a verification.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SealVerdict {
+    /// The steps that were trained again have the bits of the record, and lead to the sealed weights.
+    Bitwise,
+    /// No loss that was trained again differs by more than the tolerance.
+    WithinTolerance,
+    /// Every byte matches the manifest, and only that was to be checked.
+    Intact,
+    /// Every byte matches the manifest, but no step was trained again, or the record lacks one of them.
+    Incomplete,
+    /// The record is not what its settings and data lead to.
+    Diverged,
+    /// A byte has changed since the run was sealed, or the files contradict one another.
+    Changed,
+}
+
+/// The sealed weights beside those that were trained again.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SealedWeightsComparison {
+    pub step: u64,
+    /// True if they have the same bits.
+    pub equal: bool,
+    /// The first tensor that differs.
+    pub tensor: Option<String>,
+    /// The norm of the difference, relative to the norm of the weights that were trained again.
+    pub relative: f64,
+}
+
+/// What was verified, and what was not.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verification {
+    pub verdict: SealVerdict,
+    pub run: String,
+    /// The content hash of the manifest; `None` if it does not match its content.
+    pub hash: Option<String>,
+    pub files: usize,
+    pub bytes: u64,
+    pub changed: Vec<ChangedFile>,
+    /// Claims that the record does not bear out.
+    pub contradictions: Vec<String>,
+    /// The run directory of the steps that were trained again, and how they compare.
+    pub copy: Option<PathBuf>,
+    pub steps: Option<ReproductionVerdict>,
+    pub weights: Option<SealedWeightsComparison>,
+    pub not_verified: Vec<String>,
+}
+
+/// The end of a request to `verify`.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
+pub enum VerificationEnd {
+    /// The same request continues it.
+    Interrupted(StopReason),
+    Done(Verification),
+}
+
+/// Verifies the sealed run that `request` names; `observer` receives its events, and `stop` requests an early stop.
+///
+/// # Errors
+/// If there is no sealed run, the steps or the data are wrong, or training failed.
+pub fn verify(
+    request: &VerifyRequest,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn RunObserver,
+) -> Result<VerificationEnd> {
+    let folder =
+        std::path::absolute(&request.folder).map_err(CommandError::io(request.folder.display().to_string()))?;
+    let (manifest, hash) = SealManifest::read(&folder)?;
+    let mut found = Verification {
+        verdict: SealVerdict::Changed,
+        run: manifest.run.clone(),
+        files: manifest.files.len() + 1,
+        bytes: manifest.files.iter().map(|file| file.bytes).sum(),
+        changed: manifest.changed_files(&folder)?,
+        contradictions: Vec::new(),
+        copy: None,
+        steps: None,
+        weights: None,
+        not_verified: Vec::new(),
+        hash,
+    };
+    if found.hash.is_none() {
+        let (path, change) = (MANIFEST.to_owned(), FileChange::Changed);
+        found.changed.insert(0, ChangedFile { path, change, sealed: None, found: None, tensor: None });
+    }
+    if found.changed.is_empty() {
+        found.contradictions = contradictions(&folder, &manifest, host)?;
+    }
+    if !found.changed.is_empty() || !found.contradictions.is_empty() {
+        found.not_verified.push("every step: nothing is trained from a sealed run that has changed".to_owned());
+        return Ok(VerificationEnd::Done(found));
+    }
+    observer.observe(&RunEvent::Note(&format!(
+        "verify {}, {}: every byte matches the manifest",
+        counted(found.files as u64, "file"),
+        bytes(found.bytes)
+    )));
+    let run = folder.join(RUN);
+    let opened = open_run(&folder, &run.display().to_string())?;
+    if manifest.state.as_ref().is_some_and(|state| state.step == manifest.weights.step) {
+        found.weights = Some(compare_weights(&folder, &manifest, &opened)?);
+    }
+    if request.only_files {
+        found.verdict = SealVerdict::Intact;
+        found.not_verified.push("every step: none was trained again, as asked".to_owned());
+        return Ok(VerificationEnd::Done(found));
+    }
+    found.verdict = SealVerdict::Incomplete;
+    let Some(steps) = request.steps.clone().or_else(|| manifest.default_steps()) else {
+        found.not_verified.push(format!(
+            "every step: the sealed run has no training state before its last step; `--steps 1..{}` trains from the start",
+            manifest.steps
+        ));
+        return Ok(VerificationEnd::Done(found));
+    };
+    let mut experiment = resolved_experiment(&run)?;
+    request.data.place(&run, &mut experiment, host)?;
+    if let Some(missing) = missing_data(&run, &experiment) {
+        found.not_verified.push(format!("every step: the data is not here: {missing}"));
+        return Ok(VerificationEnd::Done(found));
+    }
+    let reproduction = ReproduceRequest {
+        run: run.display().to_string(),
+        steps: Some(steps),
+        data: request.data.clone(),
+        is_verification: true,
+        tolerance: request.tolerance,
+        only_check: false,
+        // The verdict then names the first tensor that differs.
+        options: SessionOptions { trace: run.join(TRACE).exists(), ..request.options.clone() },
+    };
+    let (copy, verdict) = match reproduce(&reproduction, host, stop, observer)? {
+        Reproduction::Judged(copy, verdict) => (copy, verdict),
+        Reproduction::Interrupted(reason) => return Ok(VerificationEnd::Interrupted(reason)),
+        Reproduction::Checked(_) => return Ok(VerificationEnd::Done(found)),
+    };
+    let step = manifest.weights.step;
+    let is_trained = (verdict.from_step + 1..=verdict.to_step).contains(&step);
+    if is_trained && checkpoint::saved_steps(&copy.join(CHECKPOINTS))?.contains(&step) {
+        let again = open_run(&host.runs, &copy.display().to_string())?;
+        found.weights = Some(compare_weights(&folder, &manifest, &again)?);
+    }
+    found.judge(&manifest, &verdict);
+    (found.copy, found.steps) = (Some(copy), Some(verdict));
+    Ok(VerificationEnd::Done(found))
+}
+
+impl Verification {
+    /// Sets the verdict, and what was not verified, after `trained` was trained again.
+    fn judge(&mut self, manifest: &SealManifest, trained: &ReproductionVerdict) {
+        let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights.step);
+        if from > 0 {
+            self.not_verified.push(format!(
+                "steps 1 to {}: the state after step {} was taken from the sealed run as it is",
+                count(from),
+                count(from)
+            ));
+        }
+        if to < manifest.steps {
+            self.not_verified.push(format!("steps {} to {}", count(to + 1), count(manifest.steps)));
+        }
+        let differ = self.weights.as_ref().is_some_and(|weights| !weights.equal);
+        self.verdict = match trained.verdict {
+            Verdict::Diverged => SealVerdict::Diverged,
+            Verdict::Incomplete => SealVerdict::Incomplete,
+            // Equal bits of every number leave no room for other weights.
+            Verdict::Bitwise | Verdict::BitwiseNumbers if differ => SealVerdict::Diverged,
+            Verdict::Bitwise | Verdict::BitwiseNumbers => SealVerdict::Bitwise,
+            Verdict::WithinTolerance => SealVerdict::WithinTolerance,
+        };
+        match &self.weights {
+            None => self.not_verified.push(format!("the weights, which are those after step {}", count(step))),
+            Some(weights) if !weights.equal && self.verdict == SealVerdict::WithinTolerance => {
+                self.not_verified.push(format!(
+                    "the bits of the weights: they differ from those trained again by {:.1e} of their norm, and no tolerance is defined for that",
+                    weights.relative
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+impl SealManifest {
+    /// The steps that are trained again if none are named: from the sealed state to the weights, or to the end. `None` if there is no state
+    /// before the last step.
+    pub(super) fn default_steps(&self) -> Option<RangeInclusive<u64>> {
+        let state = self.state.as_ref()?;
+        let last = if state.step < self.weights.step { self.weights.step } else { self.steps };
+        (state.step < last).then(|| state.step + 1..=last)
+    }
+}
+
+/// What the files of the sealed run in `folder` say that contradicts its manifest, or one another.
+fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec<String>> {
+    let run = folder.join(RUN);
+    let manifest = run_dir::read_manifest(&run)?;
+    let summary = run_dir::read_summary(&run)?;
+    let mut found = Vec::new();
+    let final_hash = summary.as_ref().and_then(|summary| summary.final_hash.as_ref());
+    for (what, is_equal) in [
+        ("the id of the run", seal.run == manifest.id),
+        ("the hash of the plan", seal.plan_hash == manifest.plan_hash),
+        ("the status", seal.status == manifest.status),
+        ("the hashes of the data", seal.data == manifest.data),
+        ("the hash of the state after the last step", seal.final_hash.as_ref() == final_hash),
+    ] {
+        if !is_equal {
+            found.push(format!("{MANIFEST} and {RUN}/{} differ in {what}", run_dir::MANIFEST));
+        }
+    }
+    let checkpoints = run.join(CHECKPOINTS);
+    if let Some(state) = &seal.state {
+        let recorded = checkpoint::recorded_hash(&checkpoints, state.step);
+        if recorded.is_none_or(|hash| hash.state != state.state_hash) {
+            found.push(format!("{MANIFEST} and the checkpoint of step {} differ in the hash of the state", state.step));
+        }
+    }
+    found.extend(checkpoint::find_damage_of_newest(&checkpoints)?.map(|damage| damage.to_string()));
+    found.extend(find_damage_of_metrics(&run, &manifest, summary.as_ref())?);
+    // Another version may write the card in other words.
+    let is_this_program = seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash;
+    if is_this_program && found.is_empty() {
+        let path = folder.join(CARD);
+        let card = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
+        if card != model_card(folder, seal)? {
+            found.push(format!("{CARD} is not the card of this record"));
+        }
+    }
+    Ok(found)
+}
+
+/// Compares the sealed weights in `folder` with those that the run `again` has at the same step.
+fn compare_weights(folder: &Path, manifest: &SealManifest, again: &OpenedRun) -> Result<SealedWeightsComparison> {
+    let (layout, step) = (again.whole_layout()?, manifest.weights.step);
+    let sealed = if manifest.weights.is_hugging_face {
+        read_weights(&OpenedWeights::open(folder)?, &layout)?
+    } else {
+        read_plain_weights(&folder.join(MODEL), &layout)?
+    };
+    let mut trained = vec![0.0_f32; layout.total];
+    again.stream_weights(CheckpointChoice::Step(step), &layout, &mut |place, bytes| {
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number));
+        trained[place as usize..].iter_mut().zip(numbers).for_each(|(slot, number)| *slot = number);
+        Ok(())
+    })?;
+    let differs = |a: &f32, b: &f32| a.to_bits() != b.to_bits();
+    let is_different =
+        |range: std::ops::Range<usize>| sealed[range.clone()].iter().zip(&trained[range]).any(|(a, b)| differs(a, b));
+    let tensor = layout.entries.iter().find(|entry| is_different(entry.range())).map(|entry| entry.spec.name.clone());
+    let squares = |sum: f64, x: f64| sum + x * x;
+    let difference = sealed.iter().zip(&trained).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, squares);
+    let norm = trained.iter().map(|x| f64::from(*x)).fold(0.0, squares);
+    let relative = if difference == 0.0 { 0.0 } else { (difference / norm.max(f64::MIN_POSITIVE)).sqrt() };
+    Ok(SealedWeightsComparison { step, equal: tensor.is_none(), tensor, relative })
+}
+
+/// The numbers of the file `path`, which has all weights as f32 in the order of `layout`.
+fn read_plain_weights(path: &Path, layout: &ParamLayout) -> Result<Vec<f32>> {
+    let failed = || format!("reading {}", path.display());
+    let mut file = File::open(path).map_err(CommandError::io(failed()))?;
+    let size = file.metadata().map_err(CommandError::io(failed()))?.len();
+    let header = read_header_of(&mut file, size).map_err(CommandError::io(failed()))?;
+    let fits = header.is_some_and(|header| size - header.bytes.len() as u64 == 4 * layout.total as u64);
+    if !fits {
+        return Err(RecordError::damaged(path, "it does not have the weights of this model").into());
+    }
+    let mut numbers = vec![0; 4 * layout.total];
+    let read: io::Result<()> = file.read_exact(&mut numbers);
+    read.map_err(CommandError::io(failed()))?;
+    Ok(numbers.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect())
+}

@@ -1,0 +1,256 @@
+//! Sealed runs: what is in them, and what a verification finds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use runner_files::sealed_json::seal;
+use serde_json::Value;
+
+use crate::sandbox::{Sandbox, read_json};
+
+const EXPERIMENT: &str = "version: 1\nname: lab\n\
+    model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16, dropout: 0.1}\n\
+    data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}\n\
+    batch: {sequences: 4, micro_batch: 2}\ntrain: {steps: 12}\n\
+    eval: {every: 4, loss: {batches: 2}}\ncheckpoint: {every: 4, keep: 9}\n";
+
+/// A sandbox with a run that is done.
+fn trained() -> Sandbox {
+    let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    sandbox
+}
+
+fn sealed() -> Sandbox {
+    let sandbox = trained();
+    sandbox.expect(0, "seal lab sealed");
+    sandbox
+}
+
+/// Writes `value`, an object, to the file `path` with the hash of its content.
+fn write_sealed(path: &Path, mut value: Value) {
+    value.as_object_mut().unwrap().remove("content_hash");
+    fs::write(path, seal(&value).unwrap()).unwrap();
+}
+
+/// Changes a file of the sealed run, and gives the manifest the hashes that fit it, as a forger would.
+fn forge(sandbox: &Sandbox, name: &str, change: impl FnOnce(&Path)) {
+    let path = sandbox.path("sealed").join(name);
+    change(&path);
+    let bytes = fs::read(&path).unwrap();
+    let manifest = sandbox.path("sealed/manifest.json");
+    let mut value = read_json(&manifest);
+    let file = value["files"].as_array_mut().unwrap().iter_mut().find(|file| file["path"] == name).unwrap();
+    file["hash"] = blake3::hash(&bytes).to_hex().to_string().into();
+    file["bytes"] = bytes.len().into();
+    write_sealed(&manifest, value);
+}
+
+/// Flips a bit of the byte at `at`, counted from the end.
+fn flip(path: &Path, at: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    let place = bytes.len() - at;
+    bytes[place] ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_sealed_run_is_verified_bit_for_bit() {
+    let sandbox = trained();
+    let made = sandbox.json_of("seal lab sealed --json");
+    assert_eq!((made["step"].as_u64(), made["state_step"].as_u64()), (Some(12), Some(8)));
+    assert_eq!(made["steps"], serde_json::json!([9, 12]));
+    assert_eq!(
+        sandbox.names_in("sealed"),
+        [
+            "README.md",
+            "config.json",
+            "manifest.json",
+            "model.safetensors",
+            "run",
+            "tokenizer.json",
+            "tokenizer_config.json"
+        ]
+    );
+    let card = sandbox.read("sealed/README.md");
+    assert!(card.contains("validation loss") && card.contains("runner verify . --steps 9..12"), "{card}");
+    // The folder is whole: it does not need the run, and the training data is found by its hash.
+    fs::remove_dir_all(sandbox.path("runs")).unwrap();
+    let printed = sandbox.expect(0, "verify sealed --threads 1");
+    for line in [
+        "bitwise: ",
+        "4 steps, 1 evaluation and the weights after step 12",
+        "those after step 12 are the sealed ones, bit for bit",
+        "steps 1 to 8: the state after step 8 was taken from the sealed run as it is",
+    ] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
+    assert!(printed.contains(made["hash"].as_str().unwrap()), "{printed}");
+    // From the start, and within the run.
+    let printed = sandbox.expect(0, "verify sealed --threads 1 --steps 1..12");
+    assert!(printed.contains("12 steps, 3 evaluations") && !printed.contains("not verified"), "{printed}");
+    let printed = sandbox.expect(0, "verify sealed --threads 1 --steps 2..5");
+    assert!(printed.contains("bitwise, weights not compared"), "{printed}");
+    assert!(
+        printed.contains("steps 6 to 12") && printed.contains("the weights, which are those after step 12"),
+        "{printed}"
+    );
+    let printed = sandbox.expect(2, "verify sealed --threads 1 --steps 9..13");
+    assert!(printed.contains("--steps must be within 1..12"), "{printed}");
+    let printed = sandbox.expect(0, "verify sealed --only-files");
+    assert!(printed.contains("intact: ") && printed.contains("every step: none was trained again"), "{printed}");
+    let printed = sandbox.expect(2, "seal sealed/run sealed");
+    assert!(printed.contains("sealed exists"), "{printed}");
+    let printed = sandbox.expect(2, "verify runs");
+    assert!(printed.contains("is not a sealed run"), "{printed}");
+}
+
+#[test]
+fn a_verification_without_data_or_state_does_not_claim_steps() {
+    let sandbox = sealed();
+    fs::create_dir(sandbox.path("elsewhere")).unwrap();
+    fs::rename(sandbox.path("input.txt"), sandbox.path("elsewhere/numbers.txt")).unwrap();
+    let printed = sandbox.expect(3, "verify sealed --threads 1");
+    assert!(
+        printed.contains("incomplete: no step of lab-") && printed.contains("every byte matches the manifest"),
+        "{printed}"
+    );
+    assert!(printed.contains("`--data FOLDER`") && printed.contains("input.txt (training data, "), "{printed}");
+    let old = sandbox.path("input.txt").display().to_string();
+    for data in ["elsewhere", &format!("{old}=elsewhere/numbers.txt")] {
+        let printed = sandbox.expect(0, &["verify", "sealed", "--threads", "1", "--quiet", "--data", data]);
+        assert!(printed.contains("bitwise: "), "{data}: {printed}");
+    }
+    // One changed byte of data.
+    flip(&sandbox.path("elsewhere/numbers.txt"), 1);
+    let printed = sandbox.expect(2, "verify sealed --threads 1 --data elsewhere");
+    assert!(printed.contains("no file in ") && printed.contains("(training data, "), "{printed}");
+    let data = format!("{old}=elsewhere/numbers.txt");
+    let printed = sandbox.expect(2, &["verify", "sealed", "--threads", "1", "--data", &data]);
+    assert!(
+        printed.contains("elsewhere/numbers.txt is not the file that the run read: its BLAKE3 hash is "),
+        "{printed}"
+    );
+    // Without a state there is nothing to start from but the start.
+    let sandbox = trained();
+    let printed = sandbox.expect(0, "seal lab sealed --no-state");
+    assert!(printed.contains("trains from the start of the run"), "{printed}");
+    let printed = sandbox.expect(3, "verify sealed --threads 1");
+    assert!(printed.contains("`--steps 1..12` trains from the start"), "{printed}");
+    assert!(sandbox.expect(0, "verify sealed --threads 1 --steps 1..12").contains("bitwise: "));
+}
+
+#[test]
+fn every_changed_byte_is_named() {
+    let sandbox = sealed();
+    let files: Vec<PathBuf> =
+        ["model.safetensors", "run/metrics.jsonl", "README.md", "run/checkpoints/step-00000008/optimizer.safetensors"]
+            .map(PathBuf::from)
+            .to_vec();
+    for file in files {
+        let path = sandbox.path("sealed").join(&file);
+        let before = fs::read(&path).unwrap();
+        flip(&path, 2);
+        let printed = sandbox.expect(3, "verify sealed");
+        assert!(
+            printed.contains("changed: ") && printed.contains(&format!("{} is changed", file.display())),
+            "{printed}"
+        );
+        if file.extension().is_some_and(|end| end == "safetensors") {
+            assert!(printed.contains("is changed, first in the tensor "), "{printed}");
+        }
+        assert!(printed.contains("nothing is trained from a sealed run that has changed"), "{printed}");
+        fs::write(path, before).unwrap();
+    }
+    sandbox.write("sealed/run/notes.txt", "x");
+    assert!(sandbox.expect(3, "verify sealed").contains("run/notes.txt is not in the manifest"));
+    fs::rename(sandbox.path("sealed/run/notes.txt"), sandbox.path("notes.txt")).unwrap();
+    fs::remove_file(sandbox.path("sealed/run/samples.jsonl")).ok();
+    fs::remove_file(sandbox.path("sealed/run/plan.json")).unwrap();
+    assert!(sandbox.expect(3, "verify sealed").contains("run/plan.json is missing"));
+    let sandbox = sealed();
+    sandbox.edit("sealed/manifest.json", "\"steps\": 12", "\"steps\": 13");
+    assert!(sandbox.expect(3, "verify sealed").contains("manifest.json is changed: its content does not match"));
+}
+
+#[test]
+fn a_forgery_with_the_right_hashes_is_found_by_training_again() {
+    // A better loss of a step. The summary, too, is made to fit.
+    let sandbox = sealed();
+    forge(&sandbox, "run/summary.json", |path| {
+        let mut summary = read_json(path);
+        summary.as_object_mut().unwrap().remove("metrics");
+        write_sealed(path, summary);
+    });
+    forge(&sandbox, "run/metrics.jsonl", |path| {
+        let text = fs::read_to_string(path).unwrap();
+        let forged = text.lines().map(|line| {
+            let mut value: Value = serde_json::from_str(line).unwrap();
+            if value["kind"] == "train" && value["step"] == 10 {
+                value["loss"] = (value["loss"].as_f64().unwrap() * 0.9).into();
+            }
+            value.to_string() + "\n"
+        });
+        fs::write(path, forged.collect::<String>()).unwrap();
+    });
+    let printed = sandbox.expect(3, "verify sealed --threads 1");
+    assert!(printed.contains("diverged at step 10: loss "), "{printed}");
+    // Other weights.
+    let sandbox = sealed();
+    forge(&sandbox, "model.safetensors", |path| flip(path, 2));
+    let printed = sandbox.expect(3, "verify sealed --threads 1");
+    assert!(printed.contains("diverged: the sealed weights are not those that these steps lead to"), "{printed}");
+    assert!(printed.contains("those after step 12 differ, first in "), "{printed}");
+    // A card that promises more.
+    let sandbox = sealed();
+    forge(&sandbox, "README.md", |path| {
+        let card = fs::read_to_string(path).unwrap();
+        fs::write(path, card.replace("| training loss | ", "| training loss | 0.")).unwrap();
+    });
+    assert!(sandbox.expect(3, "verify sealed").contains("README.md is not the card of this record"));
+}
+
+#[test]
+fn the_record_of_another_machine_is_verified_within_the_tolerance() {
+    let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 8");
+    // Two replicas add in a different order.
+    let layout = "{mode: dp, replicas: 2}";
+    sandbox.expect(0, &["resume", "lab", "--threads", "1", "--quiet", "--parallel", layout]);
+    sandbox.expect(0, "seal lab sealed");
+    forge(&sandbox, "run/manifest.json", |path| {
+        let mut manifest = read_json(path);
+        for session in manifest["sessions"].as_array_mut().unwrap() {
+            session["machine"]["cpu"] = "Other CPU".into();
+        }
+        write_sealed(path, manifest);
+    });
+    // The card names the processor.
+    forge(&sandbox, "README.md", |path| {
+        let card = fs::read_to_string(path).unwrap();
+        let hardware = card.lines().find(|line| line.starts_with("| hardware |")).unwrap();
+        fs::write(path, card.replace(hardware, "| hardware | Other CPU (1 thread in use) |")).unwrap();
+    });
+    let printed = sandbox.expect(0, "verify sealed --threads 1");
+    for line in ["within tolerance: ", "processor: ", "was Other CPU", "no tolerance is defined for that"] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
+}
+
+#[test]
+fn what_must_not_be_published_is_not_sealed() {
+    let sandbox = trained();
+    let resolved = sandbox.only_run().path("resolved.yaml");
+    fs::set_permissions(&resolved, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let printed = sandbox.expect(2, "seal lab sealed");
+    assert!(printed.contains("is private") && !sandbox.path("sealed").exists(), "{printed}");
+    // The environment of the author's machine stays there.
+    let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT);
+    let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet");
+    command.env("SLURM_SUBMIT_HOST", "login-node-7").env("NVIDIA_X", "kept");
+    assert!(command.status().unwrap().success());
+    sandbox.expect(0, "seal lab sealed");
+    let manifest = sandbox.read("sealed/run/manifest.json");
+    assert!(!manifest.contains("login-node-7") && manifest.contains("NVIDIA_X"), "{manifest}");
+    assert_eq!(read_json(&sandbox.path("sealed/run/manifest.json"))["experiment_file"], "exp.yaml");
+}
