@@ -149,9 +149,11 @@ impl SweepRecord {
             rungs: p.rungs.clone(),
         };
         let points: Vec<usize> = distinct().map(|(i, _)| i).collect();
-        let task_of = |point: usize| points.iter().position(|&i| self.points[i].index == point);
+        let task_of: BTreeMap<usize, usize> =
+            points.iter().enumerate().map(|(task, &i)| (self.points[i].index, task)).collect();
         let settings = if self.judges_settings || self.race.is_some() {
-            let members = |setting: PointSetting| setting.points.iter().filter_map(|p| task_of(p.point)).collect();
+            let members =
+                |setting: PointSetting| setting.points.iter().filter_map(|p| task_of.get(&p.point).copied()).collect();
             self.settings().into_iter().map(members).collect()
         } else {
             (0..points.len()).map(|task| vec![task]).collect()

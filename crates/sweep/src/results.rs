@@ -115,16 +115,20 @@ impl SweepResults {
 
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
     /// `steps_done`, the metric, `seconds`, `run`, and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
-    /// Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
+    /// If settings of `verdict` have several seeds, the columns `setting` (its rank), `setting_mean`, `setting_half_width` (of the mean's
+    /// interval), `difference_to_leader` and `adjusted_p` follow. Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
     /// formula gets the prefix `'`.
     ///
     /// # Errors
     /// No input causes one.
-    pub fn csv(&self) -> Result<String, csv::Error> {
+    pub fn csv(&self, verdict: &Verdict) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
         let measured = ["val_bits_per_byte", "tokens_per_second", "mfu"];
         let mut own = vec!["point", "status", "steps_done", metric, "seconds", "run"];
         own.extend(measured.iter().filter(|name| **name != metric));
+        let of_setting = ["setting", "setting_mean", "setting_half_width", "difference_to_leader", "adjusted_p"];
+        let of_setting = if verdict.has_seeds() { &of_setting[..] } else { &[] };
+        own.extend(of_setting);
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.rows.iter().flat_map(|row| &row.values) {
             if !names.contains(&name.as_str()) {
@@ -151,8 +155,22 @@ impl SweepResults {
             ];
             let measured = measured.iter().zip([row.val_bits_per_byte, row.tokens_per_second, row.mfu]);
             let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| number(value));
-            writer
-                .write_record(once(row.point.to_string()).chain(names.iter().map(value)).chain(rest).chain(measured))?;
+            let rank = verdict.settings.iter().position(|setting| setting.points.contains(&row.point));
+            let setting = rank.map(|rank| &verdict.settings[rank]);
+            let sample = setting.and_then(|setting| setting.sample);
+            let comparison = setting.and_then(|setting| setting.comparison.as_ref());
+            let cells = [
+                rank.map_or_else(String::new, |rank| (rank + 1).to_string()),
+                number(sample.map(|sample| sample.mean)),
+                number(sample.and_then(|sample| Some(sample.interval?.half_width()))),
+                number(comparison.map(|comparison| comparison.paired.difference)),
+                number(
+                    comparison.filter(|comparison| comparison.test.is_some()).map(|comparison| comparison.adjusted_p),
+                ),
+            ];
+            let cells = cells.into_iter().take(of_setting.len());
+            let first = once(row.point.to_string()).chain(names.iter().map(value));
+            writer.write_record(first.chain(rest).chain(measured).chain(cells))?;
         }
         let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -169,6 +187,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::spec::{Goal, ObjectiveMetric};
+    use super::super::verdict::Conclusion;
     use super::*;
 
     fn row(point: usize, status: PointStatus, objective: Option<f64>) -> ResultsRow {
@@ -229,12 +248,34 @@ mod tests {
         );
     }
 
+    fn no_settings() -> Verdict {
+        Verdict { conclusion: Conclusion::NoResult, settings: Vec::new(), noise: None, words: Vec::new() }
+    }
+
+    #[test]
+    fn csv_has_the_comparison_of_the_setting_of_each_point() {
+        let points = [(json!(0.1), 1, 2.0), (json!(0.1), 2, 2.5), (json!(0.2), 1, 1.0), (json!(0.2), 2, 1.25)];
+        let (record, table) = crate::testing::finished(&points);
+        let verdict = Verdict::new(&record, &table, &[], true);
+        let text = table.csv(&verdict).unwrap();
+        let header = "setting,setting_mean,setting_half_width,difference_to_leader,adjusted_p\n";
+        assert!(text.lines().next().unwrap().ends_with(header.trim_end()), "{text}");
+        let cells = |point: &str| -> Vec<&str> {
+            let line = text.lines().find(|line| line.starts_with(point)).unwrap();
+            line.split(',').rev().take(5).collect::<Vec<_>>().into_iter().rev().collect()
+        };
+        let (worse, leader) = (cells("1,"), cells("4,"));
+        assert_eq!((worse[0], worse[1], worse[3]), ("2", "2.25", "1.125"));
+        assert_eq!((leader[0], leader[1], leader[3], leader[4]), ("1", "1.125", "", ""));
+    }
+
     #[test]
     fn csv_reads_back_and_holds_no_formulas() {
         let mut first = row(2, PointStatus::Done, Some(1.25));
         first.values.push(("status".to_owned(), json!(-3)));
         (first.val_bits_per_byte, first.mfu) = (Some(0.5), Some(0.25));
-        let table = results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv().unwrap();
+        let table =
+            results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();
         let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,run,val_bits_per_byte,tokens_per_second,mfu\n\
                         2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2,0.5,,0.25\n\
                         1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1,,,\n";
@@ -244,7 +285,7 @@ mod tests {
         let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
         speed.objective.metric = ObjectiveMetric::TokensPerSecond;
         let header = "point,lr,decay,status,steps_done,tokens_per_second,seconds,run,val_bits_per_byte,mfu\n";
-        assert!(speed.csv().unwrap().starts_with(header), "the objective has one column");
+        assert!(speed.csv(&no_settings()).unwrap().starts_with(header), "the objective has one column");
     }
 
     #[test]

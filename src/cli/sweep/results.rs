@@ -66,7 +66,7 @@ pub(super) fn run(args: &ResultsArgs) -> Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
     let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = &sweep.summary;
     if args.csv {
-        print_content(&results.csv().map_err(|error| CommandError::failure(error.to_string()))?)?;
+        print_content(&results.csv(verdict).map_err(|error| CommandError::failure(error.to_string()))?)?;
         return Ok(Exit::Done);
     }
     let validation_use = sweep.summary.count_validation_use(&sweep.path);
