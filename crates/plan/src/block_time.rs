@@ -105,7 +105,7 @@ impl BlockTimer<'_> {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
         };
         let block_seconds = |block: usize, attention: f64, moved: f64| {
-            let flops = cost::flops(spec, &(block..block + 1), 1, length).forward * n;
+            let flops = cost::forward_flops(spec, &(block..block + 1), length) * n;
             let attention = attention * n;
             let linear = flops - attention;
             let traffic = n * moved / memory;

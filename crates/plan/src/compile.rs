@@ -134,8 +134,8 @@ pub fn compile_continuation(
         model,
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
-    let layout = ranks::RankLayout::new(experiment, &common, &costs, &mut notes)?;
-    let programs = layout.programs(experiment, &common, &hardware)?;
+    let layout = ranks::RankLayout::new(&experiment.parallel, &common, &costs, &mut notes)?;
+    let programs = layout.programs(&experiment.parallel, experiment.train.clip_norm, &common, &hardware)?;
     let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs);
     let totals = Totals {

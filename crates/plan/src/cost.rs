@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use runner_spec::model::stage::stage_parameters;
-use runner_spec::model::{ModelSpec, parameters};
+use crate::block_time::PerBlockKind;
+use runner_spec::model::ModelSpec;
+use runner_spec::model::parts::PartParameter;
 use runner_spec::plan::{Flops, ParamCounts};
 use runner_spec::program::BlockRange;
 
@@ -13,11 +14,47 @@ pub(crate) const CONVENTION: &str =
 
 /// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
 pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
-    let chunks: Vec<Range<usize>> = chunks.iter().map(|chunk| chunk.range()).collect();
+    let of = count_kinds(spec);
+    let holds = |block: usize| u64::from(chunks.iter().any(|chunk| chunk.contains(block)));
+    let (first, last) = (holds(0), holds(spec.layers + 1));
     let mut counts = ParamCounts::default();
-    for param in stage_parameters(spec, &chunks) {
-        let len = param.len() as u64;
-        if param.decays() {
+    let mut add = |each: ParamCounts, times: u64| {
+        counts.decayed_tensors += each.decayed_tensors * times as usize;
+        counts.decayed += each.decayed * times;
+        counts.other_tensors += each.other_tensors * times as usize;
+        counts.other += each.other * times;
+        counts.total += each.total * times;
+    };
+    add(of.embedding, first);
+    add(of.layer, chunks.iter().map(|chunk| spec.layers_in(chunk.range()) as u64).sum());
+    add(of.head, last);
+    if spec.tie_embeddings && last > first {
+        add(count(&spec.decoder().embedding.parameters()[..1]), 1);
+    }
+    counts
+}
+
+/// Parameters of each entry of the block list.
+pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
+    let of = count_kinds(spec);
+    (0..spec.block_count()).map(|block| of.of_block(block, spec.layers).total).collect()
+}
+
+/// Parameters of one block of each kind. All layers are alike.
+fn count_kinds(spec: &ModelSpec) -> PerBlockKind<ParamCounts> {
+    let decoder = spec.decoder();
+    PerBlockKind {
+        embedding: count(&decoder.embedding.parameters()),
+        layer: count(&decoder.layer.parameters(0)),
+        head: count(&decoder.head.parameters(spec.layers + 1)),
+    }
+}
+
+fn count(parameters: &[PartParameter]) -> ParamCounts {
+    let mut counts = ParamCounts::default();
+    for PartParameter { spec, .. } in parameters {
+        let len = spec.len() as u64;
+        if spec.decays() {
             counts.decayed_tensors += 1;
             counts.decayed += len;
         } else {
@@ -29,26 +66,14 @@ pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCoun
     counts
 }
 
-/// Parameters of each entry of the block list.
-pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
-    let mut out = vec![0; spec.block_count()];
-    for param in parameters(spec) {
-        out[param.block] += param.len() as u64;
-    }
-    out
-}
-
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
 pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
-    let (decoder, tokens) = (spec.decoder(), tokens as f64);
-    // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
-    // embedding's matrix.
-    let layers = spec.layers_in(blocks.clone()) as f64;
-    let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
-    let products = layers * decoder.layer.products() as f64 + heads * decoder.head.project.size() as f64;
-    let vectors = parameters(spec).into_iter().filter(|p| blocks.contains(&p.block) && !p.decays());
-    let vectors: f64 = vectors.map(|p| p.len() as f64).sum();
-    let attention = layers * decoder.layer.attention.score_flops(length);
+    let BlockProducts { products, attention } = BlockProducts::new(spec, blocks, length);
+    let (of, holds) = (count_kinds(spec), |block: usize| f64::from(u8::from(blocks.contains(&block))));
+    let vectors = holds(0) * of.embedding.other as f64
+        + spec.layers_in(blocks.clone()) as f64 * of.layer.other as f64
+        + holds(spec.layers + 1) * of.head.other as f64;
+    let tokens = tokens as f64;
     let forward = tokens * (2.0 * products + attention);
     Flops {
         forward,
@@ -57,6 +82,32 @@ pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length
         recomputed: 0.0,
         step: tokens * (6.0 * (products + vectors) + 3.0 * attention),
         convention: CONVENTION.to_owned(),
+    }
+}
+
+/// FLOPs of the forward of one position in rows of `length`, for the given blocks.
+pub(crate) fn forward_flops(spec: &ModelSpec, blocks: &Range<usize>, length: usize) -> f64 {
+    let BlockProducts { products, attention } = BlockProducts::new(spec, blocks, length);
+    2.0 * products + attention
+}
+
+/// The numbers in the matrices that some blocks multiply a position with, and the FLOPs of its attention scores.
+struct BlockProducts {
+    products: f64,
+    attention: f64,
+}
+
+impl BlockProducts {
+    fn new(spec: &ModelSpec, blocks: &Range<usize>, length: usize) -> Self {
+        let decoder = spec.decoder();
+        // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
+        // embedding's matrix.
+        let layers = spec.layers_in(blocks.clone()) as f64;
+        let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
+        Self {
+            products: layers * decoder.layer.products() as f64 + heads * decoder.head.project.size() as f64,
+            attention: layers * decoder.layer.attention.score_flops(length),
+        }
     }
 }
 

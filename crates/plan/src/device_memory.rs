@@ -1,7 +1,7 @@
 //! Memory of a GPU that is not for tensors, and the fraction that a plan may use: constants, because a plan does not ask the device.
 
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
-use runner_spec::program::{Device, Instruction, Program};
+use runner_spec::program::{Device, Program};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,7 +21,7 @@ pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
 /// embedding), and one for each channel. The stages form a ring, in which a stage has two channels with each of its two neighbours, one
 /// for activations and one for gradients.
 pub fn communicators(program: &Program) -> u64 {
-    let tied = program.step.iter().any(|i| matches!(i, Instruction::SumTied));
+    let tied = program.shares_tied();
     let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
     u64::from(program.mesh.replicas > 1) + u64::from(tied) + channels
 }

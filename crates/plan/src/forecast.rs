@@ -8,8 +8,8 @@ use runner_spec::plan::{RankPlan, Totals};
 
 /// The prediction for `ranks`; `None` if a device or a link that it needs has no rates.
 pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluster: &ClusterFacts) -> Option<Forecast> {
-    let costs = PlanCosts::new(ranks, cluster)?;
-    let programs: Vec<_> = costs.stages.iter().map(|s| &s.rank.program).collect();
+    let costs = PlanCosts::of_ranks(ranks, cluster)?;
+    let programs: Vec<_> = costs.stages.iter().map(|s| s.program).collect();
     let trace = simulate::simulate(&programs, slots, &costs)?;
     let step = trace.seconds;
     if !(step.is_finite() && step > 0.0) {

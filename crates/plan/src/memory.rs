@@ -216,9 +216,14 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
             items.push(MemoryItem { category: MemoryCategory::Communication, what: what.to_owned(), bytes, count });
         }
     };
-    let has = |work: fn(&Instruction) -> bool| u64::from(program.step.iter().any(work));
-    let channels = has(|i| matches!(i, Instruction::RecvActivation { .. }))
-        + has(|i| matches!(i, Instruction::RecvGradient { .. }));
+    // Every part of the model receives activations but the first, and gradients but the last.
+    let parts = program.mesh.stages * program.chunks.len();
+    let has_part = |first: usize, end: usize| {
+        let mut held = (0..program.chunks.len()).map(|chunk| program.virtual_stage(chunk));
+        u64::from(held.any(|part| (first..end).contains(&part)))
+    };
+    let (before_it, after_it) = (has_part(1, parts), has_part(0, parts - 1));
+    let channels = before_it + after_it;
     let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu {
         push("activations and gradients in flight", message, channels * slots);
@@ -226,9 +231,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     } else {
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients in flight", message, channels);
-        let sends = has(|i| matches!(i, Instruction::SendActivation { .. }))
-            + has(|i| matches!(i, Instruction::SendGradient { .. }));
-        push("activations and gradients that were sent", message, sends * slots);
+        push("activations and gradients that were sent", message, channels * slots);
         push("communicators (assumed)", device_memory::COMMUNICATOR_BYTES, device_memory::communicators(program));
     }
     items

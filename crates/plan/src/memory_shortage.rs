@@ -16,7 +16,7 @@ use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::{MemoryCategory, RankPlan};
-use runner_spec::program::{CostClass, Program, ShardedState};
+use runner_spec::program::{CostClass, Device, Program, ShardedState};
 
 /// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
 const MAX_MICRO_BATCHES_TRIED: usize = 4096;
@@ -33,7 +33,7 @@ pub(crate) fn describe_shortage(
     kernels: KernelWorkspace,
 ) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
-    let (largest, over) = worst_device(ranks, &needs)?;
+    let (largest, over) = worst_rank(ranks, &needs)?;
     let rank = &ranks[largest];
     let subject = match (layout.mesh.stages, layout.mesh.replicas) {
         (1, 1) => "the run".to_owned(),
@@ -61,7 +61,7 @@ pub(crate) fn describe_shortage(
 pub(crate) fn drop_saved_copies(ranks: &mut [RankPlan]) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|rank| rank.memory.total()).collect();
     let largest = ranks.iter().map(|rank| rank.memory.checkpoint).max().filter(|bytes| *bytes > 0)?;
-    worst_device(ranks, &needs)?;
+    worst_rank(ranks, &needs)?;
     for rank in ranks {
         rank.program.copies_saved_state = false;
         rank.memory.checkpoint = 0;
@@ -200,25 +200,32 @@ fn fitting_need(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Option<u
         bytes
     };
     let needs: Vec<u64> = ranks.iter().map(&mut need_of_rank).collect();
-    if worst_device(ranks, &needs).is_some() { None } else { needs.into_iter().max() }
+    if worst_rank(ranks, &needs).is_some() { None } else { needs.into_iter().max() }
 }
 
 fn same_device(a: &RankPlan, b: &RankPlan) -> bool {
     (a.hardware.node, a.device) == (b.hardware.node, b.device)
 }
 
-/// The device whose ranks need the most beyond its memory: the index of its largest rank, and the bytes beyond. `None` if all fit.
-fn worst_device(ranks: &[RankPlan], needs: &[u64]) -> Option<(usize, u64)> {
-    let mut sums: BTreeMap<(usize, String), (usize, u64)> = BTreeMap::new();
-    for (index, rank) in ranks.iter().enumerate() {
-        let (largest, sum) = sums.entry((rank.hardware.node, rank.device.to_string())).or_insert((index, 0));
-        *sum = sum.saturating_add(needs[index]);
-        if needs[index] > needs[*largest] {
-            *largest = index;
+/// [`worst_device`] of `ranks`.
+fn worst_rank(ranks: &[RankPlan], needs: &[u64]) -> Option<(usize, u64)> {
+    worst_device(ranks.iter().map(|rank| &rank.hardware).zip(needs.iter().copied()))
+}
+
+/// The device whose ranks need the most beyond its memory: the index of its largest rank, and the bytes beyond. `None` if all fit. `ranks`
+/// are the devices of the ranks and the bytes that each needs.
+pub(crate) fn worst_device<'a>(ranks: impl Iterator<Item = (&'a DeviceFacts, u64)>) -> Option<(usize, u64)> {
+    // By machine and device: of its largest rank the index and the need, and the sum.
+    let mut sums: BTreeMap<(usize, Device), (usize, u64, u64, &DeviceFacts)> = BTreeMap::new();
+    for (index, (device, need)) in ranks.enumerate() {
+        let entry = sums.entry((device.node, device.device)).or_insert((index, need, 0, device));
+        entry.2 = entry.2.saturating_add(need);
+        if need > entry.1 {
+            (entry.0, entry.1) = (index, need);
         }
     }
-    let over = sums.into_values().filter_map(|(index, sum)| {
-        let over = sum.checked_sub(usable_bytes(&ranks[index].hardware)?)?;
+    let over = sums.into_values().filter_map(|(index, _, sum, device)| {
+        let over = sum.checked_sub(usable_bytes(device)?)?;
         (over > 0).then_some((index, over))
     });
     over.max_by_key(|&(index, over)| (over, Reverse(index)))
@@ -279,7 +286,7 @@ fn other_partition(
         let candidate = RankLayout { counts: counts.clone(), ..layout.clone() };
         let stage_needs: Vec<u64> = (0..stages).map(|stage| need_of_stage(&candidate, stage)).collect();
         let needs: Vec<u64> = ranks.iter().map(|r| stage_needs[r.stage]).collect();
-        if worst_device(ranks, &needs).is_none() {
+        if worst_rank(ranks, &needs).is_none() {
             return (counts != layout.counts).then(|| format!("partition {counts:?} fits"));
         }
         let free_memory = |part: usize| {

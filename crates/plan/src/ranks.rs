@@ -1,17 +1,19 @@
 //! The ranks of a run: the blocks that each rank holds, the rows that it takes, and its program.
 
+use std::ops::Range;
+
 use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
 use crate::cost::{self, count_chunks};
 use crate::error::{Result, refuse};
 use crate::memory::{MemoryFacts, estimate};
 use crate::partition::{self, BlockCosts};
-use crate::schedule::schedule;
+use crate::schedule::{ScheduledPass, schedule};
 use crate::shard::divide_parameters;
 use crate::step_program::{gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
+use runner_spec::experiment::{Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
 use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
@@ -60,13 +62,12 @@ pub(crate) struct RankLayout {
 impl RankLayout {
     /// Settles the partition. `notes` receive the choice and its reason.
     pub(crate) fn new(
-        experiment: &Experiment,
+        parallel: &Parallel,
         common: &Program,
         times: &BlockTimes,
         notes: &mut Vec<String>,
     ) -> Result<Self> {
         let mesh = common.mesh;
-        let parallel = &experiment.parallel;
         let layers = common.model.layers;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
@@ -128,50 +129,76 @@ impl RankLayout {
         parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
     }
 
-    /// The program of every rank of `experiment`; `common` is what all programs have in common.
+    /// The program of every rank under `parallel`; `common` is what all programs have in common.
     ///
     /// # Errors
     /// If the state cannot be sharded.
     pub(crate) fn programs(
         &self,
-        experiment: &Experiment,
+        parallel: &Parallel,
+        clip_norm: Option<f64>,
         common: &Program,
         hardware: &[DeviceFacts],
     ) -> Result<Vec<Program>> {
         let mesh = self.mesh;
-        let slice = common.batch.sequences / mesh.replicas;
-        let micro_batches = slice.div_ceil(common.batch.micro_batch);
-        let bucket_bytes = experiment.parallel.bucket_mb * f64::from(1 << 20);
         let mut out = Vec::with_capacity(mesh.world_size());
-        for (stage, passes) in schedule(self.schedule, mesh.stages, self.chunks, micro_batches).iter().enumerate() {
-            let chunks = self.stage_chunks(stage);
-            let buckets =
-                if mesh.replicas > 1 { gradient_buckets(&common.model, &chunks, bucket_bytes) } else { Vec::new() };
-            let of_stage = Program { chunks: chunks.clone(), ..common.clone() };
-            let shards = match experiment.parallel.shard {
-                Some(_) if mesh.replicas > 1 => divide_parameters(&of_stage, mesh.replicas, hardware)?,
-                _ => Vec::new(),
-            };
+        let passes = self.passes(common);
+        for (stage, passes) in passes.iter().enumerate() {
+            let divide = |program: &Program| divide_parameters(program, mesh.replicas, hardware);
+            let of_stage = self.stage_program(parallel, common, stage, divide)?;
             for replica in 0..mesh.replicas {
-                let rank = mesh.rank(stage, replica);
-                let mut program = common.clone();
-                program.rank = rank;
-                program.device = hardware[rank].device;
-                (program.chunks, program.buckets, program.shards) = (chunks.clone(), buckets.clone(), shards.clone());
-                program.sharded = experiment.parallel.shard.filter(|_| !shards.is_empty()).unwrap_or_default();
-                // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
-                let dealt = mesh.mode != ParallelMode::Dp;
-                program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
-                program.batch.stride = if dealt { mesh.replicas } else { 1 };
-                // A GPU's state is copied to the host's memory, which is not planned.
-                program.copies_saved_state = program.device == Device::Cpu && program.saves_while_training();
-                program.step = step_instructions(&program, passes, experiment.train.clip_norm);
+                let mut program = replica_program(&of_stage, stage, replica, hardware);
+                program.step = step_instructions(&program, passes, clip_norm);
                 exchange_weights_for_evaluations(&mut program);
                 out.push(program);
             }
         }
         Ok(out)
     }
+
+    /// The passes of each stage.
+    pub(crate) fn passes(&self, common: &Program) -> Vec<Vec<ScheduledPass>> {
+        let micro_batches = (common.batch.sequences / self.mesh.replicas).div_ceil(common.batch.micro_batch);
+        schedule(self.schedule, self.mesh.stages, self.chunks, micro_batches)
+    }
+
+    /// `common` with the blocks, buckets and shards of `stage`. `divide` divides the parameters of a program among its replicas.
+    ///
+    /// # Errors
+    /// If the state cannot be sharded.
+    pub(crate) fn stage_program(
+        &self,
+        parallel: &Parallel,
+        common: &Program,
+        stage: usize,
+        divide: impl FnOnce(&Program) -> Result<Vec<Range<usize>>>,
+    ) -> Result<Program> {
+        let replicas = self.mesh.replicas;
+        let mut program = Program { chunks: self.stage_chunks(stage), ..common.clone() };
+        if replicas > 1 {
+            let bucket_bytes = parallel.bucket_mb * f64::from(1 << 20);
+            program.buckets = gradient_buckets(&program.model, &program.chunks, bucket_bytes);
+        }
+        if let Some(state) = parallel.shard.filter(|_| replicas > 1) {
+            (program.shards, program.sharded) = (divide(&program)?, state);
+        }
+        Ok(program)
+    }
+}
+
+/// The program of a replica of `stage`, whose replicas have `of_stage` in common, without the instructions of its step.
+pub(crate) fn replica_program(of_stage: &Program, stage: usize, replica: usize, hardware: &[DeviceFacts]) -> Program {
+    let mut program = of_stage.clone();
+    let mesh = program.mesh;
+    program.rank = mesh.rank(stage, replica);
+    program.device = hardware[program.rank].device;
+    // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
+    let (dealt, slice) = (mesh.mode != ParallelMode::Dp, program.batch.sequences / mesh.replicas);
+    program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
+    program.batch.stride = if dealt { mesh.replicas } else { 1 };
+    // A GPU's state is copied to the host's memory, which is not planned.
+    program.copies_saved_state = program.device == Device::Cpu && program.saves_while_training();
+    program
 }
 
 /// Inserts the instructions that give a rank the current weights before its evaluations and samples, and that free them afterwards.
@@ -305,6 +332,6 @@ fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
 
 /// The costs of blocks relative to each other, counted as FLOPs of their matrix products.
 fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
-    let forward = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
+    let forward = |block: usize| cost::forward_flops(model, &(block..block + 1), length);
     BlockCosts { embedding: forward(0), layer: forward(1), head: forward(model.layers + 1) }
 }

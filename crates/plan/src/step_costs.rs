@@ -6,12 +6,21 @@ use crate::block_time::{BlockKindSeconds, BlockTimer};
 use crate::cost::block_params;
 use crate::shard::gathered_element_bytes;
 use crate::simulate::{StepCosts, Transfer};
-use runner_spec::cluster::ClusterFacts;
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::forecast::ForecastBasis;
-use runner_spec::plan::RankPlan;
+use runner_spec::mesh::Mesh;
+use runner_spec::plan::{ParamCounts, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, Device, Instruction, Program};
+use runner_spec::program::{BlockRange, Device, Instruction, ParallelMode, Program, ShardedState};
 use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
+
+/// A rank whose costs count. Of ranks that cost the same, one is enough.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CostedRank<'a> {
+    pub program: &'a Program,
+    pub hardware: &'a DeviceFacts,
+    pub params: ParamCounts,
+}
 
 /// The stages of a plan with the times of their work.
 #[derive(Debug)]
@@ -29,7 +38,8 @@ pub(crate) struct PlanCosts<'a> {
 /// One stage, by its first replica; times are those of its slowest.
 #[derive(Debug)]
 pub(crate) struct StageCosts<'a> {
-    pub rank: &'a RankPlan,
+    pub program: &'a Program,
+    params: ParamCounts,
     /// For a whole micro-batch, and for the last, which may be smaller.
     full: BlockKindSeconds,
     last: BlockKindSeconds,
@@ -56,22 +66,25 @@ struct GroupLink {
 }
 
 impl<'a> PlanCosts<'a> {
+    /// The costs of the ranks whose devices are `hardware`, in order. `stages` has the ranks of each stage, the first replica first.
     /// `None` where a rate is missing.
-    pub(crate) fn new(ranks: &'a [RankPlan], cluster: &'a ClusterFacts) -> Option<Self> {
-        let first = ranks.first()?;
-        let mesh = first.program.mesh;
+    pub(crate) fn new(
+        stages: &[Vec<CostedRank<'a>>],
+        hardware: &[&DeviceFacts],
+        cluster: &'a ClusterFacts,
+    ) -> Option<Self> {
+        let first = stages.first()?.first()?.program;
         let mut sharers: HashMap<(usize, Device), usize> = HashMap::new();
-        for rank in ranks {
-            *sharers.entry((rank.hardware.node, rank.device)).or_default() += 1;
+        for device in hardware {
+            *sharers.entry((device.node, device.device)).or_default() += 1;
         }
-        let mut stages: Vec<StageCosts<'a>> = Vec::with_capacity(mesh.stages);
+        let mut costs: Vec<StageCosts<'a>> = Vec::with_capacity(stages.len());
         let mut basis = ForecastBasis::Measured;
-        for stage in 0..mesh.stages {
-            let members = &ranks[mesh.rank(stage, 0)..mesh.rank(stage, 0) + mesh.replicas];
+        for members in stages {
             let mut seen = BTreeSet::new();
             let mut slowest: Option<StageCosts<'a>> = None;
             for rank in members {
-                let shared = sharers[&(rank.hardware.node, rank.device)];
+                let shared = sharers[&(rank.hardware.node, rank.hardware.device)];
                 let key = (rank.hardware.name.as_str(), rank.hardware.threads, shared, rank.program.cost_class());
                 if !seen.insert(key) {
                     continue;
@@ -84,26 +97,37 @@ impl<'a> PlanCosts<'a> {
                     }
                     DeviceRates::Measured(_) => basis,
                 };
-                let timed = StageCosts::new(rank, rates, shared)?;
+                let timed = StageCosts::new(*rank, rates, shared)?;
                 slowest = Some(match slowest {
                     None => timed,
                     Some(other) => other.slower(&timed),
                 });
             }
-            stages.push(slowest?);
+            costs.push(slowest?);
         }
-        let gpus = ranks.iter().any(|rank| rank.device != Device::Cpu);
+        let gpus = hardware.iter().any(|device| device.device != Device::Cpu);
         let rates = &cluster.rates;
-        let links = stage_links(ranks, if gpus { rates.gpu_links.or(rates.links) } else { rates.links })?;
-        Some(Self { stages, basis, devices: sharers.len(), params: block_params(&first.program.model), links })
+        let links = if gpus { rates.gpu_links.or(rates.links) } else { rates.links };
+        let links = stage_links(first.mesh, hardware, links)?;
+        Some(Self { stages: costs, basis, devices: sharers.len(), params: block_params(&first.model), links })
+    }
+
+    /// The costs of `ranks`, which are all ranks of a plan.
+    pub(crate) fn of_ranks(ranks: &'a [RankPlan], cluster: &'a ClusterFacts) -> Option<Self> {
+        let mesh = ranks.first()?.program.mesh;
+        let costed =
+            |rank: &'a RankPlan| CostedRank { program: &rank.program, hardware: &rank.hardware, params: rank.params };
+        let stages: Vec<Vec<_>> = ranks.chunks(mesh.replicas).map(|of| of.iter().map(costed).collect()).collect();
+        let hardware: Vec<&DeviceFacts> = ranks.iter().map(|rank| &rank.hardware).collect();
+        Self::new(&stages, &hardware, cluster)
     }
 
     fn block_range(&self, stage: usize, mb: usize, blocks: BlockRange) -> BlockSeconds {
         let timed = &self.stages[stage];
-        let batch = &timed.rank.program.batch;
+        let batch = &timed.program.batch;
         let full = batch.rows(mb).1 == batch.micro_batch.min(batch.slice.1);
         let seconds = if full { &timed.full } else { &timed.last };
-        let layers = timed.rank.program.model.layers;
+        let layers = timed.program.model.layers;
         let mut sum = BlockSeconds::default();
         for block in blocks.range() {
             let one = seconds.of_block(block, layers);
@@ -114,36 +138,88 @@ impl<'a> PlanCosts<'a> {
         sum
     }
 
-    /// Bytes of gradients of `blocks` on `program`'s rank.
     fn gradient_bytes(&self, program: &Program, blocks: BlockRange) -> f64 {
-        let mut n: u64 = self.params[blocks.range()].iter().sum();
-        let spec = &program.model;
-        let head = blocks.contains(spec.layers + 1);
-        // A last stage has its own copy of the tied embedding.
-        if head && spec.tie_embeddings && !program.chunks.iter().any(|c| c.contains(0)) {
-            n += (spec.vocab_size * spec.d_model) as u64;
+        gradient_element(program) * gradient_elements(&self.params, program, blocks) as f64
+    }
+
+    /// Seconds that no step of these stages can fall below: a stage computes all of its work, after the forwards of the stages before it
+    /// and before their backwards, and what its replicas exchange follows the work that makes it.
+    ///
+    /// If `splits_backwards`, a stage sends the gradient of its input before it computes those of its weights.
+    pub(crate) fn shortest_step(&self, splits_backwards: bool) -> f64 {
+        let (mut before, mut after, mut longest) = (0.0, 0.0, 0.0_f64);
+        let mut update = 0.0_f64;
+        for (stage, costs) in self.stages.iter().enumerate() {
+            let program = costs.program;
+            let last = program.batch.micro_batches().saturating_sub(1);
+            let sum = |mb: usize, get: fn(BlockSeconds) -> f64| {
+                program.chunks.iter().map(|chunk| get(self.block_range(stage, mb, *chunk))).sum::<f64>()
+            };
+            let all = |get: fn(BlockSeconds) -> f64| last as f64 * sum(0, get) + sum(last, get);
+            let first_chunk = |mb: usize| self.block_range(stage, mb, program.chunks[0]);
+            let exchange = |instruction: Instruction| self.collective(stage, program, &instruction);
+            // What comes before the first forward, and what the last backwards start.
+            let weights: f64 = match program.weight_exchange() {
+                all if program.divides(ShardedState::Parameters) => all.into_iter().take(1).map(exchange).sum(),
+                all => all.into_iter().map(exchange).sum(),
+            };
+            let sums: f64 = (0..program.buckets.len())
+                .map(|bucket| match program.mesh.mode {
+                    ParallelMode::Dp => exchange(Instruction::ReduceToRoot { bucket }),
+                    _ if program.divides(ShardedState::Gradients) => exchange(Instruction::ReduceScatter { bucket }),
+                    _ => exchange(Instruction::AllReduce { bucket }),
+                })
+                .sum();
+            let work = all(BlockSeconds::total);
+            let start = before + weights;
+            // A split backward's gradients of weights may follow the last message to the stage before.
+            let deferrable = if splits_backwards { all(|seconds| seconds.weight) } else { 0.0 };
+            longest = longest.max(start + work).max(start + work - deferrable + after);
+            longest = longest.max(start + work - sum(last, BlockSeconds::total) + sums);
+            before += first_chunk(0).forward;
+            let backward = first_chunk(last);
+            after += if splits_backwards { backward.input } else { backward.backward() };
+            update = update.max(costs.update);
         }
-        gradient_element(program) * n as f64
+        // Every stage waits for the norm of all.
+        let norm = self.stages.first().map_or(0.0, |first| {
+            let clip = self.collective(0, first.program, &Instruction::ClipNorm { max: None });
+            2.0 * clip + self.stages.iter().map(|stage| stage.norm).fold(f64::INFINITY, f64::min)
+        });
+        longest + norm + update
     }
 }
 
+/// Gradients of `blocks` on `program`'s rank, where `params` are the parameters of each block.
+pub(crate) fn gradient_elements(params: &[u64], program: &Program, blocks: BlockRange) -> u64 {
+    let mut n: u64 = params[blocks.range()].iter().sum();
+    let spec = &program.model;
+    let head = blocks.contains(spec.layers + 1);
+    // A last stage has its own copy of the tied embedding.
+    if head && spec.tie_embeddings && !program.chunks.iter().any(|c| c.contains(0)) {
+        n += (spec.vocab_size * spec.d_model) as u64;
+    }
+    n
+}
+
 impl<'a> StageCosts<'a> {
-    fn new(rank: &'a RankPlan, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
-        let p = &rank.program;
-        let timer = BlockTimer { program: p, recompute: p.recompute, device: &rank.hardware, rates, sharers };
+    fn new(rank: CostedRank<'a>, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
+        let CostedRank { program: p, hardware, params } = rank;
+        let timer = BlockTimer { program: p, recompute: p.recompute, device: hardware, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
             rest => rest,
         };
         let full_seconds = timer.block_seconds(full, p.batch.length)?;
-        let update = timer.update_seconds(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
+        let update = timer.update_seconds(&params, p.owns_optimizer().then_some(p.optimizer))?;
         // The norm is one of the nine passes that AdamW makes over the parameters. For other optimizers this is an approximation.
         let norm = update / 9.0;
         // A rank that holds a shard updates only that.
-        let share = p.shard().map_or(1.0, |shard| shard.len() as f64 / rank.params.total as f64);
+        let share = p.shard().map_or(1.0, |shard| shard.len() as f64 / params.total as f64);
         Some(Self {
-            rank,
+            program: p,
+            params,
             full: full_seconds,
             last: if rest == full { full_seconds } else { timer.block_seconds(rest, p.batch.length)? },
             update: (update - norm) * share,
@@ -156,7 +232,7 @@ impl<'a> StageCosts<'a> {
         let update = self.update.max(other.update);
         let norm = self.norm.max(other.norm);
         if other.full.layer.total() > self.full.layer.total() {
-            Self { rank: self.rank, full: other.full, last: other.last, update, norm }
+            Self { full: other.full, last: other.last, update, norm, ..self }
         } else {
             Self { update, norm, ..self }
         }
@@ -223,9 +299,7 @@ impl StepCosts for PlanCosts<'_> {
                 })
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
-            Instruction::BroadcastWeights => {
-                line(gradient_element(program) * self.stages[stage].rank.params.total as f64)
-            }
+            Instruction::BroadcastWeights => line(gradient_element(program) * self.stages[stage].params.total as f64),
             // A few numbers.
             Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
                 links.world.map_or(0.0, |r| 2.0 * r.latency)
@@ -246,19 +320,18 @@ fn gradient_element(program: &Program) -> f64 {
 }
 
 /// The links of each stage, the slowest where several matter. `None` if there is more than one rank and no links are known.
-fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLinks>> {
-    let mesh = ranks.first()?.program.mesh;
-    if ranks.len() == 1 {
+fn stage_links(mesh: Mesh, hardware: &[&DeviceFacts], links: Option<Links>) -> Option<Vec<StageLinks>> {
+    if hardware.len() == 1 {
         return Some(vec![StageLinks { replicas: None, peers: vec![LOCAL], world: None }]);
     }
     let links = links?;
-    let node = |rank: usize| ranks[rank].hardware.node;
+    let node = |rank: usize| hardware[rank].node;
     // A group has its part of a node's adapters: stages on a node communicate at the same time.
     let mut stages_on: HashMap<usize, BTreeSet<usize>> = HashMap::new();
     let mut ranks_on: HashMap<usize, usize> = HashMap::new();
-    for rank in ranks {
-        stages_on.entry(rank.hardware.node).or_default().insert(rank.stage);
-        *ranks_on.entry(rank.hardware.node).or_default() += 1;
+    for (rank, device) in hardware.iter().enumerate() {
+        stages_on.entry(device.node).or_default().insert(rank / mesh.replicas);
+        *ranks_on.entry(device.node).or_default() += 1;
     }
     let between = |sharers: usize| Link {
         bytes_per_second: (links.between.bytes_per_second / sharers.max(1) as f64).min(links.within.bytes_per_second),
@@ -275,7 +348,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         let link = if on.len() > 1 { link } else { links.within };
         GroupLink { link, latency: within + between }
     };
-    let world = reach(0..ranks.len(), between(1));
+    let world = reach(0..hardware.len(), between(1));
     let links_of_stage = |stage: usize| {
         let first = mesh.rank(stage, 0);
         let group = first..first + mesh.replicas;

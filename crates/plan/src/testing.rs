@@ -8,6 +8,9 @@ use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::{ModelOptions, PytorchEmbedding};
 use runner_spec::plan::Plan;
+use runner_spec::rates::{
+    ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links, MeasuredRates, UpdatePoint,
+};
 
 use crate::compile;
 
@@ -121,6 +124,46 @@ pub fn cluster() -> ClusterFacts {
         gpu_logit_rows: 2048,
     };
     ClusterFacts { devices: vec![cpu], kernels, ..ClusterFacts::default() }
+}
+
+/// A machine on which everything takes `unit` per position, whatever its width: two cores.
+pub fn measured(unit: f64) -> ClusterFacts {
+    let mut cluster = cluster();
+    let mut rates = MeasuredRates {
+        cores: 2,
+        layers: Vec::new(),
+        heads: Vec::new(),
+        embeddings: Vec::new(),
+        updates: Vec::new(),
+        bf16_factor: 2.0,
+        disturbance: None,
+    };
+    for (ranks, threads) in [(1, 1), (2, 1), (1, 2)] {
+        let busy = ConcurrentLoad { ranks, threads };
+        for family in [e::Family::Gpt2, e::Family::Llama] {
+            for (positions, length) in [(16, 8), (64, 8)] {
+                let forward = unit * positions as f64;
+                rates.layers.push(LayerPoint {
+                    family,
+                    busy,
+                    d_model: 16,
+                    positions,
+                    length,
+                    forward,
+                    backward: 2.0 * forward,
+                });
+            }
+        }
+        let (d_model, positions, forward) = (16, 16, unit * 16.0);
+        let backward = 2.0 * forward;
+        rates.heads.push(HeadPoint { busy, d_model, vocab: 320, positions, forward, backward });
+        rates.embeddings.push(EmbeddingPoint { busy, d_model, positions, forward, backward });
+        rates.updates.push(UpdatePoint { busy, parameters: 15_248, seconds: 100.0 * unit });
+    }
+    let link = Link { bytes_per_second: 1e9, latency: 1e-6, copied_by_ranks: true };
+    cluster.rates.devices.insert("Example CPU".to_owned(), DeviceRates::Measured(rates));
+    cluster.rates.links = Some(Links { within: link, between: link });
+    cluster
 }
 
 #[expect(clippy::expect_used, reason = "a test whose fixture cannot be planned has failed")]

@@ -1,5 +1,6 @@
 //! Counts the micro-batches that hold activations at the moment when they hold the most.
 
+use crate::schedule::{Pass, ScheduledPass};
 use runner_spec::experiment::Recompute;
 use runner_spec::model::parts::Buffer;
 use runner_spec::program::{BlockRange, Program};
@@ -35,6 +36,20 @@ impl HeldElements {
             work: layers * sum(&decoder.layer.deferred()) + head,
         }
     }
+}
+
+/// The live micro-batches per chunk of the rank of `program`, whose stage runs `passes`: what its execution counts.
+pub(crate) fn live_during_passes(program: &Program, passes: &[ScheduledPass]) -> Vec<LiveMicroBatches> {
+    let mut live = LivePeak::new(program);
+    for pass in passes {
+        match pass.pass {
+            Pass::Forward => live.add_forward(pass.chunk),
+            Pass::BackwardInput => live.move_to_weight_work(pass.chunk),
+            Pass::Backward => live.complete_backward(pass.chunk, false),
+            Pass::BackwardWeight => live.complete_backward(pass.chunk, true),
+        }
+    }
+    live.peak
 }
 
 /// The live micro-batches per chunk while a program is executed, now and at the peak.

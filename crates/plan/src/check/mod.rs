@@ -22,6 +22,7 @@ use runner_spec::program::Program;
 pub use error::CheckError;
 pub use execution::{ExecutionSummary, execute};
 pub use live_activations::LiveMicroBatches;
+pub(crate) use live_activations::live_during_passes;
 pub use message_matching::INITIAL_CHANNEL_SLOTS;
 
 /// Proves `programs`, one per rank in order, which all work on the same global batch. Returns what the execution of each showed, and

@@ -3,7 +3,7 @@
 use crate::compile;
 use crate::render::{RenderOptions, render};
 use crate::simulate::{StepCosts, Transfer, UnitCosts, simulate};
-use crate::testing::{cluster, compiled, data, experiment};
+use crate::testing::{cluster, compiled, data, experiment, measured};
 use crate::timeline::timeline;
 use crate::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
@@ -11,10 +11,7 @@ use runner_spec::experiment as e;
 use runner_spec::forecast::{Activity, ForecastBasis};
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
-use runner_spec::rates::{
-    BlockSeconds, ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links, MeasuredRates,
-    UpdatePoint,
-};
+use runner_spec::rates::{BlockSeconds, DeviceRates};
 
 use e::PipelineSchedule::{self, Gpipe, Interleaved, OneFOneB, ZeroBubble};
 
@@ -138,46 +135,6 @@ fn messages_take_latency_and_bytes_in_turn() {
     // is sent at 14 and taken at 16.5, and then one every 2.5, each sender waiting: the last at 24, and its backward takes 2.
     let held = simulate(&programs(&plan), 1, &prices).expect("it ends");
     assert_eq!(held.seconds, 26.0);
-}
-
-/// A machine on which everything takes `unit` per position, whatever its width: two cores.
-fn measured(unit: f64) -> ClusterFacts {
-    let mut cluster = cluster();
-    let mut rates = MeasuredRates {
-        cores: 2,
-        layers: Vec::new(),
-        heads: Vec::new(),
-        embeddings: Vec::new(),
-        updates: Vec::new(),
-        bf16_factor: 2.0,
-        disturbance: None,
-    };
-    for (ranks, threads) in [(1, 1), (2, 1), (1, 2)] {
-        let busy = ConcurrentLoad { ranks, threads };
-        for family in [e::Family::Gpt2, e::Family::Llama] {
-            for (positions, length) in [(16, 8), (64, 8)] {
-                let forward = unit * positions as f64;
-                rates.layers.push(LayerPoint {
-                    family,
-                    busy,
-                    d_model: 16,
-                    positions,
-                    length,
-                    forward,
-                    backward: 2.0 * forward,
-                });
-            }
-        }
-        let (d_model, positions, forward) = (16, 16, unit * 16.0);
-        let backward = 2.0 * forward;
-        rates.heads.push(HeadPoint { busy, d_model, vocab: 320, positions, forward, backward });
-        rates.embeddings.push(EmbeddingPoint { busy, d_model, positions, forward, backward });
-        rates.updates.push(UpdatePoint { busy, parameters: 15_248, seconds: 100.0 * unit });
-    }
-    let link = Link { bytes_per_second: 1e9, latency: 1e-6, copied_by_ranks: true };
-    cluster.rates.devices.insert("Example CPU".to_owned(), DeviceRates::Measured(rates));
-    cluster.rates.links = Some(Links { within: link, between: link });
-    cluster
 }
 
 /// The tiny model has 3 layers, a head and an embedding, each 3 units per position; 64 positions a step, and the update.

@@ -64,7 +64,7 @@ impl Embedding {
         }
     }
 
-    pub(in crate::model) fn parameters(&self) -> Vec<PartParameter> {
+    pub fn parameters(&self) -> Vec<PartParameter> {
         let place = Place { block: 0, prefix: String::new() };
         let table =
             |name, rows, length| PartParameter { rows, ..place.parameter(name, vec![length, self.width], self.init) };

@@ -44,7 +44,7 @@ impl Head {
     }
 
     /// The parameters of a head that is entry `block` of the block list. A tied head has no matrix.
-    pub(in crate::model) fn parameters(&self, block: usize) -> Vec<PartParameter> {
+    pub fn parameters(&self, block: usize) -> Vec<PartParameter> {
         let place = &Place { block, prefix: String::new() };
         let own = self.project.parameters(place).filter(|parameter| !self.tied || parameter.spec.name != Self::WEIGHT);
         self.norm.iter().flat_map(|norm| norm.parameters(place)).chain(own).collect()

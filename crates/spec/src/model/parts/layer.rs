@@ -65,7 +65,7 @@ impl Layer {
     }
 
     /// The parameters of layer `index` in the order of registration.
-    pub(in crate::model) fn parameters(&self, index: usize) -> Vec<PartParameter> {
+    pub fn parameters(&self, index: usize) -> Vec<PartParameter> {
         let ([norm1, norm2], [qkv, out, up, down], place) = (&self.norms, self.linears(), &self.place(index));
         let attention = norm1.parameters(place).chain(qkv.parameters(place)).chain(out.parameters(place));
         let mlp = norm2.parameters(place).chain(up.parameters(place)).chain(down.parameters(place));
