@@ -1,6 +1,8 @@
-//! Criterion benches of the planner: plans of a GPT-2 1.5B for clusters of 1,024 and 10,000 devices, 64 micro-batches.
+//! Criterion benches of the planner: plans of a GPT-2 1.5B for clusters of 1,024 and 10,000 devices, 64 micro-batches; and the search for
+//! its best layout on 64 devices.
 
 #![expect(clippy::unwrap_used, reason = "a bench that cannot run should stop")]
+#![expect(clippy::print_stdout, reason = "the number of layouts belongs to their time")]
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use runner_config::{LoadOptions, load};
 use runner_plan::compile;
+use runner_plan::search::search;
 use runner_spec::data::{Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
@@ -78,5 +81,21 @@ fn plans(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, plans);
+/// More than ten thousand layouts of a batch of 512 rows.
+fn layouts(c: &mut Criterion) {
+    let mut experiment = experiment(1, 64);
+    experiment.batch.sequences = 512;
+    let cluster = runner_machine::cluster_description::named_cluster("8x8xH100").unwrap();
+    let data = data();
+    let found = search(&experiment, &data, &cluster).unwrap();
+    println!("{} layouts, of which {} fit and {} were simulated", found.layouts, found.fit, found.simulated);
+    let mut group = c.benchmark_group("search");
+    group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(10));
+    group.bench_function(format!("{} layouts on 64 devices", found.layouts), |b| {
+        b.iter(|| search(black_box(&experiment), &data, &cluster).unwrap());
+    });
+    group.finish();
+}
+
+criterion_group!(benches, plans, layouts);
 criterion_main!(benches);

@@ -29,6 +29,7 @@ mod man;
 pub(crate) mod model_args;
 pub(crate) mod output;
 pub(crate) mod plan;
+mod plan_search;
 pub(crate) mod rank;
 pub(crate) mod render;
 mod repeated_command;

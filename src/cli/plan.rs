@@ -7,7 +7,8 @@ use super::common::{
     warn_of_absent_files,
 };
 use super::exit::{Exit, Result, refuse};
-use super::output::{check_picture_path, print_detail, print_result, print_to_stderr, write_file};
+use super::output::{check_picture_path, check_replaceable, print_detail, print_result, print_to_stderr, write_file};
+use super::plan_search::{self, SearchArgs};
 use super::screen_observer::PreparationObserver;
 use runner_compare::stored_plan;
 use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
@@ -60,6 +61,8 @@ pub(crate) struct PlanArgs {
     /// Show every instruction of the program, and every line of the memory table.
     #[arg(long, conflicts_with = "json")]
     pub program: bool,
+    #[command(flatten)]
+    pub search: SearchArgs,
 }
 
 /// Plans the experiment for this machine or for `--cluster`. Progress goes to standard error, because the plan is the output.
@@ -81,7 +84,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let loaded = arguments.load_with(&options)?;
     let experiment = &loaded.experiment;
     let run = arguments.file.parent().filter(|_| arguments.file.ends_with(RESOLVED));
+    if let Some(path) = &args.search.write {
+        check_replaceable(path, args.search.force)?;
+    }
     let data = plan_data(args, &loaded, run)?;
+    if args.search.search {
+        return plan_search::run(args, &loaded, &data, &cluster);
+    }
     // Steps that another run did are not this run's.
     let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
@@ -96,10 +105,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
 }
 
 /// The facts of the data that a plan is made for, and the plan's note or warning about them.
-struct PlanData {
-    facts: DataFacts,
-    note: Option<String>,
-    warning: Option<String>,
+pub(super) struct PlanData {
+    pub(super) facts: DataFacts,
+    pub(super) note: Option<String>,
+    pub(super) warning: Option<String>,
 }
 
 /// The data of the experiment `loaded`, which may be that of the directory `run`: read, or assumed if `args` ask for that or if it cannot

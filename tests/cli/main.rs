@@ -25,6 +25,7 @@ mod hub;
 mod interrupts;
 mod launchers;
 mod layout_changes;
+mod layout_search;
 mod limits;
 mod links;
 mod messages;

@@ -23,6 +23,7 @@ mod ranks;
 pub mod render;
 mod run_length;
 pub mod schedule;
+pub mod search;
 mod shard;
 mod simulate;
 mod step_costs;
@@ -33,6 +34,7 @@ pub mod testing;
 pub mod timeline;
 pub mod timeline_svg;
 pub mod topology;
+mod wire;
 
 #[cfg(test)]
 mod tests;
@@ -42,3 +44,4 @@ pub use devices::{check_devices, device_for_reading};
 pub use error::PlanError;
 pub use memory_shortage::suggest_change_for_rank;
 pub use ranks::mesh;
+pub use wire::bytes_sent;

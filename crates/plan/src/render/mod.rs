@@ -3,9 +3,12 @@
 mod forecast;
 mod page;
 mod rank;
+mod search;
 mod stages;
 
 use crate::quantity::three_decimals;
+pub use search::render_search;
+
 use page::Page;
 use runner_spec::data::ASSUMED_HASH;
 use runner_spec::format::{count, counted};

@@ -1,0 +1,488 @@
+//! The search for the best layout of an experiment on a cluster: a pure function, like the planner.
+//!
+//! Every layout's memory, bytes on the wire and least time are computed from one rank of each kind, without its instructions. Layouts that
+//! do not fit fall out. The rest are simulated in the order of their least times, until no other can be among the fastest or on the front.
+//! What is shown is then compiled, so that its numbers are those of its plan.
+
+mod evaluate;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+pub use layout::Layout;
+
+use crate::compile;
+use crate::error::{PlanError, Result, refuse};
+use crate::quantity::bytes;
+use crate::schedule::{ScheduledPass, schedule};
+use crate::wire::bytes_sent;
+use evaluate::{Evaluator, LayoutCosts, Unfit};
+use layout::PipelineShape;
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::{AutoOr, Experiment, Parallel, PipelineSchedule, Recompute};
+use runner_spec::forecast::ForecastBasis;
+use runner_spec::format::{choice_name, count, counted};
+use runner_spec::program::{Device, Program};
+
+/// The number of fastest layouts that a search reports.
+const BEST: usize = 10;
+
+/// A layout stays on the front if no layout that is at least as fast needs as little memory and sends as little, but for this share.
+const FRONT_TOLERANCE: f64 = 0.25;
+
+const RECOMPUTATIONS: [Recompute; 3] = [Recompute::None, Recompute::Attention, Recompute::Block];
+
+/// Rounds in which layers are moved between the stages of the best pipelines.
+const PARTITION_ROUNDS: usize = 8;
+
+/// A planned layout and its costs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RankedLayout {
+    #[serde(flatten)]
+    pub layout: Layout,
+    pub ranks: usize,
+    pub step_seconds: f64,
+    pub tokens_per_second: f64,
+    /// Planned peak of the largest rank.
+    pub memory_bytes: u64,
+    /// Bytes that all ranks together send in a step.
+    pub sent_bytes: u64,
+    /// The hash of its plan.
+    pub hash: String,
+}
+
+/// Why layouts, numbers of replicas or numbers of stages fell out, and how many.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Exclusion {
+    pub count: usize,
+    pub reason: String,
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SearchResult {
+    pub experiment_name: String,
+    /// The hash of what all layouts compute.
+    pub math_hash: String,
+    /// The source of the times.
+    pub basis: ForecastBasis,
+    pub max_ranks: usize,
+    /// Layouts that were compared, of which these fit the memory.
+    pub layouts: usize,
+    pub fit: usize,
+    /// Layouts whose step was simulated. The others cannot be faster than the best, nor on the front.
+    pub simulated: usize,
+    pub excluded: Vec<Exclusion>,
+    /// The fastest layouts.
+    pub best: Vec<RankedLayout>,
+    /// Layouts than which no faster one needs as little memory and sends as few bytes, within [`FRONT_TOLERANCE`]; the fastest first.
+    pub front: Vec<RankedLayout>,
+    /// The layout of the file; `None` if it does not fit or cannot be planned here.
+    pub current: Option<RankedLayout>,
+    /// The reason why the file's layout is missing.
+    pub current_problem: Option<String>,
+}
+
+/// A layout during the search.
+struct Candidate {
+    layout: Layout,
+    shape: PipelineShape,
+    costs: LayoutCosts,
+}
+
+impl Candidate {
+    fn passes(&self, sequences: usize) -> Vec<Vec<ScheduledPass>> {
+        let micro_batches = sequences / self.layout.parallel.replicas / self.layout.micro_batch;
+        schedule(self.shape.schedule, self.shape.stages, self.shape.chunks, micro_batches)
+    }
+
+    /// The faster one first; of equally fast ones, that with less memory.
+    fn order(&self, other: &Self) -> Ordering {
+        let (a, b) = (&self.costs, &other.costs);
+        a.seconds.total_cmp(&b.seconds).then(a.memory.cmp(&b.memory)).then(a.sent.cmp(&b.sent))
+    }
+}
+
+/// Finds the best layouts of `experiment` on the devices of `cluster`: every mode, number of replicas and stages, schedule, micro-batch,
+/// recomputation and sharding with the same global batch, balanced partitions and, for the fastest pipelines, those near them.
+///
+/// # Errors
+/// Those of [`compile`] that no layout avoids; an unknown speed of a device; if no layout fits.
+pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<SearchResult> {
+    let base = base_layout(experiment).apply(experiment);
+    let plan = compile(&base, data, cluster)?;
+    let first = &plan.ranks[0];
+    let max_ranks = most_ranks(experiment, cluster, &first.hardware);
+    let mut search = Search::new(&base, cluster, &first.program);
+    search.bound_all(&base.parallel, max_ranks)?;
+    let (layouts, fit) = (search.layouts, search.fit.len());
+    let simulated = search.simulate_best()?;
+    let excluded = search.exclusions(max_ranks);
+    let ranked = |candidate: &Candidate| rank_layout(&candidate.layout, experiment, data, cluster);
+    let best = simulated.iter().take(BEST).map(ranked).collect::<Result<Vec<_>>>()?;
+    if best.is_empty() {
+        let why = excluded.iter().map(|out| out.reason.as_str()).collect::<Vec<_>>().join("; ");
+        refuse!("parallel", "no layout fits: {why}");
+    }
+    let front = front(&simulated).into_iter().map(ranked).collect::<Result<Vec<_>>>()?;
+    let current = rank_layout(&Layout::of(experiment), experiment, data, cluster);
+    let (current, current_problem) = match current {
+        Ok(current) => (Some(current), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let basis = compile(&best[0].layout.apply(experiment), data, cluster)?.forecast.map(|forecast| forecast.basis);
+    Ok(SearchResult {
+        experiment_name: experiment.name.clone(),
+        math_hash: plan.math_hash,
+        basis: basis.unwrap_or(ForecastBasis::Assumed),
+        max_ranks,
+        layouts,
+        fit,
+        simulated: simulated.len(),
+        excluded,
+        best,
+        front,
+        current,
+        current_problem,
+    })
+}
+
+/// A layout under which `experiment` can be planned if any can: one rank, or the ranks whose devices the file lists.
+fn base_layout(experiment: &Experiment) -> Layout {
+    let listed = matches!(experiment.parallel.devices, AutoOr::Given(_));
+    let Parallel { bucket_mb, max_restarts, .. } = experiment.parallel;
+    let parallel =
+        if listed { experiment.parallel.clone() } else { Parallel { bucket_mb, max_restarts, ..Parallel::single() } };
+    Layout { parallel, micro_batch: experiment.batch.sequences, recompute: Recompute::None }
+}
+
+/// The most ranks of a layout: a GPU for each, a thread of one CPU for each, or the devices that the file lists.
+fn most_ranks(experiment: &Experiment, cluster: &ClusterFacts, first: &DeviceFacts) -> usize {
+    let of_kind = |device: &&DeviceFacts| (device.device == Device::Cpu) == (first.device == Device::Cpu);
+    match &experiment.parallel.devices {
+        AutoOr::Given(listed) => listed.len(),
+        AutoOr::Auto => match cluster.devices.iter().filter(of_kind).count() {
+            1 if first.device == Device::Cpu => first.threads,
+            devices => devices,
+        },
+    }
+}
+
+/// The plan of `experiment` under `layout`, as a line of the result.
+fn rank_layout(
+    layout: &Layout,
+    experiment: &Experiment,
+    data: &DataFacts,
+    cluster: &ClusterFacts,
+) -> Result<RankedLayout> {
+    let plan = compile(&layout.apply(experiment), data, cluster)?;
+    if let Some(shortage) = &plan.shortage {
+        refuse!("memory", "{}", shortage.trim_start_matches("memory: "));
+    }
+    let Some(forecast) = &plan.forecast else {
+        let name = plan.ranks.first().map_or("the device", |rank| rank.hardware.name.as_str());
+        return Err(unknown_speed(name));
+    };
+    Ok(RankedLayout {
+        layout: layout.clone(),
+        ranks: plan.world_size,
+        step_seconds: forecast.step_seconds,
+        tokens_per_second: forecast.tokens_per_second,
+        memory_bytes: plan.ranks.iter().map(|rank| rank.memory.total()).max().unwrap_or(0),
+        sent_bytes: bytes_sent(&plan),
+        hash: plan.hash.clone(),
+    })
+}
+
+fn unknown_speed(device: &str) -> PlanError {
+    PlanError::value(
+        "parallel",
+        format!(
+            "a search ranks layouts by time, but the speed of {device} or of its links is unknown; run `runner calibrate` to measure this \
+             machine's CPU, or describe the devices in a cluster file (`--cluster`)"
+        ),
+    )
+}
+
+/// The layouts of a search so far.
+struct Search<'a> {
+    evaluator: Evaluator<'a>,
+    sequences: usize,
+    layers: usize,
+    /// The number of ranks, if the file lists their devices.
+    only_ranks: Option<usize>,
+    one_machine: bool,
+    layouts: usize,
+    fit: Vec<Candidate>,
+    /// Layouts that cannot be planned, by their reasons.
+    refused: BTreeMap<String, usize>,
+    too_large: usize,
+    /// The layout that lacks the least memory, and how much.
+    closest: Option<(u64, Layout)>,
+}
+
+impl<'a> Search<'a> {
+    /// A search for `experiment`; `program` is that of a rank under any layout.
+    fn new(experiment: &'a Experiment, cluster: &'a ClusterFacts, program: &Program) -> Self {
+        let listed = match &experiment.parallel.devices {
+            AutoOr::Given(listed) => Some(listed.len()),
+            AutoOr::Auto => None,
+        };
+        Self {
+            evaluator: Evaluator::new(experiment, cluster, program),
+            sequences: experiment.batch.sequences,
+            layers: program.model.layers,
+            only_ranks: listed,
+            one_machine: cluster.devices.iter().all(|device| device.node == cluster.devices[0].node),
+            layouts: 0,
+            fit: Vec::new(),
+            refused: BTreeMap::new(),
+            too_large: 0,
+            closest: None,
+        }
+    }
+
+    /// Bounds the costs of every layout.
+    ///
+    /// # Errors
+    /// If the speed of a device is unknown.
+    fn bound_all(&mut self, parallel: &Parallel, max_ranks: usize) -> Result<()> {
+        let divisors = divisors(self.sequences);
+        for shape in PipelineShape::all(max_ranks, self.layers) {
+            let wanted = |ranks: usize| self.only_ranks.is_none_or(|only| ranks == only);
+            let replicas: Vec<usize> = divisors
+                .iter()
+                .copied()
+                .filter(|replicas| shape.stages * replicas <= max_ranks && wanted(shape.stages * replicas))
+                .collect();
+            if replicas.is_empty() {
+                continue;
+            }
+            for &micro_batches in &divisors {
+                let takers: Vec<usize> = replicas
+                    .iter()
+                    .copied()
+                    .filter(|replicas| (self.sequences / replicas).is_multiple_of(micro_batches))
+                    .collect();
+                if takers.is_empty() {
+                    continue;
+                }
+                if shape.schedule == PipelineSchedule::Interleaved && !micro_batches.is_multiple_of(shape.stages) {
+                    let why =
+                        "the number of micro-batches is not a multiple of the stages, which interleaved_1f1b needs";
+                    let of = |replicas: &usize| RECOMPUTATIONS.len() * shape.modes(*replicas, self.one_machine).len();
+                    let layouts = takers.iter().map(of).sum::<usize>();
+                    *self.refused.entry(why.to_owned()).or_default() += layouts;
+                    self.layouts += layouts;
+                    continue;
+                }
+                let passes = schedule(shape.schedule, shape.stages, shape.chunks, micro_batches);
+                for replicas in takers {
+                    self.bound_layouts(parallel, shape, (replicas, micro_batches), &passes)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn bound_layouts(
+        &mut self,
+        parallel: &Parallel,
+        shape: PipelineShape,
+        (replicas, micro_batches): (usize, usize),
+        passes: &[Vec<ScheduledPass>],
+    ) -> Result<()> {
+        let micro_batch = self.sequences / replicas / micro_batches;
+        for (mode, shard) in shape.modes(replicas, self.one_machine) {
+            let pipeline = shape.pipeline(micro_batches, AutoOr::Auto);
+            let parallel = Parallel { mode, replicas, shard, pipeline, ..parallel.clone() };
+            for recompute in RECOMPUTATIONS {
+                let layout = Layout { parallel: parallel.clone(), micro_batch, recompute };
+                if !self.bound(&layout, shape, passes)? && shape.stages > 1 {
+                    // A balanced partition does not fit: the first stage, or the last, may do with fewer layers.
+                    let counts = self.evaluator.partition(&layout, passes);
+                    for moved in counts.map_or_else(|_| Vec::new(), |counts| lighter_ends(&counts)) {
+                        self.bound(&with_partition(&layout, moved), shape, passes)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Bounds the costs of `layout`. Returns false if it does not fit the memory.
+    fn bound(&mut self, layout: &Layout, shape: PipelineShape, passes: &[Vec<ScheduledPass>]) -> Result<bool> {
+        let bounds = self.evaluator.bounds(layout, shape, passes);
+        self.layouts += 1;
+        match bounds {
+            Ok(costs) => self.fit.push(Candidate { layout: layout.clone(), shape, costs }),
+            Err(Unfit::Memory(lacking)) => {
+                self.too_large += 1;
+                if self.closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
+                    self.closest = Some((lacking, layout.clone()));
+                }
+                return Ok(false);
+            }
+            Err(Unfit::Refused(why)) => *self.refused.entry(why).or_default() += 1,
+            Err(Unfit::UnknownSpeed(device)) => return Err(unknown_speed(&device)),
+        }
+        Ok(true)
+    }
+
+    /// Simulates layouts in the order of their least times, until no other can be among the fastest or on the front; then those with other
+    /// partitions than the best pipelines. Returns them, the fastest first.
+    fn simulate_best(&mut self) -> Result<Vec<Candidate>> {
+        let mut bounded = std::mem::take(&mut self.fit);
+        bounded.sort_by(Candidate::order);
+        let mut simulated: Vec<Candidate> = Vec::new();
+        for candidate in bounded {
+            let slowest = simulated.get(BEST - 1).map_or(f64::INFINITY, |last| last.costs.seconds);
+            let is_beaten = candidate.costs.seconds > slowest
+                && simulated.iter().any(|other| stands_for(&other.costs, &candidate.costs));
+            if !is_beaten && let Some(costs) = self.simulate(&candidate)? {
+                insert(&mut simulated, Candidate { costs, ..candidate });
+            }
+        }
+        for _ in 0..PARTITION_ROUNDS {
+            let pipelines = simulated.iter().take(BEST).filter(|candidate| candidate.shape.stages > 1);
+            let mut moved = Vec::new();
+            for (layout, shape) in pipelines.map(|best| (best.layout.clone(), best.shape)).collect::<Vec<_>>() {
+                let passes =
+                    schedule(shape.schedule, shape.stages, shape.chunks, micro_batches(&layout, self.sequences));
+                let Ok(counts) = self.evaluator.partition(&layout, &passes) else { continue };
+                for counts in lighter_ends(&counts) {
+                    let layout = with_partition(&layout, counts);
+                    if simulated.iter().chain(&moved).all(|known: &Candidate| known.layout != layout)
+                        && self.bound(&layout, shape, &passes)?
+                        && let Some(candidate) = self.fit.pop()
+                        && let Some(costs) = self.simulate(&candidate)?
+                    {
+                        moved.push(Candidate { costs, ..candidate });
+                    }
+                }
+            }
+            let best = simulated.first().map_or(f64::INFINITY, |best| best.costs.seconds);
+            let is_better = moved.iter().any(|candidate| candidate.costs.seconds < best);
+            for candidate in moved {
+                insert(&mut simulated, candidate);
+            }
+            if !is_better {
+                break;
+            }
+        }
+        Ok(simulated)
+    }
+
+    /// The costs of `candidate` with its simulated time; `None` if it does not fit after all.
+    fn simulate(&mut self, candidate: &Candidate) -> Result<Option<LayoutCosts>> {
+        let passes = candidate.passes(self.sequences);
+        match self.evaluator.simulated(&candidate.layout, &passes, candidate.costs) {
+            Ok(costs) => Ok(Some(costs)),
+            Err(Unfit::UnknownSpeed(device)) => Err(unknown_speed(&device)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Why layouts fell out before they were ranked.
+    fn exclusions(&self, max_ranks: usize) -> Vec<Exclusion> {
+        let mut out = Vec::new();
+        let indivisible: Vec<usize> = (1..=max_ranks).filter(|n| !self.sequences.is_multiple_of(*n)).collect();
+        if !indivisible.is_empty() && self.only_ranks.is_none() {
+            let numbers: Vec<String> = indivisible.iter().map(usize::to_string).collect();
+            let sequences = count(self.sequences as u64);
+            let reason = format!("replicas that do not divide batch.sequences {sequences}: {}", list_start(&numbers));
+            out.push(Exclusion { count: indivisible.len(), reason });
+        }
+        if max_ranks > self.layers {
+            let reason = format!("stages above the model's {}", counted(self.layers as u64, "layer"));
+            out.push(Exclusion { count: max_ranks - self.layers, reason });
+        }
+        if let Some((lacking, layout)) = &self.closest {
+            let Layout { micro_batch, recompute, .. } = layout;
+            let reason = format!(
+                "{} too large for the memory; the closest lacks {}: {}, micro-batches of {micro_batch}, recompute {}",
+                counted(self.too_large as u64, "layout"),
+                bytes(*lacking),
+                layout.describe(),
+                choice_name(recompute)
+            );
+            out.push(Exclusion { count: self.too_large, reason });
+        }
+        out.extend(self.refused.iter().map(|(why, count)| {
+            let reason = format!("{}: {why}", counted(*count as u64, "layout"));
+            Exclusion { count: *count, reason }
+        }));
+        out
+    }
+}
+
+fn micro_batches(layout: &Layout, sequences: usize) -> usize {
+    sequences / layout.parallel.replicas / layout.micro_batch
+}
+
+/// Inserts `candidate` in the order of times.
+fn insert(simulated: &mut Vec<Candidate>, candidate: Candidate) {
+    let place = simulated.partition_point(|other| other.order(&candidate).is_le());
+    simulated.insert(place, candidate);
+}
+
+/// True if a reader who sees `one` need not see `other`: `one` is at least as fast, and needs and sends hardly more.
+fn stands_for(one: &LayoutCosts, other: &LayoutCosts) -> bool {
+    let hardly_more = |a: u64, b: u64| a as f64 <= b as f64 * (1.0 + FRONT_TOLERANCE);
+    one.seconds <= other.seconds && hardly_more(one.memory, other.memory) && hardly_more(one.sent, other.sent)
+}
+
+/// The layouts of `simulated`, the fastest first, for which no faster one stands.
+fn front(simulated: &[Candidate]) -> Vec<&Candidate> {
+    let mut front: Vec<&Candidate> = Vec::new();
+    for candidate in simulated {
+        if !front.iter().any(|faster| stands_for(&faster.costs, &candidate.costs)) {
+            front.push(candidate);
+        }
+    }
+    front
+}
+
+fn with_partition(layout: &Layout, counts: Vec<usize>) -> Layout {
+    let mut layout = layout.clone();
+    if let Some(pipeline) = &mut layout.parallel.pipeline {
+        pipeline.partition = AutoOr::Given(counts);
+    }
+    layout
+}
+
+/// `counts` with a layer less on the first part, or on the last, which one of the parts with the fewest layers gets.
+fn lighter_ends(counts: &[usize]) -> Vec<Vec<usize>> {
+    let last = counts.len() - 1;
+    let lighter = |end: usize| {
+        let taker =
+            (0..counts.len()).filter(|part| *part != end).min_by_key(|part| (counts[*part], *part == 0, *part))?;
+        let mut counts = counts.to_vec();
+        counts[end] = counts[end].checked_sub(1).filter(|left| *left > 0)?;
+        counts[taker] += 1;
+        Some(counts)
+    };
+    [0, last].into_iter().filter_map(lighter).collect()
+}
+
+/// The first of `numbers`, as in `3, 5, 6, …`.
+fn list_start(numbers: &[String]) -> String {
+    const SHOWN: usize = 6;
+    let more = if numbers.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", numbers[..numbers.len().min(SHOWN)].join(", "))
+}
+
+/// The divisors of `n`, ascending.
+fn divisors(n: usize) -> Vec<usize> {
+    let small = (1..).take_while(|d| d * d <= n).filter(|d| n.is_multiple_of(*d));
+    let mut all: Vec<usize> = small.flat_map(|d| [d, n / d]).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}

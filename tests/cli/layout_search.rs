@@ -1,0 +1,84 @@
+//! `runner plan --search`, and the files that it writes.
+
+use crate::sandbox::Sandbox;
+
+const FILE: &str = "\
+# A small model on a cluster.
+name: small
+model: {family: gpt2, layers: 4, heads: 4, d_model: 128, context_length: 64, vocab_size: 257}   # sizes
+data:
+  tokenizer: {bytes: {}}
+  train: {builtin: {corpus: stories}}
+  layout: {packed: {length: 64}}
+# Rows of a step.
+batch: {sequences: 64, micro_batch: 2}
+train:
+  # Few steps.
+  steps: 4
+  recompute: block
+optimizer: {adamw: {lr: 1e-3}}
+parallel: {mode: single}
+eval: {every: 100, loss: {batches: 3}}
+";
+
+const CLUSTER: &str = "--cluster 1x4xA100 --rows 1000";
+
+#[test]
+fn the_written_file_has_the_numbers_of_the_search() {
+    let sandbox = Sandbox::new().with("exp.yaml", FILE);
+    let found = sandbox.json_of(&format!("plan exp.yaml --search {CLUSTER} --json --write best.yaml"));
+    let best = &found["best"][0];
+    let plan = sandbox.json_of(&format!("plan best.yaml {CLUSTER} --json"));
+    assert_eq!(plan["forecast"]["step_seconds"], best["step_seconds"]);
+    let ranks = plan["ranks"].as_array().unwrap();
+    let total = |rank: &serde_json::Value| -> u64 {
+        let memory = rank["memory"].as_object().unwrap();
+        memory.values().filter_map(serde_json::Value::as_u64).sum()
+    };
+    assert_eq!(ranks.iter().map(total).max(), best["memory_bytes"].as_u64());
+    assert_eq!((&plan["math_hash"], &plan["hash"]), (&found["math_hash"], &best["hash"]));
+    let before = sandbox.json_of(&format!("plan exp.yaml {CLUSTER} --json"));
+    assert_eq!(before["math_hash"], plan["math_hash"]);
+    assert_eq!(before["hash"], found["current"]["hash"]);
+    let written = sandbox.read("best.yaml");
+    for kept in ["# A small model on a cluster.", "# sizes", "# Rows of a step.", "  # Few steps.", "name: small"] {
+        assert!(written.contains(kept), "{written}");
+    }
+    // Three micro-batches of two rows, whatever the new micro-batch.
+    assert!(written.contains("loss: {rows: 6}") || !written.contains("micro_batch: 2}"), "{written}");
+    let valid = sandbox.stdout_of("validate best.yaml");
+    assert!(valid.contains("is a valid experiment"), "{valid}");
+}
+
+#[test]
+fn a_search_shows_the_best_the_front_and_what_fell_out() {
+    let sandbox = Sandbox::new().with("exp.yaml", FILE);
+    let page = sandbox.stdout_of(&format!("plan exp.yaml --search {CLUSTER}"));
+    for part in ["they differ in how sums are rounded", "best", "file", "front", "left out", "takes", "as the best"] {
+        assert!(page.contains(part), "{page}");
+    }
+    assert!(page.contains("replicas that do not divide batch.sequences 64: 3"), "{page}");
+}
+
+#[test]
+fn a_written_file_replaces_none_and_has_every_setting_of_the_search() {
+    let sandbox = Sandbox::new().with("exp.yaml", FILE).with("best.yaml", "mine");
+    let said = sandbox.expect(2, &format!("plan exp.yaml --search {CLUSTER} --write best.yaml"));
+    assert!(said.contains("best.yaml already exists; use `--force` to replace it"), "{said}");
+    assert_eq!(sandbox.read("best.yaml"), "mine");
+    let said = sandbox.expect(0, &format!("plan exp.yaml --search {CLUSTER} --write best.yaml --force --set seed=7"));
+    assert!(
+        said.contains("wrote best.yaml: all settings of exp.yaml with the best layout, without its comments"),
+        "{said}"
+    );
+    assert!(sandbox.read("best.yaml").contains("seed: 7"));
+    let said = sandbox.expect(2, "plan exp.yaml --write other.yaml");
+    assert!(said.contains("--search"), "{said}");
+}
+
+#[test]
+fn a_machine_without_speeds_is_not_searched() {
+    let sandbox = Sandbox::new().with("exp.yaml", FILE);
+    let said = sandbox.expect(2, "plan exp.yaml --search --set device=cpu --rows 1000");
+    assert!(said.contains("run `runner calibrate`"), "{said}");
+}
