@@ -1,6 +1,7 @@
 //! The planner as a whole: snapshots of what users see, the hash, and the errors. Also the fixtures of the other tests.
 
 mod hash;
+mod published;
 mod shards;
 mod simulate;
 
