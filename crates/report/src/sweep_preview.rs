@@ -84,6 +84,11 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
     if runs < points {
         let _ = write!(out, ", {}: {} the same as another", counted(runs as u64, "run"), points - runs);
     }
+    let settings = record.settings();
+    if let Some(seeds) = settings.iter().map(|setting| setting.points.len()).max().filter(|seeds| *seeds > 1) {
+        let (settings, seeds) = (counted(settings.len() as u64, "setting"), counted(seeds as u64, "seed"));
+        let _ = write!(out, "; {settings} with {seeds}");
+    }
     if record.excluded > 0 {
         let _ = write!(out, "; {} left out by exclude", count(record.excluded as u64));
     }

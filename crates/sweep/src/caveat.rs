@@ -4,7 +4,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::record::SweepRecord;
+use super::results::SweepResults;
 use super::verdict::SettingResult;
 
 /// The number of different values from which on the lowest and the highest of them are edges of a range.
@@ -26,16 +26,18 @@ pub enum BestPointCaveat {
     },
 }
 
-/// The caveats of `leader`, which leads the results of `record`.
-pub(super) fn find_caveats(record: &SweepRecord, leader: Option<&SettingResult>) -> Vec<BestPointCaveat> {
+/// The caveats of `leader`, which leads `results`.
+pub(super) fn find_caveats(results: &SweepResults, leader: Option<&SettingResult>) -> Vec<BestPointCaveat> {
     let Some(leader) = leader else { return Vec::new() };
     let Some(&point) = leader.points.first() else { return Vec::new() };
-    leader.values.iter().filter_map(|(name, value)| find_edge(record, point, name, value)).collect()
+    leader.values.iter().filter_map(|(name, value)| find_edge(results, point, name, value)).collect()
 }
 
-fn find_edge(record: &SweepRecord, point: usize, name: &str, value: &Value) -> Option<BestPointCaveat> {
+fn find_edge(results: &SweepResults, point: usize, name: &str, value: &Value) -> Option<BestPointCaveat> {
     let own = value.as_f64()?;
-    let all = record.points.iter().flat_map(|point| &point.values).filter(|(other, _)| other == name);
+    // A value without a result bounds nothing yet.
+    let tried = results.rows.iter().filter(|row| row.objective.is_some() || row.diverged);
+    let all = tried.flat_map(|row| &row.values).filter(|(other, _)| other == name);
     let mut numbers: Vec<f64> = all.map(|(_, value)| value.as_f64()).collect::<Option<_>>()?;
     numbers.sort_by(f64::total_cmp);
     numbers.dedup();
@@ -64,7 +66,7 @@ mod tests {
             let points: Vec<_> = points.iter().map(|(lr, y)| (lr.clone(), 7, *y)).collect();
             let (record, results) = finished(&points);
             let verdict = Verdict::new(&record, &results, &[], true);
-            match &find_caveats(&record, verdict.leader())[..] {
+            match &find_caveats(&results, verdict.leader())[..] {
                 [BestPointCaveat::EdgeOfRange { point, name, is_highest, values, .. }] => {
                     Some((*point, name.clone(), *is_highest, *values))
                 }

@@ -107,7 +107,7 @@ impl SweepSummary {
         Self {
             axis_notes: axis_notes(&axes, &measured, &record.seed_names()),
             importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
-            caveats: find_caveats(record, verdict.leader()),
+            caveats: find_caveats(&results, verdict.leader()),
             verdict,
             results,
             measured_at,
