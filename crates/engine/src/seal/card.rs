@@ -6,12 +6,14 @@ use std::path::Path;
 use runner_files::read_regular_text;
 use runner_record::MetricLine;
 use runner_record::data_files::read_data_files;
+use runner_record::files::file_name;
 use runner_record::manifest::Session;
 use runner_record::metrics::{EvalLine, TrainLine};
 use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, RESOLVED};
 use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
+use runner_spec::experiment::Source;
 use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable};
 
 use super::manifest::{RUN, SealManifest};
@@ -109,7 +111,8 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     out += "\n## Data\n\n| part | file | size | BLAKE3 |\n|---|---|---|---|\n";
     let files = read_data_files(&run)?.unwrap_or_default();
     for file in &files {
-        let path = printable(&file.path.display().to_string()).replace('|', "\\|");
+        // The whole path is in the record.
+        let path = printable(&file_name(&file.path)).replace('|', "\\|");
         let _ = writeln!(out, "| {} | `{path}` | {} | `{}` |", file.part.name(), bytes(file.bytes), file.hash);
     }
     out += "\n| part | content hash: files, tokenizer and layout |\n|---|---|\n";
@@ -118,17 +121,24 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
             let _ = writeln!(out, "| {} | `{hash}` |", part.name());
         }
     }
+    // The program makes or downloads the others itself.
+    let is_of_files = !matches!(opened.experiment.data.train, Source::Builtin { .. } | Source::Hub(_));
+    let data = if is_of_files { " --data FOLDER" } else { "" };
     out += "\n## Verify\n\n```sh\n";
     if let Some(steps) = seal.default_steps() {
         let (from, to) = (steps.start(), steps.end());
         let _ = writeln!(
             out,
-            "runner verify . --steps {from}..{to} --data FOLDER   # trains these steps again, from the sealed state"
+            "runner verify . --steps {from}..{to}{data}   # trains these steps again, from the sealed state"
         );
     }
-    let _ = writeln!(out, "runner verify . --steps 1..{} --data FOLDER   # trains the whole run again", seal.steps);
+    let first = manifest.inherited_steps() + 1;
+    let _ = writeln!(out, "runner verify . --steps {first}..{}{data}   # trains the whole run again", seal.steps);
     out += "runner verify . --only-files   # compares every byte with manifest.json\n```\n\n";
-    out += "`FOLDER` holds the files of the data; they are found by their hashes. Steps that are not trained again are not verified.\n";
+    if is_of_files {
+        out += "`FOLDER` holds the files of the data, which are found by their hashes. ";
+    }
+    out += "Steps that are not trained again are not verified.\n";
     let resolved = run.join(RESOLVED);
     let settings = read_regular_text(&resolved).map_err(CommandError::io(format!("reading {}", resolved.display())))?;
     let _ = write!(out, "\n## Settings\n\n```yaml\n{}\n```\n", settings.trim_end());
