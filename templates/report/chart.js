@@ -61,7 +61,7 @@ function ticksAt(at, values, format) {
 }
 
 /** The x axis: ticks that do not touch, and its label. */
-function xAxis(at, { width, height, axis, x: shown, xTicks, log }) {
+function xAxis(at, { width, height, axis, x: shown = AXES[axis], xTicks, log }) {
   const n = Math.max(2, Math.floor((width - MARGIN.left - MARGIN.right) / 84));
   const timed = axis === "seconds" && !log;
   const ticks = xTicks

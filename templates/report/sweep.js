@@ -416,7 +416,11 @@ function renderSweep(width) {
     redraw("sweep");
   };
   return [
-    problemList([...sweep.verdict.words, ...sweep.caveats, ...sweep.problems]),
+    conclusion(sweep),
+    problemList([...sweep.caveats, ...sweep.problems]),
+    axisCharts(sweep, width),
+    settingCurves(sweep, width),
+    settingsTable(sweep),
     el(
       "p",
       { class: "muted" },
@@ -431,7 +435,7 @@ function renderSweep(width) {
     ),
     parallel(sweep, width, passesBrushes),
     importance(sweep),
-    speed(sweep),
     sweepTable(sweep, passesBrushes),
+    sweep.metric === "tokens_per_second" ? speed(sweep) : null,
   ];
 }

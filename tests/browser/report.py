@@ -32,8 +32,10 @@ checkpoint: {{every: 20, keep: 2}}
 SWEEP = """sweep:
   base: base.yaml
   grid: {train.steps: [10, 20], optimizer.adamw.lr: [1e-3, 1e-2]}
+  seeds: 2
   objective: {metric: val_loss, goal: minimize}
 """
+SPEED_SWEEP = SWEEP.replace("metric: val_loss, goal: minimize", "metric: tokens_per_second")
 SPIKE = 9.0
 PIPELINE = "parallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}"
 
@@ -286,22 +288,29 @@ def unlucky(checks, browser, lab, run):
 
 
 def sweep(checks, browser, lab):
-    """Four points: the lines, the table, and choosing a range."""
+    """Four settings with two seeds: the answer, the lines, the table, and choosing a range."""
     (lab.folder / "sweep.yaml").write_text(SWEEP)
     (lab.folder / "base.yaml").write_text(EXPERIMENT.format(name="point", parallel="", steps=STEPS, micro_batch=8))
     lab.run("sweep", "sweep.yaml", "--threads", "1", "--quiet")
     name = next((lab.folder / "runs" / "sweeps").iterdir()).name
     page = browser.open(lab.report("sweep.html", name))
-    checks.that("a line a point", page.js("probe.all('.parallel .lines path').length") == 4)
-    checks.that("a row a point", page.js("probe.all('.points tbody tr').length") == 4)
+    first = page.js("probe.one('main .part:not([hidden])').id")
+    checks.that(f"the page begins with the answer {first}", first == "sweep" and page.js("probe.all('.answer .verdict').length") == 1)
+    for chart, lines in [("axis-train.steps", 2), ("axis-optimizer.adamw.lr", 2), ("setting-curves", 4)]:
+        drawn = page.js(f"probe.all('[data-chart=\"{chart}\"] .series').length")
+        checks.that(f"{chart} has {lines} lines, got {drawn}", drawn == lines)
+    bands = page.js("probe.all('[data-chart=setting-curves] .band').length")
+    checks.that(f"a band a setting, got {bands}", bands == 4)
+    checks.that("runs are named by their values", page.js("probe.says('#legend', 'lr 0.001, seed 1')"))
+    checks.that("a line a point", page.js("probe.all('.parallel .lines path').length") == 8)
+    checks.that("a row a point", page.js("probe.all('.points tbody tr').length") == 8)
     bars = "[...document.querySelectorAll('h3')].find((h) => h.textContent.startsWith('What mattered')).parentElement"
     widths = page.js(f"[...{bars}.querySelectorAll('.bar-part')].map((part) => Number.parseFloat(part.style.width))")
     shares = page.js(f"[...{bars}.querySelectorAll('.bar-value')].map((value) => Number.parseFloat(value.textContent))")
     to_scale = len(widths) == 2 and all(abs(width - share) < 0.1 for width, share in zip(widths, shares))
     checks.that(f"the bars of importance are to scale {widths} {shares}", to_scale)
-    speeds(checks, page, "tokens_per_second", 4)
-    checks.that("the page says why it has no MFU", page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))
-    objective = "probe.all('.points tbody tr').map((r) => Number.parseFloat(r.cells[3].textContent))"
+    checks.that("a sweep of losses has no bars of speed", page.js("probe.all('[data-bars]').length") == 0)
+    objective = "probe.all('.points tbody tr').map((r) => Number.parseFloat(r.cells[4].textContent))"
     values = page.js(objective)
     checks.that(f"the best is first {values}", values == sorted(values))
     page.js("probe.one('[data-key=\"sort:objective\"]').click()")
@@ -312,10 +321,17 @@ def sweep(checks, browser, lab):
     page.mouse("mousePressed", x, top + 0.7 * height, button="left", clickCount=1)
     page.mouse("mouseMoved", x, top + height, button="left")
     page.mouse("mouseReleased", x, top + height, button="left", clickCount=1)
-    checks.that("dragging along an axis chooses", page.js("probe.all('.points tr.dim').length") == 2)
+    checks.that("dragging along an axis chooses", page.js("probe.all('.points tr.dim').length") == 4)
     checks.none("labels over each other", page.js("probe.overlaps()"))
     checks.shot(page, "sweep")
     checks.quiet(page, "sweep")
+    page.close()
+    (lab.folder / "speed.yaml").write_text(SPEED_SWEEP)
+    lab.run("sweep", "speed.yaml", "--threads", "1", "--quiet")
+    name = next((lab.folder / "runs" / "sweeps").glob("speed-*")).name
+    page = browser.open(lab.report("speeds.html", name))
+    speeds(checks, page, "tokens_per_second", 8)
+    checks.that("the page says why it has no MFU", page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))
     page.close()
     for number, summary in enumerate(sorted((lab.folder / "runs").glob("point-*/summary.json")), 1):
         known = json.loads(summary.read_text())
@@ -323,7 +339,7 @@ def sweep(checks, browser, lab):
         del known["content_hash"]
         summary.write_text(json.dumps(known))
     page = browser.open(lab.report("speed.html", name))
-    speeds(checks, page, "mfu", 4)
+    speeds(checks, page, "mfu", 8)
     checks.that("a known peak needs no advice", not page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))
     checks.quiet(page, "speed")
     page.close()
