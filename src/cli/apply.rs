@@ -1,7 +1,7 @@
 //! `runner apply`: trains what an experiment describes, resumes it, or finds it done.
 
 use clap::Args;
-use runner_config::{LoadOptions, ModelFetcher};
+use runner_config::{ExperimentFile, LoadOptions, ModelFetcher};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::session::SessionOptions;
@@ -11,10 +11,11 @@ use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;
 use super::completions::runs_completer;
-use super::exit::{ErrorKind, Exit, Result, render};
+use super::exit::{ErrorKind, Exit, Result, refuse, render};
 use super::interrupt::{Interrupt, install_for};
 use super::launcher_args::LauncherArgs;
 use super::output::print_to_stderr;
+use super::sweep::RunArgs;
 use super::training_args::{NEW_HINT, TrainingArgs};
 
 #[derive(Debug, Clone, Args)]
@@ -48,6 +49,9 @@ pub(crate) struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then shows, too).
 pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
+    if let Some(group) = group_of(args)? {
+        return super::sweep::run_group(&group);
+    }
     let is_point = args.sweep_point.is_some();
     let launched = args.launcher.launched_rank()?;
     // A point that a sweep starts ends when the sweep does.
@@ -80,6 +84,35 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
         }
         other => other,
     }
+}
+
+/// The command that trains the group of an experiment with `seeds`; `None` for one run.
+///
+/// # Errors
+/// A file that cannot be read; flags that one run has and a group does not.
+fn group_of(args: &ApplyArgs) -> Result<Option<RunArgs>> {
+    let path = &args.experiment.file;
+    // A pipe can be read once.
+    if !path.is_file() || !runner_sweep::makes_group(&ExperimentFile::read(path)?) {
+        return Ok(None);
+    }
+    let ApplyArgs { experiment, training, continue_run, trace, expect_plan, sweep_point, .. } = args;
+    // `--set seeds=null` makes it one run, as points are.
+    if sweep_point.is_some() || experiment.set.iter().any(|set| set.starts_with("seeds=")) {
+        return Ok(None);
+    }
+    for (flag, is_given) in [
+        ("--continue", continue_run.is_some()),
+        ("--trace", *trace),
+        ("--expect-plan", expect_plan.is_some()),
+        ("--until-step", training.until_step.is_some()),
+        ("--bind", training.threads.bind.is_some()),
+    ] {
+        if is_given {
+            refuse!("{flag} is for one run, and `seeds` in {} makes a group; add `--set seeds=null`", path.display());
+        }
+    }
+    Ok(Some(RunArgs::of_group(path.clone(), args.new, training, experiment.set.clone())))
 }
 
 /// A plan's hash, or its beginning.

@@ -12,7 +12,7 @@ use super::plan_search::{self, SearchArgs};
 use super::screen_observer::PreparationObserver;
 use runner_compare::stored_plan;
 use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
-use runner_config::{LoadOptions, Loaded};
+use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
 use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
@@ -24,7 +24,7 @@ use runner_report::Screen;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::count;
+use runner_spec::format::{count, counted, seconds};
 use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -81,6 +81,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
         // A run has all of its settings in its folder.
         (arguments.file, options.env) = (resolved, Vec::new());
     }
+    let group = group_size(&arguments.file, &mut options)?;
     let loaded = arguments.load_with(&options)?;
     let experiment = &loaded.experiment;
     let run = arguments.file.parent().filter(|_| arguments.file.ends_with(RESOLVED));
@@ -96,12 +97,39 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
     let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)?;
     print_detail(|| format!("plan   {}", plan.hash));
+    plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
     plan.warnings.extend(data.warning);
     if let Some(path) = &args.timeline {
         draw(&plan, path)?;
     }
     print_plan(&plan, args)
+}
+
+/// The number of runs in the group that `file` makes, of which `options` then load one; `None` for one run.
+///
+/// # Errors
+/// A file that cannot be read; mistakes in its `seeds`.
+fn group_size(file: &Path, options: &mut LoadOptions<'_>) -> Result<Option<usize>> {
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let file = ExperimentFile::read(file)?;
+    if !runner_sweep::makes_group(&file) {
+        return Ok(None);
+    }
+    options.sets.push(runner_sweep::ONE_RUN.to_owned());
+    Ok(Some(runner_sweep::group_size(&file)?))
+}
+
+/// A note on the `runs` runs of a group, each of which has the plan `plan` with its seed.
+fn describe_group(plan: &Plan, runs: usize) -> String {
+    let runs_text = counted(runs as u64, "run");
+    let total = plan.forecast.as_ref().map_or_else(String::new, |forecast| {
+        let (time, hours) = (seconds(forecast.run_seconds * runs as f64), forecast.device_hours * runs as f64);
+        format!(", together {time} one after another and {hours:.2} device hours")
+    });
+    format!("seeds: the file makes a group of {runs_text} with this plan, apart from the seed{total}")
 }
 
 /// The facts of the data that a plan is made for, and the plan's note or warning about them.

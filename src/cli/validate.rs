@@ -29,10 +29,14 @@ pub(crate) struct ValidateArgs {
 /// `ConfigError` with the mistakes of the file (exit code 2).
 pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
     let file = ExperimentFile::read(&args.experiment.file)?;
-    if file.has_key("sweep") {
+    let is_group = runner_sweep::makes_group(&file);
+    if file.has_key("sweep") || is_group && !args.explain {
         return validate_sweep(args, &file);
     }
-    let options = LoadOptions { allows_absent_files: args.explain, ..args.experiment.options()? };
+    let mut options = LoadOptions { allows_absent_files: args.explain, ..args.experiment.options()? };
+    if is_group {
+        options.sets.push(runner_sweep::ONE_RUN.to_owned());
+    }
     let loaded = ExperimentArgs::load_file(&file, &options)?;
     warn_of_absent_files(&loaded);
     if may_join_documents(&loaded.experiment.data) {
@@ -47,6 +51,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
 }
 
 fn validate_sweep(args: &ValidateArgs, file: &ExperimentFile) -> Result<Exit> {
+    let is_group = runner_sweep::makes_group(file);
     let (spec, file) = (runner_sweep::from_file(file)?, &file.path);
     if args.explain {
         let (file, base) = (file.display(), spec.base.display());
@@ -57,7 +62,12 @@ fn validate_sweep(args: &ValidateArgs, file: &ExperimentFile) -> Result<Exit> {
     let host = host_without_runs(ThreadArgs { threads: None })?;
     let mut screen = Screen::on_standard_error();
     let mut observer = PreparationObserver::new(&mut screen);
-    let points = counted(check_sweep(&spec, &args.experiment.options()?, &host, &mut observer)? as u64, "point");
-    print(&format!("{}: `{}` is a valid sweep of {points}\n", file.display(), spec.name))?;
+    let points = check_sweep(&spec, &args.experiment.options()?, &host, &mut observer)? as u64;
+    let what = if is_group {
+        format!("a valid experiment, whose `seeds` make a group of {}", counted(points, "run"))
+    } else {
+        format!("a valid sweep of {}", counted(points, "point"))
+    };
+    print(&format!("{}: `{}` is {what}\n", file.display(), spec.name))?;
     Ok(Exit::Done)
 }

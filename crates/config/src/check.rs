@@ -83,6 +83,10 @@ impl Checker<'_> {
             Shape::Variants(of) => self.check_variants(node, key, &variants(of), path),
             Shape::Words(words) => self.check_word(node, key, &texts(words), path),
             Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),
+            Shape::ItemOrList { item, list } => {
+                let shape = parse_slot(if matches!(node.value, Yaml::Seq(_)) { list } else { item });
+                self.check_node(node, key, KeyShape { description: slot.description, ..shape }, path)
+            }
             Shape::WordOr { words, other } => self.check_word_or(node, key, &texts(words), parse_slot(other), path),
             Shape::Entries(values) => self.check_entries(node, key, parse_slot(values), path),
             Shape::Any => self.check_any(node, path),
@@ -120,7 +124,7 @@ impl Checker<'_> {
             if let (true, Yaml::Scalar { .. }, Some(each)) =
                 (keys.is_each(), &node.value, names.first().and_then(|name| keys.get(name)))
             {
-                let value = self.check_node(node, key, each, path)?;
+                let value = self.check_node(node, key, KeyShape { description: "", ..each }, path)?;
                 return Some(names.iter().map(|name| ((*name).to_owned(), value.clone())).collect());
             }
             let help = match &node.value {
@@ -130,7 +134,9 @@ impl Checker<'_> {
                 _ if names.is_empty() => "write `{}`".to_owned(),
                 _ => format!("its keys are {}", list(&names, "and")),
             };
-            return self.mismatch(node, key, "a mapping of keys to values", path, &help);
+            let wanted =
+                if keys.is_each() { "a number or a mapping of keys to values" } else { "a mapping of keys to values" };
+            return self.mismatch(node, key, wanted, path, &help);
         };
         let mut out = Map::new();
         for entry in entries.iter() {

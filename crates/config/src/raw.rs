@@ -3,7 +3,7 @@
 //! These types, and those of `runner_spec::experiment` in them, define the format. An editor shows their doc comments, and their
 //! attributes become the JSON Schema that files are checked against. `resolve` checks rules about several keys.
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::raw_data::RawData;
@@ -27,6 +27,9 @@ pub(crate) struct RawExperiment {
     /// All random numbers of the run are derived from it. A mapping `{data, init, dropout}` gives the order of the training rows, the initial
     /// weights and the dropout masks separate seeds.
     pub(crate) seed: Seeds,
+    /// Makes a group of runs that differ in their seed alone: their number (with the seeds 1, 2, …), or a list of seeds. Instead of `seed`.
+    #[schemars(schema_with = "seed_list_schema")]
+    pub(crate) seeds: Option<SeedList>,
     /// The device to train on. `auto` uses the GPU if there is one.
     pub(crate) device: DeviceChoice,
     /// The model: a preset, or its sizes, or both (the sizes win).
@@ -61,6 +64,24 @@ pub(crate) struct RawExperiment {
 
 fn version() -> u32 {
     1
+}
+
+/// The seeds of a group of runs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum SeedList {
+    Count(u64),
+    Seeds(Vec<u64>),
+}
+
+/// The most seeds of a group.
+const MAX_SEEDS: u64 = 1000;
+
+fn seed_list_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "integer", "minimum": 1, "maximum": MAX_SEEDS},
+        {"type": "array", "minItems": 1, "maxItems": MAX_SEEDS, "uniqueItems": true, "items": {"type": "integer", "minimum": 0}}
+    ]})
 }
 
 /// A decoder-only transformer. Without a preset, `layers`, `heads`, `d_model` and `context_length` are needed.

@@ -13,6 +13,11 @@ impl Resolver<'_> {
     /// Resolves everything; `None` after mistakes.
     pub(crate) fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
         let name = self.name(raw.name.as_deref(), path);
+        if raw.seeds.is_some() {
+            let help = "`runner apply` and `runner sweep` train the group that an experiment file with `seeds` makes; `--set seeds=null` \
+                        makes it one run";
+            self.refuse::<()>(&["seeds"], "`seeds` makes a group of runs, and one run is needed here".to_owned(), help);
+        }
         self.master_weights(raw.precision, raw.master_weights);
         let model = raw.model.and_then(|m| self.model(&m));
         let mut data = raw.data.and_then(|d| self.data(d, model.as_ref()));

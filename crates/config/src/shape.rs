@@ -19,6 +19,11 @@ pub enum Shape {
         min: usize,
         max: usize,
     },
+    /// What `item` describes, or the list that `list` describes.
+    ItemOrList {
+        item: &'static Value,
+        list: &'static Value,
+    },
     /// One of these words, or what `other` describes.
     WordOr {
         words: &'static [Value],
@@ -90,6 +95,11 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         && (mapping["x-short"].is_string() || mapping["x-each"] == true)
     {
         return parse_slot(mapping);
+    }
+    if let Some([item, list]) = schema["anyOf"].as_array().map(Vec::as_slice)
+        && list["type"] == "array"
+    {
+        return KeyShape { nullable: false, ..plain(Shape::ItemOrList { item, list }) };
     }
     if schema.is_null() {
         return KeyShape { nullable: true, ..plain(Shape::Any) };

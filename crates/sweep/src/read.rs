@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
+use super::group::{group_spec, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
     AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
@@ -37,15 +38,15 @@ const SHORTEST: &str =
 /// # Errors
 /// All mistakes of the file.
 pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
-    read_text(&read(path, "name a sweep file, such as sweep.yaml")?, path, true)
+    from_file(&ExperimentFile::new(read(path, "name a sweep file, such as sweep.yaml")?, path))
 }
 
-/// Reads `file`, which is that of a sweep, as [`load`] reads it.
+/// Reads `file`, which is that of a sweep or an experiment with `seeds`, as [`load`] reads it.
 ///
 /// # Errors
 /// All mistakes of the file.
 pub fn from_file(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
-    read_text(&file.text, &file.path, true)
+    if makes_group(file) { group_spec(file) } else { read_text(&file.text, &file.path, true) }
 }
 
 /// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
@@ -56,7 +57,7 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
     read_text(text, path, false)
 }
 
-fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
+pub(super) fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
     let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
     let mut reader = SweepReader {
         source: &source,

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
 use crate::cli::job_args::JobArgs;
+use crate::cli::training_args::TrainingArgs;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
@@ -54,6 +55,25 @@ pub(crate) struct RunArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
+}
+
+impl RunArgs {
+    /// The command that trains the group of the experiment `file`, as `runner apply` is called.
+    pub(crate) fn of_group(file: PathBuf, new: bool, training: &TrainingArgs, set: Vec<String>) -> Self {
+        Self {
+            file: Some(file),
+            dry_run: false,
+            new,
+            parallel: None,
+            threads: training.threads.threads,
+            root: training.root.clone(),
+            set,
+            launcher: SweepLauncherKind::Local,
+            job: JobArgs::default(),
+            quiet: training.quiet,
+            json: training.json,
+        }
+    }
 }
 
 /// The program that starts the runs of a sweep.

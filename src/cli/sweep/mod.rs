@@ -9,10 +9,18 @@ mod run;
 mod screen;
 mod status;
 
-pub(crate) use args::SweepArgs;
 use args::SweepCommand;
+pub(crate) use args::{RunArgs, SweepArgs};
 
 use super::exit::{Exit, Result};
+
+/// Trains the group of an experiment.
+///
+/// # Errors
+/// Those of [`run`].
+pub(crate) fn run_group(args: &RunArgs) -> Result<Exit> {
+    run::run(args)
+}
 
 /// # Errors
 /// If the request is wrong, or the sweep cannot be run.

@@ -117,6 +117,13 @@ fn find_resumable(
     if record.overrides != request.options.sets {
         changes.push(format!("the --set flags changed from {:?} to {:?}", record.overrides, request.options.sets));
     }
+    // A group's file is its base, and a changed experiment is another group.
+    let is_group = sweep_dir::absolute_path(&spec.base) == sweep_dir::absolute_path(&spec.path);
+    if is_group && record.sources.iter().any(|source| !is_unchanged(source)) {
+        let text = format!("{} changed since {} started; starting a new group", spec.path.display(), record.id);
+        observer.observe(&RunEvent::Note(&text));
+        return Ok(None);
+    }
     if changes.is_empty() {
         return Ok(Some((path, record)));
     }
