@@ -69,8 +69,11 @@ const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
     ("shakespeare-chars.yaml", "33c7a61e938684c8674fccfb25d204a8b51e12104065b13ac5ef53faf03adb8a"),
 ];
 
-/// Sweeps with their ids and the plan hashes of their points, as far as they are part of a run's id.
+/// Sweeps, and experiments with `seeds`, with their ids and the plan hashes of their points, as far as they are part of a run's id.
 const SWEEPS: &[(&str, &str, &[&str])] = &[
+    ("evidence/baseline.yaml", "baseline-54dec4d2", BASELINE_POINTS),
+    ("evidence/rate-and-depth.yaml", "rate-and-depth-77725fc6", RATE_AND_DEPTH_POINTS),
+    ("evidence/wider.yaml", "wider-4ac1301d", WIDER_POINTS),
     ("sweeps/ladder.yaml", "ladder-e3f336fd", LADDER_POINTS),
     ("sweeps/seeds.yaml", "seeds-80ed4993", SEEDS_POINTS),
     ("sweeps/stories.yaml", "stories-27b08764", STORIES_POINTS),
@@ -79,6 +82,17 @@ const SWEEPS: &[(&str, &str, &[&str])] = &[
 
 const LADDER_POINTS: &[&str] =
     &["97119a14", "85f1609d", "e7d686f6", "076aba25", "f16d8370", "48389426", "6f453186", "2ff52eae"];
+
+const BASELINE_POINTS: &[&str] = &["4b93c926", "d6623a62", "e727ca0b", "277bb49b", "df5db172"];
+
+const RATE_AND_DEPTH_POINTS: &[&str] = &[
+    "50b1c287", "2349d431", "b1fdd5d1", "0cbe76fb", "a0debc64", "29f88410", "ae96d9c6", "a9009985", "0784f7d6",
+    "41527e20", "cd6caa0f", "98c80f45", "8fc4e9b3", "ab2ea13a", "89d2af50", "80218bb3", "4b93c926", "d6623a62",
+    "e727ca0b", "277bb49b", "ce9baab3", "1f0d43f5", "616bc67f", "a605b3f7", "140baa04", "c19a15fc", "3c142775",
+    "f3dbe207", "ccdf7f3d", "450753b9", "e3e37c70", "189e6d2e", "86f32106", "efe547e6", "889b89f6", "d04313dc",
+];
+
+const WIDER_POINTS: &[&str] = &["9aa45707", "02caeb32", "b3227603", "2d74be60", "c775d783"];
 
 const SEEDS_POINTS: &[&str] = &[
     "a9189c49", "73e1bfdc", "4fbe5055", "12106ca6", "188c41d6", "ed153d72", "34f157be", "4a32ad3b", "fe0a6d8b",
