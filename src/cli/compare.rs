@@ -8,19 +8,17 @@ use super::common::{RunsFolderArgs, word_parser};
 use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, check_replaceable, print_result, print_to_stderr, table_width, write_file};
-use runner_compare::MeasurementBasis;
+use super::run_groups::{find_sweep, read_run, runs_of_sweep};
 use runner_compare::curves::{Curve, CurveAxis, CurveMetric, curve_points};
-use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::svg;
 use runner_record::catalog;
 use runner_report::comparison::{self, RunToCompare};
 use runner_spec::format::printable;
-use runner_sweep::stopped_points;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
-    /// The runs: directories, ids, or prefixes of ids.
+    /// The runs: directories, ids, or prefixes of ids. A sweep stands for the runs of its points.
     #[arg(required = true, value_name = "RUN", add = runs_completer())]
     pub run_names: Vec<String>,
     /// Also draw the curves of all runs into this SVG file.
@@ -58,16 +56,18 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
         check_replaceable(path, args.force)?;
     }
     let root = args.root.root();
-    let paths = catalog::resolve_all(&root, &args.run_names)?;
-    let read = |path: &PathBuf| -> Result<RunToCompare> {
-        let (experiment, plan) = read_experiment_and_plan(path)?;
-        Ok(RunToCompare {
-            record: RunRecord::read(path, stopped_points::describe(path).status)?,
-            experiment,
-            basis: MeasurementBasis::of_plan(&plan),
-        })
-    };
-    let runs = paths.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let mut names: Vec<String> = Vec::new();
+    for wanted in &args.run_names {
+        match find_sweep(&root, wanted)? {
+            Some(folder) => names.extend(runs_of_sweep(&folder)?.iter().map(|run| run.to_string_lossy().into_owned())),
+            None => names.push(wanted.clone()),
+        }
+    }
+    if names.is_empty() {
+        refuse!("no run of {} has started yet", args.run_names.join(" and "));
+    }
+    let paths = catalog::resolve_all(&root, &names)?;
+    let runs = paths.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
     for problem in runs.iter().flat_map(|run| &run.record.problems) {
         print_to_stderr(&printable(&format!("warning: {problem}")));
     }

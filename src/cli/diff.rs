@@ -4,13 +4,15 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 
 use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
-use super::output::print_result;
+use super::output::{print_result, table_width};
+use super::run_groups::{find_sweep, read_run, runs_of_sweep};
 use super::screen_observer::PreparationObserver;
 use runner_compare::PlannedExperiment;
-use runner_compare::diff::{self, DiffInput, Invocation};
+use runner_compare::diff::{self, Diff, DiffInput, Invocation};
 use runner_compare::planned_experiment::{cluster_for, cluster_of};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::unread_data::{assume_data, sufficient_rows};
@@ -20,7 +22,8 @@ use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
-use runner_report::comparison::describe_moved_speed;
+use runner_report::comparison::{compare, describe_moved_speed};
+use runner_report::run_groups::RunGroups;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
@@ -35,9 +38,9 @@ use runner_sweep::stopped_points;
 /// is prepared and cached first, unless it is missing.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArgs {
-    /// An experiment file or a run: a run directory, an id, or a prefix of an id.
+    /// An experiment file or a run: a run directory, an id, or a prefix of an id. Or a sweep whose runs differ in their seed alone.
     pub a: PathBuf,
-    /// The other experiment file or run.
+    /// The other experiment file, run or group.
     pub b: PathBuf,
     /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
@@ -57,6 +60,15 @@ pub(crate) struct DiffArgs {
     /// Exit with code 3 unless both are the same run, and their recorded losses agree.
     #[arg(long)]
     pub exit_code: bool,
+}
+
+/// The differences, and the comparison of the groups if a side is one.
+#[derive(Serialize)]
+struct GroupedDiff<'d> {
+    #[serde(flatten)]
+    differences: &'d Diff,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<RunGroups>,
 }
 
 /// A or B: an experiment file or a run.
@@ -79,7 +91,10 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         refuse!("--var and --vars are for templates, files that end in .j2");
     }
-    let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
+    let [group_a, group_b] = [members(&args.a, args)?, members(&args.b, args)?];
+    let groups = compare_groups(args, [&group_a, &group_b])?;
+    let (first_a, first_b) = paired_members(&group_a, &group_b, args)?;
+    let (a, b) = (open_side(&first_a, args)?, open_side(&first_b, args)?);
     let mut notes = Vec::new();
     if a.run.is_some() && b.run.is_some() {
         if !args.set.is_empty() {
@@ -103,8 +118,65 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
-    print_result(args.json, &differences, || runner_report::diff::diff_text(&differences))?;
+    let shown = GroupedDiff { differences: &differences, groups };
+    print_result(args.json, &shown, || {
+        let of_groups = |groups: &RunGroups| format!("\n{}", groups.text(table_width()));
+        runner_report::diff::diff_text(&differences) + &shown.groups.as_ref().map(of_groups).unwrap_or_default()
+    })?;
     Ok(if args.exit_code && !differences.is_same_run() { Exit::Differ } else { Exit::Done })
+}
+
+/// The runs of the group that `wanted` names; none if it names a file or a run.
+///
+/// # Errors
+/// If the group's sweep cannot be read, or no run of it has started.
+fn members(wanted: &Path, args: &DiffArgs) -> Result<Vec<PathBuf>> {
+    let Some(name) = wanted.to_str().filter(|_| !wanted.is_file()) else { return Ok(Vec::new()) };
+    let Some(folder) = find_sweep(&args.root.root(), name)? else { return Ok(Vec::new()) };
+    let runs = runs_of_sweep(&folder)?;
+    if runs.is_empty() {
+        refuse!("no run of {name} has started yet");
+    }
+    Ok(runs)
+}
+
+/// The runs of both sides compared over their seeds; `None` unless a side is a group and the other one a group or a run.
+///
+/// # Errors
+/// If a run cannot be read; if a side has runs that differ in more than their seed.
+fn compare_groups(args: &DiffArgs, [a, b]: [&[PathBuf]; 2]) -> Result<Option<RunGroups>> {
+    if a.is_empty() && b.is_empty() || a.is_empty() && args.a.is_file() || b.is_empty() && args.b.is_file() {
+        return Ok(None);
+    }
+    let of_side = |group: &[PathBuf], wanted: &Path| match group {
+        [] => Ok(vec![catalog::resolve(&args.root.root(), &wanted.to_string_lossy())?]),
+        group => Ok::<_, CommandError>(group.to_vec()),
+    };
+    let paths = [of_side(a, &args.a)?, of_side(b, &args.b)?].concat();
+    let runs = paths.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
+    let groups = compare(&runs).groups;
+    if groups.as_ref().is_some_and(|groups| groups.verdict.settings.len() > 2) {
+        refuse!(
+            "`diff` compares two groups whose runs differ in their seed alone; use `runner compare` for sweeps of more \
+             settings"
+        );
+    }
+    Ok(groups)
+}
+
+/// The run of each side that stands for it: those with the same seed if there are such, else the first ones.
+fn paired_members(a: &[PathBuf], b: &[PathBuf], args: &DiffArgs) -> Result<(PathBuf, PathBuf)> {
+    let seed = |path: &PathBuf| Ok(read_experiment_and_plan(path)?.0.seed);
+    let seeds_of_b = b.iter().map(seed).collect::<Result<Vec<_>>>()?;
+    let mut first = (a.first().unwrap_or(&args.a).clone(), b.first().unwrap_or(&args.b).clone());
+    for path in a {
+        let own = seed(path)?;
+        if let Some(position) = seeds_of_b.iter().position(|other| *other == own) {
+            first = (path.clone(), b[position].clone());
+            break;
+        }
+    }
+    Ok(first)
 }
 
 /// The experiment file called `wanted` if there is one, else the run.

@@ -10,6 +10,7 @@ use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::interrupt::Interrupt;
 use super::output::{check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as};
+use super::run_groups::find_sweep;
 use runner_files::open_regular;
 use runner_record::catalog;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportRequest, read_page_data};
@@ -97,14 +98,7 @@ fn request(args: &ReportArgs) -> Result<ReportRequest> {
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        // The beginning of a run's id is preferred to that of a sweep's.
-        let sweep = match sweep_dir::find_folder(&root, wanted) {
-            None if catalog::resolve(&root, wanted).is_err_and(|error| !error.is_ambiguous()) => {
-                sweep_dir::find(&root, wanted)?
-            }
-            exact => exact,
-        };
-        match sweep {
+        match find_sweep(&root, wanted)? {
             Some(folder) => add_sweep(folder)?,
             None => runs.push(wanted),
         }

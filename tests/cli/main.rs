@@ -17,6 +17,7 @@ mod experiments;
 mod first_contact;
 mod fork_evaluations;
 mod forks;
+mod groups;
 mod housekeeping;
 #[allow(dead_code, reason = "the tests of `data` use more of it")]
 #[path = "../../crates/data/src/hub/tests/http.rs"]

@@ -49,6 +49,12 @@ impl MeasurementBasis {
         self.data.validation.as_ref().map(|split| split.hash.as_str())
     }
 
+    /// True if both train on the same rows.
+    #[must_use]
+    pub fn has_same_training_data(&self, other: &Self) -> bool {
+        self.data.train.hash == other.data.train.hash && self.has_same_tokenizer(other)
+    }
+
     /// True if both make the same tokens of a text.
     #[must_use]
     pub fn has_same_tokenizer(&self, other: &Self) -> bool {

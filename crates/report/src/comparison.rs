@@ -8,6 +8,7 @@ use console::style;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::run_groups::{RunGroups, group_runs};
 use crate::table::{Align, Column, table_of_width};
 use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
@@ -42,6 +43,8 @@ pub struct Comparison {
     pub incomparable: Vec<IncomparableFigures>,
     /// What must be known of the figures, a sentence each.
     pub notes: Vec<String>,
+    /// The settings of the runs, compared over their seeds; `None` if there is nothing to compare, or no metric compares.
+    pub groups: Option<RunGroups>,
 }
 
 /// Figures that do not compare, for one reason.
@@ -163,7 +166,7 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
     let notes = runs.iter().filter_map(|run| describe_moved_speed(&run.record)).collect();
-    Comparison { runs: compared, differing, keys, incomparable, notes }
+    Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
 }
 
 /// A note on the speed of a run that changed its layout; `None` if it has had one layout.
@@ -263,6 +266,10 @@ impl Comparison {
         for note in &self.notes {
             let _ = writeln!(out, "note: {}", printable(note));
         }
+        if let Some(groups) = &self.groups {
+            out.push('\n');
+            out += &groups.text(width);
+        }
         out
     }
 
@@ -324,6 +331,7 @@ mod tests {
             keys,
             incomparable: Vec::new(),
             notes: Vec::new(),
+            groups: None,
         }
     }
 

@@ -14,6 +14,7 @@ pub mod html;
 mod item_bars;
 mod json_event;
 pub mod printer;
+pub mod run_groups;
 pub mod run_page;
 pub mod runs_table;
 mod screen;

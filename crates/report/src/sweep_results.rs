@@ -10,9 +10,10 @@ use runner_spec::format::{count, counted, loss, percent, printable, rate, second
 use runner_stats::Interval;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
-use runner_sweep::verdict::words::{label, number_text, p_value_text};
+use runner_sweep::verdict::words::{number_text, p_value_text};
+use runner_sweep::verdict::{SettingResult, Verdict};
 use runner_sweep::{
-    AxisNote, DivergedValue, Goal, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
+    AxisNote, DivergedValue, Goal, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
 };
 use serde_json::Value;
 
@@ -203,43 +204,7 @@ impl SweepResultsText<'_> {
 
     /// The settings with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
     pub fn settings(&self, width: Option<usize>) -> String {
-        let verdict = &self.summary.verdict;
-        if !verdict.has_seeds() {
-            return String::new();
-        }
-        let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
-        let mean = format!("mean {}", self.record.objective.metric.name());
-        let mut columns: Vec<Column> = value_columns(&names).collect();
-        columns.push(Column::new(&mean, Align::Right, 9));
-        columns.push(Column::new("±", Align::Right, 7));
-        columns.push(Column::new("seeds", Align::Right, 5));
-        columns.push(Column::new("to leader", Align::Right, 6));
-        columns.push(Column::new("95% interval", Align::Right, 3));
-        columns.push(Column::new("p", Align::Right, 4));
-        columns.push(Column::new("", Align::Left, 8));
-        let rows = (0..verdict.settings.len()).map(|position| self.setting_row(position)).collect();
-        table_of_width(columns, rows, width)
-    }
-
-    fn setting_row(&self, position: usize) -> Vec<String> {
-        let verdict = &self.summary.verdict;
-        let setting = &verdict.settings[position];
-        let dash = || "-".to_owned();
-        let half = setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
-        let comparison = setting.comparison.as_ref();
-        let interval = comparison.and_then(|comparison| comparison.paired.interval);
-        let scale = interval.map_or(0.0, Interval::half_width);
-        let signed = |value: f64| format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale));
-        let mut out: Vec<String> = value_cells(&setting.values).collect();
-        out.push(setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half.unwrap_or(0.0))));
-        out.push(half.map_or_else(dash, |half| number_text(half, half)));
-        out.push(step_share(setting.measured as u64, setting.points.len() as u64));
-        out.push(comparison.map_or_else(dash, |comparison| signed(comparison.paired.difference)));
-        out.push(interval.map_or_else(dash, |ends| format!("{} to {}", signed(ends.low), signed(ends.high))));
-        let decided = comparison.filter(|comparison| comparison.test.is_some());
-        out.push(decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p)));
-        out.push(label(verdict, position));
-        out
+        settings_table(&self.summary.verdict, self.record.objective, width)
     }
 
     /// What must be known of the leading setting, a line for each caveat.
@@ -281,4 +246,41 @@ impl SweepResultsText<'_> {
             point.describe()
         ))
     }
+}
+
+/// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
+pub(crate) fn settings_table(verdict: &Verdict, objective: Objective, width: Option<usize>) -> String {
+    if !verdict.has_seeds() {
+        return String::new();
+    }
+    let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
+    let mean = format!("mean {}", objective.metric.name());
+    let mut columns: Vec<Column> = value_columns(&names).collect();
+    columns.push(Column::new(&mean, Align::Right, 9));
+    columns.push(Column::new("±", Align::Right, 7));
+    columns.push(Column::new("seeds", Align::Right, 5));
+    columns.push(Column::new("to leader", Align::Right, 6));
+    columns.push(Column::new("95% interval", Align::Right, 3));
+    columns.push(Column::new("p", Align::Right, 4));
+    columns.push(Column::new("", Align::Left, 8));
+    table_of_width(columns, verdict.settings.iter().map(setting_row).collect(), width)
+}
+
+fn setting_row(setting: &SettingResult) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let half = setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
+    let comparison = setting.comparison.as_ref();
+    let interval = comparison.and_then(|comparison| comparison.paired.interval);
+    let scale = interval.map_or(0.0, Interval::half_width);
+    let signed = |value: f64| format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale));
+    let mut out: Vec<String> = value_cells(&setting.values).collect();
+    out.push(setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half.unwrap_or(0.0))));
+    out.push(half.map_or_else(dash, |half| number_text(half, half)));
+    out.push(step_share(setting.measured as u64, setting.points.len() as u64));
+    out.push(comparison.map_or_else(dash, |comparison| signed(comparison.paired.difference)));
+    out.push(interval.map_or_else(dash, |ends| format!("{} to {}", signed(ends.low), signed(ends.high))));
+    let decided = comparison.filter(|comparison| comparison.test.is_some());
+    out.push(decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p)));
+    out.push(setting.label.clone());
+    out
 }

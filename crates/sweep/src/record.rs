@@ -110,6 +110,8 @@ pub fn describe_values(values: &PointValues) -> String {
 /// The points that differ in nothing but their seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PointSetting {
+    /// The name in sentences.
+    pub name: String,
     /// What they have in common of what varies.
     pub values: PointValues,
     pub points: Vec<SeedPoint>,
@@ -122,6 +124,16 @@ pub struct SeedPoint {
     pub point: usize,
     /// The names of seeds with their values, by which points of different settings are paired.
     pub seed: PointValues,
+}
+
+/// `lr=0.01`; of a setting with one point, `point 3 (lr=0.01)`.
+fn name_of_setting(setting: &PointSetting) -> String {
+    let values = describe_values(&setting.values);
+    match setting.points.as_slice() {
+        [one] => format!("point {} ({values})", one.point),
+        _ if values.is_empty() => "this setting".to_owned(),
+        _ => values,
+    }
 }
 
 /// The scheduler's view of a sweep: its points without duplicates.
@@ -197,13 +209,16 @@ impl SweepRecord {
                 point.values.iter().cloned().partition(|(name, _)| seeds.contains(&name.as_str()));
             let member = SeedPoint { point: point.index, seed: own };
             let at = *known.entry(json_bytes(&values)).or_insert_with(|| {
-                settings.push(PointSetting { values, points: Vec::new() });
+                settings.push(PointSetting { name: String::new(), values, points: Vec::new() });
                 settings.len() - 1
             });
             // A second point with the same seed has nothing to be paired with.
             if settings[at].points.iter().all(|other| other.seed != member.seed) {
                 settings[at].points.push(member);
             }
+        }
+        for setting in &mut settings {
+            setting.name = name_of_setting(setting);
         }
         settings
     }

@@ -65,6 +65,10 @@ pub enum Conclusion {
 /// The results of a setting over its seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SettingResult {
+    /// The name in the sentences.
+    pub name: String,
+    /// What a table says of it, such as `best`, `worse` or `within noise`.
+    pub label: String,
     /// What varies, without seeds.
     #[serde(with = "ordered")]
     pub values: PointValues,
@@ -165,8 +169,18 @@ impl Verdict {
         dropped: &[(usize, DroppedSetting)],
         is_finished: bool,
     ) -> Self {
-        let recorded = record.settings();
-        let mut settings = rank_settings(&recorded, results, dropped, is_finished);
+        Self::of_settings(&record.settings(), results, dropped, is_finished)
+    }
+
+    /// The verdict on `results`, whose points belong to the settings `recorded`, of which a race has `dropped` some.
+    #[must_use]
+    pub fn of_settings(
+        recorded: &[PointSetting],
+        results: &SweepResults,
+        dropped: &[(usize, DroppedSetting)],
+        is_finished: bool,
+    ) -> Self {
+        let mut settings = rank_settings(recorded, results, dropped, is_finished);
         let has_leader = settings.first().is_some_and(|(leader, _)| leader.sample.is_some());
         if results.incomparable.is_none() && has_leader {
             compare_with_leader(&mut settings, results.objective.goal == Goal::Maximize);
@@ -179,6 +193,8 @@ impl Verdict {
         };
         let noise = noise_floor(&settings, &conclusion, results.objective.smallest_difference);
         let mut verdict = Self { conclusion, settings, noise, words: Vec::new() };
+        let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
+        verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
         verdict.words = words::describe(&verdict, results.objective, is_finished);
         verdict
     }
@@ -247,6 +263,8 @@ fn setting_result<'r>(
         (0, false, Some(_)) => SettingState::Ranked,
     };
     let result = SettingResult {
+        name: setting.name.clone(),
+        label: String::new(),
         values: setting.values.clone(),
         points: setting.points.iter().map(|member| member.point).collect(),
         state,

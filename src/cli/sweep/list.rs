@@ -18,7 +18,7 @@ use runner_sweep::BestPointCaveat;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::{PointCounts, SweepSummary};
 use runner_sweep::sweep_dir;
-use runner_sweep::verdict::words::{mean_text, name_of};
+use runner_sweep::verdict::words::mean_text;
 use runner_sweep::verdict::{Conclusion, SettingResult};
 
 /// A sweep in the list.
@@ -80,7 +80,7 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
             Conclusion::WithinNoise { .. } => "within noise: ",
             _ => "",
         };
-        let name = if leader.values.is_empty() { String::new() } else { format!(", {}", name_of(leader)) };
+        let name = if leader.values.is_empty() { String::new() } else { format!(", {}", leader.name) };
         format!("{kind}{} {}{name}", metric.name(), mean_text(leader))
     } else {
         let row = summary.results.first_measured()?;

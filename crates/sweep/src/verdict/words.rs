@@ -4,7 +4,6 @@ use runner_spec::format::{counted, printable};
 use runner_stats::{Interval, PermutationMethod};
 
 use super::{Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, Verdict};
-use crate::record::describe_values;
 use crate::spec::{Goal, Objective};
 
 /// The settings that a sentence names before it only counts the others.
@@ -17,7 +16,7 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
     let so_far = if is_finished { "" } else { " so far" };
     let Some(leader) = verdict.settings.first() else { return Vec::new() };
     let metric = objective.metric.name();
-    let (name, mean) = (name_of(leader), mean_text(leader));
+    let (name, mean) = (leader.name.clone(), mean_text(leader));
     let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
     let names = |positions: &[usize]| list_names(&verdict.settings, positions);
     let mut lines = Vec::new();
@@ -31,6 +30,10 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             let same = names(&[&[0], &tied[..]].concat());
             lines.push(format!("tie{so_far}: {same} have the same {metric}, {mean}"));
         }
+        Conclusion::OneSeed { .. } if is_behind_single(verdict, objective.goal) => lines.push(format!(
+            "of the settings with the most seeds, {name} has the {most} {metric}{so_far}: {mean}; one seed does not show whether \
+             another setting is better: add `seeds: 3`"
+        )),
         Conclusion::OneSeed { .. } => lines.push(format!(
             "{most} {metric}{so_far}: {name}, {mean}; one seed does not show whether it is better than the others: add \
              `seeds: 3`"
@@ -54,7 +57,7 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             let rivals = compared(verdict).filter(|(setting, _)| setting.may_win());
             let rival = rivals.rev().max_by(|(_, a), (_, b)| a.adjusted_p.total_cmp(&b.adjusted_p));
             if let Some((rival, comparison)) = rival {
-                line = format!("{line}, better than {} by {}", name_of(rival), difference_text(comparison));
+                line = format!("{line}, better than {} by {}", rival.name, difference_text(comparison));
                 line = format!("{line}, {}", p_text(comparison));
             }
             lines.push(line + &left_out(verdict));
@@ -67,8 +70,7 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             );
             let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
             if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
-                let which =
-                    if rivals.len() > 1 { format!("{} is ", name_of(&verdict.settings[i])) } else { String::new() };
+                let which = if rivals.len() > 1 { format!("{} is ", verdict.settings[i].name) } else { String::new() };
                 line = format!("{line}: {which}worse by {}, {}", difference_text(comparison), p_text(comparison));
             }
             lines.push(line + &left_out(verdict));
@@ -78,6 +80,14 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
     let is_open = matches!(verdict.conclusion, Conclusion::WithinNoise { .. });
     lines.extend(verdict.noise.map(|noise| noise_text(&noise, is_open || noise.is_given)));
     lines
+}
+
+/// True if a setting with fewer seeds than the leader has a better mean.
+fn is_behind_single(verdict: &Verdict, goal: Goal) -> bool {
+    let mean = |setting: &SettingResult| setting.sample.map(|sample| sample.mean);
+    let leader = verdict.settings.first().and_then(mean);
+    let others = || verdict.settings.iter().skip(1).filter_map(mean);
+    leader.is_some_and(|leader| others().any(|other| goal.order(other, leader) == std::cmp::Ordering::Less))
 }
 
 /// The settings with a comparison, in their order.
@@ -106,20 +116,9 @@ fn rest(verdict: &Verdict, tied: usize) -> String {
     }
 }
 
-/// `lr=0.01`; of a setting with one point, `point 3 (lr=0.01)`.
-#[must_use]
-pub fn name_of(setting: &SettingResult) -> String {
-    let values = describe_values(&setting.values);
-    match setting.points.as_slice() {
-        [point] => format!("point {point} ({values})"),
-        _ if values.is_empty() => "this setting".to_owned(),
-        _ => values,
-    }
-}
-
 /// What a table says of the setting at `position` of `verdict`.
 #[must_use]
-pub fn label(verdict: &Verdict, position: usize) -> String {
+pub(super) fn label(verdict: &Verdict, position: usize) -> String {
     let Some(setting) = verdict.settings.get(position) else { return String::new() };
     let all = setting.points.len();
     match (setting.state, &setting.comparison) {
@@ -142,7 +141,7 @@ pub fn label(verdict: &Verdict, position: usize) -> String {
 }
 
 fn list_names(settings: &[SettingResult], positions: &[usize]) -> String {
-    let mut names: Vec<String> = positions.iter().take(MAX_NAMED).map(|&i| name_of(&settings[i])).collect();
+    let mut names: Vec<String> = positions.iter().take(MAX_NAMED).map(|&i| settings[i].name.clone()).collect();
     let more = positions.len().saturating_sub(MAX_NAMED);
     let last = if more > 0 { format!("{more} more") } else { names.pop().unwrap_or_default() };
     if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }

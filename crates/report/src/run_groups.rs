@@ -1,0 +1,167 @@
+//! Runs that differ in nothing but their seed, compared as the settings of a sweep are.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::comparison::RunToCompare;
+use crate::sweep_results::settings_table;
+use runner_compare::comparability::{MeasuredQuantity, find_incomparable};
+use runner_compare::run_names::{RunSettings, distinguishing_keys, shortest_name};
+use runner_compare::run_record::RunFigures;
+use runner_compare::settings::SettingGroup;
+use runner_record::catalog::ListedStatus;
+use runner_spec::format::printable;
+use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
+use runner_sweep::verdict::words::number_text;
+use runner_sweep::verdict::{Conclusion, Verdict};
+use runner_sweep::{MeasurementChoice, Objective, ObjectiveMetric, PointStatus, PointValues, ResultsRow, SweepResults};
+
+/// What the runs show of their settings.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RunGroups {
+    /// The metric by which the settings are compared.
+    pub metric: &'static str,
+    /// The ids of the runs of each setting, in the order of `verdict.settings`.
+    pub runs: Vec<Vec<String>>,
+    pub verdict: Verdict,
+    #[serde(skip)]
+    objective: Objective,
+}
+
+/// A metric that settings may be compared by.
+type Metric = (ObjectiveMetric, MeasuredQuantity, fn(&RunFigures) -> Option<f64>);
+
+/// The metrics, the preferred one first.
+const METRICS: [Metric; 3] = [
+    (ObjectiveMetric::ValLoss, MeasuredQuantity::ValidationLoss, |f| f.val_loss),
+    (ObjectiveMetric::ValBitsPerByte, MeasuredQuantity::BitsPerByte, |f| f.val_bits_per_byte),
+    (ObjectiveMetric::TrainLoss, MeasuredQuantity::TrainLoss, |f| f.train_loss),
+];
+
+/// Groups `runs`, which have these settings, by what they have in common besides their seed, and compares the groups by the first metric
+/// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares.
+#[must_use]
+pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<RunGroups> {
+    let figures: Vec<RunFigures> = runs.iter().map(|run| run.record.figures()).collect();
+    let is_finished = |run: &RunToCompare| run.record.status == ListedStatus::Done;
+    let finished: Vec<usize> = (0..runs.len()).filter(|&i| is_finished(&runs[i])).collect();
+    if finished.len() < 2 {
+        return None;
+    }
+    let (metric, _, value) = METRICS.into_iter().find(|(_, quantity, value)| {
+        let bases = || finished.iter().map(|&i| (runs[i].record.manifest.id.clone(), &runs[i].basis));
+        finished.iter().all(|&i| value(&figures[i]).is_some()) && find_incomparable(bases(), *quantity).is_none()
+    })?;
+    let recorded = settings_of(runs, settings);
+    let objective = Objective { metric, goal: metric.goal(), at: MeasurementChoice::Last, smallest_difference: None };
+    let row = |(i, run): (usize, &RunToCompare)| {
+        let objective = value(&figures[i]);
+        ResultsRow {
+            point: i + 1,
+            values: Vec::new(),
+            status: if is_finished(run) { PointStatus::Done } else { PointStatus::Interrupted },
+            steps: figures[i].steps,
+            diverged: objective.is_some_and(|value| !value.is_finite()),
+            objective,
+            run: Some(run.record.manifest.id.clone()),
+            seconds: figures[i].wall_seconds,
+            val_bits_per_byte: None,
+            tokens_per_second: None,
+            mfu: None,
+        }
+    };
+    let results = SweepResults::new(objective, runs.iter().enumerate().map(row).collect(), None);
+    let mut verdict = Verdict::of_settings(&recorded, &results, &[], finished.len() == runs.len());
+    if verdict.settings.len() < 2 && !verdict.has_seeds() {
+        return None;
+    }
+    let noise = describe_single_runs(&verdict);
+    verdict.words.extend(noise);
+    let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
+    let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
+    Some(RunGroups { metric: metric.name(), runs, verdict, objective })
+}
+
+/// The settings of `runs`, in the order of their first runs. A second run of a setting with the same seed counts for nothing.
+fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSetting> {
+    let without_seed = |settings: &RunSettings| -> RunSettings {
+        let is_training =
+            |key: &str| !matches!(SettingGroup::of_key(key), SettingGroup::Seed | SettingGroup::Bookkeeping);
+        settings.iter().filter(|(key, _)| is_training(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    let common: Vec<RunSettings> = settings.iter().map(without_seed).collect();
+    let is_same = |a: usize, b: usize| {
+        let began =
+            |run: &RunToCompare| run.record.manifest.continued_from.as_ref().map(|from| (from.id.clone(), from.step));
+        common[a] == common[b]
+            && runs[a].basis.has_same_training_data(&runs[b].basis)
+            && began(&runs[a]) == began(&runs[b])
+    };
+    let all = common.iter().flat_map(BTreeMap::keys).cloned().collect();
+    let keys = distinguishing_keys(&common.iter().collect::<Vec<_>>());
+    let mut groups: Vec<(usize, PointSetting)> = Vec::new();
+    for i in 0..runs.len() {
+        let seed = settings[i].get("seed").cloned().unwrap_or(Value::Null);
+        let member = SeedPoint { point: i + 1, seed: vec![("seed".to_owned(), seed)] };
+        match groups.iter_mut().find(|(first, _)| is_same(*first, i)) {
+            Some((_, group)) if group.points.iter().any(|other| other.seed == member.seed) => {}
+            Some((_, group)) => group.points.push(member),
+            None => {
+                let value = |key: &String| {
+                    let value = common[i].get(key).cloned().unwrap_or(Value::Null);
+                    (shortest_name(key, &all, &[]), value)
+                };
+                let values: PointValues = keys.iter().map(value).collect();
+                let name = match describe_values(&values) {
+                    text if text.is_empty() => runs[i].record.manifest.id.clone(),
+                    text => text,
+                };
+                groups.push((i, PointSetting { name, values, points: vec![member] }));
+            }
+        }
+    }
+    let mut found: Vec<PointSetting> = groups.into_iter().map(|(_, group)| group).collect();
+    // Equal names would not distinguish the settings.
+    let repeated: Vec<bool> =
+        found.iter().map(|group| found.iter().filter(|other| other.name == group.name).count() > 1).collect();
+    for (group, _) in found.iter_mut().zip(repeated).filter(|(_, repeated)| *repeated) {
+        if let Some(first) = group.points.first() {
+            group.name = format!("{} ({})", group.name, runs[first.point - 1].record.manifest.id);
+        }
+    }
+    found
+}
+
+/// What the noise of a setting with several seeds says of its difference to a setting with one; `None` unless there are both. Two runs differ
+/// by less than t·√2·sd with the probability of the interval, which reaches t·sd/√n to both sides of the mean.
+fn describe_single_runs(verdict: &Verdict) -> Option<String> {
+    let Conclusion::OneSeed { tied } = &verdict.conclusion else { return None };
+    let measured = || verdict.settings.iter().filter_map(|setting| Some((setting, setting.sample?)));
+    let (single, alone) = measured().find(|(_, sample)| sample.n == 1)?;
+    let (group, sample) = measured().find(|(_, sample)| sample.interval.is_some())?;
+    let bound = sample.interval?.half_width() * (2.0 * sample.n as f64).sqrt();
+    if !tied.is_empty() || bound <= 0.0 {
+        return None;
+    }
+    let difference = (alone.mean - sample.mean).abs();
+    let (bound_text, difference_text) = (number_text(bound, bound), number_text(difference, bound));
+    let relation = if difference > bound { "more" } else { "no more" };
+    let (name, seeds) = (printable(&group.name), sample.n);
+    Some(format!(
+        "noise: the {seeds} seeds of {name} suggest that two runs of it differ by up to {bound_text} (95%); {} differs from its mean by \
+         {difference_text}, which is {relation}",
+        printable(&single.name)
+    ))
+}
+
+impl RunGroups {
+    /// A row for each setting if one has several seeds, and what the runs show, in words.
+    pub fn text(&self, width: Option<usize>) -> String {
+        let table =
+            if self.verdict.has_seeds() { settings_table(&self.verdict, self.objective, width) } else { String::new() };
+        let words = self.verdict.words.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n");
+        format!("{table}{words}\n")
+    }
+}

@@ -1,0 +1,61 @@
+//! Sweeps named where runs are: each stands for the runs of its points.
+
+use std::path::{Path, PathBuf};
+
+use super::exit::Result;
+use runner_compare::MeasurementBasis;
+use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_record::catalog;
+use runner_record::files::file_name;
+use runner_report::comparison::RunToCompare;
+use runner_sweep::progress::SweepProgress;
+use runner_sweep::{stopped_points, sweep_dir};
+
+/// The folder of the sweep that `wanted` names; `None` if it names a run. The beginning of a run's id is preferred to that of a sweep's, but
+/// the name of a sweep to the beginning of several runs.
+///
+/// # Errors
+/// If `wanted` is the beginning of the ids of several sweeps.
+pub(crate) fn find_sweep(root: &Path, wanted: &str) -> Result<Option<PathBuf>> {
+    if let Some(folder) = sweep_dir::find_folder(root, wanted) {
+        return Ok(Some(folder));
+    }
+    match catalog::resolve(root, wanted) {
+        Ok(_) => Ok(None),
+        Err(error) if error.is_ambiguous() => {
+            let is_its_name =
+                |folder: &PathBuf| file_name(folder).rsplit_once('-').is_some_and(|(name, _)| name == wanted);
+            Ok(sweep_dir::find(root, wanted)?.filter(is_its_name))
+        }
+        Err(_) => Ok(sweep_dir::find(root, wanted)?),
+    }
+}
+
+/// The directories of the runs of the sweep in `folder`, in the order of their points.
+///
+/// # Errors
+/// If the record of the sweep cannot be read.
+pub(crate) fn runs_of_sweep(folder: &Path) -> Result<Vec<PathBuf>> {
+    let record = sweep_dir::read_record(folder)?;
+    let progress = SweepProgress::read(&sweep_dir::runs_folder(folder), &record);
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for run in progress.points.into_iter().flatten() {
+        if !paths.contains(&run.path) {
+            paths.push(run.path);
+        }
+    }
+    Ok(paths)
+}
+
+/// Reads the run in `path`.
+///
+/// # Errors
+/// If its settings, its plan or its record cannot be read.
+pub(crate) fn read_run(path: &Path) -> Result<RunToCompare> {
+    let (experiment, plan) = read_experiment_and_plan(path)?;
+    Ok(RunToCompare {
+        record: RunRecord::read(path, stopped_points::describe(path).status)?,
+        experiment,
+        basis: MeasurementBasis::of_plan(&plan),
+    })
+}
