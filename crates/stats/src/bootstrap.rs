@@ -34,7 +34,7 @@ pub fn bootstrap_interval(
 }
 
 /// The quantile of sorted values, interpolated between the two next to it, as NumPy does by default.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let position = share.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
     let (low, high) = (position.floor() as usize, position.ceil() as usize);
     sorted[low] + (position - position.floor()) * (sorted[high] - sorted[low])

@@ -1,5 +1,5 @@
 //! Statistics of runs that differ in their seed: means with their intervals, paired comparisons, corrections for many of them, and how
-//! many seeds a difference needs.
+//! many seeds a difference needs. Scaling laws of ladders.
 //!
 //! Plain numbers in, plain numbers out. Every function is pure: random draws come from [`Philox`](runner_spec::philox::Philox).
 
@@ -7,9 +7,11 @@
 
 mod bootstrap;
 mod holm;
+mod levenberg_marquardt;
 mod paired;
 mod power;
 mod sample;
+mod scaling_law;
 mod students_t;
 
 pub use bootstrap::{bootstrap_interval, resample_indices};
@@ -19,3 +21,4 @@ pub use paired::{
 };
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};
+pub use scaling_law::{LawFit, NoFit, PowerTerm, Prediction, ScaledLoss, ScalingLaw, rungs_needed};

@@ -1,0 +1,354 @@
+//! Scaling laws L = E + Σ A·x^−α: over compute, or over parameters and tokens (Hoffmann et al. 2022, "Training compute-optimal large
+//! language models", approach 3), fitted to the losses of a ladder of runs.
+//!
+//! The fit minimizes the Huber loss of ln L̂ − ln L from many starting points. Intervals come from a parametric bootstrap: in each draw the
+//! scale of the noise is drawn from what the residuals say about it, new losses are drawn around the fitted law, and the law is fitted
+//! to them. Resampling the few rungs of a ladder would leave too few different ones.
+
+use runner_spec::philox::Philox;
+use serde::Serialize;
+use statrs::function::beta::beta_reg;
+
+use crate::bootstrap::quantile;
+use crate::levenberg_marquardt::{Residuals, minimize};
+use crate::sample::Interval;
+
+/// The residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
+pub(crate) const HUBER_DELTA: f64 = 1e-3;
+/// Fits to drawn losses.
+const DRAWS: u32 = 500;
+/// The level of the test whether rungs deviate from the law by more than their runs do from each other.
+const LACK_OF_FIT_LEVEL: f64 = 0.05;
+/// The bounds of an exponent α.
+const EXPONENTS: (f64, f64) = (1e-3, 3.0);
+const START_EXPONENTS: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
+/// The shares of the smallest loss at which the irreducible loss starts.
+const START_SHARES: [f64; 3] = [0.1, 0.5, 0.9];
+
+/// The loss of a run, and what it depends on: its FLOPs, or its parameters and its tokens.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScaledLoss {
+    /// Positive; one number, or two.
+    pub scale: Vec<f64>,
+    /// Positive.
+    pub loss: f64,
+}
+
+/// A law L = E + Σ A·x^−α.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ScalingLaw {
+    /// E, the loss that no scale goes below.
+    pub irreducible: f64,
+    /// A term for each number of the scale.
+    pub terms: Vec<PowerTerm>,
+}
+
+/// The term A·x^−α.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct PowerTerm {
+    pub coefficient: f64,
+    pub exponent: f64,
+}
+
+/// A law, fitted to runs, and laws fitted to draws of their losses.
+#[derive(Debug, Clone)]
+pub struct LawFit {
+    pub law: ScalingLaw,
+    /// Runs, and rungs: different scales.
+    pub runs: usize,
+    pub rungs: usize,
+    /// Degrees of freedom of the noise.
+    pub freedom: usize,
+    /// The standard deviation of the noise of a run, as a share of its loss.
+    pub noise: f64,
+    /// True if rungs deviate from the law by more than runs of a rung deviate from each other. Then the noise is that of rungs.
+    pub has_lack_of_fit: bool,
+    draws: Vec<Draw>,
+}
+
+/// A law that was fitted to drawn losses, and the noise that they were drawn with.
+#[derive(Debug, Clone)]
+struct Draw {
+    law: ScalingLaw,
+    noise: f64,
+}
+
+/// A predicted value with its interval of 95%.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Prediction {
+    pub value: f64,
+    pub interval: Interval,
+}
+
+/// Why no law is fitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoFit {
+    /// A law needs more rungs than it has parameters.
+    TooFewRungs { rungs: usize, needed: usize },
+    /// A loss or a scale is not a positive number.
+    NotPositive,
+}
+
+impl ScalingLaw {
+    /// The loss at `scale`.
+    #[must_use]
+    pub fn loss(&self, scale: &[f64]) -> f64 {
+        let terms = self.terms.iter().zip(scale).map(|(term, x)| term.coefficient * x.powf(-term.exponent));
+        self.irreducible + terms.sum::<f64>()
+    }
+
+    /// The scale at which a law of one term reaches `loss`; infinite if it never does.
+    #[must_use]
+    pub fn scale_at(&self, loss: f64) -> f64 {
+        match self.terms.as_slice() {
+            [term] if loss > self.irreducible => {
+                ((loss - self.irreducible) / term.coefficient).powf(-1.0 / term.exponent)
+            }
+            _ => f64::INFINITY,
+        }
+    }
+}
+
+/// The number of parameters of a law over `scales` numbers.
+fn parameter_count(scales: usize) -> usize {
+    1 + 2 * scales
+}
+
+/// The fewest rungs that a law over `scales` numbers is fitted to.
+#[must_use]
+pub fn rungs_needed(scales: usize) -> usize {
+    parameter_count(scales) + 1
+}
+
+/// The residuals ln L̂ − ln L as functions of ln E, and of ln A and α at scales relative to their geometric means.
+struct LogLosses {
+    /// ln of relative scales, for each run.
+    scales: Vec<Vec<f64>>,
+    log_losses: Vec<f64>,
+}
+
+impl LogLosses {
+    /// ln L̂ of run `i`, and its derivatives.
+    fn predict(&self, i: usize, parameters: &[f64], derivatives: &mut [f64]) -> f64 {
+        let exponents = |k: usize| parameters[1 + 2 * k] - parameters[2 + 2 * k] * self.scales[i][k];
+        let terms = self.scales[i].len();
+        let largest = (0..terms).map(exponents).fold(parameters[0], f64::max);
+        let sum = (parameters[0] - largest).exp() + (0..terms).map(|k| (exponents(k) - largest).exp()).sum::<f64>();
+        let log_loss = largest + sum.ln();
+        derivatives[0] = (parameters[0] - log_loss).exp();
+        for k in 0..terms {
+            let share = (exponents(k) - log_loss).exp();
+            derivatives[1 + 2 * k] = share;
+            derivatives[2 + 2 * k] = -share * self.scales[i][k];
+        }
+        log_loss
+    }
+}
+
+impl Residuals for LogLosses {
+    fn count(&self) -> usize {
+        self.log_losses.len()
+    }
+
+    fn residual(&self, i: usize, parameters: &[f64], derivatives: &mut [f64]) -> f64 {
+        self.predict(i, parameters, derivatives) - self.log_losses[i]
+    }
+
+    fn bounds(&self, parameter: usize) -> (f64, f64) {
+        match parameter {
+            0 => (-12.0, 6.0),
+            odd if odd % 2 == 1 => (-40.0, 40.0),
+            _ => EXPONENTS,
+        }
+    }
+}
+
+impl LawFit {
+    /// Fits a law to `runs`, whose scales have the same length. Draws come from `stream`, and depend on nothing else.
+    ///
+    /// # Errors
+    /// If there are too few rungs, or numbers that are not positive.
+    pub fn new(runs: &[ScaledLoss], stream: Philox) -> Result<Self, NoFit> {
+        let is_positive = |x: &f64| x.is_finite() && *x > 0.0;
+        if !runs.iter().all(|run| is_positive(&run.loss) && run.scale.iter().all(is_positive)) {
+            return Err(NoFit::NotPositive);
+        }
+        let rung_of_run = number_rungs(runs);
+        let rungs = rung_of_run.iter().max().map_or(0, |last| last + 1);
+        let terms = runs.first().map_or(1, |run| run.scale.len());
+        let needed = rungs_needed(terms);
+        if rungs < needed {
+            return Err(NoFit::TooFewRungs { rungs, needed });
+        }
+        let references: Vec<f64> = (0..terms)
+            .map(|k| (runs.iter().map(|run| run.scale[k].ln()).sum::<f64>() / runs.len() as f64).exp())
+            .collect();
+        let relative = |run: &ScaledLoss| run.scale.iter().zip(&references).map(|(x, r)| (x / r).ln()).collect();
+        let mut losses = LogLosses {
+            scales: runs.iter().map(relative).collect(),
+            log_losses: runs.iter().map(|run| run.loss.ln()).collect(),
+        };
+        let best = fit_from(&losses, &starts(&losses, terms));
+        let noise = Noise::new(&losses, &best, &rung_of_run, rungs);
+        let mut unused = vec![0.0; best.len()];
+        let fitted: Vec<f64> = (0..runs.len()).map(|i| losses.predict(i, &best, &mut unused)).collect();
+        let draw = |number: u32| {
+            let (drawn, sd) = noise.draw(stream, number, &rung_of_run);
+            losses.log_losses = fitted.iter().zip(drawn).map(|(fitted, noise)| fitted + noise).collect();
+            Draw { law: law(&fit_from(&losses, std::slice::from_ref(&best)), &references), noise: sd }
+        };
+        let draws = (0..DRAWS).map(draw).collect();
+        Ok(Self {
+            law: law(&best, &references),
+            runs: runs.len(),
+            rungs,
+            freedom: noise.freedom,
+            noise: noise.sd,
+            has_lack_of_fit: noise.is_of_rungs,
+            draws,
+        })
+    }
+
+    /// The expected loss at `scale`.
+    #[must_use]
+    pub fn predict(&self, scale: &[f64]) -> Prediction {
+        let drawn = self.draws.iter().map(|draw| draw.law.loss(scale)).collect();
+        Prediction { value: self.law.loss(scale), interval: interval(drawn) }
+    }
+
+    /// The mean loss that `runs` new runs at `scale` would measure.
+    #[must_use]
+    pub fn predict_measurement(&self, scale: &[f64], runs: usize, stream: Philox) -> Prediction {
+        let share = if self.has_lack_of_fit { 1.0 } else { 1.0 / (runs.max(1) as f64).sqrt() };
+        let measured = |(i, draw): (usize, &Draw)| {
+            let [normal, ..] = stream.normals(i as u64);
+            draw.law.loss(scale) * (draw.noise * share * normal).exp()
+        };
+        let drawn = self.draws.iter().enumerate().map(measured).collect();
+        Prediction { value: self.law.loss(scale), interval: interval(drawn) }
+    }
+
+    /// The interval of a value of the law.
+    #[must_use]
+    pub fn interval_of(&self, value: impl Fn(&ScalingLaw) -> f64) -> Interval {
+        interval(self.draws.iter().map(|draw| value(&draw.law)).collect())
+    }
+
+    /// The scale at which this law reaches `loss`, as a multiple of the scale at which `base` does. Both have one term.
+    #[must_use]
+    pub fn scale_multiple(&self, base: &Self, loss: f64) -> Prediction {
+        let multiple = |a: &ScalingLaw, b: &ScalingLaw| a.scale_at(loss) / b.scale_at(loss);
+        let drawn = self.draws.iter().zip(&base.draws).map(|(a, b)| multiple(&a.law, &b.law));
+        // Neither law reaches the loss: the draw says nothing.
+        let drawn = drawn.filter(|x| !x.is_nan()).collect();
+        Prediction { value: multiple(&self.law, &base.law), interval: interval(drawn) }
+    }
+}
+
+/// The number of each run's rung. Runs of one rung have the same scale.
+fn number_rungs(runs: &[ScaledLoss]) -> Vec<usize> {
+    let mut scales: Vec<&[f64]> = Vec::new();
+    let mut numbers = Vec::new();
+    for ScaledLoss { scale, .. } in runs {
+        let number = scales.iter().position(|known| known == scale).unwrap_or(scales.len());
+        if number == scales.len() {
+            scales.push(scale);
+        }
+        numbers.push(number);
+    }
+    numbers
+}
+
+/// The law whose parameters are relative to `references`.
+fn law(parameters: &[f64], references: &[f64]) -> ScalingLaw {
+    let term = |(k, reference): (usize, &f64)| {
+        let exponent = parameters[2 + 2 * k];
+        PowerTerm { coefficient: (parameters[1 + 2 * k] + exponent * reference.ln()).exp(), exponent }
+    };
+    ScalingLaw { irreducible: parameters[0].exp(), terms: references.iter().enumerate().map(term).collect() }
+}
+
+/// Parameters from which the fit starts: the terms share what is above the irreducible loss.
+fn starts(losses: &LogLosses, terms: usize) -> Vec<Vec<f64>> {
+    let smallest = losses.log_losses.iter().copied().fold(f64::INFINITY, f64::min);
+    let mean = losses.log_losses.iter().sum::<f64>() / losses.log_losses.len() as f64;
+    let mut starts = Vec::new();
+    for share in START_SHARES {
+        let irreducible = smallest.exp() * share;
+        let above = ((mean.exp() - irreducible) / terms as f64).max(1e-6).ln();
+        for combination in 0..START_EXPONENTS.len().pow(terms as u32) {
+            let mut start = vec![irreducible.ln()];
+            for k in 0..terms {
+                let exponent = combination / START_EXPONENTS.len().pow(k as u32) % START_EXPONENTS.len();
+                start.extend([above, START_EXPONENTS[exponent]]);
+            }
+            starts.push(start);
+        }
+    }
+    starts
+}
+
+/// The best fit from `starts`.
+fn fit_from(losses: &LogLosses, starts: &[Vec<f64>]) -> Vec<f64> {
+    let fits = starts.iter().map(|start| minimize(losses, HUBER_DELTA, start));
+    fits.min_by(|a, b| a.cost.total_cmp(&b.cost)).map_or_else(Vec::new, |fit| fit.parameters)
+}
+
+/// The noise of ln L.
+struct Noise {
+    /// The standard deviation of a run's, or of a rung's.
+    sd: f64,
+    freedom: usize,
+    is_of_rungs: bool,
+}
+
+impl Noise {
+    /// Estimates it from the residuals of the fit `parameters`.
+    fn new(losses: &LogLosses, parameters: &[f64], rung_of_run: &[usize], rungs: usize) -> Self {
+        let mut unused = vec![0.0; parameters.len()];
+        let residuals: Vec<f64> = (0..losses.count()).map(|i| losses.residual(i, parameters, &mut unused)).collect();
+        let mut members = vec![Vec::new(); rungs];
+        for (residual, rung) in residuals.iter().zip(rung_of_run) {
+            members[*rung].push(*residual);
+        }
+        let (mut of_means, mut of_rungs, mut within) = (0.0, 0.0, 0.0);
+        for rung in &members {
+            let mean = rung.iter().sum::<f64>() / rung.len() as f64;
+            of_means += mean * mean;
+            of_rungs += rung.len() as f64 * mean * mean;
+            within += rung.iter().map(|residual| (residual - mean).powi(2)).sum::<f64>();
+        }
+        let (rung_freedom, run_freedom) = (rungs - parameters.len(), residuals.len() - rungs);
+        let (a, b) = (rung_freedom as f64, run_freedom as f64);
+        // The tail of the F distribution.
+        let p = if run_freedom == 0 || of_rungs == 0.0 {
+            1.0
+        } else {
+            beta_reg(b / 2.0, a / 2.0, b / (b + a * (of_rungs / a) / (within / b)))
+        };
+        if p < LACK_OF_FIT_LEVEL {
+            return Self { sd: (of_means / a).sqrt(), freedom: rung_freedom, is_of_rungs: true };
+        }
+        Self { sd: ((of_rungs + within) / (a + b)).sqrt(), freedom: rung_freedom + run_freedom, is_of_rungs: false }
+    }
+
+    /// The noise of each run in a draw, and its standard deviation: s·√(ν/χ²) for ν degrees of freedom.
+    fn draw(&self, stream: Philox, number: u32, rung_of_run: &[usize]) -> (Vec<f64>, f64) {
+        let blocks = (self.freedom + rung_of_run.len()).div_ceil(4) as u64;
+        let mut normals = (0..blocks).flat_map(|block| stream.normals(u64::from(number) << 32 | block));
+        let chi_squared: f64 = normals.by_ref().take(self.freedom).map(|normal| normal * normal).sum();
+        let sd = self.sd * (self.freedom as f64 / chi_squared).sqrt();
+        let own: Vec<f64> = normals.map(|normal| sd * normal).collect();
+        let noise = |(run, rung): (usize, &usize)| own[if self.is_of_rungs { *rung } else { run }];
+        (rung_of_run.iter().enumerate().map(noise).collect(), sd)
+    }
+}
+
+/// The middle 95% of `drawn`.
+fn interval(mut drawn: Vec<f64>) -> Interval {
+    drawn.sort_by(f64::total_cmp);
+    if drawn.is_empty() {
+        return Interval { low: f64::NAN, high: f64::NAN };
+    }
+    Interval { low: quantile(&drawn, 0.025), high: quantile(&drawn, 0.975) }
+}

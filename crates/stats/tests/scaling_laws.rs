@@ -1,0 +1,108 @@
+//! Fitted scaling laws agree with SciPy's (`tests/golden/scaling_laws.py`), and their intervals hold for simulated ladders.
+
+#![allow(clippy::unwrap_used)]
+
+use runner_spec::philox::Philox;
+use runner_stats::{LawFit, NoFit, ScaledLoss, rungs_needed};
+use serde_json::Value;
+
+/// Both minimize the same sum. It is flat near its minimum, where the Huber loss changes from quadratic to linear.
+const TOLERANCE: f64 = 2e-5;
+
+fn numbers(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn laws_are_those_of_scipy() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/scaling_laws.json");
+    let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    for case in fixture["cases"].as_array().unwrap() {
+        let scales: Vec<Vec<f64>> = case["scales"].as_array().unwrap().iter().map(numbers).collect();
+        let runs = scales.iter().cloned().zip(numbers(&case["losses"]));
+        let runs: Vec<ScaledLoss> = runs.map(|(scale, loss)| ScaledLoss { scale, loss }).collect();
+        let fit = LawFit::new(&runs, Philox::new(1, "test")).unwrap();
+        let beyond = (0..scales[0].len()).map(|k| scales.iter().map(|s| s[k]).fold(0.0, f64::max) * 4.0).collect();
+        for (scale, expected) in scales.iter().chain([&beyond]).zip(numbers(&case["fit"]["predicted"])) {
+            let found = fit.law.loss(scale);
+            assert!((found / expected - 1.0).abs() < TOLERANCE, "{found} {expected} at {scale:?}");
+        }
+        for (term, expected) in fit.law.terms.iter().zip(numbers(&case["fit"]["exponents"])) {
+            assert!((term.exponent / expected - 1.0).abs() < 1e-2, "{fit:?} {expected}");
+        }
+    }
+}
+
+/// Runs of six rungs, 2.5 times the FLOPs apart, `seeds` of each; the last rung is apart.
+fn ladder(stream: Philox, seeds: usize, noise: f64, rung_noise: f64) -> (Vec<ScaledLoss>, Vec<f64>) {
+    let loss = |rung: usize, seed: usize| {
+        let [own, of_rung] =
+            [stream.normals((rung * 100 + seed + 1) as u64)[0], stream.normals((rung * 100) as u64)[1]];
+        true_loss(rung) * (noise * own + rung_noise * of_rung).exp()
+    };
+    let run = |(rung, seed)| ScaledLoss { scale: vec![flops(rung)], loss: loss(rung, seed) };
+    let runs = (0..5).flat_map(|rung| (0..seeds).map(move |seed| (rung, seed))).map(run).collect();
+    (runs, (0..seeds).map(|seed| loss(5, seed)).collect())
+}
+
+fn flops(rung: usize) -> f64 {
+    1e12 * 2.5_f64.powi(rung as i32)
+}
+
+fn true_loss(rung: usize) -> f64 {
+    1.6 + 1.2 * (flops(rung) / flops(2)).powf(-0.2)
+}
+
+/// The shares of simulated ladders whose intervals contain the expected and the measured loss of the rung that was held out.
+fn coverage(ladders: usize, seeds: usize, rung_noise: f64) -> [f64; 2] {
+    let mut contained = [0_usize; 2];
+    for ladder_number in 0..ladders {
+        let stream = Philox::new(ladder_number as u64, "simulated ladder");
+        let (runs, held_out) = ladder(stream, seeds, 0.005, rung_noise);
+        let fit = LawFit::new(&runs, Philox::new(ladder_number as u64, "draws")).unwrap();
+        let measured = held_out.iter().map(|loss| loss.ln()).sum::<f64>() / seeds as f64;
+        let expected = fit.predict(&[flops(5)]).interval.contains(true_loss(5));
+        let predicted = fit.predict_measurement(&[flops(5)], seeds, Philox::new(ladder_number as u64, "measured"));
+        contained[0] += usize::from(expected);
+        contained[1] += usize::from(predicted.interval.contains(measured.exp()));
+    }
+    contained.map(|count| count as f64 / ladders as f64)
+}
+
+#[test]
+fn intervals_contain_what_they_promise() {
+    // Three and a half standard errors of 0.95 in 200 ladders are 0.054.
+    let [expected, measured] = coverage(200, 2, 0.0);
+    println!("expected {expected}, measured {measured}");
+    assert!(expected > 0.895 && measured > 0.895, "{expected} {measured}");
+    // Rungs that deviate by more than their seeds do. The test of that misses some, so fewer intervals hold.
+    let [_, measured] = coverage(100, 3, 0.005);
+    println!("noise of rungs: measured {measured}");
+    assert!(measured > 0.8, "{measured}");
+}
+
+#[test]
+fn fits_are_repeatable_and_few_rungs_are_refused() {
+    let (runs, _) = ladder(Philox::new(1, "simulated ladder"), 2, 0.005, 0.0);
+    let fit = |runs: &[ScaledLoss]| LawFit::new(runs, Philox::new(1, "draws"));
+    let [a, b] = [fit(&runs).unwrap(), fit(&runs).unwrap()].map(|fit| fit.predict(&[1e15]));
+    assert_eq!(a, b);
+    assert_eq!(fit(&runs[..6]).unwrap_err(), NoFit::TooFewRungs { rungs: 3, needed: rungs_needed(1) });
+    let pairs: Vec<ScaledLoss> =
+        runs.iter().map(|run| ScaledLoss { scale: vec![run.scale[0]; 2], ..run.clone() }).collect();
+    assert_eq!(fit(&pairs).unwrap_err(), NoFit::TooFewRungs { rungs: 5, needed: 6 });
+    assert_eq!(fit(&[ScaledLoss { scale: vec![1.0], loss: f64::NAN }]).unwrap_err(), NoFit::NotPositive);
+}
+
+#[test]
+fn the_multiple_of_compute_is_found() {
+    let (runs, _) = ladder(Philox::new(5, "simulated ladder"), 3, 0.003, 0.0);
+    let cheaper = runs.iter().map(|run| ScaledLoss { scale: vec![run.scale[0] * 0.8], loss: run.loss });
+    let [a, b] = [runs.clone(), cheaper.collect()].map(|runs| LawFit::new(&runs, Philox::new(1, "draws")).unwrap());
+    let found = b.scale_multiple(&a, true_loss(3));
+    assert!((found.value - 0.8).abs() < 1e-6 && found.interval.half_width() < 1e-5, "{found:?}");
+    let independent = LawFit::new(&runs, Philox::new(2, "draws")).unwrap();
+    assert!(b.scale_multiple(&independent, true_loss(3)).interval.contains(0.8));
+    // No scale reaches a loss below what is irreducible.
+    assert!(a.law.scale_at(a.law.irreducible).is_infinite());
+}
