@@ -30,7 +30,8 @@ pub(crate) struct ValidateArgs {
 pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
     let file = ExperimentFile::read(&args.experiment.file)?;
     let is_group = runner_sweep::makes_group(&file);
-    if file.has_key("sweep") || is_group && !args.explain {
+    let is_sweep = ["sweep", "ladder"].iter().any(|key| file.has_key(key));
+    if is_sweep || is_group && !args.explain {
         return validate_sweep(args, &file);
     }
     let mut options = LoadOptions { allows_absent_files: args.explain, ..args.experiment.options()? };

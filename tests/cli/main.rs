@@ -24,6 +24,7 @@ mod housekeeping;
 mod http;
 mod hub;
 mod interrupts;
+mod ladders;
 mod launchers;
 mod layout_changes;
 mod layout_search;

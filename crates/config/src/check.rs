@@ -195,7 +195,7 @@ impl Checker<'_> {
         let names = keys.names();
         let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
         let message = format!("unknown key `{}` {place_name}", short(&entry.key));
-        let help = if path.is_empty() && entry.key == "sweep" {
+        let help = if path.is_empty() && ["sweep", "ladder"].contains(&entry.key.as_str()) {
             self.mistakes.poison("model");
             self.mistakes.poison("data");
             "this is a sweep file: `runner sweep FILE` trains its points, and with --dry-run only plans them".to_owned()

@@ -13,6 +13,7 @@ pub mod export;
 pub mod html;
 mod item_bars;
 mod json_event;
+pub mod ladder;
 pub mod printer;
 pub mod run_groups;
 pub mod run_page;

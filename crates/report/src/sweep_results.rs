@@ -174,7 +174,7 @@ impl SweepResultsText<'_> {
     pub fn importance(&self) -> String {
         let mut out = String::new();
         let importance = &self.summary.importance;
-        let Some(first) = importance.first() else { return out };
+        let Some(first) = importance.first().filter(|_| !self.record.is_ladder) else { return out };
         let after = self.summary.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
         let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
@@ -211,11 +211,15 @@ impl SweepResultsText<'_> {
     pub fn caveats(&self) -> Option<String> {
         let lines: Vec<String> =
             self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))).collect();
-        (!lines.is_empty()).then(|| lines.join("\n"))
+        (!lines.is_empty() && !self.record.is_ladder).then(|| lines.join("\n"))
     }
 
     /// The conclusion from the results, and the command that reproduces a run of the leading setting.
     pub fn conclusion(&self) -> Option<String> {
+        // The rungs of a ladder do not compete.
+        if self.record.is_ladder {
+            return None;
+        }
         let verdict = &self.summary.verdict;
         let row_of = |point: &usize| self.summary.results.rows.iter().find(|row| row.point == *point);
         let (mut lines, row) = match verdict.leader() {

@@ -38,6 +38,20 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
+/// The variables of an expression, which must be among `known`.
+pub(super) fn compile_names(
+    environment: &Environment<'static>,
+    expression: &ExcludeExpression,
+    known: &[String],
+) -> Result<Vec<String>, Problem> {
+    check_text(expression)?;
+    let compiled = environment.compile_expression(&expression.text).map_err(|e| syntax(&expression.text, &e))?;
+    let mut used: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
+    used.sort();
+    check_names(&used, known)?;
+    Ok(used)
+}
+
 /// Compiles an expression. Its variables must be among `names`, if those are known.
 pub(super) fn compile<'e>(
     environment: &'e Environment<'static>,
@@ -45,15 +59,7 @@ pub(super) fn compile<'e>(
     names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, Problem> {
-    if exclude.text.len() > MAX_LENGTH {
-        let message =
-            format!("an expression must have at most {MAX_LENGTH} characters, got {}", exclude.text.chars().count());
-        return Err((message, "use several shorter expressions".to_owned()));
-    }
-    // Before it is compiled: what is constant is computed then.
-    if exclude.text.contains('*') && exclude.text.contains('[') {
-        return Err(repetition_problem());
-    }
+    check_text(exclude)?;
     let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
     let is_list = |name: &String| {
@@ -63,29 +69,70 @@ pub(super) fn compile<'e>(
         return Err(repetition_problem());
     }
     let Some(names) = names else { return Ok(expression) };
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     used.sort();
+    check_names(&used, names)?;
+    Ok(expression)
+}
+
+/// Checks an expression before it is compiled: what is constant is computed then.
+fn check_text(expression: &ExcludeExpression) -> Result<(), Problem> {
+    let text = &expression.text;
+    if text.len() > MAX_LENGTH {
+        let message = format!("an expression must have at most {MAX_LENGTH} characters, got {}", text.chars().count());
+        return Err((message, "use several shorter expressions".to_owned()));
+    }
+    if text.contains('*') && text.contains('[') {
+        return Err(repetition_problem());
+    }
+    Ok(())
+}
+
+/// Checks that the variables `used` are among `names`.
+fn check_names(used: &[String], names: &[String]) -> Result<(), Problem> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for path in used {
         let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
         // A part of a path is fine as far as it goes; so is what lies within a value.
-        if names.iter().any(|&name| name == path || within(name, &path) || within(&path, name)) {
+        if names.iter().any(|&name| name == path.as_str() || within(name, path) || within(path, name)) {
             continue;
         }
-        let help = match nearest(&path, names.iter().copied()) {
+        let help = match nearest(path, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
             None => match names.iter().find(|n| n.rsplit('.').next() == Some(path.as_str())) {
                 Some(name) => format!("write the whole path: `{name}`"),
                 None => format!("the sweep varies {}", list(&names, "and")),
             },
         };
-        return Err((format!("`{}` does not vary in this sweep", short(&path)), help));
+        return Err((format!("`{}` does not vary in this sweep", short(path)), help));
     }
-    Ok(expression)
+    Ok(())
 }
 
 fn repetition_problem() -> Problem {
     let message = "`*` cannot be used in an expression with lists, because it would repeat them".to_owned();
     (message, "compare without `*`, or without lists".to_owned())
+}
+
+/// The value of the expression for `point`.
+pub(super) fn evaluate(
+    expression: &Expression<'_, '_>,
+    spec: &SweepSpec,
+    point: &ExpandedPoint,
+) -> Result<minijinja::Value, Problem> {
+    expression.eval(context(spec, point)).map_err(|error| {
+        let help = match error.kind() {
+            ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
+            _ => String::new(),
+        };
+        let (at, detail) = (describe_point(point), error_detail(&error));
+        (format!("the expression cannot be computed for {at}: {detail}"), help)
+    })
+}
+
+fn describe_point(point: &ExpandedPoint) -> String {
+    let values: Vec<String> =
+        point.values.iter().map(|(name, value)| format!("{name}: {}", value_text(value))).collect();
+    short(&values.join(", "))
 }
 
 /// True if the expression is true for `point`, which is then left out.
@@ -94,26 +141,13 @@ pub(super) fn is_true_for(
     spec: &SweepSpec,
     point: &ExpandedPoint,
 ) -> Result<bool, Problem> {
-    let at = || {
-        let values: Vec<String> =
-            point.values.iter().map(|(name, value)| format!("{name}: {}", value_text(value))).collect();
-        short(&values.join(", "))
-    };
-    match expression.eval(context(spec, point)) {
-        Ok(value) if value.kind() == ValueKind::Bool => Ok(value.is_true()),
-        Ok(value) => {
-            let message =
-                format!("the expression must be true or false, but gives `{}` for {}", short(&value.to_string()), at());
-            Err((message, "compare with something, as in `layers == 4`".to_owned()))
-        }
-        Err(error) => {
-            let help = match error.kind() {
-                ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
-                _ => String::new(),
-            };
-            Err((format!("the expression cannot be computed for {}: {}", at(), error_detail(&error)), help))
-        }
+    let value = evaluate(expression, spec, point)?;
+    if value.kind() == ValueKind::Bool {
+        return Ok(value.is_true());
     }
+    let (found, at) = (short(&value.to_string()), describe_point(point));
+    let message = format!("the expression must be true or false, but gives `{found}` for {at}");
+    Err((message, "compare with something, as in `layers == 4`".to_owned()))
 }
 
 /// The names that an expression may use.

@@ -2,6 +2,7 @@
 
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
+use super::rules::add_rule_values;
 use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
@@ -62,6 +63,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
             point.index = excluded.len() + 1;
             excluded.push(point);
         } else {
+            add_rule_values(spec, &mut point)?;
             points.push(point);
         }
     }

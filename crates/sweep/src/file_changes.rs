@@ -26,8 +26,10 @@ pub fn describe_changes(old: &str, new: &str) -> Vec<String> {
 /// The content of a sweep file without the keys that may change; `None` if it is not YAML.
 fn definition(text: &str) -> Option<Value> {
     let mut value = parse_value(text)?;
-    if let Some(sweep) = value.get_mut("sweep").and_then(Value::as_object_mut) {
-        sweep.retain(|key, _| !CHANGEABLE_KEYS.contains(&key.as_str()));
+    for key in ["sweep", "ladder"] {
+        if let Some(sweep) = value.get_mut(key).and_then(Value::as_object_mut) {
+            sweep.retain(|key, _| !CHANGEABLE_KEYS.contains(&key.as_str()));
+        }
     }
     Some(value)
 }

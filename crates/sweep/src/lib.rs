@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod caveat;
 mod exclude;
 mod expand;
@@ -10,6 +11,7 @@ mod file_changes;
 pub mod gc;
 mod group;
 mod importance;
+pub mod ladder;
 mod point;
 pub mod progress;
 mod race;
@@ -19,6 +21,7 @@ pub mod record;
 pub mod remove;
 pub mod remove_sweep;
 mod results;
+mod rules;
 pub mod run;
 mod schedule;
 mod spec;
@@ -30,6 +33,7 @@ pub mod testing;
 mod validation_use;
 pub mod verdict;
 
+pub use budget::{Budget, BudgetKind};
 pub use caveat::BestPointCaveat;
 pub use expand::{Expanded, expand, load_options, point_settings};
 pub use file_changes::describe_changes;
@@ -40,6 +44,7 @@ pub use race::{DroppedSetting, RaceSettings};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_file, from_str, load};
 pub use results::{PointStatus, ResultsRow, SweepResults};
+pub use rules::{PlanFigures, SettingRule};
 pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
 pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,

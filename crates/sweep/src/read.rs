@@ -4,6 +4,7 @@
 
 mod axes;
 mod axis_name;
+mod ladder;
 mod schema;
 
 use std::path::{Path, PathBuf};
@@ -158,7 +159,30 @@ impl SweepReader<'_> {
                 );
             }
         }
-        let Some(sweep) = entries(tree).iter().find(|entry| entry.key == "sweep" && !entry.value.is_null()) else {
+        let given = |key: &str| entries(tree).iter().find(|entry| entry.key == key && !entry.value.is_null());
+        let (sweep, ladder) = (given("sweep"), given("ladder"));
+        if let (Some(_), Some(ladder)) = (sweep, ladder) {
+            self.error(
+                ladder.place,
+                "",
+                "a file has either `sweep` or `ladder`, got both".into(),
+                "delete one of the two",
+            );
+        }
+        if let Some(ladder) = ladder.filter(|_| sweep.is_none()) {
+            let value = file.get("ladder").filter(|value| value.is_object())?;
+            let spec = self.read_ladder(ladder, value, text, path, needs_base);
+            // The mistakes of what ladders have in common with sweeps.
+            for mistake in &mut self.diagnostics {
+                mistake.message = mistake.message.replace("`sweep", "`ladder").replace("ladder.zip", "ladder.dial");
+                mistake.help = mistake.help.replace("`zip`", "`dial`");
+                if let Some(rest) = mistake.key.strip_prefix("sweep") {
+                    mistake.key = format!("ladder{rest}");
+                }
+            }
+            return Some(spec);
+        }
+        let Some(sweep) = sweep else {
             if self.diagnostics.is_empty() {
                 self.error(Place { length: 1, ..tree.place }, "sweep", "`sweep` is missing".into(), SHORTEST);
             }
@@ -260,6 +284,9 @@ impl SweepReader<'_> {
             vars,
             set,
             exclude: get("exclude").map(read_exclude).unwrap_or_default(),
+            rules: Vec::new(),
+            budget: get("budget").and_then(|entry| self.read_budget(entry, &sweep["budget"])),
+            is_ladder: false,
             objective: Objective {
                 metric,
                 goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::Budget;
 use super::point::{PointValues, ordered, value_text};
 use super::race::{self, RaceSettings, RaceState};
 use super::schedule::{
@@ -42,6 +43,12 @@ pub struct SweepRecord {
     /// True if early stopping judges the settings by the means of their seeds, and not each point alone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub judges_settings: bool,
+    /// What each point may cost, if the file says so. The points' steps follow from it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// True if the points are the rungs of a ladder.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_ladder: bool,
     /// The number of workers in the simulation of ASHA, on which promotions depend.
     pub workers: usize,
     /// The number of points that `exclude` left out.
@@ -93,6 +100,18 @@ pub struct PlannedPoint {
 }
 
 impl PlannedPoint {
+    /// The tokens of all steps.
+    #[must_use]
+    pub fn tokens(&self) -> f64 {
+        self.tokens_per_step as f64 * self.steps as f64
+    }
+
+    /// The FLOPs of all steps, as counted for MFU.
+    #[must_use]
+    pub fn flops(&self) -> f64 {
+        self.flops_per_step * self.steps as f64
+    }
+
     /// `point 3 (lr=0.001 layers=2)`.
     #[must_use]
     pub fn describe(&self) -> String {

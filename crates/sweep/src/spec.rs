@@ -6,8 +6,10 @@ use runner_compare::comparability::MeasuredQuantity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::budget::Budget;
 use super::race::RaceSettings;
 use super::random::{Distribution, RandomDraws};
+use super::rules::SettingRule;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 #[cfg(doc)]
 use runner_template::yaml_text;
@@ -36,6 +38,12 @@ pub struct SweepSpec {
     /// The dimensions, in the order of the file; the first one varies slowest.
     pub axes: Vec<Dimension>,
     pub exclude: Vec<ExcludeExpression>,
+    /// The rules of a ladder, in the order of the file.
+    pub rules: Vec<SettingRule>,
+    /// What each point may cost, if the file says so; it then determines the points' steps.
+    pub budget: Option<Budget>,
+    /// True if the file has the key `ladder`.
+    pub is_ladder: bool,
     pub objective: Objective,
     /// True if the file names the metric. Otherwise points with different tokenizers are compared by bits per byte.
     pub names_metric: bool,

@@ -47,6 +47,8 @@ pub fn sweep() -> SweepRecord {
         early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
         race: None,
         judges_settings: false,
+        budget: None,
+        is_ladder: false,
         workers: 2,
         excluded: 0,
         seeds: None,

@@ -8,6 +8,7 @@ use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
 use crate::cli::job_args::JobArgs;
 use crate::cli::training_args::TrainingArgs;
+use runner_sweep::ladder::LadderTarget;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
@@ -44,6 +45,9 @@ pub(crate) struct RunArgs {
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
+    /// The price of a device-hour, for a budget of cost.
+    #[arg(long, value_name = "PRICE", value_parser = parse_price)]
+    pub price: Option<f64>,
     /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
     pub launcher: SweepLauncherKind,
@@ -68,6 +72,7 @@ impl RunArgs {
             threads: training.threads.threads,
             root: training.root.clone(),
             set,
+            price: None,
             launcher: SweepLauncherKind::Local,
             job: JobArgs::default(),
             quiet: training.quiet,
@@ -92,6 +97,8 @@ pub(crate) enum SweepCommand {
     Status(StatusArgs),
     /// Show the results of a sweep, the best point first.
     Results(ResultsArgs),
+    /// Fit a scaling law to the results of a ladder, predict losses, or compare the ladder with another.
+    Fit(FitArgs),
     /// List the sweeps: status, numbers of points, best point.
     List(ListArgs),
     /// Remove a sweep, after showing it and asking. Its runs stay unless --with-runs is given.
@@ -129,6 +136,26 @@ pub(crate) struct ResultsArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FitArgs {
+    #[command(flatten)]
+    pub sweep: SweepNameArgs,
+    /// A scale at which to predict the loss: flops=X, parameters=X or tokens=X; may be given several times.
+    #[arg(long, value_name = "SCALE=X", value_parser = LadderTarget::parse)]
+    pub target: Vec<LadderTarget>,
+    /// Another ladder: how much compute does the first one need for the same loss?
+    #[arg(long, value_name = "LADDER", add = sweeps_completer())]
+    pub against: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_price(text: &str) -> Result<f64, String> {
+    let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price > 0.0);
+    price.ok_or_else(|| "must be a positive number".to_owned())
 }
 
 #[derive(Debug, Clone, Args)]

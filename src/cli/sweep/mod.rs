@@ -1,6 +1,7 @@
 //! `runner sweep`: many runs from one file.
 
 mod args;
+mod fit;
 mod list;
 mod point;
 mod results;
@@ -29,6 +30,7 @@ pub(crate) fn run(args: &SweepArgs) -> Result<Exit> {
         None => run::run(&args.run),
         Some(SweepCommand::Status(args)) => status::run(args),
         Some(SweepCommand::Results(args)) => results::run(args),
+        Some(SweepCommand::Fit(args)) => fit::run(args),
         Some(SweepCommand::List(args)) => list::run(args),
         Some(SweepCommand::Rm(args)) => rm::run(args),
         Some(SweepCommand::Point(args)) => point::run(args),

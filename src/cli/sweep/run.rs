@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
+use super::fit;
 use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, default_load_options, host};
 use crate::cli::exit::{CommandError, Exit, Result, refuse};
@@ -56,6 +57,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
             SweepLauncherKind::Local => SweepLauncher::Local,
             SweepLauncherKind::Slurm => SweepLauncher::Slurm(args.job.settings(Scheduler::Slurm)?),
         },
+        price: args.price,
     };
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
     let preview = SweepPreview { parallel, threads, shows_all_points: args.dry_run, width: table_width() };
@@ -105,6 +107,9 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
     print_summary(&results, sweep.path(), SweepEnding::Ran { outcome: report.outcome, failed }, &screen);
+    if let Some(text) = fit::summary_text(sweep.record(), &summary.results) {
+        screen.line(&text);
+    }
     let exit = match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,

@@ -85,7 +85,7 @@ impl SweepReader<'_> {
     }
 
     /// Takes the name of `entry`. Returns false and reports a mistake if it is taken or is not legal.
-    fn take_name(&mut self, entry: &Entry, section: &str) -> bool {
+    pub(super) fn take_name(&mut self, entry: &Entry, section: &str) -> bool {
         let (name, path) = (entry.key.as_str(), format!("sweep.{section}.{}", entry.key));
         if let Some(taken) = self.taken.iter().find(|taken| taken.name == name) {
             let message = format!("`{}` already has values under `{}`", short(name), taken.section);
@@ -141,7 +141,7 @@ impl SweepReader<'_> {
         axes
     }
 
-    fn read_zip(&mut self, section: &Entry, lists: &Value) -> Option<Dimension> {
+    pub(super) fn read_zip(&mut self, section: &Entry, lists: &Value) -> Option<Dimension> {
         let axes = self.read_lists(section, lists);
         let (first, _) = axes.first()?;
         let length = first.values.len();

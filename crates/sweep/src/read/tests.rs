@@ -218,3 +218,77 @@ fn the_examples_are_sweeps_of_twelve_points() {
         assert_eq!(spec.early_stop.is_some(), name == "stories-asha");
     }
 }
+
+const LADDER: &str = r"
+ladder:
+  base: e.yaml
+  dial: {model.layers: [1, 2, 4], model.heads: [1, 2, 4]}
+  rules:
+    model.d_model: 64 * model.layers
+    optimizer.adamw.lr: 0.01 * (64 / model.d_model) ** 0.5
+    schedule.warmup.steps: (steps / 10) | round | int
+  tokens_per_parameter: [10, 20]
+  seeds: 2
+";
+
+#[test]
+fn a_ladder_is_a_sweep_over_its_dial() {
+    let spec = read_text(LADDER).unwrap();
+    assert!(spec.is_ladder && spec.budget.is_none());
+    assert_eq!(spec.names(), ["model.layers", "model.heads", "train.tokens_per_parameter", "seed"]);
+    assert_eq!(spec.rules.iter().map(|rule| rule.needs_plan).collect::<Vec<_>>(), [false, false, true]);
+    let points = expand(&spec).unwrap().points;
+    assert_eq!(points.len(), 12);
+    let value = |name: &str| points[4].values.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    assert_eq!((value("model.layers"), value("model.d_model")), (Some(json!(2)), Some(json!(128))));
+    assert_eq!(value("optimizer.adamw.lr"), Some(json!(7.071_07e-3)), "six digits");
+    assert_eq!(value("schedule.warmup.steps"), None, "it needs the plan");
+    let figures = crate::PlanFigures { parameters: 1e6, tokens: 2e7, flops: 1e14, steps: 105.0 };
+    assert_eq!(spec.rules[2].value(&spec, &points[4], Some(figures)).unwrap(), json!(11));
+    let one = read_text(&LADDER.replace("[10, 20]", "20")).unwrap();
+    assert_eq!(one.set, ["train.tokens_per_parameter=20"]);
+}
+
+#[test]
+fn mistakes_of_ladders() {
+    for (old, new, message) in [
+        ("base: e.yaml", "parallel: 2", "`ladder.base` is missing"),
+        ("64 * model.layers", "64 * model.layer", "did you mean `model.layers`?"),
+        ("64 * model.layers", "steps * 2", "`model.d_model` cannot depend on the plan, which depends on it"),
+        ("model.d_model: 64", "model.layers: 64", "`model.layers` already has values under `dial`"),
+        ("64 * model.layers", "64 *", "not an expression"),
+        ("[10, 20]", "[10, 10]", "must differ, but 10 is listed twice"),
+        ("seeds: 2", "budget: {flops: 1e15}", "either `tokens_per_parameter` or `budget`, got both"),
+        ("[1, 2, 4], model", "[1, 2], model", "`ladder.dial.model.heads` has 3 values, but `model.layers` has 2"),
+    ] {
+        let found = render_mistakes(&LADDER.replace(old, new));
+        assert!(found.contains(message), "{new}: {found}");
+    }
+    let both = format!("sweep: {{base: e.yaml, grid: {{seed: [1, 2]}}}}{LADDER}");
+    assert!(render_mistakes(&both).contains("either `sweep` or `ladder`, got both"));
+    let spec = read_text(&LADDER.replace("64 * model.layers", "\"'yes' if model.layers else 'no'\"")).unwrap();
+    assert!(expand(&spec).unwrap_err().to_string().contains("a rule must give a number, got `yes`"));
+}
+
+#[test]
+fn budgets() {
+    let sweep = |rest: &str| format!("sweep:\n  base: e.yaml\n  grid: {{model.layers: [1, 2]}}\n{rest}");
+    let budget = |text: &str| read_text(&sweep(&format!("  budget: {text}\n"))).unwrap().budget.unwrap();
+    let (flops, time) = (budget("{flops: 1e18}"), budget("{time: 2h}"));
+    assert_eq!((flops.kind, flops.amount), (crate::BudgetKind::Flops, 1e18));
+    assert_eq!((time.kind, time.amount), (crate::BudgetKind::Time, 7200.0));
+    for (rest, message) in [
+        ("  budget: {time: 2}\n", "such as 30m, 12h or 2d, got `2`"),
+        (
+            "  budget: {time: 2x}\n",
+            "`sweep.budget.time` must be a number with a unit, such as 30m, 12h or 2d, got `2x`",
+        ),
+        ("  budget: {time: 0h}\n", "must be a number with a unit"),
+        ("  budget: {flops: -1}\n", "greater than 0"),
+        ("  budget: {flops: 1, tokens: 1}\n", "budget"),
+        ("  budget: {tokens: 5}\n  set: {train.steps: 5}\n", "but `train.steps` has values under `set`"),
+    ] {
+        let found = render_mistakes(&sweep(rest));
+        assert!(found.contains(message), "{rest}: {found}");
+    }
+}

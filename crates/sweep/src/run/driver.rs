@@ -484,6 +484,7 @@ mod tests {
             parallel: 1,
             threads: 1,
             launcher: SweepLauncher::Local,
+            price: None,
         };
         let host = Host::new(root.path().into(), root.path().into(), runner_spec::cluster::KernelWorkspace::default());
         let mut ignored = IgnoreEvents;

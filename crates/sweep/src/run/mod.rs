@@ -9,6 +9,7 @@ mod event;
 mod open;
 mod plan_points;
 mod point_jobs;
+mod point_length;
 pub(crate) mod point_problems;
 mod point_process;
 mod request;

@@ -7,7 +7,7 @@ use crate::progress::SweepProgress;
 use crate::record::{SourceHash, SweepRecord};
 use crate::sweep_dir;
 use crate::sweep_dir::{SweepDir, SweepFiles};
-use crate::{SweepSpec, describe_changes, expand};
+use crate::{ExpandedPoint, PointValues, SweepSpec, describe_changes, expand};
 use runner_config::LoadOptions;
 use runner_record::catalog::{SWEEP_FILE, SWEEPS};
 use runner_record::{RecordError, RunLock};
@@ -156,7 +156,12 @@ fn find_resumable(
 fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
     let recorded = record.points.iter().map(|point| &point.values);
     (spec.objective, spec.early_stop, spec.race) == (record.objective, record.early_stop, record.race)
-        && expand(spec).is_ok_and(|expanded| expanded.points.iter().map(|point| &point.values).eq(recorded))
+        && expand(spec).is_ok_and(|expanded| {
+            // The record also has the values of rules that need a plan.
+            let is_part =
+                |(own, recorded): (&ExpandedPoint, &PointValues)| own.values.iter().all(|pair| recorded.contains(pair));
+            expanded.points.len() == recorded.len() && expanded.points.iter().zip(recorded).all(is_part)
+        })
 }
 
 /// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use crate::race::check_same_seeds;
 use crate::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use crate::sweep_dir::absolute_path;
-use crate::{AshaSettings, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
+use crate::{AshaSettings, Budget, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
 use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
@@ -31,6 +31,7 @@ use runner_spec::format::json_bytes;
 use runner_spec::program::EvalSpec;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
+use super::point_length::{apply_budget, overridden_flag, plan_figures};
 use super::point_problems::PointProblems;
 use super::request::SweepRequest;
 
@@ -122,8 +123,13 @@ pub(super) fn plan_points(
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
-    let LoadedPoints { mut points, seeds } =
-        load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
+    let budget = spec.budget.map(|budget| Budget { price: request.price, ..budget });
+    if let Some(mistake) = budget.and_then(|budget| overridden_flag(budget, &request.options.sets)) {
+        return Err(mistake.into());
+    }
+    let LoadedPoints { points, seeds } = load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
+    let mut points: Vec<(ExpandedPoint, Loaded)> =
+        points.into_iter().map(|(point, loaded)| (point.clone(), loaded)).collect();
     let mut problems = PointProblems::new(expanded.points.len());
     for (point, loaded) in &mut points {
         if let Err(error) = pin_hub_commits(&mut loaded.experiment, None, host, observer) {
@@ -135,9 +141,15 @@ pub(super) fn plan_points(
     let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
     let mut data = PreparedData::default();
     let mut preparable = Vec::new();
-    for (point, loaded) in &points {
+    for (point, loaded) in &mut points {
         match data.facts(&loaded.experiment, &pool, host, observer)? {
-            Ok(facts) => preparable.push((*point, loaded, facts)),
+            Ok(facts) => match complete_point(request, budget, point, loaded, &facts, &cluster, host, observer) {
+                Ok(()) => preparable.push((&*point, &*loaded, facts)),
+                Err(error) => match error.cause::<ConfigError>() {
+                    Some(mistakes) => problems.add_config(point, mistakes.clone()),
+                    None => problems.add(point, error.into_plain()),
+                },
+            },
             Err(error) => problems.add(point, error),
         }
     }
@@ -192,6 +204,8 @@ pub(super) fn plan_points(
         early_stop: spec.early_stop,
         race: spec.race,
         judges_settings: spec.early_stop.is_some() && spec.seeds_axis().is_some(),
+        budget,
+        is_ladder: spec.is_ladder,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
         seeds: Some(seeds),
@@ -203,6 +217,40 @@ pub(super) fn plan_points(
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
     let is_private = points.iter().any(|(_, loaded)| has_private_text(loaded));
     Ok(PlannedSweep { record, experiments, is_private })
+}
+
+/// Gives a point the values of the rules that need its plan, each with the rules before it, and the steps that `budget` pays for.
+#[expect(clippy::too_many_arguments, reason = "a point is completed once")]
+fn complete_point(
+    request: &SweepRequest<'_>,
+    budget: Option<Budget>,
+    point: &mut ExpandedPoint,
+    loaded: &mut Loaded,
+    facts: &DataFacts,
+    cluster: &ClusterFacts,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<()> {
+    let apply = |experiment: &mut Experiment| match budget {
+        Some(budget) => apply_budget(experiment, budget, facts, cluster),
+        None => Ok(()),
+    };
+    apply(&mut loaded.experiment)?;
+    for rule in request.spec.rules.iter().filter(|rule| rule.needs_plan) {
+        let figures = plan_figures(&loaded.experiment, facts, cluster)?;
+        let value = rule.value(request.spec, point, Some(figures))?;
+        point.values.push((rule.key.clone(), value));
+        let fetch = model_fetcher(host, observer);
+        let base = LoadOptions { fetch_model: Some(&fetch), ..request.options.clone() };
+        let file = ExperimentFile::read(&request.spec.base)?;
+        let reloaded = file.load(&load_options(request.spec, point, &base));
+        *loaded = reloaded.map_err(|error| request.spec.locate_mistakes(error))?;
+        drop(base);
+        drop(fetch);
+        pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
+        apply(&mut loaded.experiment)?;
+    }
+    Ok(())
 }
 
 /// The content hash of a source, without a byte order mark.

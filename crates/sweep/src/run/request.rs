@@ -24,6 +24,8 @@ pub struct SweepRequest<'a> {
     /// The number of threads of each run.
     pub threads: usize,
     pub launcher: SweepLauncher,
+    /// The price of a device-hour, for a budget of cost.
+    pub price: Option<f64>,
 }
 
 /// The program that starts the runs of a sweep.

@@ -1,0 +1,184 @@
+//! Reads a ladder, which expands to points as a sweep does, and the budget of both.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::super::budget::{Budget, BudgetKind};
+use super::super::exclude;
+use super::super::rules::{FIGURES, SettingRule};
+use super::super::spec::{
+    Dimension, ExcludeExpression, FileSetting, ListAxis, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
+};
+use super::axis_name::check_key_path;
+use super::{NameCheck, SweepReader, entries, value};
+use runner_config::resolve::name_of_file;
+use runner_record::time::parse_span;
+use runner_spec::diagnostic::short;
+use runner_spec::experiment::Train;
+use runner_yaml::tree::{Entry, Yaml};
+
+/// The key that `tokens_per_parameter` of a ladder sets.
+const TOKENS_PER_PARAMETER: &str = "train.tokens_per_parameter";
+
+impl SweepReader<'_> {
+    /// Reads the key `ladder`, whose legal part is `ladder`.
+    pub(super) fn read_ladder(
+        &mut self,
+        at: &Entry,
+        ladder: &Value,
+        text: &str,
+        path: &Path,
+        needs_base: bool,
+    ) -> SweepSpec {
+        let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
+        let get = |key: &str| given().find(|entry| entry.key == key);
+        self.require(at, "ladder", "base", "name an experiment file: `base: experiment.yaml`");
+        self.require(at, "ladder", "dial", "list the sizes: `dial: {model.layers: [1, 2, 3, 4, 6, 8]}`");
+        let base = get("base").and_then(|entry| self.read_base(entry, ladder, path, needs_base));
+        self.name_check = Some(check_key_path as NameCheck);
+        let mut set = self.read_set(get("set"), ladder);
+        let mut axes: Vec<Dimension> =
+            get("dial").and_then(|entry| self.read_zip(entry, &ladder["dial"])).into_iter().collect();
+        let ratio = get("tokens_per_parameter");
+        match (ratio, &ladder["tokens_per_parameter"]) {
+            (Some(entry), Value::Array(values)) => axes.extend(self.read_tokens_per_parameter(entry, values)),
+            (Some(entry), one @ Value::Number(_)) => {
+                set.push(self.add_setting(TOKENS_PER_PARAMETER, one, &entry.value));
+            }
+            _ => {}
+        }
+        let rules = get("rules").map(|entry| self.read_rules(entry, &axes)).unwrap_or_default();
+        axes.extend(get("seeds").and_then(|entry| self.read_seeds(entry, &ladder["seeds"])));
+        let budget = get("budget").and_then(|entry| self.read_budget(entry, &ladder["budget"]));
+        if let (Some(ratio), Some(_)) = (ratio, get("budget")) {
+            let message = "a ladder has either `tokens_per_parameter` or `budget`, got both".to_owned();
+            self.error(ratio.place, "ladder", message, "delete one of the two");
+        }
+        let named_metric = value(ladder, "/objective/metric");
+        let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
+        SweepSpec {
+            name: get("name")
+                .and_then(|entry| self.read_name(entry, ladder))
+                .unwrap_or_else(|| name_of_file(path, "ladder")),
+            base: base.unwrap_or_default(),
+            missing_base: None,
+            vars: Map::new(),
+            set,
+            axes,
+            exclude: Vec::new(),
+            rules,
+            budget,
+            is_ladder: true,
+            objective: Objective {
+                metric,
+                goal: metric.goal(),
+                at: value(ladder, "/objective/at").unwrap_or(MeasurementChoice::Last),
+                smallest_difference: None,
+            },
+            names_metric: named_metric.is_some(),
+            early_stop: None,
+            race: None,
+            parallel: value(ladder, "/parallel").unwrap_or(1),
+            retries: value(ladder, "/retries").unwrap_or(0),
+            settings: std::mem::take(&mut self.settings),
+            text: text.to_owned(),
+            path: path.to_owned(),
+        }
+    }
+
+    fn read_set(&mut self, set: Option<&Entry>, ladder: &Value) -> Vec<String> {
+        let pairs = set.map(|entry| self.read_pairs(entry, ladder, check_key_path)).unwrap_or_default();
+        let mut settings = Vec::new();
+        for (entry, value) in pairs {
+            settings.push(self.add_setting(&entry.key, &value, &entry.value));
+            self.mark_taken(entry, "set");
+        }
+        settings
+    }
+
+    /// Several ratios, each of which every size is trained with.
+    fn read_tokens_per_parameter(&mut self, entry: &Entry, values: &[Value]) -> Option<Dimension> {
+        if let Some(twice) = values.iter().enumerate().find(|(i, value)| values[..*i].contains(value)) {
+            let message =
+                format!("the values of `ladder.tokens_per_parameter` must differ, but {} is listed twice", twice.1);
+            self.error(entry.value.place, "ladder.tokens_per_parameter", message, "delete one of the two");
+        }
+        for value in values {
+            self.add_setting(TOKENS_PER_PARAMETER, value, &entry.value);
+        }
+        let axis = ListAxis { name: TOKENS_PER_PARAMETER.to_owned(), values: values.to_vec() };
+        (!values.is_empty()).then_some(Dimension::Grid(axis))
+    }
+
+    /// The rules, each with the names that it may use: those that vary, those of the rules before it, and the figures of a plan.
+    fn read_rules(&mut self, section: &Entry, axes: &[Dimension]) -> Vec<SettingRule> {
+        let mut known: Vec<String> = axes.iter().flat_map(Dimension::names).map(str::to_owned).collect();
+        known.extend(FIGURES.map(str::to_owned));
+        let mut needing_plan: Vec<String> = FIGURES.map(str::to_owned).to_vec();
+        let environment = exclude::environment();
+        let mut rules = Vec::new();
+        for entry in entries(&section.value) {
+            let path = format!("ladder.rules.{}", entry.key);
+            if !self.take_name(entry, "rules") {
+                continue;
+            }
+            let Yaml::Scalar { text, .. } = &entry.value.value else { continue };
+            let expression = ExcludeExpression { text: text.to_string(), place: entry.value.place };
+            let names = match exclude::compile_names(&environment, &expression, &known) {
+                Ok(names) => names,
+                Err((message, help)) => {
+                    self.error(entry.value.place, &path, message.replace("in this sweep", "in this ladder"), help);
+                    continue;
+                }
+            };
+            let needs_plan = names.iter().any(|name| needing_plan.contains(name));
+            let decides_plan = ["model", "data", "train"].contains(&entry.key.split('.').next().unwrap_or_default());
+            if needs_plan && decides_plan {
+                let message = format!("`{}` cannot depend on the plan, which depends on it", short(&entry.key));
+                let help = "use the dial and rules that do not use `parameters`, `tokens`, `flops` or `steps`";
+                self.error(entry.value.place, &path, message, help);
+            }
+            known.push(entry.key.clone());
+            if needs_plan {
+                needing_plan.push(entry.key.clone());
+            }
+            // Its values are found when the points are expanded.
+            let setting = format!("{}=", entry.key);
+            let place = entry.value.place;
+            self.settings.push(FileSetting { normalized: setting.clone(), written: setting, place });
+            rules.push(SettingRule { key: entry.key.clone(), expression, needs_plan });
+        }
+        rules
+    }
+
+    /// The budget, whose legal part is `budget`. No other key may give the length of the training.
+    pub(super) fn read_budget(&mut self, entry: &Entry, budget: &Value) -> Option<Budget> {
+        let is_length = |name: &str| name == "train" || Train::LENGTH_KEYS.contains(&name);
+        if let Some(taken) = self.taken.iter().find(|taken| is_length(&taken.name)) {
+            let message = format!(
+                "`budget` determines the steps of each point, but `{}` has values under `{}`",
+                taken.name, taken.section
+            );
+            let help = format!("they are on line {}; delete one of the two", taken.line);
+            self.error(entry.place, "sweep.budget", message, help);
+        }
+        let (kind, amount) = budget.as_object()?.iter().next()?;
+        let kind = BudgetKind::ALL.into_iter().find(|known| known.name() == kind)?;
+        let amount = match (kind, amount) {
+            (BudgetKind::Time, Value::String(text)) => {
+                let Some(span) = parse_span(text).filter(|span| !span.is_zero()) else {
+                    let text = short(text);
+                    let message = format!(
+                        "`sweep.budget.time` must be a number with a unit, such as 30m, 12h or 2d, got `{text}`"
+                    );
+                    self.error(entry.value.place, "sweep.budget.time", message, "");
+                    return None;
+                };
+                span.as_secs_f64()
+            }
+            (_, amount) => amount.as_f64()?,
+        };
+        Some(Budget { kind, amount, price: None })
+    }
+}

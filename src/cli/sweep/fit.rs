@@ -1,0 +1,63 @@
+//! `runner sweep fit`: the scaling law of a ladder, its predictions, and its comparison with another ladder.
+
+use serde::Serialize;
+
+use super::args::{FitArgs, SweepNameArgs};
+use super::results::ReadSweep;
+use crate::cli::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::output::print_result;
+use runner_report::ladder::{comparison_text, fit_text};
+use runner_sweep::SweepResults;
+use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
+use runner_sweep::progress::SweepProgress;
+use runner_sweep::record::SweepRecord;
+use runner_sweep::sweep_dir;
+
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+struct FitJson {
+    id: String,
+    fit: LadderFit,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    comparison: Option<LadderComparison>,
+    /// What the screen shows.
+    text: String,
+}
+
+/// # Errors
+/// If there is no such ladder, it has too few results, or the ladders do not compare.
+pub(super) fn run(args: &FitArgs) -> Result<Exit> {
+    let (sweep, ladder) = read_ladder(&args.sweep)?;
+    let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
+    let mut text = fit_text(&fit);
+    let mut comparison = None;
+    if let Some(other) = &args.against {
+        let name = SweepNameArgs { sweep: Some(other.clone()), root: args.sweep.root.clone() };
+        let (base, base_ladder) = read_ladder(&name)?;
+        let progress = |sweep: &ReadSweep| SweepProgress::read(&sweep_dir::runs_folder(&sweep.path), &sweep.record);
+        let (own, other) = (progress(&sweep), progress(&base));
+        if let Some(reason) = find_incomparable_ladders((&sweep.record, &own), (&base.record, &other)) {
+            refuse!("the ladders do not compare: {reason}");
+        }
+        let found = ladder.compare(&base_ladder).map_err(CommandError::request)?;
+        text.push_str(&comparison_text(&found));
+        comparison = Some(found);
+    }
+    let json = FitJson { id: sweep.record.id.clone(), fit, comparison, text };
+    print_result(args.json, &json, || json.text.clone())
+}
+
+/// The fitted law of a ladder that has enough results; `None` of other sweeps.
+pub(super) fn summary_text(record: &SweepRecord, results: &SweepResults) -> Option<String> {
+    let fit = record.is_ladder.then(|| LadderResults::new(record, results)?.fit(&[]))?;
+    Some(fit.map_or_else(|reason| format!("law      none: {reason}"), |fit| fit_text(&fit).trim_end().to_owned()))
+}
+
+fn read_ladder(name: &SweepNameArgs) -> Result<(ReadSweep, LadderResults)> {
+    let sweep = ReadSweep::read(name)?;
+    if !sweep.record.is_ladder {
+        refuse!("{} is not a ladder; a ladder is made from a file with the key `ladder`", sweep.record.id);
+    }
+    let ladder = LadderResults::new(&sweep.record, &sweep.summary.results).map_err(CommandError::request)?;
+    Ok((sweep, ladder))
+}

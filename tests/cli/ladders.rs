@@ -1,0 +1,68 @@
+//! Budgets and ladders, from the file to the fitted law.
+
+use serde_json::Value;
+
+use crate::sandbox::Sandbox;
+
+const EXPERIMENT: &str = "version: 1\nname: rung\nmodel: {family: gpt2, layers: 1, heads: 1, d_model: 8, context_length: 16}\n\
+     data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.2}}\n\
+     batch: {sequences: 4, micro_batch: 4}\ntrain: {steps: 5}\nschedule: {warmup: {steps: 2}}\n";
+
+/// A point's experiment, as the sweep stored it.
+fn stored_point(sandbox: &Sandbox, sweep: &str, point: usize) -> String {
+    let folder = sandbox.json_of("sweep list --json");
+    let folders = folder.as_array().unwrap();
+    let found = folders.iter().find(|listed| listed["id"].as_str().unwrap().starts_with(sweep)).unwrap();
+    let path = sandbox.path(found["path"].as_str().unwrap()).join(format!("points/{point:04}.yaml"));
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_budget_gives_each_point_the_steps_that_cost_the_same() {
+    let sweep = "sweep:\n  base: exp.yaml\n  grid: {model.d_model: [8, 16]}\n  budget: {flops: 2e7}\n";
+    let sandbox = Sandbox::new().with_numbers(2000).with("exp.yaml", EXPERIMENT).with("s.yaml", sweep);
+    let planned: Value = serde_json::from_str(&sandbox.stdout_of("sweep s.yaml --dry-run --json")).unwrap();
+    let points = planned["points"].as_array().unwrap();
+    for point in points {
+        let (steps, each) = (point["steps"].as_f64().unwrap(), point["flops_per_step"].as_f64().unwrap());
+        assert!(steps * each <= 2e7 && (steps + 1.0) * each > 2e7, "{point}");
+    }
+    assert!(points[0]["steps"].as_u64() > points[1]["steps"].as_u64());
+    let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
+    assert!(printed.contains("budget   2e7 FLOPs for each point"), "{printed}");
+    let steps = &points[1]["steps"];
+    assert!(stored_point(&sandbox, "s-", 2).contains(&format!("  steps: {steps}\n")));
+    assert!(sandbox.expect(0, "sweep s.yaml --threads 1").contains("up to date"));
+    // What a machine without a calibration, or without a price, does not know.
+    for (budget, advice) in [("time: 2h", "`runner calibrate`"), ("cost: 3", "`runner calibrate`")] {
+        sandbox.edit("s.yaml", "flops: 2e7", budget);
+        let printed = sandbox.expect(2, "sweep s.yaml --new --threads 1");
+        assert!(printed.contains(advice), "{printed}");
+        sandbox.edit("s.yaml", budget, "flops: 2e7");
+    }
+    let printed = sandbox.expect(2, "sweep s.yaml --new --set train.steps=3");
+    assert!(printed.contains("budget.flops determines the steps"), "{printed}");
+}
+
+#[test]
+fn a_ladder_is_trained_and_fitted() {
+    let ladder = "ladder:\n  base: exp.yaml\n  dial: {model.d_model: [4, 8, 12, 16, 20]}\n  \
+         rules:\n    optimizer.adamw.lr: 0.01 * (8 / model.d_model) ** 0.5\n    schedule.warmup.steps: (steps / 10) | round | int\n  \
+         tokens_per_parameter: 2\n  seeds: 2\n";
+    let sandbox = Sandbox::new().with_numbers(4000).with("exp.yaml", EXPERIMENT).with("l.yaml", ladder);
+    assert!(sandbox.expect(0, "validate l.yaml").contains("10 points"));
+    let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
+    assert!(printed.contains("law      L(C) = E + A·C^-a for val_loss, of 10 runs on 5 rungs"), "{printed}");
+    assert!(printed.contains("check    without the largest rung"), "{printed}");
+    let stored = stored_point(&sandbox, "l-", 10);
+    assert!(stored.contains("tokens_per_parameter: 2") && stored.contains("0.00632456"), "{stored}");
+    let found = sandbox.json_of("sweep fit l --target flops=1e10 --against l --json");
+    let prediction = &found["fit"]["predictions"][0];
+    assert!(prediction["loss"]["interval"]["low"].as_f64() <= prediction["loss"]["value"].as_f64(), "{found}");
+    assert!(prediction["extrapolation"].as_f64().unwrap() > 1.0, "{found}");
+    for multiple in found["comparison"]["multiples"].as_array().unwrap() {
+        assert!((multiple["multiple"]["value"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{found}");
+    }
+    assert_eq!(found, sandbox.json_of("sweep fit l --target flops=1e10 --against l --json"), "draws are fixed");
+    assert!(sandbox.expect(2, "sweep fit l --target flops=1,tokens=2").contains("gives one of"));
+}
