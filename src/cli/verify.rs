@@ -139,7 +139,7 @@ fn describe(found: &Verification) -> String {
                 ),
             );
         }
-        (Some(weights), None) if found.steps.is_some() => {
+        (Some(weights), None) if weights.trained => {
             line("weights", format!("those after step {} are the sealed ones, bit for bit", count(weights.step)));
         }
         (Some(weights), None) => {

@@ -141,6 +141,24 @@ fn a_verification_without_data_or_state_does_not_claim_steps() {
 }
 
 #[test]
+fn weights_that_were_not_trained_again_are_not_verified() {
+    let sandbox = trained();
+    // There is no checkpoint before them.
+    sandbox.expect(0, "seal lab sealed --step 4");
+    let printed = sandbox.expect(0, "verify sealed --threads 1");
+    assert!(printed.contains("those after step 4 are those of the sealed state"), "{printed}");
+    assert!(
+        printed.contains("the weights: they are those of the sealed state, and were not trained again"),
+        "{printed}"
+    );
+    forge(&sandbox, "model.safetensors", |path| flip(path, 2));
+    for command in ["verify sealed --threads 1", "verify sealed --only-files"] {
+        let printed = sandbox.expect(3, command);
+        assert!(printed.contains("the weights are not those of the sealed state"), "{printed}");
+    }
+}
+
+#[test]
 fn every_changed_byte_is_named() {
     let sandbox = sealed();
     let files: Vec<PathBuf> =

@@ -61,10 +61,12 @@ pub enum SealVerdict {
     Changed,
 }
 
-/// The sealed weights beside those that were trained again.
+/// The sealed weights beside those of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SealedWeightsComparison {
     pub step: u64,
+    /// True if the checkpoint was trained again; false if it is the sealed state.
+    pub trained: bool,
     /// True if they have the same bits.
     pub equal: bool,
     /// The first tensor that differs.
@@ -146,7 +148,15 @@ pub fn verify(
     let run = folder.join(RUN);
     let opened = open_run(&folder, &run.display().to_string())?;
     if manifest.state.as_ref().is_some_and(|state| state.step == manifest.weights.step) {
-        found.weights = Some(compare_weights(&folder, &manifest, &opened)?);
+        let weights = compare_weights(&folder, &manifest, &opened)?;
+        let is_equal = weights.equal;
+        found.weights = Some(weights);
+        if !is_equal {
+            found
+                .contradictions
+                .push("the weights are not those of the sealed state, which is of the same step".to_owned());
+            return Ok(VerificationEnd::Done(found));
+        }
     }
     if request.only_files {
         found.verdict = SealVerdict::Intact;
@@ -186,7 +196,7 @@ pub fn verify(
     let is_trained = (verdict.from_step + 1..=verdict.to_step).contains(&step);
     if is_trained && checkpoint::saved_steps(&copy.join(CHECKPOINTS))?.contains(&step) {
         let again = open_run(&host.runs, &copy.display().to_string())?;
-        found.weights = Some(compare_weights(&folder, &manifest, &again)?);
+        found.weights = Some(SealedWeightsComparison { trained: true, ..compare_weights(&folder, &manifest, &again)? });
     }
     found.judge(&manifest, &verdict);
     (found.copy, found.steps) = (Some(copy), Some(verdict));
@@ -218,6 +228,9 @@ impl Verification {
         };
         match &self.weights {
             None => self.not_verified.push(format!("the weights, which are those after step {}", count(step))),
+            Some(weights) if !weights.trained => self
+                .not_verified
+                .push("the weights: they are those of the sealed state, and were not trained again".to_owned()),
             Some(weights) if !weights.equal && self.verdict == SealVerdict::WithinTolerance => {
                 self.not_verified.push(format!(
                     "the bits of the weights: they differ from those trained again by {:.1e} of their norm, and no tolerance is defined for that",
@@ -278,7 +291,8 @@ fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec
     Ok(found)
 }
 
-/// Compares the sealed weights in `folder` with those that the run `again` has at the same step.
+/// Compares the sealed weights in `folder` with those that the run `again` has at the same step. The result does not count them as trained
+/// again.
 fn compare_weights(folder: &Path, manifest: &SealManifest, again: &OpenedRun) -> Result<SealedWeightsComparison> {
     let (layout, step) = (again.whole_layout()?, manifest.weights.step);
     let sealed = if manifest.weights.is_hugging_face {
@@ -300,7 +314,7 @@ fn compare_weights(folder: &Path, manifest: &SealManifest, again: &OpenedRun) ->
     let difference = sealed.iter().zip(&trained).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, squares);
     let norm = trained.iter().map(|x| f64::from(*x)).fold(0.0, squares);
     let relative = if difference == 0.0 { 0.0 } else { (difference / norm.max(f64::MIN_POSITIVE)).sqrt() };
-    Ok(SealedWeightsComparison { step, equal: tensor.is_none(), tensor, relative })
+    Ok(SealedWeightsComparison { step, trained: false, equal: tensor.is_none(), tensor, relative })
 }
 
 /// The numbers of the file `path`, which has all weights as f32 in the order of `layout`.
