@@ -53,7 +53,7 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     let sandbox = new_sandbox(&[]);
     sandbox.expect(0, "sweep s.yaml --threads 1");
     let (whole, stderr) = results(&sandbox);
-    assert_eq!((whole["best"]["point"].as_u64(), stderr.as_str()), (Some(2), ""));
+    assert_eq!((whole["results"]["rows"][0]["point"].as_u64(), stderr.as_str()), (Some(2), ""));
     let (run, other) = (run_of_point(&sandbox, 2), run_of_point(&sandbox, 1));
     let text = fs::read(run.path("metrics.jsonl")).unwrap();
     for by in ["", "{\"kind\":\"eval\",\n", "{\"kind\":\"eval\",\"step\":30,\"val_loss\":null}\n"] {
@@ -75,12 +75,12 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     replace_line(&run, "eval", STEPS, "");
     fs::remove_file(run.path("summary.json")).unwrap();
     let (damaged, stderr) = results(&sandbox);
-    assert_eq!(damaged["best"]["objective"], whole["best"]["objective"]);
+    assert_eq!(damaged["results"]["rows"][0]["objective"], whole["results"]["rows"][0]["objective"]);
     assert!(stderr.contains("lacks the val_loss after step 30; the value in the checkpoint is used"), "{stderr}");
     // Nothing has it.
     fs::remove_dir_all(run.path("checkpoints")).unwrap();
     let (damaged, stderr) = results(&sandbox);
-    assert_eq!(damaged["best"]["point"], 1, "no earlier value counts as the last");
+    assert_eq!(damaged["results"]["rows"][0]["point"], 1, "no earlier value counts as the last");
     assert!(stderr.contains("lacks the val_loss after step 30"), "{stderr}");
     let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
     assert!(printed.contains(&format!("runner runs rm {} --force", run.id())), "{printed}");
@@ -105,7 +105,7 @@ fn early_stopping_does_not_decide_without_the_value_of_a_rung() {
     // The way out that the message names.
     sandbox.expect(0, &["runs", "rm", &run.id(), "--force", "--yes"]);
     sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert_eq!(results(&sandbox).0["best"]["objective"], whole["best"]["objective"]);
+    assert_eq!(results(&sandbox).0["results"]["rows"][0]["objective"], whole["results"]["rows"][0]["objective"]);
     // An unfinished point with its checkpoint of step 10.
     let run = run_of_point(&sandbox, 1);
     assert!(run.path("checkpoints/step-00000010").exists());

@@ -250,7 +250,7 @@ fn other_data_is_read_from_its_first_row() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let id = sandbox.only_run().id();
     let changes = [
-        ("seed=3", "seed differs"),
+        ("seed=3", "seed.data differs"),
         ("data.shuffle=false", "data.shuffle differs"),
         ("data.layout.packed.length=4", "the training data or its layout differs"),
     ];
