@@ -245,8 +245,7 @@ fn export_weights(
     }
 }
 
-/// `manifest` without what describes the machine of its author and no number: the folder of the experiment file, and the variables that do not
-/// change what is computed.
+/// `manifest` without the author's paths, and without variables that change no number.
 fn published(mut manifest: Manifest) -> Manifest {
     manifest.experiment_file = file_name(&manifest.experiment_file).into();
     if let Some(template) = &mut manifest.template {
