@@ -88,7 +88,7 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     let lock = File::open(aside.path()).map_err(CommandError::io(failed()))?;
     // Without locks in the file system, nothing is removed.
     let _ = lock.try_lock();
-    let state = if request.without_state { None } else { state_to_seal(&checkpoints, &manifest, step)? };
+    let state = if request.without_state { None } else { Some(state_to_seal(&checkpoints, &manifest, step)?) };
     let (is_hugging_face, mut notes) = copy_run(&opened, &manifest, step, state, aside.path(), host, observer)
         .map_err(|error| error.context(failed()))?;
     let folder = |step| checkpoint::recorded_hash(&checkpoints, step);
@@ -178,10 +178,10 @@ fn check_can_be_sealed(opened: &OpenedRun, manifest: &Manifest) -> Result<()> {
 
 /// The step of the checkpoint to seal beside the weights of `step`: the newest before it, so that the steps up to the weights can be trained
 /// again; that of the weights if there is none.
-fn state_to_seal(checkpoints: &Path, manifest: &Manifest, step: u64) -> Result<Option<u64>> {
+fn state_to_seal(checkpoints: &Path, manifest: &Manifest, step: u64) -> Result<u64> {
     let saved = checkpoint::saved_steps(checkpoints)?;
     let before = saved.iter().rfind(|saved| (manifest.inherited_steps()..step).contains(saved));
-    Ok(Some(before.copied().unwrap_or(step)))
+    Ok(before.copied().unwrap_or(step))
 }
 
 /// Writes the record, the state and the weights to `to`. Returns true if the weights are as `transformers` reads them, and notes about them.

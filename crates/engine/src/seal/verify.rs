@@ -155,6 +155,9 @@ pub fn verify(
             found
                 .contradictions
                 .push("the weights are not those of the sealed state, which is of the same step".to_owned());
+            found
+                .not_verified
+                .push("every step: nothing is trained from a sealed run whose files contradict one another".to_owned());
             return Ok(VerificationEnd::Done(found));
         }
     }
