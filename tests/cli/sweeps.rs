@@ -622,7 +622,7 @@ fn seeds_make_settings_whose_differences_are_paired() {
     assert_eq!(results["verdict"]["conclusion"]["kind"], "best", "{comparison}");
     assert_eq!(results["best"]["values"], serde_json::json!({"optimizer.adamw.lr": 3e-2}));
     assert!(printed.contains("best: optimizer.adamw.lr=0.03, val_loss "), "{printed}");
-    assert!(printed.contains("by permutation 3 seeds give p = 0.25 at least)"), "{printed}");
+    assert!(printed.contains("the permutation test cannot give a p below 0.25 with 3 seeds)"), "{printed}");
     // A seed is noise, and no parameter.
     let importance = results["importance"].as_array().unwrap();
     assert_eq!(importance.iter().map(|i| &i["name"]).collect::<Vec<_>>(), ["optimizer.adamw.lr"]);

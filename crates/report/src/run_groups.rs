@@ -134,14 +134,15 @@ fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSett
     found
 }
 
-/// What the noise of a setting with several seeds says of its difference to a setting with one; `None` unless there are both. Two runs differ
-/// by less than t·√2·sd with the probability of the interval, which reaches t·sd/√n to both sides of the mean.
+/// What the noise of the leader, which has several seeds, says of its difference to the best setting with one; `None` unless there are both.
+/// A new run differs from the mean of n runs by less than t·√(1 + 1/n)·sd with the probability of the interval, which reaches t·sd/√n to both
+/// sides of the mean.
 fn describe_single_runs(verdict: &Verdict) -> Option<String> {
     let Conclusion::OneSeed { tied } = &verdict.conclusion else { return None };
     let measured = || verdict.settings.iter().filter_map(|setting| Some((setting, setting.sample?)));
     let (single, alone) = measured().find(|(_, sample)| sample.n == 1)?;
-    let (group, sample) = measured().find(|(_, sample)| sample.interval.is_some())?;
-    let bound = sample.interval?.half_width() * (2.0 * sample.n as f64).sqrt();
+    let (group, sample) = measured().next()?;
+    let bound = sample.interval?.half_width() * (sample.n as f64 + 1.0).sqrt();
     if !tied.is_empty() || bound <= 0.0 {
         return None;
     }
@@ -150,8 +151,8 @@ fn describe_single_runs(verdict: &Verdict) -> Option<String> {
     let relation = if difference > bound { "more" } else { "no more" };
     let (name, seeds) = (printable(&group.name), sample.n);
     Some(format!(
-        "noise: the {seeds} seeds of {name} suggest that two runs of it differ by up to {bound_text} (95%); {} differs from its mean by \
-         {difference_text}, which is {relation}",
+        "noise: the {seeds} seeds of {name} suggest that one more run of it differs from their mean by up to {bound_text} (95%); {} differs \
+         from it by {difference_text}, which is {relation}",
         printable(&single.name)
     ))
 }

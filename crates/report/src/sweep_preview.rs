@@ -85,9 +85,9 @@ fn budget_text(record: &SweepRecord) -> Option<String> {
             let forecast = if record.points.iter().any(|point| point.is_prediction_disturbed) {
                 "measured while this machine was busy, and may be wrong by half"
             } else if record.points.iter().any(|point| point.cuda_devices > 0) {
-                "from data sheets; on an H100, measured steps were within 11% of it"
+                "from data sheets; on its authors' H100, measured steps were within 11% of it"
             } else {
-                "from `runner calibrate`; measured steps were within 2% of it for one rank, and up to 27% longer for two ranks of a small model"
+                "from `runner calibrate`; on its authors' machines, measured steps were within 2% of it for one rank, and up to 27% longer for two ranks of a small model"
             };
             format!("by the forecast, without evaluations, samples and checkpoints; the forecast is {forecast}")
         }

@@ -26,15 +26,16 @@ pub struct SweepResultsText<'a> {
     pub runs: Option<&'a Path>,
 }
 
-/// States how many settings a validation set has compared.
+/// States how many settings have been compared on a validation set.
 pub fn describe_validation_use(used: ValidationUse) -> String {
     let ValidationUse { settings, runs, sweeps } = used;
     let of = match sweeps {
         0 => String::new(),
         n => format!(" in {}", counted(n as u64, "sweep")),
     };
+    let has = if settings == 1 { "has" } else { "have" };
     let (settings, runs) = (counted(settings as u64, "setting"), counted(runs as u64, "run"));
-    format!("this validation set has compared {settings} so far: {runs}{of}")
+    format!("{settings} {has} been compared on this validation set: {runs}{of}")
 }
 
 impl SweepResultsText<'_> {

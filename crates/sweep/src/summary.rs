@@ -117,10 +117,11 @@ impl SweepSummary {
         }
     }
 
-    /// Counts how many settings the validation data has compared in the folder of runs of the sweep in `path`, all of whose manifests it reads.
+    /// Counts how many settings have been compared on the validation data in the folder of runs of the sweep in `path`, all of whose
+    /// manifests it reads; `None` if the folder cannot be read, or the points are compared by something else.
     #[must_use]
     pub fn count_validation_use(&self, path: &Path) -> Option<ValidationUse> {
-        Some(ValidationUse::count(&sweep_dir::runs_folder(path), self.validation_hash.as_deref()?))
+        ValidationUse::count(&sweep_dir::runs_folder(path), self.validation_hash.as_deref()?)
     }
 
     /// True if a point has failed.

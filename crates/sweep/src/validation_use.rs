@@ -1,4 +1,4 @@
-//! How many settings a validation set has been used to compare: the more there are, the more the best result on it is chosen luck.
+//! How many settings have been compared on a validation set: the more there are, the more the best result on it is chosen luck.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,11 +25,12 @@ pub struct ValidationUse {
 }
 
 impl ValidationUse {
-    /// Counts the runs in the folder `root` whose validation data has this content hash.
+    /// Counts the runs in the folder `root` whose validation data has this content hash; `None` if the folder cannot be read.
     #[must_use]
-    pub fn count(root: &Path, hash: &str) -> Self {
+    pub fn count(root: &Path, hash: &str) -> Option<Self> {
         let (mut runs, mut settings, mut sweeps) = (0, BTreeSet::new(), BTreeSet::new());
-        for entry in fs::read_dir(root).into_iter().flatten().filter_map(Result::ok) {
+        for entry in fs::read_dir(root).ok()? {
+            let entry = entry.ok()?;
             // Other folders are not runs, and damaged ones are reported elsewhere.
             let Ok(manifest) = read_manifest(&entry.path()) else { continue };
             if manifest.data.validation.as_deref() != Some(hash) {
@@ -40,7 +41,7 @@ impl ValidationUse {
             settings.insert(text.map_or(manifest.plan_hash, |text| setting_hash(&text)));
             sweeps.extend(manifest.sweep.map(|sweep| sweep.id));
         }
-        Self { settings: settings.len(), runs, sweeps: sweeps.len() }
+        Some(Self { settings: settings.len(), runs, sweeps: sweeps.len() })
     }
 }
 
@@ -72,6 +73,11 @@ fn setting_hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_that_cannot_be_read_has_no_count() {
+        assert_eq!(ValidationUse::count(Path::new("/nowhere/runs"), "hash"), None);
+    }
 
     #[test]
     fn a_setting_is_the_same_under_another_name_and_seed() {

@@ -7,6 +7,7 @@
 
 pub mod words;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use runner_stats::{
@@ -30,7 +31,8 @@ pub const POWER: f64 = 0.8;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     pub conclusion: Conclusion,
-    /// The settings, the best mean first. Those that are not ranked follow: fewer seeds than others, stopped early, diverged, not measured.
+    /// The settings. The first one leads: of those with the most seeds it has the best mean, unless a setting with fewer seeds is better than it
+    /// over their common seeds. The others follow by their means, after them those with fewer seeds, stopped early, diverged, not measured.
     pub settings: Vec<SettingResult>,
     /// What the seeds of the leader and of its rival can show; `None` if there is no rival, or nothing differs.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,12 +53,12 @@ pub enum Conclusion {
     OneSetting,
     /// The leader, or what it is compared with, has one seed: nothing shows the noise. `tied`: the settings with exactly the leader's result.
     OneSeed { tied: Vec<usize> },
-    /// The results of these settings are the same numbers, and every other setting is worse.
+    /// The results of these settings are the same numbers, and every other setting that did all its steps is worse.
     Tie { settings: Vec<usize> },
     /// Every other setting is worse than the leader.
     Best,
-    /// Every other setting that did all its steps is worse than the leader, if there is one. Early stopping ended others after fewer steps,
-    /// without a test.
+    /// Every other setting that did all its steps is worse than the leader, if there is one. Others were not tested: early stopping ended
+    /// them after fewer steps, or they have no result.
     BestOfFinished,
     /// These settings, the leader first, may be the best one.
     WithinNoise { settings: Vec<usize> },
@@ -124,7 +126,9 @@ pub struct SettingComparison {
     pub adjusted_p: f64,
     /// The smallest corrected p that permutations could give to any of these settings with so many seeds.
     pub smallest_permutation_p: f64,
-    /// True if the setting is shown to be worse than the leader.
+    /// The number of pairs of settings, by which the smallest p is multiplied.
+    pub pairs: usize,
+    /// True if the setting is shown to be worse than the leader. A setting that is better than the leader over their common seeds is not.
     pub is_worse: bool,
 }
 
@@ -219,7 +223,7 @@ impl Verdict {
     }
 }
 
-/// The settings of a sweep with their measured points, the best mean first.
+/// The settings of a sweep with their measured points, in the order of [`Verdict::settings`].
 pub(super) fn rank_settings<'r>(
     recorded: &'r [PointSetting],
     results: &SweepResults,
@@ -241,7 +245,34 @@ pub(super) fn rank_settings<'r>(
     let mean = |setting: &SettingResult| setting.sample.map_or(f64::NAN, |sample| sample.mean);
     let goal = results.objective.goal;
     settings.sort_by(|(a, _), (b, _)| a.state.cmp(&b.state).then(goal.order(mean(a), mean(b))));
+    if let Some(leader) = unbeaten_setting(&settings, goal) {
+        settings[..=leader].rotate_right(1);
+    }
     settings
+}
+
+/// The first of the sorted `settings` that no other one is better than over at least two common seeds. Means over different seeds do not
+/// compare, as a seed moves all settings alike. `None` if all settings have the same number of seeds, or each one is worse than another.
+fn unbeaten_setting(settings: &[(SettingResult, Measured<'_>)], goal: Goal) -> Option<usize> {
+    let candidates = || settings.iter().enumerate().filter(|(_, (setting, _))| setting.may_win());
+    if candidates().all(|(_, (setting, _))| setting.state == SettingState::Ranked) {
+        return None;
+    }
+    let is_beaten = |i: usize, own: &Measured<'_>| {
+        candidates()
+            .filter(|(j, _)| *j != i)
+            .filter_map(|(_, (_, other))| compare_seeds(other, own))
+            .any(|paired| paired.n > 1 && goal.order(paired.difference, 0.0) == Ordering::Less)
+    };
+    candidates().find(|(i, (_, measured))| !is_beaten(*i, measured)).map(|(i, _)| i)
+}
+
+/// The comparison of `measured` with `leader` over the seeds that both have; `None` if there is none.
+fn compare_seeds(measured: &Measured<'_>, leader: &Measured<'_>) -> Option<PairedComparison> {
+    let value_of = |seed: &PointValues| leader.iter().find(|(other, _)| *other == seed).map(|(_, value)| *value);
+    let pairs = measured.iter().filter_map(|(seed, value)| Some((*value, value_of(seed)?)));
+    let (own, leaders): (Vec<f64>, Vec<f64>) = pairs.unzip();
+    PairedComparison::new(&own, &leaders, CONFIDENCE)
 }
 
 fn setting_result<'r>(
@@ -280,17 +311,11 @@ fn setting_result<'r>(
 /// Compares each setting that has a mean with the first one.
 fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool) {
     let Some(((_, leader), others)) = settings.split_first_mut() else { return };
-    let compare = |measured: &Measured<'_>| {
-        let value_of = |seed: &PointValues| leader.iter().find(|(other, _)| *other == seed).map(|(_, value)| *value);
-        let pairs = measured.iter().filter_map(|(seed, value)| Some((*value, value_of(seed)?)));
-        let (own, leaders): (Vec<f64>, Vec<f64>) = pairs.unzip();
-        PairedComparison::new(&own, &leaders, CONFIDENCE)
-    };
     let compared: Vec<(usize, PairedComparison)> = others
         .iter()
         .enumerate()
         .filter(|(_, (setting, _))| setting.sample.is_some())
-        .filter_map(|(i, (_, measured))| Some((i, compare(measured)?)))
+        .filter_map(|(i, (_, measured))| Some((i, compare_seeds(measured, leader)?)))
         .collect();
     let pairs = pairs_of(compared.len() + 1);
     let tests: Vec<Option<(DecidingTest, f64)>> =
@@ -302,6 +327,7 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
             test: test.map(|(test, _)| test),
             adjusted_p,
             smallest_permutation_p: (smallest_permutation_p(paired.n) * pairs as f64).min(1.0),
+            pairs,
             is_worse: is_behind && adjusted_p < 1.0 - CONFIDENCE,
             paired,
         });
@@ -309,7 +335,7 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
 }
 
 /// The test that decides on `paired`, one of `pairs` comparisons at the level `alpha`, and its p; `None` for one pair. The choice depends on
-/// the number of seeds alone, never on the results.
+/// the number of seeds and pairs. Of the results, only equal differences matter, which have no t-test.
 pub(super) fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64) -> Option<(DecidingTest, f64)> {
     if paired.n < 2 {
         return None;
@@ -324,7 +350,8 @@ pub(super) fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64)
 /// The conclusion from settings that were compared with the first one, which has a result.
 fn conclude(settings: &[SettingResult]) -> Conclusion {
     let compared = || settings.iter().enumerate().skip(1).filter_map(|(i, s)| Some((i, s.comparison.as_ref()?)));
-    let identical: Vec<usize> = compared().filter(|(_, c)| c.paired.is_identical).map(|(i, _)| i).collect();
+    let is_equal = |i: usize, c: &SettingComparison| c.paired.is_identical && settings[i].may_win();
+    let identical: Vec<usize> = compared().filter(|(i, c)| is_equal(*i, c)).map(|(i, _)| i).collect();
     if settings.len() == 1 {
         return Conclusion::OneSetting;
     }
@@ -332,11 +359,14 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
         return Conclusion::OneSeed { tied: identical };
     }
     let open: Vec<usize> = (1..settings.len())
-        .filter(|&i| settings[i].may_win() || settings[i].state == SettingState::Unmeasured)
+        .filter(|&i| settings[i].may_win())
         .filter(|&i| !settings[i].comparison.as_ref().is_some_and(|comparison| comparison.is_worse))
         .collect();
-    // A race has tested what it stopped.
-    let is_untested = |setting: &SettingResult| setting.state == SettingState::Stopped && setting.dropped.is_none();
+    let is_untested = |setting: &SettingResult| match setting.state {
+        // A race has tested what it stopped.
+        SettingState::Stopped => setting.dropped.is_none(),
+        state => state == SettingState::Unmeasured,
+    };
     match (open.is_empty(), open == identical) {
         (true, _) if settings.iter().any(is_untested) => Conclusion::BestOfFinished,
         (true, _) => Conclusion::Best,
@@ -347,19 +377,20 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
 
 /// What the seeds of the leader and its rival show: the best of the settings that may be as good, or else of the others.
 fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion, given: Option<f64>) -> Option<NoiseFloor> {
-    let (rivals, pairs): (Vec<usize>, usize) = match conclusion {
-        Conclusion::WithinNoise { settings } => (settings[1..].to_vec(), pairs_of(settings.len())),
+    let rivals: Vec<usize> = match conclusion {
+        Conclusion::WithinNoise { settings } => settings[1..].to_vec(),
         Conclusion::Best | Conclusion::BestOfFinished => {
-            ((1..settings.len()).filter(|&i| settings[i].may_win()).collect(), 1)
+            (1..settings.len()).filter(|&i| settings[i].may_win()).collect()
         }
         _ => return None,
     };
     let differs =
         |i: &usize| settings[*i].comparison.as_ref().is_some_and(|comparison| !comparison.paired.is_identical);
     let rival = rivals.into_iter().find(differs)?;
-    let paired = settings[rival].comparison.as_ref()?.paired;
+    let SettingComparison { paired, pairs, .. } = settings[rival].comparison.as_ref()?;
     let sd = paired.sd.filter(|sd| *sd > 0.0)?;
-    let alpha = (1.0 - CONFIDENCE) / pairs as f64;
+    // The level of the first comparison of the settings.
+    let alpha = (1.0 - CONFIDENCE) / *pairs as f64;
     let of_interest = given.unwrap_or(paired.difference.abs());
     Some(NoiseFloor {
         rival,

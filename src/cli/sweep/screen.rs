@@ -39,17 +39,18 @@ impl<'a> SweepScreen<'a> {
         self.record.point(point).map_or_else(|| format!("point {point}"), PlannedPoint::describe)
     }
 
-    /// The setting whose first point is `point`, and the number of seeds of its mean.
-    fn describe_setting(&self, point: usize, seeds: usize) -> String {
+    /// The setting whose first point is `point`, and the number of seeds of its mean; `None` if the sweep varies nothing but seeds.
+    fn describe_setting(&self, point: usize, seeds: usize) -> Option<String> {
         let names = self.record.seed_names();
         let planned = self
             .record
             .point(point)
             .filter(|planned| planned.values.iter().any(|(name, _)| names.contains(&name.as_str())));
-        let Some(planned) = planned else { return self.describe(point) };
+        let Some(planned) = planned else { return Some(self.describe(point)) };
         let values: PointValues =
             planned.values.iter().filter(|(name, _)| !names.contains(&name.as_str())).cloned().collect();
-        format!("{} (mean of {})", describe_values(&values), counted(seeds as u64, "seed"))
+        let name = Some(describe_values(&values)).filter(|name| !name.is_empty())?;
+        Some(format!("{name} (mean of {})", counted(seeds as u64, "seed")))
     }
 
     fn metric_text(&self, value: f64) -> String {
@@ -77,8 +78,11 @@ impl<'a> SweepScreen<'a> {
                 format!("{kind}   {point}: {metric} {value} after {} of {steps} steps", count(*step))
             }
             SweepEvent::Leader { point, objective, seeds } => {
-                let name = self.describe_setting(*point, *seeds);
-                format!("leads    {name}: {metric} {}", self.metric_text(*objective))
+                let value = self.metric_text(*objective);
+                match self.describe_setting(*point, *seeds) {
+                    Some(name) => format!("leads    {name}: {metric} {value}"),
+                    None => format!("mean     of {}: {metric} {value}", counted(*seeds as u64, "seed")),
+                }
             }
             SweepEvent::Waiting { point, run } => {
                 let run = run.map_or_else(String::new, |run| format!(" {}", printable(run)));
@@ -125,7 +129,11 @@ impl<'a> SweepScreen<'a> {
         parts.push(LinePart::new(1, format!("{} running", running.len())));
         parts.push(LinePart::new(2, format!("{queued} queued")));
         let leader = leader.map(|LeadingSetting { point, mean, seeds }| {
-            format!("{} leads: {}", self.describe_setting(point, seeds), self.metric_text(mean))
+            let mean = self.metric_text(mean);
+            match self.describe_setting(point, seeds) {
+                Some(name) => format!("{name} leads: {mean}"),
+                None => format!("mean of {}: {mean}", counted(seeds as u64, "seed")),
+            }
         });
         parts.extend(leader.map(|leader| LinePart::new(0, leader)));
         parts.extend(remaining.map(|remaining| LinePart::new(6, format!("{} left", duration(remaining)))));

@@ -1,7 +1,9 @@
 //! A verdict in words.
 
+use std::cmp::Ordering;
+
 use runner_spec::format::{counted, printable};
-use runner_stats::{Interval, PermutationMethod};
+use runner_stats::{Interval, PairedComparison, PermutationMethod};
 
 use super::{Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, Verdict};
 use crate::spec::{Goal, Objective};
@@ -42,7 +44,7 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             let same = names(settings);
             lines.push(format!(
                 "tie{so_far}: {same} have the same {metric} with every seed, {mean}{}",
-                rest(verdict, settings.len())
+                rest(verdict, settings.len()) + &left_out(verdict)
             ));
         }
         Conclusion::Best | Conclusion::BestOfFinished => {
@@ -54,10 +56,11 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             };
             let mut line = format!("{what}{so_far}: {name}, {metric} {mean}");
             // The comparison that shows the least; of equal ones that with the best mean.
-            let rivals = compared(verdict).filter(|(setting, _)| setting.may_win());
+            let rivals = compared(verdict).filter(|(i, _)| verdict.settings[*i].may_win());
             let rival = rivals.rev().max_by(|(_, a), (_, b)| a.adjusted_p.total_cmp(&b.adjusted_p));
             if let Some((rival, comparison)) = rival {
-                line = format!("{line}, better than {} by {}", rival.name, difference_text(comparison));
+                let difference = difference_text(verdict, rival, comparison);
+                line = format!("{line}, better than {} by {difference}", verdict.settings[rival].name);
                 line = format!("{line}, {}", p_text(comparison));
             }
             lines.push(line + &left_out(verdict));
@@ -71,7 +74,10 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
             let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
             if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
                 let which = if rivals.len() > 1 { format!("{} is ", verdict.settings[i].name) } else { String::new() };
-                line = format!("{line}: {which}worse by {}, {}", difference_text(comparison), p_text(comparison));
+                let is_better = objective.goal.order(comparison.paired.difference, 0.0) == Ordering::Less;
+                let relation = if is_better { "better" } else { "worse" };
+                let (difference, p) = (difference_text(verdict, i, comparison), p_text(comparison));
+                line = format!("{line}: {which}{relation} by {difference}, {p}");
             }
             lines.push(line + &left_out(verdict));
         }
@@ -87,12 +93,12 @@ fn is_behind_single(verdict: &Verdict, goal: Goal) -> bool {
     let mean = |setting: &SettingResult| setting.sample.map(|sample| sample.mean);
     let leader = verdict.settings.first().and_then(mean);
     let others = || verdict.settings.iter().skip(1).filter_map(mean);
-    leader.is_some_and(|leader| others().any(|other| goal.order(other, leader) == std::cmp::Ordering::Less))
+    leader.is_some_and(|leader| others().any(|other| goal.order(other, leader) == Ordering::Less))
 }
 
-/// The settings with a comparison, in their order.
-fn compared(verdict: &Verdict) -> impl DoubleEndedIterator<Item = (&SettingResult, &SettingComparison)> {
-    verdict.settings.iter().filter_map(|setting| Some((setting, setting.comparison.as_ref()?)))
+/// The positions of the settings with a comparison, and the comparisons.
+fn compared(verdict: &Verdict) -> impl DoubleEndedIterator<Item = (usize, &SettingComparison)> {
+    verdict.settings.iter().enumerate().filter_map(|(i, setting)| Some((i, setting.comparison.as_ref()?)))
 }
 
 /// The settings that cannot be the best for other reasons than their mean.
@@ -104,15 +110,28 @@ fn left_out(verdict: &Verdict) -> String {
     };
     let has_raced = verdict.settings.iter().any(|setting| setting.dropped.is_some());
     let stopped = if has_raced { "dropped out of the race as worse" } else { "stopped early, without a test" };
-    part(SettingState::Stopped, stopped) + &part(SettingState::Diverged, "diverged")
+    let without_result: Vec<usize> =
+        (0..verdict.settings.len()).filter(|&i| verdict.settings[i].state == SettingState::Unmeasured).collect();
+    let unmeasured = match without_result.len() {
+        0 => String::new(),
+        n => {
+            let has = if n == 1 { "has" } else { "have" };
+            format!("; {} {has} no result", list_names(&verdict.settings, &without_result))
+        }
+    };
+    part(SettingState::Stopped, stopped) + &part(SettingState::Diverged, "diverged") + &unmeasured
 }
 
-/// The end of a sentence on `tied` equal settings, which all others are worse than.
+/// The end of a sentence on `tied` equal settings: how many others were tested and are worse.
 fn rest(verdict: &Verdict, tied: usize) -> String {
-    match verdict.settings.len().saturating_sub(tied) {
-        0 => String::new(),
-        1 => "; the other setting is worse".to_owned(),
-        n => format!("; the other {n} settings are worse"),
+    let is_worse = |i: usize, comparison: &SettingComparison| comparison.is_worse && verdict.settings[i].may_win();
+    let worse = compared(verdict).filter(|(i, comparison)| is_worse(*i, comparison)).count();
+    match (worse, verdict.settings.len() == tied + worse) {
+        (0, _) => String::new(),
+        (1, true) => "; the other setting is worse".to_owned(),
+        (1, false) => "; 1 setting is worse".to_owned(),
+        (n, true) => format!("; the other {n} settings are worse"),
+        (n, false) => format!("; {n} settings are worse"),
     }
 }
 
@@ -125,7 +144,15 @@ pub(super) fn label(verdict: &Verdict, position: usize) -> String {
         (SettingState::Diverged, _) => format!("{} of {all} diverged", setting.diverged),
         (SettingState::Stopped, _) => setting.dropped.map_or_else(
             || "stopped early".to_owned(),
-            |dropped| format!("stopped after {} seeds, p {}", dropped.seeds, p_value_text(dropped.p.unwrap_or(1.0))),
+            |dropped| {
+                let p = p_value_text(dropped.p.unwrap_or(1.0));
+                // A setting that the last decision drops was trained with all its seeds.
+                if dropped.seeds < all {
+                    format!("stopped after {}, p {p}", counted(dropped.seeds as u64, "seed"))
+                } else {
+                    format!("worse, p {p}")
+                }
+            },
         ),
         (SettingState::Unmeasured, _) => "no result".to_owned(),
         (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
@@ -161,9 +188,16 @@ pub fn mean_text(setting: &SettingResult) -> String {
     }
 }
 
-/// `0.10 (0.02 to 0.19)`: the size of the difference and its interval, in the direction in which the setting is worse.
-fn difference_text(comparison: &SettingComparison) -> String {
-    let paired = &comparison.paired;
+/// `0.10 (0.02 to 0.19)`: the size of the difference between the leader and the setting at `position`, and its interval in the direction of the
+/// difference; with the number of common seeds, if one of them has more.
+fn difference_text(verdict: &Verdict, position: usize, comparison: &SettingComparison) -> String {
+    let n = comparison.paired.n;
+    let has_more = |i: usize| verdict.settings.get(i).is_some_and(|setting| setting.measured > n);
+    let over = if has_more(0) || has_more(position) { format!(" over {n} common seeds") } else { String::new() };
+    size_text(&comparison.paired) + &over
+}
+
+fn size_text(paired: &PairedComparison) -> String {
     let sign = if paired.difference < 0.0 { -1.0 } else { 1.0 };
     let Some(interval) = paired.interval else { return number_text(paired.difference.abs(), 0.0) };
     let (a, b) = (sign * interval.low, sign * interval.high);
@@ -178,16 +212,20 @@ pub fn p_value_text(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { significant(p, 2) }
 }
 
-/// `p = 0.03 (paired t-test, for normal differences; by permutation 4 seeds give p = 0.125 at least)`.
+/// `p = 0.03 (paired t-test, for normal differences; the permutation test cannot give a p below 0.125 with 4 seeds)`.
 fn p_text(comparison: &SettingComparison) -> String {
-    let SettingComparison { paired, test, adjusted_p, .. } = comparison;
+    let SettingComparison { paired, test, adjusted_p, pairs, .. } = comparison;
     let p = p_value_text(*adjusted_p);
     let p = if p.starts_with('<') { format!("p {p}") } else { format!("p = {p}") };
     match test {
         None => p,
         Some(DecidingTest::T) => {
             let (n, least) = (paired.n, comparison.smallest_permutation_p);
-            format!("{p} (paired t-test, for normal differences; by permutation {n} seeds give p = {least} at least)")
+            let pairs = if *pairs > 1 { format!(" and {pairs} pairs") } else { String::new() };
+            format!(
+                "{p} (paired t-test, for normal differences; the permutation test cannot give a p below {least} with {n} \
+                 seeds{pairs})"
+            )
         }
         Some(DecidingTest::Permutation) => {
             let how = match paired.permutation.method {
@@ -200,17 +238,16 @@ fn p_text(comparison: &SettingComparison) -> String {
 }
 
 fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
-    let NoiseFloor { seeds, smallest_shown, of_interest, is_given, seeds_needed, .. } = *noise;
+    let NoiseFloor { seeds, smallest_shown, of_interest, seeds_needed, .. } = *noise;
     let shown = significant(smallest_shown, 2);
     let power = (POWER * 100.0).round();
     let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
     if names_seeds && smallest_shown > of_interest && of_interest > 0.0 {
-        let what = if is_given { "" } else { ", the observed difference" };
         let interest = significant(of_interest, 2);
-        line = match seeds_needed {
-            Some(needed) => format!("{line}; {needed} would show {interest}{what}"),
-            None => format!("{line}; more than a million would be needed for {interest}{what}"),
-        };
+        let needed = seeds_needed.map_or_else(|| "only more than a million".to_owned(), |needed| needed.to_string());
+        line = format!(
+            "{line}; if the true difference is {interest}, {needed} new seeds show it with a probability of {power}%"
+        );
     }
     line
 }
