@@ -24,9 +24,6 @@ use runner_spec::mesh::Mesh;
 use runner_spec::precision;
 use runner_spec::program::{BlockRange, Device, Program};
 
-/// More passes of a replica in a step are not simulated: the best layouts have far fewer.
-const MAX_PASSES: usize = 1 << 16;
-
 /// More slots in a channel than this are never needed.
 const MAX_CHANNEL_SLOTS: usize = 1 << 16;
 
@@ -120,7 +117,7 @@ impl<'a> Evaluator<'a> {
         shape: PipelineShape,
         passes: &[Vec<ScheduledPass>],
     ) -> Result<LayoutCosts, Unfit> {
-        let ranks = self.representatives(layout, passes)?;
+        let ranks = self.representatives(layout)?;
         let memory = self.memory(&ranks, passes, INITIAL_CHANNEL_SLOTS)?;
         let sent = self.bytes_sent(&ranks, passes);
         let seconds = self.costs(&ranks)?.shortest_step(shape.splits_backwards());
@@ -134,7 +131,7 @@ impl<'a> Evaluator<'a> {
         passes: &[Vec<ScheduledPass>],
         bounds: LayoutCosts,
     ) -> Result<LayoutCosts, Unfit> {
-        let mut ranks = self.representatives(layout, passes)?;
+        let mut ranks = self.representatives(layout)?;
         let clip_norm = self.experiment.train.clip_norm;
         for (members, passes) in ranks.stages.iter_mut().zip(passes) {
             let (program, _) = &mut members[0];
@@ -155,8 +152,8 @@ impl<'a> Evaluator<'a> {
     }
 
     /// The layers of each part of `layout`.
-    pub(super) fn partition(&mut self, layout: &Layout, passes: &[Vec<ScheduledPass>]) -> Result<Vec<usize>, Unfit> {
-        Ok(self.representatives(layout, passes)?.layout.counts)
+    pub(super) fn partition(&mut self, layout: &Layout) -> Result<Vec<usize>, Unfit> {
+        Ok(self.representatives(layout)?.layout.counts)
     }
 
     fn mesh_devices(&mut self, mesh: Mesh) -> Result<Rc<MeshDevices>, PlanError> {
@@ -177,11 +174,8 @@ impl<'a> Evaluator<'a> {
         self.devices.entry(mesh).or_insert_with(find).clone()
     }
 
-    fn representatives(&mut self, layout: &Layout, passes: &[Vec<ScheduledPass>]) -> Result<Representatives, Unfit> {
+    fn representatives(&mut self, layout: &Layout) -> Result<Representatives, Unfit> {
         let parallel = &layout.parallel;
-        if passes.iter().map(Vec::len).max().unwrap_or(0) > MAX_PASSES {
-            return Err(Unfit::Refused(format!("more than {MAX_PASSES} passes of a rank in a step")));
-        }
         let mesh = ranks::mesh(parallel, self.experiment.batch.sequences)?;
         let devices = self.mesh_devices(mesh)?;
         if (devices.facts[0].device == Device::Cpu) != (self.common.device == Device::Cpu) {

@@ -36,6 +36,9 @@ const BEST: usize = 10;
 /// A layout stays on the front if no layout that is at least as fast needs as little memory and sends as little, but for this share.
 const FRONT_TOLERANCE: f64 = 0.25;
 
+/// Layouts with more passes of a rank in a step are left out: the best have far fewer, and their schedules would fill the memory.
+const MAX_PASSES: usize = 1 << 16;
+
 const RECOMPUTATIONS: [Recompute; 3] = [Recompute::None, Recompute::Attention, Recompute::Block];
 
 /// Rounds in which layers are moved between the stages of the best pipelines.
@@ -276,10 +279,12 @@ impl<'a> Search<'a> {
                 if shape.schedule == PipelineSchedule::Interleaved && !micro_batches.is_multiple_of(shape.stages) {
                     let why =
                         "the number of micro-batches is not a multiple of the stages, which interleaved_1f1b needs";
-                    let of = |replicas: &usize| RECOMPUTATIONS.len() * shape.modes(*replicas, self.one_machine).len();
-                    let layouts = takers.iter().map(of).sum::<usize>();
-                    *self.refused.entry(why.to_owned()).or_default() += layouts;
-                    self.layouts += layouts;
+                    self.refuse_all(shape, &takers, why);
+                    continue;
+                }
+                if 2 * micro_batches * shape.chunks > MAX_PASSES {
+                    let most = count(MAX_PASSES as u64);
+                    self.refuse_all(shape, &takers, &format!("more than {most} passes of a rank in a step"));
                     continue;
                 }
                 let passes = schedule(shape.schedule, shape.stages, shape.chunks, micro_batches);
@@ -289,6 +294,14 @@ impl<'a> Search<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Counts the layouts of `shape` with each of these numbers of `replicas` as refused.
+    fn refuse_all(&mut self, shape: PipelineShape, replicas: &[usize], why: &str) {
+        let of = |replicas: &usize| RECOMPUTATIONS.len() * shape.modes(*replicas, self.one_machine).len();
+        let layouts = replicas.iter().map(of).sum::<usize>();
+        *self.refused.entry(why.to_owned()).or_default() += layouts;
+        self.layouts += layouts;
     }
 
     fn bound_layouts(
@@ -306,7 +319,7 @@ impl<'a> Search<'a> {
                 let layout = Layout { parallel: parallel.clone(), micro_batch, recompute };
                 if !self.bound(&layout, shape, passes)? && shape.stages > 1 {
                     // A balanced partition does not fit: the first stage, or the last, may do with fewer layers.
-                    let counts = self.evaluator.partition(&layout, passes);
+                    let counts = self.evaluator.partition(&layout);
                     for moved in counts.map_or_else(|_| Vec::new(), |counts| lighter_ends(&counts)) {
                         self.bound(&with_partition(&layout, moved), shape, passes)?;
                     }
@@ -355,7 +368,7 @@ impl<'a> Search<'a> {
             for (layout, shape) in pipelines.map(|best| (best.layout.clone(), best.shape)).collect::<Vec<_>>() {
                 let passes =
                     schedule(shape.schedule, shape.stages, shape.chunks, micro_batches(&layout, self.sequences));
-                let Ok(counts) = self.evaluator.partition(&layout, &passes) else { continue };
+                let Ok(counts) = self.evaluator.partition(&layout) else { continue };
                 for counts in lighter_ends(&counts) {
                     let layout = with_partition(&layout, counts);
                     if simulated.iter().chain(&moved).all(|known: &Candidate| known.layout != layout)

@@ -146,3 +146,13 @@ fn divisors_ascend() {
     assert_eq!(lighter_ends(&[4, 4, 1]), [vec![3, 4, 2]]);
     assert_eq!(lighter_ends(&[2, 2]), [vec![1, 3], vec![3, 1]]);
 }
+
+/// No schedule is made that would fill the memory.
+#[test]
+fn a_huge_batch_is_searched_without_its_many_micro_batches() {
+    let mut experiment = experiment();
+    experiment.batch = runner_spec::experiment::Batch { sequences: 1 << 26, micro_batch: 1 << 20 };
+    let found = search(&experiment, &data(), &named("1x2xH100")).unwrap();
+    let left_out = |out: &Exclusion| out.reason.contains("more than 65,536 passes of a rank");
+    assert!(found.excluded.iter().any(left_out), "{:?}", found.excluded);
+}
