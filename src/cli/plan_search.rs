@@ -7,7 +7,7 @@ use super::output::{print_result, print_to_stderr, write_file};
 use super::plan::{PlanArgs, PlanData};
 use runner_config::{LoadOptions, Loaded, from_str, to_yaml};
 use runner_plan::render::render_search;
-use runner_plan::search::{Layout, search};
+use runner_plan::search::{Layout, search, settle_micro_batch};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::{AutoOr, EvalLoss, Experiment, Parallel, Pipeline};
 use runner_spec::format::{choice_name, json_value};
@@ -33,13 +33,14 @@ pub(crate) struct SearchArgs {
 /// # Errors
 /// Those of [`search`]; a file that cannot be written.
 pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &ClusterFacts) -> Result<Exit> {
-    let result = search(&loaded.experiment, &data.facts, cluster)?;
+    let (experiment, _) = settle_micro_batch(&loaded.experiment, &data.facts, cluster)?;
+    let result = search(&experiment, &data.facts, cluster)?;
     for line in data.warning.iter().map(|warning| format!("warning: {warning}\n")) {
         print_to_stderr(&line);
     }
     let exit = print_result(args.json, &result, || render_search(&result))?;
     if let (Some(path), Some(best)) = (&args.search.write, result.best.first()) {
-        let (text, keeps_comments) = file_with_layout(loaded, &best.layout, path);
+        let (text, keeps_comments) = file_with_layout(&loaded.text, &experiment, &best.layout, path);
         write_file(path, text.as_bytes(), args.search.force)?;
         let (file, from) = (path.display(), loaded.path.display());
         let how = if keeps_comments {
@@ -52,17 +53,17 @@ pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &C
     Ok(exit)
 }
 
-/// The text of an experiment file at `path` that is `loaded` with `layout`, and whether it has the comments of that. Flags, variables of the
+/// The text of an experiment file at `path` that is `experiment` with `layout`, and whether it has the comments of `text`, which it is from. Flags, variables of the
 /// environment and paths that start from a different folder need every setting to be written.
-fn file_with_layout(loaded: &Loaded, layout: &Layout, path: &Path) -> (String, bool) {
-    let changed = layout.apply(&loaded.experiment);
+fn file_with_layout(text: &str, experiment: &Experiment, layout: &Layout, path: &Path) -> (String, bool) {
+    let changed = layout.apply(experiment);
     let reads_as_wanted = |text: &String| {
         let options =
             LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..LoadOptions::default() };
         let read = from_str(text, path, &options).map(|read| read.experiment);
         read.is_ok_and(|read| Experiment { name: changed.name.clone(), ..read } == changed)
     };
-    let edited = edit_layout(&loaded.text, &loaded.experiment, &changed).filter(reads_as_wanted);
+    let edited = edit_layout(text, experiment, &changed).filter(reads_as_wanted);
     edited.map_or_else(|| (to_yaml(&changed), false), |text| (text, true))
 }
 

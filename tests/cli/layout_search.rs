@@ -82,3 +82,19 @@ fn a_machine_without_speeds_is_not_searched() {
     let said = sandbox.expect(2, "plan exp.yaml --search --set device=cpu --rows 1000");
     assert!(said.contains("run `runner calibrate`"), "{said}");
 }
+
+#[test]
+fn the_largest_micro_batch_is_recorded_as_a_number() {
+    let sandbox = Sandbox::new().with("exp.yaml", FILE.replace("micro_batch: 2", "micro_batch: auto"));
+    let plan = sandbox.stdout_of("plan exp.yaml");
+    assert!(plan.contains("batch.micro_batch: auto is 64: all 64 sequences of a replica fit the memory"), "{plan}");
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let run = sandbox.only_run();
+    assert!(std::fs::read_to_string(run.path("resolved.yaml")).unwrap().contains("micro_batch: 64"));
+    assert!(sandbox.expect(0, "apply exp.yaml").contains("up to date") || sandbox.runs().len() == 1);
+    sandbox.expect(0, "apply exp.yaml --quiet --set batch.micro_batch=64");
+    assert_eq!(sandbox.runs().len(), 1, "a file with the number is the same run");
+    let said =
+        sandbox.expect(2, &["validate", "exp.yaml", "--set", "parallel={mode: pipeline, pipeline: {stages: 2}}"]);
+    assert!(said.contains("`batch.micro_batch: auto` does not go with mode `pipeline`"), "{said}");
+}

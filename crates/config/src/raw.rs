@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::raw_data::RawData;
 use super::raw_parallel::RawParallel;
 use runner_spec::experiment::{
-    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule,
-    Seeds, Train, WeightInit,
+    Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
+    Schedule, Seeds, Train, WeightInit,
 };
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
@@ -163,8 +163,16 @@ pub(crate) struct RawBatch {
     /// Tokens per optimizer step, a multiple of the row length. Or `sequences`.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub(crate) tokens: Option<usize>,
-    /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them. Default: the
-    /// largest divisor of sequences / replicas up to 8; in mode `pipeline`, sequences / replicas / microbatches.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
-    pub(crate) micro_batch: Option<usize>,
+    /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them. `auto`: the largest divisor
+    /// that fits the memory, which the plan finds. Default: the largest divisor of sequences / replicas up to 8; in mode `pipeline`,
+    /// sequences / replicas / microbatches.
+    #[schemars(schema_with = "micro_batch")]
+    pub(crate) micro_batch: Option<AutoOr<usize>>,
+}
+
+fn micro_batch(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": ["auto"]},
+        {"type": "integer", "format": "uint", "minimum": 1, "maximum": 1_000_000_000}
+    ]})
 }

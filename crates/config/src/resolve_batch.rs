@@ -5,7 +5,7 @@ use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
 use super::resolve_parallel::{MICROBATCHES, REPLICAS, RawMesh, STAGES};
 use super::resolver::Resolver;
-use runner_spec::experiment::Batch;
+use runner_spec::experiment::{AUTO_MICRO_BATCH, AutoOr, Batch};
 use runner_spec::format::division;
 
 const DEFAULT_SEQUENCES: usize = 32;
@@ -99,16 +99,30 @@ impl Resolver<'_> {
     /// Micro-batch of a rank that has the whole model.
     fn accumulated(&mut self, raw: &RawBatch, slice: &Slice) -> Option<usize> {
         let each = slice.each();
-        let Some(micro_batch) = raw.micro_batch else {
+        let Some(given) = &raw.micro_batch else {
             let whole = if slice.replicas > 1 { "sequences / replicas" } else { "sequences" };
             self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {whole} up to {DEFAULT_MICRO_BATCH})"));
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
-        self.divide(MICRO_BATCH, micro_batch, slice).map(|_| micro_batch)
+        match *given {
+            AutoOr::Auto => Some(AUTO_MICRO_BATCH),
+            AutoOr::Given(micro_batch) => self.divide(MICRO_BATCH, micro_batch, slice).map(|_| micro_batch),
+        }
     }
 
     /// Micro-batch of a pipeline, which follows from the number of micro-batches.
     fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: &RawPipeline) -> Option<usize> {
+        let micro_batch = match raw.micro_batch {
+            Some(AutoOr::Auto) => {
+                return self.refuse(
+                    &[MICRO_BATCH, "parallel.mode"],
+                    "`batch.micro_batch: auto` does not go with mode `pipeline`: one large micro-batch would leave the stages idle",
+                    "set `parallel.pipeline.microbatches`; `runner plan FILE --search` compares their numbers",
+                );
+            }
+            Some(AutoOr::Given(micro_batch)) => Some(micro_batch),
+            None => None,
+        };
         let each = slice.each();
         let stages = pipeline.stages;
         let interleaved = pipeline.is_interleaved();
@@ -116,7 +130,7 @@ impl Resolver<'_> {
         let mut legal = divisors(each);
         legal.retain(|&n| n <= MAX_MICROBATCHES && (!interleaved || n % stages == 0));
         let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };
-        let microbatches = match (pipeline.microbatches, raw.micro_batch) {
+        let microbatches = match (pipeline.microbatches, micro_batch) {
             (Some(microbatches), given) => {
                 let size = self.divide(MICROBATCHES, microbatches, slice)?;
                 match given {
@@ -169,7 +183,7 @@ impl Resolver<'_> {
             );
         }
         if interleaved && microbatches % stages != 0 {
-            return self.ungrouped(raw, slice, pipeline, &legal, microbatches);
+            return self.ungrouped(micro_batch, slice, pipeline, &legal, microbatches);
         }
         Some(each / microbatches)
     }
@@ -177,7 +191,7 @@ impl Resolver<'_> {
     /// Reports that `microbatches` is not a multiple of the stages; `legal` are those that divide the slice.
     fn ungrouped(
         &mut self,
-        raw: &RawBatch,
+        micro_batch: Option<usize>,
         slice: &Slice,
         pipeline: &RawPipeline,
         legal: &[usize],
@@ -186,7 +200,7 @@ impl Resolver<'_> {
         let (each, stages) = (slice.each(), pipeline.stages);
         let near = neighbours(legal, microbatches);
         let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
-        let help = match (near.is_empty(), pipeline.microbatches, raw.micro_batch) {
+        let help = match (near.is_empty(), pipeline.microbatches, micro_batch) {
             (false, Some(_), None) => vec![format!("microbatches {}", join_or(&near))],
             (false, None, _) => vec![format!("micro_batch {}", join_or(&sizes))],
             (false, Some(_), Some(_)) => {

@@ -82,7 +82,7 @@ pub fn apply(
     let restarts = request.options.restarts;
     work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
         let is_leader = world.is_none_or(World::is_leader);
-        let (loaded, host) = load_experiment(request, host, observer)?;
+        let (mut loaded, host) = load_experiment(request, host, observer)?;
         let host = &host;
         if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
             // A mistake in the name shows before anything takes long.
@@ -97,6 +97,7 @@ pub fn apply(
             host,
             observer,
         )?;
+        ready.plan.settle(&mut loaded.experiment);
         if let Some(hash) = &request.expected_plan {
             check_plan_hash(hash, &ready.plan, &host.runs)?;
         }

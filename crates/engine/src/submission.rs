@@ -45,10 +45,11 @@ pub fn open_to_submit(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<(Plan, RunToSubmit)> {
-    let (loaded, host) = load_experiment(request, host, observer)?;
+    let (mut loaded, host) = load_experiment(request, host, observer)?;
     let cluster = target.cluster.unwrap_or_else(|| local_devices(&host));
     runner_plan::check_devices(&loaded.experiment, &cluster)?;
     let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster.clone(), &host, observer)?.plan;
+    plan.settle(&mut loaded.experiment);
     // A run that has moved to another layout continues under it.
     let plan_of_job = |manifest: Option<&Manifest>, observer: &mut dyn RunObserver| {
         let newest = manifest.and_then(|manifest| manifest.sessions.last()?.layout.as_ref());

@@ -124,6 +124,12 @@ impl<'a> Evaluator<'a> {
         Ok(LayoutCosts { seconds, memory, sent })
     }
 
+    /// Bytes that the largest rank of `layout` needs.
+    pub(super) fn memory_of(&mut self, layout: &Layout, passes: &[Vec<ScheduledPass>]) -> Result<u64, Unfit> {
+        let ranks = self.representatives(layout)?;
+        self.memory(&ranks, passes, INITIAL_CHANNEL_SLOTS)
+    }
+
     /// The costs of `layout` with the time of its simulated step.
     pub(super) fn simulated(
         &mut self,

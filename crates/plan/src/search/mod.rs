@@ -6,6 +6,7 @@
 
 mod evaluate;
 mod layout;
+mod micro_batch;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use layout::Layout;
+pub use micro_batch::settle_micro_batch;
 
 use crate::compile;
 use crate::error::{PlanError, Result, refuse};
@@ -118,6 +120,8 @@ impl Candidate {
 /// # Errors
 /// Those of [`compile`] that no layout avoids; an unknown speed of a device; if no layout fits.
 pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<SearchResult> {
+    let (experiment, _) = settle_micro_batch(experiment, data, cluster)?;
+    let experiment = experiment.as_ref();
     let base = base_layout(experiment).apply(experiment);
     let plan = compile(&base, data, cluster)?;
     let first = &plan.ranks[0];

@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{cluster, data, experiment, measured};
 use runner_machine::cluster_description::named_cluster;
-use runner_spec::experiment::ParallelMode;
+use runner_spec::experiment::{AUTO_MICRO_BATCH, ParallelMode};
 
 /// A named cluster with the workspace of kernels.
 fn named(name: &str) -> ClusterFacts {
@@ -155,4 +155,31 @@ fn a_huge_batch_is_searched_without_its_many_micro_batches() {
     let found = search(&experiment, &data(), &named("1x2xH100")).unwrap();
     let left_out = |out: &Exclusion| out.reason.contains("more than 65,536 passes of a rank");
     assert!(found.excluded.iter().any(left_out), "{:?}", found.excluded);
+}
+
+/// `auto` is the same run as its number, and the next larger micro-batch does not fit.
+#[test]
+fn auto_is_the_largest_micro_batch_that_fits() {
+    let with = |micro_batch| {
+        let mut x = experiment();
+        x.batch = runner_spec::experiment::Batch { sequences: 64, micro_batch };
+        (x.eval.loss, x.eval.hellaswag, x.eval.samples) = (None, None, None);
+        x
+    };
+    let need = |micro_batch| compile(&with(micro_batch), &data(), &named("1x1xA100")).unwrap().ranks[0].memory.total();
+    let cluster = with_memory(named("1x1xA100"), (need(16) + need(32)) / 2 / 95 * 100);
+    let plan = |micro_batch| compile(&with(micro_batch), &data(), &cluster).unwrap();
+    let auto = plan(AUTO_MICRO_BATCH);
+    let found = auto.ranks[0].program.batch.micro_batch;
+    assert_eq!((auto.shortage.as_ref(), found), (None, 16));
+    assert!(plan(2 * found).shortage.is_some(), "{found} is not the largest");
+    assert_eq!(auto.hash, plan(found).hash);
+    insta::assert_snapshot!(auto.notes.iter().find(|note| note.starts_with("batch.micro_batch")).expect("the reason"), @"batch.micro_batch: auto is 16: the largest divisor of a replica's 64 sequences that fits the memory; 32 lacks 293.00 KiB");
+    let mut settled = with(AUTO_MICRO_BATCH);
+    auto.settle(&mut settled);
+    assert_eq!(settled, with(found));
+    let roomy = compile(&with(AUTO_MICRO_BATCH), &data(), &named("1x1xA100")).unwrap();
+    assert_eq!(roomy.ranks[0].program.batch.micro_batch, 64);
+    let full = compile(&with(AUTO_MICRO_BATCH), &data(), &with_memory(named("1x1xA100"), 1 << 20)).unwrap();
+    assert_eq!((full.ranks[0].program.batch.micro_batch, full.shortage.is_some()), (1, true));
 }

@@ -16,6 +16,7 @@ use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_files::{read_regular, without_byte_order_mark};
 use runner_jobs::JobNeeds;
+use runner_plan::search::settle_micro_batch;
 use runner_prepare::{
     Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
     prepare_inputs,
@@ -144,7 +145,13 @@ pub(super) fn plan_points(
     for (point, loaded) in &mut points {
         match data.facts(&loaded.experiment, &pool, host, observer)? {
             Ok(facts) => match complete_point(request, budget, point, loaded, &facts, &cluster, host, observer) {
-                Ok(()) => preparable.push((&*point, &*loaded, facts)),
+                Ok(()) => {
+                    // The file of the point names the micro-batch. What cannot be planned is reported below.
+                    if let Ok((settled, Some(_))) = settle_micro_batch(&loaded.experiment, &facts, &cluster) {
+                        loaded.experiment = settled.into_owned();
+                    }
+                    preparable.push((&*point, &*loaded, facts));
+                }
                 Err(error) => match error.cause::<ConfigError>() {
                     Some(mistakes) => problems.add_config(point, mistakes.clone()),
                     None => problems.add(point, error.into_plain()),
