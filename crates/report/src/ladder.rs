@@ -3,7 +3,10 @@
 use std::fmt::Write as _;
 
 use runner_spec::format::{count, loss, percent, printable};
-use runner_sweep::ladder::{ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit};
+use runner_stats::ScaleMultiple;
+use runner_sweep::ladder::{
+    ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderPrediction,
+};
 
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
@@ -49,30 +52,54 @@ pub fn fit_text(fit: &LadderFit) -> String {
         }
     }
     for prediction in &fit.predictions {
-        let target: Vec<String> = prediction.target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
-        let _ = writeln!(
-            out,
-            "predict  {metric} {} at {}, {} the largest rung",
-            with_interval(&prediction.loss, loss),
-            target.join(", "),
-            times(prediction.extrapolation)
-        );
+        out.push_str(&prediction_text(metric, prediction));
     }
     out
 }
 
-fn held_out_text(rung: &HeldOutRung) -> String {
-    let inside = if rung.is_in_interval { "in" } else { "outside" };
+fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
+    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation } = prediction;
+    let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
+    let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
+    let assumed: Vec<String> = figures
+        .iter()
+        .filter(|(name, _)| !target.contains_key(name))
+        .map(|(name, value)| format!("{name} {value:.3e}"))
+        .collect();
     format!(
+        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the largest rung\n",
+        with_interval(predicted, loss),
+        given.join(", "),
+        assumed.join(" and "),
+        times(*extrapolation)
+    )
+}
+
+fn held_out_text(rung: &HeldOutRung) -> String {
+    let HeldOutRung { predicted, range_of_losses, .. } = rung;
+    let FittedValue { interval, .. } = predicted;
+    let inside = if rung.is_in_interval { "lies in" } else { "lies outside" };
+    let mut out = format!(
         "check    without the largest rung ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}\n         \
-         it measured {}, {inside} the interval; its FLOPs are {} those of the rung below\n",
+         the measured {} {inside} {} to {}; its FLOPs are {} those of the rung below\n",
         count(rung.parameters as u64),
         count(rung.tokens as u64),
         rung.flops,
-        with_interval(&rung.predicted, loss),
+        loss(predicted.value),
         loss(rung.measured),
+        loss(interval.low),
+        loss(interval.high),
         times(rung.extrapolation)
-    )
+    );
+    if !rung.is_strong {
+        let _ = writeln!(
+            out,
+            "         the interval is too wide to be a strong check: {} wide, and the losses of all rungs range over {}",
+            loss(interval.high - interval.low),
+            loss(*range_of_losses)
+        );
+    }
+    out
 }
 
 /// How much compute one ladder needs for the loss of another.
@@ -81,19 +108,31 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
     let LadderComparison { metric, base, other, multiples } = comparison;
     let mut out = String::new();
     for ComputeMultiple { loss: reached, multiple } in multiples {
-        let verdict = match (multiple.interval.low, multiple.interval.high) {
-            (_, high) if high < 1.0 => "less",
-            (low, _) if low > 1.0 => "more",
-            _ => "no clear difference",
+        let ScaleMultiple { value, interval, draws, not_reached } = multiple;
+        let unreached = format!("not reached in {not_reached} of {draws} draws");
+        let (base, other, reached) = (printable(base), printable(other), loss(*reached));
+        let Some(value) = value else {
+            let _ = writeln!(
+                out,
+                "{other} and {base} do not compare at a {metric} of {reached}: a fitted law never reaches it; {unreached}"
+            );
+            continue;
         };
-        let _ = writeln!(
-            out,
-            "{} reaches a {metric} of {} with {} of the compute of {}: {verdict}",
-            printable(other),
-            loss(*reached),
-            with_interval(multiple, |x| format!("{x:.2}")),
-            printable(base)
-        );
+        let (share, verdict) = match interval {
+            None => (format!("{value:.2}"), format!("{unreached}, so there is no interval")),
+            Some(interval) => {
+                let verdict = match (interval.low, interval.high) {
+                    (_, high) if high < 1.0 => "less",
+                    (low, _) if low > 1.0 => "more",
+                    _ => "no clear difference",
+                };
+                let unreached = if *not_reached > 0 { format!("; {unreached}") } else { String::new() };
+                let fitted = FittedValue { value: *value, interval: *interval };
+                (with_interval(&fitted, |x| format!("{x:.2}")), format!("{verdict}{unreached}"))
+            }
+        };
+        let _ =
+            writeln!(out, "{other} reaches a {metric} of {reached} with {share} of the compute of {base}: {verdict}");
     }
     out
 }

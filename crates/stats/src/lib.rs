@@ -5,20 +5,19 @@
 
 #![forbid(unsafe_code)]
 
-mod bootstrap;
 mod holm;
 mod levenberg_marquardt;
 mod paired;
 mod power;
+mod quantile;
 mod sample;
 mod scaling_law;
 mod students_t;
 
-pub use bootstrap::{bootstrap_interval, resample_indices};
 pub use holm::{holm, holm_of_leader, pairs_of};
 pub use paired::{
     MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, smallest_permutation_p,
 };
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};
-pub use scaling_law::{LawFit, NoFit, PowerTerm, Prediction, ScaledLoss, ScalingLaw, rungs_needed};
+pub use scaling_law::{LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed};

@@ -9,8 +9,8 @@ use runner_spec::philox::Philox;
 use serde::Serialize;
 use statrs::function::beta::beta_reg;
 
-use crate::bootstrap::quantile;
 use crate::levenberg_marquardt::{Residuals, minimize};
+use crate::quantile::middle;
 use crate::sample::Interval;
 
 /// The residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
@@ -19,6 +19,11 @@ pub(crate) const HUBER_DELTA: f64 = 1e-3;
 const DRAWS: u32 = 500;
 /// The level of the test whether rungs deviate from the law by more than their runs do from each other.
 const LACK_OF_FIT_LEVEL: f64 = 0.05;
+/// The largest share of draws in which a loss may be out of reach while its multiple of compute still has an interval. Each such draw is
+/// then beyond an end of the middle 95%.
+const MAX_SHARE_NOT_REACHED: f64 = 0.025;
+/// The share of the largest loss below which the irreducible loss counts as 0, and so as a parameter at its bound.
+const NEGLIGIBLE_SHARE: f64 = 1e-3;
 /// The bounds of an exponent α.
 const EXPONENTS: (f64, f64) = (1e-3, 3.0);
 const START_EXPONENTS: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
@@ -78,6 +83,18 @@ struct Draw {
 pub struct Prediction {
     pub value: f64,
     pub interval: Interval,
+}
+
+/// The scale at which a law reaches a loss, as a multiple of the scale at which another law does.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ScaleMultiple {
+    /// `None` if one of the fitted laws never reaches the loss.
+    pub value: Option<f64>,
+    /// The interval of 95%; `None` if one of the laws does not reach the loss in more than 2.5% of the draws.
+    pub interval: Option<Interval>,
+    pub draws: usize,
+    /// Draws in which one of the laws does not reach the loss.
+    pub not_reached: usize,
 }
 
 /// Why no law is fitted.
@@ -188,14 +205,14 @@ impl LawFit {
             scales: runs.iter().map(relative).collect(),
             log_losses: runs.iter().map(|run| run.loss.ln()).collect(),
         };
-        let best = fit_from(&losses, &starts(&losses, terms));
+        let best = fit_from(&losses, HUBER_DELTA, &starts(&losses, terms));
         let noise = Noise::new(&losses, &best, &rung_of_run, rungs);
         let mut unused = vec![0.0; best.len()];
         let fitted: Vec<f64> = (0..runs.len()).map(|i| losses.predict(i, &best, &mut unused)).collect();
         let draw = |number: u32| {
             let (drawn, sd) = noise.draw(stream, number, &rung_of_run);
             losses.log_losses = fitted.iter().zip(drawn).map(|(fitted, noise)| fitted + noise).collect();
-            Draw { law: law(&fit_from(&losses, std::slice::from_ref(&best)), &references), noise: sd }
+            Draw { law: law(&fit_from(&losses, HUBER_DELTA, std::slice::from_ref(&best)), &references), noise: sd }
         };
         let draws = (0..DRAWS).map(draw).collect();
         Ok(Self {
@@ -213,7 +230,7 @@ impl LawFit {
     #[must_use]
     pub fn predict(&self, scale: &[f64]) -> Prediction {
         let drawn = self.draws.iter().map(|draw| draw.law.loss(scale)).collect();
-        Prediction { value: self.law.loss(scale), interval: interval(drawn) }
+        Prediction { value: self.law.loss(scale), interval: middle(drawn) }
     }
 
     /// The mean loss that `runs` new runs at `scale` would measure.
@@ -225,23 +242,32 @@ impl LawFit {
             draw.law.loss(scale) * (draw.noise * share * normal).exp()
         };
         let drawn = self.draws.iter().enumerate().map(measured).collect();
-        Prediction { value: self.law.loss(scale), interval: interval(drawn) }
+        Prediction { value: self.law.loss(scale), interval: middle(drawn) }
     }
 
     /// The interval of a value of the law.
     #[must_use]
     pub fn interval_of(&self, value: impl Fn(&ScalingLaw) -> f64) -> Interval {
-        interval(self.draws.iter().map(|draw| value(&draw.law)).collect())
+        middle(self.draws.iter().map(|draw| value(&draw.law)).collect())
     }
 
     /// The scale at which this law reaches `loss`, as a multiple of the scale at which `base` does. Both have one term.
     #[must_use]
-    pub fn scale_multiple(&self, base: &Self, loss: f64) -> Prediction {
+    pub fn scale_multiple(&self, base: &Self, loss: f64) -> ScaleMultiple {
         let multiple = |a: &ScalingLaw, b: &ScalingLaw| a.scale_at(loss) / b.scale_at(loss);
-        let drawn = self.draws.iter().zip(&base.draws).map(|(a, b)| multiple(&a.law, &b.law));
-        // Neither law reaches the loss: the draw says nothing.
-        let drawn = drawn.filter(|x| !x.is_nan()).collect();
-        Prediction { value: multiple(&self.law, &base.law), interval: interval(drawn) }
+        let is_reached = |multiple: &f64| multiple.is_finite() && *multiple > 0.0;
+        let drawn: Vec<f64> = self.draws.iter().zip(&base.draws).map(|(a, b)| multiple(&a.law, &b.law)).collect();
+        let draws = drawn.len();
+        let not_reached = drawn.iter().filter(|multiple| !is_reached(multiple)).count();
+        let has_interval = not_reached as f64 <= MAX_SHARE_NOT_REACHED * draws as f64;
+        // 0 and infinity stay, as the ends of the order; NaN is neither.
+        let ordered = || drawn.into_iter().filter(|multiple| !multiple.is_nan()).collect();
+        ScaleMultiple {
+            value: Some(multiple(&self.law, &base.law)).filter(is_reached),
+            interval: has_interval.then(|| middle(ordered())),
+            draws,
+            not_reached,
+        }
     }
 }
 
@@ -288,22 +314,38 @@ fn starts(losses: &LogLosses, terms: usize) -> Vec<Vec<f64>> {
     starts
 }
 
-/// The best fit from `starts`.
-fn fit_from(losses: &LogLosses, starts: &[Vec<f64>]) -> Vec<f64> {
-    let fits = starts.iter().map(|start| minimize(losses, HUBER_DELTA, start));
+/// The best fit from `starts`, by the Huber loss that is quadratic up to `delta`.
+fn fit_from(losses: &LogLosses, delta: f64, starts: &[Vec<f64>]) -> Vec<f64> {
+    let fits = starts.iter().map(|start| minimize(losses, delta, start));
     fits.min_by(|a, b| a.cost.total_cmp(&b.cost)).map_or_else(Vec::new, |fit| fit.parameters)
 }
 
-/// The noise of ln L.
-struct Noise {
-    /// The standard deviation of a run's, or of a rung's.
-    sd: f64,
-    freedom: usize,
-    is_of_rungs: bool,
+/// The number of `parameters` that are not at a bound.
+fn free_parameters(losses: &LogLosses, parameters: &[f64]) -> usize {
+    let largest = losses.log_losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let is_free = |(k, value): (usize, &f64)| match k {
+        0 => *value > largest + NEGLIGIBLE_SHARE.ln(),
+        _ => {
+            let (low, high) = losses.bounds(k);
+            *value > low && *value < high
+        }
+    };
+    parameters.iter().enumerate().filter(|parameter| is_free(*parameter)).count()
 }
 
-impl Noise {
-    /// Estimates it from the residuals of the fit `parameters`.
+/// Sums of squared residuals of ln L, and their degrees of freedom.
+struct SumsOfSquares {
+    /// Of the means of rungs, each counted once.
+    of_means: f64,
+    /// Of the means of rungs, each counted for every run.
+    of_rungs: f64,
+    /// Of runs around the means of their rungs.
+    within: f64,
+    rung_freedom: usize,
+    run_freedom: usize,
+}
+
+impl SumsOfSquares {
     fn new(losses: &LogLosses, parameters: &[f64], rung_of_run: &[usize], rungs: usize) -> Self {
         let mut unused = vec![0.0; parameters.len()];
         let residuals: Vec<f64> = (0..losses.count()).map(|i| losses.residual(i, parameters, &mut unused)).collect();
@@ -318,18 +360,40 @@ impl Noise {
             of_rungs += rung.len() as f64 * mean * mean;
             within += rung.iter().map(|residual| (residual - mean).powi(2)).sum::<f64>();
         }
-        let (rung_freedom, run_freedom) = (rungs - parameters.len(), residuals.len() - rungs);
-        let (a, b) = (rung_freedom as f64, run_freedom as f64);
-        // The tail of the F distribution.
-        let p = if run_freedom == 0 || of_rungs == 0.0 {
-            1.0
-        } else {
-            beta_reg(b / 2.0, a / 2.0, b / (b + a * (of_rungs / a) / (within / b)))
-        };
-        if p < LACK_OF_FIT_LEVEL {
-            return Self { sd: (of_means / a).sqrt(), freedom: rung_freedom, is_of_rungs: true };
+        let rung_freedom = rungs - free_parameters(losses, parameters);
+        Self { of_means, of_rungs, within, rung_freedom, run_freedom: residuals.len() - rungs }
+    }
+
+    /// The probability that rungs which follow the law deviate from it by this much: the tail of the F distribution.
+    fn lack_of_fit_p(&self) -> f64 {
+        if self.run_freedom == 0 || self.of_rungs == 0.0 {
+            return 1.0;
         }
-        Self { sd: ((of_rungs + within) / (a + b)).sqrt(), freedom: rung_freedom + run_freedom, is_of_rungs: false }
+        let (a, b) = (self.rung_freedom as f64, self.run_freedom as f64);
+        beta_reg(b / 2.0, a / 2.0, b / (b + a * (self.of_rungs / a) / (self.within / b)))
+    }
+}
+
+/// The noise of ln L.
+struct Noise {
+    /// The standard deviation of a run's, or of a rung's.
+    sd: f64,
+    freedom: usize,
+    is_of_rungs: bool,
+}
+
+impl Noise {
+    /// Estimates it from the residuals of the fit `parameters`. A parameter at a bound does not count as one of the law. The test of lack
+    /// of fit is that of least squares, so it refits the law by them.
+    fn new(losses: &LogLosses, parameters: &[f64], rung_of_run: &[usize], rungs: usize) -> Self {
+        let fitted = SumsOfSquares::new(losses, parameters, rung_of_run, rungs);
+        let least_squares = fit_from(losses, f64::INFINITY, &[parameters.to_vec()]);
+        let p = SumsOfSquares::new(losses, &least_squares, rung_of_run, rungs).lack_of_fit_p();
+        let SumsOfSquares { of_means, of_rungs, within, rung_freedom: a, run_freedom: b } = fitted;
+        if p < LACK_OF_FIT_LEVEL {
+            return Self { sd: (of_means / a as f64).sqrt(), freedom: a, is_of_rungs: true };
+        }
+        Self { sd: ((of_rungs + within) / (a + b) as f64).sqrt(), freedom: a + b, is_of_rungs: false }
     }
 
     /// The noise of each run in a draw, and its standard deviation: s·√(ν/χ²) for ν degrees of freedom.
@@ -342,13 +406,4 @@ impl Noise {
         let noise = |(run, rung): (usize, &usize)| own[if self.is_of_rungs { *rung } else { run }];
         (rung_of_run.iter().enumerate().map(noise).collect(), sd)
     }
-}
-
-/// The middle 95% of `drawn`.
-fn interval(mut drawn: Vec<f64>) -> Interval {
-    drawn.sort_by(f64::total_cmp);
-    if drawn.is_empty() {
-        return Interval { low: f64::NAN, high: f64::NAN };
-    }
-    Interval { low: quantile(&drawn, 0.025), high: quantile(&drawn, 0.975) }
 }

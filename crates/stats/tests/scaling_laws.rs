@@ -53,9 +53,10 @@ fn true_loss(rung: usize) -> f64 {
     1.6 + 1.2 * (flops(rung) / flops(2)).powf(-0.2)
 }
 
-/// The shares of simulated ladders whose intervals contain the expected and the measured loss of the rung that was held out.
-fn coverage(ladders: usize, seeds: usize, rung_noise: f64) -> [f64; 2] {
-    let mut contained = [0_usize; 2];
+/// The shares of simulated ladders whose intervals contain the expected and the measured loss of the rung that was held out, and the share
+/// whose rungs are found to deviate from the law.
+fn coverage(ladders: usize, seeds: usize, rung_noise: f64) -> [f64; 3] {
+    let mut contained = [0_usize; 3];
     for ladder_number in 0..ladders {
         let stream = Philox::new(ladder_number as u64, "simulated ladder");
         let (runs, held_out) = ladder(stream, seeds, 0.005, rung_noise);
@@ -65,6 +66,7 @@ fn coverage(ladders: usize, seeds: usize, rung_noise: f64) -> [f64; 2] {
         let predicted = fit.predict_measurement(&[flops(5)], seeds, Philox::new(ladder_number as u64, "measured"));
         contained[0] += usize::from(expected);
         contained[1] += usize::from(predicted.interval.contains(measured.exp()));
+        contained[2] += usize::from(fit.has_lack_of_fit);
     }
     contained.map(|count| count as f64 / ladders as f64)
 }
@@ -72,12 +74,12 @@ fn coverage(ladders: usize, seeds: usize, rung_noise: f64) -> [f64; 2] {
 #[test]
 fn intervals_contain_what_they_promise() {
     // Three and a half standard errors of 0.95 in 200 ladders are 0.054.
-    let [expected, measured] = coverage(200, 2, 0.0);
-    println!("expected {expected}, measured {measured}");
+    let [expected, measured, rejected] = coverage(200, 2, 0.0);
+    println!("expected {expected}, measured {measured}, lack of fit {rejected}");
     assert!(expected > 0.895 && measured > 0.895, "{expected} {measured}");
     // Rungs that deviate by more than their seeds do. The test of that misses some, so fewer intervals hold.
-    let [_, measured] = coverage(100, 3, 0.005);
-    println!("noise of rungs: measured {measured}");
+    let [expected, measured, rejected] = coverage(100, 3, 0.005);
+    println!("noise of rungs: expected {expected}, measured {measured}, lack of fit {rejected}");
     assert!(measured > 0.8, "{measured}");
 }
 
@@ -100,9 +102,12 @@ fn the_multiple_of_compute_is_found() {
     let cheaper = runs.iter().map(|run| ScaledLoss { scale: vec![run.scale[0] * 0.8], loss: run.loss });
     let [a, b] = [runs.clone(), cheaper.collect()].map(|runs| LawFit::new(&runs, Philox::new(1, "draws")).unwrap());
     let found = b.scale_multiple(&a, true_loss(3));
-    assert!((found.value - 0.8).abs() < 1e-6 && found.interval.half_width() < 1e-5, "{found:?}");
+    assert!((found.value.unwrap() - 0.8).abs() < 1e-6, "{found:?}");
+    assert!(found.not_reached == 0 && found.interval.unwrap().half_width() < 1e-5, "{found:?}");
     let independent = LawFit::new(&runs, Philox::new(2, "draws")).unwrap();
-    assert!(b.scale_multiple(&independent, true_loss(3)).interval.contains(0.8));
+    assert!(b.scale_multiple(&independent, true_loss(3)).interval.unwrap().contains(0.8));
     // No scale reaches a loss below what is irreducible.
     assert!(a.law.scale_at(a.law.irreducible).is_infinite());
+    let unreached = b.scale_multiple(&independent, 1e-9);
+    assert_eq!((unreached.value, unreached.interval, unreached.not_reached), (None, None, unreached.draws));
 }

@@ -62,6 +62,7 @@ pub(super) fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<Swe
     let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
     let mut reader = SweepReader {
         source: &source,
+        section: "sweep",
         diagnostics,
         missing_base: None,
         taken: Vec::new(),
@@ -94,6 +95,8 @@ pub(super) fn parse_value(text: &str) -> Option<Value> {
 /// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.
 struct SweepReader<'s> {
     source: &'s Source,
+    /// The key of what is read: `sweep` or `ladder`.
+    section: &'static str,
     diagnostics: Vec<Diagnostic>,
     missing_base: Option<Box<Diagnostic>>,
     /// The names that have values already.
@@ -171,15 +174,8 @@ impl SweepReader<'_> {
         }
         if let Some(ladder) = ladder.filter(|_| sweep.is_none()) {
             let value = file.get("ladder").filter(|value| value.is_object())?;
+            self.section = "ladder";
             let spec = self.read_ladder(ladder, value, text, path, needs_base);
-            // The mistakes of what ladders have in common with sweeps.
-            for mistake in &mut self.diagnostics {
-                mistake.message = mistake.message.replace("`sweep", "`ladder").replace("ladder.zip", "ladder.dial");
-                mistake.help = mistake.help.replace("`zip`", "`dial`");
-                if let Some(rest) = mistake.key.strip_prefix("sweep") {
-                    mistake.key = format!("ladder{rest}");
-                }
-            }
             return Some(spec);
         }
         let Some(sweep) = sweep else {
@@ -316,7 +312,7 @@ impl SweepReader<'_> {
         for entry in entries(&section.value) {
             match check(&entry.key) {
                 Err((message, help)) => {
-                    self.error(entry.place, &format!("sweep.{}.{}", section.key, entry.key), message, help);
+                    self.error(entry.place, &format!("{}.{}.{}", self.section, section.key, entry.key), message, help);
                 }
                 Ok(()) => pairs.extend(sweep[&section.key].get(&entry.key).map(|value| (entry, value.clone()))),
             }
@@ -346,13 +342,14 @@ impl SweepReader<'_> {
         let Some(problem) = name_problem(&name) else { return Some(name) };
         let help = "the sweep's folder gets this name: use up to 100 letters, digits, `.`, `_` and `-`, and do not start \
              with `.` or `-`";
-        self.error(entry.value.place, "sweep.name", format!("`sweep.name` {problem}"), help);
+        let path = format!("{}.name", self.section);
+        self.error(entry.value.place, &path, format!("`{path}` {problem}"), help);
         None
     }
 
     fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, needs_base: bool) -> Option<PathBuf> {
         let file = sweep[&entry.key].as_str()?;
-        let key = format!("sweep.{}", entry.key);
+        let key = format!("{}.{}", self.section, entry.key);
         let is_template = runner_template::is_template(Path::new(file));
         let problem = match (is_template, entry.key == "template") {
             (false, true) => Some((

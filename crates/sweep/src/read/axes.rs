@@ -39,14 +39,14 @@ impl SweepReader<'_> {
     /// Reads `seeds`: the number of seeds, which are then 1, 2 and so on, or a list of them.
     pub(super) fn read_seeds(&mut self, entry: &Entry, seeds: &Value) -> Option<Dimension> {
         let help = "write their number, such as `seeds: 5`, or list them: `seeds: [1, 2, 3]`";
-        let path = "sweep.seeds";
+        let path = format!("{}.seeds", self.section);
         if let Some(taken) = self.taken.iter().find(|taken| taken.name == SEED_KEY) {
             let message = format!("`seeds` sets the key `seed`, which already has values under `{}`", taken.section);
             let help = format!("they are on line {}; delete one of the two", taken.line);
-            self.error(entry.place, path, message, help);
+            self.error(entry.place, &path, message, help);
             return None;
         }
-        self.taken.push(TakenName { name: SEED_KEY.to_owned(), section: path.to_owned(), line: entry.place.line });
+        self.taken.push(TakenName { name: SEED_KEY.to_owned(), section: path.clone(), line: entry.place.line });
         let values: Vec<u64> = match (seeds, &entry.value.value) {
             (Value::Number(count), _) => {
                 (1..=count.as_u64().filter(|n| (1..=MAX_SEEDS).contains(n)).unwrap_or(0)).collect()
@@ -55,12 +55,12 @@ impl SweepReader<'_> {
                 for (i, (seed, node)) in list.iter().zip(items.iter()).enumerate() {
                     if seed.as_u64().is_none() {
                         let message = format!("a seed must be a whole number from 0 on, got {}", node.describe());
-                        self.error(node.place, path, message, help);
+                        self.error(node.place, &path, message, help);
                         return None;
                     }
                     if list[..i].contains(seed) {
                         let message = format!("the values of `{path}` must differ, but this one is listed twice");
-                        self.error(node.place, path, message, "delete one of the two");
+                        self.error(node.place, &path, message, "delete one of the two");
                         return None;
                     }
                 }
@@ -71,7 +71,7 @@ impl SweepReader<'_> {
         if values.is_empty() || values.len() as u64 > MAX_SEEDS {
             let found = entry.value.describe();
             let message = format!("`{path}` must be a number from 1 to {MAX_SEEDS}, or a list of seeds, got {found}");
-            self.error(entry.value.place, path, message, help);
+            self.error(entry.value.place, &path, message, help);
             return None;
         }
         for seed in &values {
@@ -86,7 +86,7 @@ impl SweepReader<'_> {
 
     /// Takes the name of `entry`. Returns false and reports a mistake if it is taken or is not legal.
     pub(super) fn take_name(&mut self, entry: &Entry, section: &str) -> bool {
-        let (name, path) = (entry.key.as_str(), format!("sweep.{section}.{}", entry.key));
+        let (name, path) = (entry.key.as_str(), format!("{}.{section}.{}", self.section, entry.key));
         if let Some(taken) = self.taken.iter().find(|taken| taken.name == name) {
             let message = format!("`{}` already has values under `{}`", short(name), taken.section);
             let help = format!("they are on line {}; delete one of the two", taken.line);
@@ -113,7 +113,7 @@ impl SweepReader<'_> {
     /// A mapping of names to lists of values, with the place of each name. In a grid the values of a list must differ.
     fn read_lists(&mut self, section: &Entry, lists: &Value) -> Vec<(ListAxis, Place)> {
         let mut axes = Vec::new();
-        let path = format!("sweep.{}", section.key);
+        let path = format!("{}.{}", self.section, section.key);
         for entry in self.named_entries(section, &path, "{lr: [1e-4, 3e-4]}") {
             let is_free = self.take_name(entry, &section.key);
             let name = &entry.key;
@@ -151,14 +151,11 @@ impl SweepReader<'_> {
                 1 => "1 value".to_owned(),
                 n => format!("{n} values"),
             };
-            let message = format!("`sweep.zip.{}` has {count}, but `{}` has {length}", axis.name, first.name);
-            self.error(
-                *place,
-                "sweep.zip",
-                message,
-                "`zip` combines the values one by one; give each name the same \
-                number of values",
-            );
+            let path = format!("{}.{}", self.section, section.key);
+            let message = format!("`{path}.{}` has {count}, but `{}` has {length}", axis.name, first.name);
+            let help =
+                format!("`{}` combines the values one by one; give each name the same number of values", section.key);
+            self.error(*place, &path, message, &help);
         }
         others.is_empty().then(|| Dimension::Zip(axes.into_iter().map(|(axis, _)| axis).collect()))
     }

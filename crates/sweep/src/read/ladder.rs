@@ -161,7 +161,7 @@ impl SweepReader<'_> {
                 taken.name, taken.section
             );
             let help = format!("they are on line {}; delete one of the two", taken.line);
-            self.error(entry.place, "sweep.budget", message, help);
+            self.error(entry.place, &format!("{}.budget", self.section), message, help);
         }
         let (kind, amount) = budget.as_object()?.iter().next()?;
         let kind = BudgetKind::ALL.into_iter().find(|known| known.name() == kind)?;
@@ -169,10 +169,10 @@ impl SweepReader<'_> {
             (BudgetKind::Time, Value::String(text)) => {
                 let Some(span) = parse_span(text).filter(|span| !span.is_zero()) else {
                     let text = short(text);
-                    let message = format!(
-                        "`sweep.budget.time` must be a number with a unit, such as 30m, 12h or 2d, got `{text}`"
-                    );
-                    self.error(entry.value.place, "sweep.budget.time", message, "");
+                    let path = format!("{}.budget.time", self.section);
+                    let message =
+                        format!("`{path}` must be a number with a unit, such as 30m, 12h or 2d, got `{text}`");
+                    self.error(entry.value.place, &path, message, "");
                     return None;
                 };
                 span.as_secs_f64()

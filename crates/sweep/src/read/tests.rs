@@ -259,6 +259,9 @@ fn mistakes_of_ladders() {
         ("64 * model.layers", "64 *", "not an expression"),
         ("[10, 20]", "[10, 10]", "must differ, but 10 is listed twice"),
         ("seeds: 2", "budget: {flops: 1e15}", "either `tokens_per_parameter` or `budget`, got both"),
+        ("seeds: 2", "seeds: 0", "`ladder.seeds` must be a number"),
+        ("tokens_per_parameter: [10, 20]", "budget: {time: 2x}", "`ladder.budget.time` must be a number with a unit"),
+        ("seeds: 2", "name: a/b", "`ladder.name` "),
         ("[1, 2, 4], model", "[1, 2], model", "`ladder.dial.model.heads` has 3 values, but `model.layers` has 2"),
     ] {
         let found = render_mistakes(&LADDER.replace(old, new));
