@@ -323,12 +323,12 @@ fn fit_from(losses: &LogLosses, delta: f64, starts: &[Vec<f64>]) -> Vec<f64> {
 /// The number of `parameters` that are not at a bound.
 fn free_parameters(losses: &LogLosses, parameters: &[f64]) -> usize {
     let largest = losses.log_losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let is_free = |(k, value): (usize, &f64)| match k {
-        0 => *value > largest + NEGLIGIBLE_SHARE.ln(),
-        _ => {
-            let (low, high) = losses.bounds(k);
-            *value > low && *value < high
+    let is_free = |(k, value): (usize, &f64)| {
+        if k == 0 {
+            return *value > largest + NEGLIGIBLE_SHARE.ln();
         }
+        let (low, high) = losses.bounds(k);
+        *value > low && *value < high
     };
     parameters.iter().enumerate().filter(|parameter| is_free(*parameter)).count()
 }

@@ -478,7 +478,9 @@ pub fn find_incomparable_ladders(
 /// The runs of each rung: those with the same parameters and tokens.
 fn rungs(runs: &[LadderRun]) -> Vec<Vec<LadderRun>> {
     let mut rungs: BTreeMap<[u64; 2], Vec<LadderRun>> = BTreeMap::new();
-    runs.iter().for_each(|run| rungs.entry(run.rung()).or_default().push(*run));
+    for run in runs {
+        rungs.entry(run.rung()).or_default().push(*run);
+    }
     rungs.into_values().collect()
 }
 

@@ -42,7 +42,7 @@ pub fn render_search(result: &SearchResult) -> String {
         _ => page.line("file", result.current_problem.as_deref().unwrap_or("its layout cannot be planned here")),
     }
     page.blank();
-    page.line("front", "no faster layout needs as little memory and sends as little, within 25%");
+    page.line("front", "no faster layout of the front needs as little memory and sends as little, within 25%");
     let limit = result.best.first().map_or(f64::INFINITY, |best| SLOWEST_SHOWN * best.step_seconds);
     let (shown, slower): (Vec<_>, Vec<_>) = result.front.iter().partition(|layout| layout.step_seconds <= limit);
     for layout in shown {

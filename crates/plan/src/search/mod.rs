@@ -35,7 +35,7 @@ use runner_spec::program::{Device, Program};
 /// The number of fastest layouts that a search reports.
 const BEST: usize = 10;
 
-/// A layout stays on the front if no layout that is at least as fast needs as little memory and sends as little, but for this share.
+/// From the fastest layout on, each joins the front unless a layout on it needs and sends at most this share more.
 const FRONT_TOLERANCE: f64 = 0.25;
 
 /// Layouts with more passes of a rank in a step are left out: the best have far fewer, and their schedules would fill the memory.
@@ -86,7 +86,7 @@ pub struct SearchResult {
     pub excluded: Vec<Exclusion>,
     /// The fastest layouts.
     pub best: Vec<RankedLayout>,
-    /// Layouts than which no faster one needs as little memory and sends as few bytes, within [`FRONT_TOLERANCE`]; the fastest first.
+    /// From the fastest layout on, those for which no faster one of the front needs and sends at most [`FRONT_TOLERANCE`] more.
     pub front: Vec<RankedLayout>,
     /// The layout of the file; `None` if it does not fit or cannot be planned here.
     pub current: Option<RankedLayout>,
@@ -128,33 +128,36 @@ pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts)
     let max_ranks = most_ranks(experiment, cluster, &first.hardware);
     let mut search = Search::new(&base, cluster, &first.program);
     search.bound_all(&base.parallel, max_ranks)?;
-    let (layouts, fit) = (search.layouts, search.fit.len());
     let simulated = search.simulate_best()?;
+    // Simulations compare more partitions, and find layouts that do not fit after all.
+    let (layouts, fit) = (search.layouts, search.fit_count());
     let excluded = search.exclusions(max_ranks);
     let ranked = |candidate: &Candidate| rank_layout(&candidate.layout, experiment, data, cluster);
     let best = simulated.iter().take(BEST).map(ranked).collect::<Result<Vec<_>>>()?;
-    if best.is_empty() {
+    let Some((_, basis)) = best.first() else {
         let why = excluded.iter().map(|out| out.reason.as_str()).collect::<Vec<_>>().join("; ");
         refuse!("parallel", "no layout fits: {why}");
-    }
+    };
+    let basis = *basis;
     let front = front(&simulated).into_iter().map(ranked).collect::<Result<Vec<_>>>()?;
+    let without_basis =
+        |ranked: Vec<(RankedLayout, ForecastBasis)>| ranked.into_iter().map(|(layout, _)| layout).collect();
     let current = rank_layout(&Layout::of(experiment), experiment, data, cluster);
     let (current, current_problem) = match current {
-        Ok(current) => (Some(current), None),
+        Ok((current, _)) => (Some(current), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let basis = compile(&best[0].layout.apply(experiment), data, cluster)?.forecast.map(|forecast| forecast.basis);
     Ok(SearchResult {
         experiment_name: experiment.name.clone(),
         math_hash: plan.math_hash,
-        basis: basis.unwrap_or(ForecastBasis::Assumed),
+        basis,
         max_ranks,
         layouts,
         fit,
         simulated: simulated.len(),
         excluded,
-        best,
-        front,
+        best: without_basis(best),
+        front: without_basis(front),
         current,
         current_problem,
     })
@@ -181,13 +184,13 @@ fn most_ranks(experiment: &Experiment, cluster: &ClusterFacts, first: &DeviceFac
     }
 }
 
-/// The plan of `experiment` under `layout`, as a line of the result.
+/// The plan of `experiment` under `layout`, as a line of the result, and the source of its times.
 fn rank_layout(
     layout: &Layout,
     experiment: &Experiment,
     data: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<RankedLayout> {
+) -> Result<(RankedLayout, ForecastBasis)> {
     let plan = compile(&layout.apply(experiment), data, cluster)?;
     if let Some(shortage) = &plan.shortage {
         refuse!("memory", "{}", shortage.trim_start_matches("memory: "));
@@ -196,7 +199,7 @@ fn rank_layout(
         let name = plan.ranks.first().map_or("the device", |rank| rank.hardware.name.as_str());
         return Err(unknown_speed(name));
     };
-    Ok(RankedLayout {
+    let ranked = RankedLayout {
         layout: layout.clone(),
         ranks: plan.world_size,
         step_seconds: forecast.step_seconds,
@@ -204,7 +207,8 @@ fn rank_layout(
         memory_bytes: plan.ranks.iter().map(|rank| rank.memory.total()).max().unwrap_or(0),
         sent_bytes: bytes_sent(&plan),
         hash: plan.hash.clone(),
-    })
+    };
+    Ok((ranked, forecast.basis))
 }
 
 fn unknown_speed(device: &str) -> PlanError {
@@ -340,10 +344,7 @@ impl<'a> Search<'a> {
         match bounds {
             Ok(costs) => self.fit.push(Candidate { layout: layout.clone(), shape, costs }),
             Err(Unfit::Memory(lacking)) => {
-                self.too_large += 1;
-                if self.closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
-                    self.closest = Some((lacking, layout.clone()));
-                }
+                self.exclude_too_large(layout, lacking);
                 return Ok(false);
             }
             Err(Unfit::Refused(why)) => *self.refused.entry(why).or_default() += 1,
@@ -352,18 +353,33 @@ impl<'a> Search<'a> {
         Ok(true)
     }
 
+    /// The number of layouts that fit the memory and can be planned.
+    fn fit_count(&self) -> usize {
+        self.layouts - self.too_large - self.refused.values().sum::<usize>()
+    }
+
+    /// Counts a layout that does not fit the memory.
+    fn exclude_too_large(&mut self, layout: &Layout, lacking: u64) {
+        self.too_large += 1;
+        if self.closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
+            self.closest = Some((lacking, layout.clone()));
+        }
+    }
+
     /// Simulates layouts in the order of their least times, until no other can be among the fastest or on the front; then those with other
     /// partitions than the best pipelines. Returns them, the fastest first.
     fn simulate_best(&mut self) -> Result<Vec<Candidate>> {
         let mut bounded = std::mem::take(&mut self.fit);
         bounded.sort_by(Candidate::order);
         let mut simulated: Vec<Candidate> = Vec::new();
+        let mut on_front: Vec<LayoutCosts> = Vec::new();
         for candidate in bounded {
             let slowest = simulated.get(BEST - 1).map_or(f64::INFINITY, |last| last.costs.seconds);
-            let is_beaten = candidate.costs.seconds > slowest
-                && simulated.iter().any(|other| stands_for(&other.costs, &candidate.costs));
+            let is_beaten =
+                candidate.costs.seconds > slowest && on_front.iter().any(|other| stands_for(other, &candidate.costs));
             if !is_beaten && let Some(costs) = self.simulate(&candidate)? {
                 insert(&mut simulated, Candidate { costs, ..candidate });
+                on_front = front(&simulated).into_iter().map(|candidate| candidate.costs).collect();
             }
         }
         for _ in 0..PARTITION_ROUNDS {
@@ -396,13 +412,20 @@ impl<'a> Search<'a> {
         Ok(simulated)
     }
 
-    /// The costs of `candidate` with its simulated time; `None` if it does not fit after all.
+    /// The costs of `candidate` with its simulated time; `None` if it does not fit after all, which is then counted.
     fn simulate(&mut self, candidate: &Candidate) -> Result<Option<LayoutCosts>> {
         let passes = candidate.passes(self.sequences);
         match self.evaluator.simulated(&candidate.layout, &passes, candidate.costs) {
             Ok(costs) => Ok(Some(costs)),
             Err(Unfit::UnknownSpeed(device)) => Err(unknown_speed(&device)),
-            Err(_) => Ok(None),
+            Err(Unfit::Memory(lacking)) => {
+                self.exclude_too_large(&candidate.layout, lacking);
+                Ok(None)
+            }
+            Err(Unfit::Refused(why)) => {
+                *self.refused.entry(why).or_default() += 1;
+                Ok(None)
+            }
         }
     }
 

@@ -43,7 +43,8 @@ fn for_each_layout(
     let fit = std::mem::take(&mut search.fit);
     for candidate in &fit {
         let costs = search.simulate(candidate).unwrap().expect("it fits");
-        see(candidate, costs, &rank_layout(&candidate.layout, experiment, &data(), cluster).unwrap());
+        let (ranked, _) = rank_layout(&candidate.layout, experiment, &data(), cluster).unwrap();
+        see(candidate, costs, &ranked);
     }
     fit.len()
 }
