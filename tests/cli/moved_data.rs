@@ -99,3 +99,22 @@ fn a_run_is_resumed_on_data_that_has_moved() {
     let printed = sandbox.expect(0, "resume lab --threads 1 --data data=moved");
     assert!(printed.contains("resuming from step 2 of 4"), "{printed}");
 }
+
+/// The rename of the longer folder counts, whatever their order, and names may contain `=`.
+#[test]
+fn renames_may_lie_in_each_other() {
+    let sandbox = Sandbox::new()
+        .with("exp.yaml", EXPERIMENT.replace("held/out.txt", "data/held=1/out.txt"))
+        .with("data/a.txt", text(3))
+        .with("data/held=1/out.txt", text(7));
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    fs::rename(sandbox.path("data/held=1"), sandbox.path("validation")).unwrap();
+    fs::rename(sandbox.path("data"), sandbox.path("train")).unwrap();
+    for renames in
+        ["--data data=train --data data/held=1=validation", "--data data/held=1=validation --data data=train"]
+    {
+        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1 {renames}"));
+        assert!(printed.contains("bitwise: "), "{printed}");
+    }
+}

@@ -116,7 +116,11 @@ impl MovedData {
                 moved.folders.push(absolute(value)?);
                 continue;
             }
-            let Some((old, new)) = value.split_once('=').filter(|(old, new)| !old.is_empty() && !new.is_empty()) else {
+            // Names may contain `=`: NEW is what exists.
+            let splits = value.match_indices('=').map(|(at, _)| (&value[..at], &value[at + 1..]));
+            let splits: Vec<_> = splits.filter(|(old, new)| !old.is_empty() && !new.is_empty()).collect();
+            let exists = splits.iter().find(|(_, new)| !is_absent(Path::new(new)));
+            let Some(&(old, new)) = exists.or(splits.first()) else {
                 return Err(CommandError::request(format!(
                     "--data must be OLD=NEW or a folder, and there is no folder `{value}`"
                 )));
@@ -199,6 +203,7 @@ impl MovedData {
         }
         let unused = self.renames.iter().zip(&search.used).find(|(_, used)| !used.get());
         if let Some(((old, _), _)) = unused {
+            read.sort();
             read.dedup();
             let more = read.len().saturating_sub(3);
             let mut named: Vec<String> = read.iter().take(3).map(|path| path.display().to_string()).collect();
@@ -224,13 +229,13 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The new path of `path`; `None` if no rename is about it.
+    /// The new path of `path` by the rename of the longest folder it is in; `None` if no rename is about it.
     fn rename(&self, path: &Path) -> Option<PathBuf> {
-        self.moved.renames.iter().zip(&self.used).find_map(|((old, new), used)| {
-            let rest = path.strip_prefix(old).ok()?;
-            used.set(true);
-            Some(if rest.as_os_str().is_empty() { new.clone() } else { new.join(rest) })
-        })
+        let renames = self.moved.renames.iter().zip(&self.used).filter(|((old, _), _)| path.starts_with(old));
+        let ((old, new), used) = renames.max_by_key(|((old, _), _)| old.components().count())?;
+        let rest = path.strip_prefix(old).ok()?;
+        used.set(true);
+        Some(if rest.as_os_str().is_empty() { new.clone() } else { new.join(rest) })
     }
 
     fn rename_in_place(&self, path: &mut PathBuf) {

@@ -171,6 +171,7 @@ mod micro_batch_or_auto {
 
     use super::{AUTO_MICRO_BATCH, AutoOr};
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(super) fn serialize<S: Serializer>(size: &usize, serializer: S) -> Result<S::Ok, S::Error> {
         let value = if *size == AUTO_MICRO_BATCH { AutoOr::Auto } else { AutoOr::Given(*size) };
         value.serialize(serializer)

@@ -168,7 +168,7 @@ fn auto_is_the_largest_micro_batch_that_fits() {
         x
     };
     let need = |micro_batch| compile(&with(micro_batch), &data(), &named("1x1xA100")).unwrap().ranks[0].memory.total();
-    let cluster = with_memory(named("1x1xA100"), (need(16) + need(32)) / 2 / 95 * 100);
+    let cluster = with_memory(named("1x1xA100"), u64::midpoint(need(16), need(32)) / 95 * 100);
     let plan = |micro_batch| compile(&with(micro_batch), &data(), &cluster).unwrap();
     let auto = plan(AUTO_MICRO_BATCH);
     let found = auto.ranks[0].program.batch.micro_batch;
