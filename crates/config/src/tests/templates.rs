@@ -65,7 +65,7 @@ fn an_undefined_variable() {
       = rendered:
     1 | 1
       | ^
-      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `log`, `master_weights`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `train` and `version`
+      = help: its keys are `batch`, `checkpoint`, `data`, `device`, `eval`, `log`, `master_weights`, `model`, `name`, `optimizer`, `parallel`, `precision`, `schedule`, `seed`, `seeds`, `train` and `version`
 
     1 mistake; nothing was started
     "#);
