@@ -86,7 +86,7 @@ pub struct SearchResult {
     pub excluded: Vec<Exclusion>,
     /// The fastest layouts.
     pub best: Vec<RankedLayout>,
-    /// From the fastest layout on, those for which no faster one of the front needs and sends at most [`FRONT_TOLERANCE`] more.
+    /// From the fastest layout on, those for which no faster one of the front needs and sends at most 25% more.
     pub front: Vec<RankedLayout>,
     /// The layout of the file; `None` if it does not fit or cannot be planned here.
     pub current: Option<RankedLayout>,
