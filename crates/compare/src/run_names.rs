@@ -15,7 +15,7 @@ const MAX_CHARACTERS: usize = 28;
 /// The settings of a run, as [`settings`](super::settings::settings) returns them.
 pub type RunSettings = BTreeMap<String, Value>;
 
-/// The settings by which runs are told apart, the seed last. Bookkeeping influences no outcome, and a setting of a choice that all runs
+/// The settings that distinguish runs, the seed last. Bookkeeping influences no outcome, and a setting of a choice that all runs
 /// with this choice agree on follows from the choice.
 #[must_use]
 pub fn distinguishing_keys(runs: &[&RunSettings]) -> Vec<String> {

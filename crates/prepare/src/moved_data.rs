@@ -302,8 +302,11 @@ fn describe_file(file: &DataFile) -> String {
 #[must_use]
 pub fn missing_data(run: &Path, experiment: &Experiment) -> Option<String> {
     const ADVICE: &str = "if it has moved, use `--data OLD=NEW`";
-    // A record that cannot be read names no hashes.
-    let recorded = read_data_files(run).ok().flatten().unwrap_or_default();
+    let recorded = match read_data_files(run) {
+        // Runs of earlier versions recorded no files.
+        Ok(recorded) => recorded.unwrap_or_default(),
+        Err(error) => return Some(error.to_string()),
+    };
     let mut experiment = experiment.clone();
     let is_pattern = |path: &Path| path.to_string_lossy().contains(['*', '?', '[']);
     data_places(&mut experiment).into_iter().find_map(|(part, place)| {

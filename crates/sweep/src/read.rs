@@ -95,7 +95,7 @@ pub(super) fn parse_value(text: &str) -> Option<Value> {
 /// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.
 struct SweepReader<'s> {
     source: &'s Source,
-    /// The key of what is read: `sweep` or `ladder`.
+    /// The key of the section: `sweep` or `ladder`.
     section: &'static str,
     diagnostics: Vec<Diagnostic>,
     missing_base: Option<Box<Diagnostic>>,

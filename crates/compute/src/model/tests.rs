@@ -151,7 +151,7 @@ fn products_are_the_matrices_of_layers() {
 /// Replicas with shards receive weights, and sum gradients, on another thread. While that one waits for a buffer, nobody else may
 /// begin to read it: a kernel that reads it twice at once would wait for itself.
 #[test]
-fn kernels_go_on_while_another_thread_waits_for_their_buffers() {
+fn kernels_continue_while_another_thread_waits_for_their_buffers() {
     const TIME: Duration = Duration::from_mins(2);
     let (done, is_done) = channel();
     thread::spawn(move || {
