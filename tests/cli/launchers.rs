@@ -265,22 +265,24 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
 #[test]
 fn a_rank_that_is_killed_ends_the_others_with_one_error() {
     let printed = kill_ranks(&[2]);
-    assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost in step "), "{printed:?}");
-    assert!(printed[0].contains("closed without notice") && printed[0].contains("resumes from it"), "{printed:?}");
+    assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost: "), "{printed:?}");
+    assert!(printed[0].contains("closed without notice; its last heartbeat, "), "{printed:?}");
+    assert!(printed[0].contains(" s before, was sent "), "{printed:?}");
+    assert!(printed[0].contains("resumes from it"), "{printed:?}");
     assert!(printed[1].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
 #[test]
 fn rank_0_that_is_killed_is_reported_by_another() {
     let printed = kill_ranks(&[0]);
-    assert!(printed[1].contains("error: rank 0 was lost in step "), "{printed:?}");
+    assert!(printed[1].contains("error: rank 0 was lost: "), "{printed:?}");
     assert!(printed[2].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 
 #[test]
 fn ranks_0_and_1_that_are_killed_are_reported_by_the_next() {
     let printed = kill_ranks(&[0, 1]);
-    let errors = ["error: rank 0 was lost in step ", "error: rank 1 was lost in step "];
+    let errors = ["error: rank 0 was lost: ", "error: rank 1 was lost: "];
     let has_error = errors.iter().any(|error| printed[2].contains(error));
     assert!(has_error && printed[3].is_empty(), "reported once: {printed:?}");
 }
@@ -501,7 +503,7 @@ fn a_damaged_connection_ends_the_run_and_names_a_rank() {
         let sandbox = new_sandbox(DDP, 100_000);
         let printed = expect_ended(&train_through_proxy(&sandbox, damage), 1);
         let is_explained = reasons.iter().any(|reason| printed.contains(reason));
-        assert!(is_explained && printed.contains("rank 1 was lost "), "{damage:?}: {printed}");
+        assert!(is_explained && printed.contains("rank 1 was lost: "), "{damage:?}: {printed}");
     }
 }
 

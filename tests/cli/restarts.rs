@@ -39,17 +39,17 @@ fn ranks_that_remain_wait_for_a_lost_one() {
     let (code, printed) = zero.finish();
     assert_eq!((code, one.finish()), (Some(0), (Some(0), String::new())), "{printed}");
     let warning = "waiting for all ranks to connect again, to resume from the newest checkpoint (restart 1 of 1)";
-    assert!(printed.contains("warning: rank 1 was lost in step ") && printed.contains(warning), "{printed}");
+    assert!(printed.contains("warning: rank 1 was lost: ") && printed.contains(warning), "{printed}");
     assert!(!printed.contains("error: "), "{printed}");
     // The ranks resume it in spite of --new.
     let run = sandbox.only_run();
     assert_eq!(run.final_hash(), local_run(&sandbox).final_hash());
     let manifest = run.manifest();
     let sessions = manifest["sessions"].as_array().unwrap();
-    assert!(sessions[0]["error"].as_str().unwrap().starts_with("rank 1 was lost in step "), "{sessions:?}");
+    assert!(sessions[0]["error"].as_str().unwrap().starts_with("rank 1 was lost: "), "{sessions:?}");
     assert_eq!((sessions.len(), &sessions[0]["restarts"], &sessions[1]["restarts"]), (2, &().into(), &1.into()));
     let shown = sandbox.expect(0, &["runs", "show", &run.id()]);
-    assert!(shown.contains("failed: rank 1 was lost in step ") && shown.contains("restarted once"), "{shown}");
+    assert!(shown.contains("failed: rank 1 was lost: ") && shown.contains("restarted once"), "{shown}");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_rank_0_that_comes_back_resumes_the_run() {
     assert_eq!(code, Some(0), "{printed}");
     let (code, printed) = one.finish();
     assert_eq!(code, Some(0), "{printed}");
-    assert!(printed.contains("warning: rank 0 was lost in step ") && printed.contains("restart 1 of 1"), "{printed}");
+    assert!(printed.contains("warning: rank 0 was lost: ") && printed.contains("restart 1 of 1"), "{printed}");
     assert_eq!(sandbox.only_run().final_hash(), local_run(&sandbox).final_hash());
 }
 
@@ -96,11 +96,11 @@ fn a_death_that_comes_again_is_left_alone_under_a_launcher() {
     };
     for (restarts, start) in [(0, "run    lab-"), (1, "resuming from step 10"), (2, "resuming from step 10")] {
         let printed = expect_ended(&attempt(restarts, "panic=1@15")[..1], 1);
-        assert!(printed.contains(start) && printed.contains("rank 1 was lost "), "{restarts}: {printed}");
+        assert!(printed.contains(start) && printed.contains("rank 1 was lost: "), "{restarts}: {printed}");
     }
     // The first attempt saved step 10, the two after it nothing.
     let printed = expect_ended(&attempt(3, ""), 1);
-    let refusal = "is not restarted: rank 1 was lost ";
+    let refusal = "is not restarted: rank 1 was lost: ";
     let advice = "so they are not restarted; start it again yourself to try once more";
     assert!(printed.contains(refusal) && printed.contains(advice), "{printed}");
     assert_eq!(sandbox.only_run().manifest()["sessions"].as_array().map(Vec::len), Some(3));

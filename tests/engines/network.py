@@ -221,7 +221,7 @@ def cut(name, start):
         codes, printed = finish(processes)
         errors = [line for text in printed for line in text.splitlines() if line.startswith("error: ")]
         # What ranks of the other node print does not reach an mpirun.
-        lost = ["rank 2 on node-1 was lost in step", "rank 0 on node-0 was lost in step"][: len(processes)]
+        lost = ["rank 2 on node-1 was lost: ", "rank 0 on node-0 was lost: "][: len(processes)]
         named = [error for error in errors if any(text in error for text in lost)]
         assert all(codes) and len(named) == len(errors) == len(lost), (codes, *printed)
         lines.append(f"{name}: the cable was cut, and all ranks ended within {seconds:.0f} s:")
@@ -268,7 +268,7 @@ def kill_under_torchrun():
         os.kill(wait_for("rank 3", lambda: process_of_rank(folder, "RANK", 3)), signal.SIGKILL)
         assert final_hash(folder, "killed", processes) == whole
         first, second = folder.manifest("killed")["sessions"]
-        assert "rank 3 on node-1 was lost in step" in first["error"] and second["restarts"] == 1, (first, second)
+        assert "rank 3 on node-1 was lost: " in first["error"] and second["restarts"] == 1, (first, second)
     return [f"torchrun --max-restarts=1: {first['error']}; restarted, and ended in the bits of a whole run"]
 
 

@@ -76,7 +76,7 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
             seconds = time.monotonic() - started
             assert process.returncode != 0, printed
             if stop == signal.SIGKILL:
-                lost = [line for line in printed.splitlines() if "rank 2 was lost in step" in line]
+                lost = [line for line in printed.splitlines() if "rank 2 was lost: " in line]
                 assert lost or not reports_killed_ranks, printed
                 log = (folder.run_dir("mpi") / "log.txt").read_text()
                 assert f"rank 2 is process {rank} on " in log, log

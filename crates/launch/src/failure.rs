@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::protocol::{FailureKind, ReportedFailure};
-use runner_comm::{RankPhase, RankSnapshot};
+use runner_comm::{LastSeen, RankPhase, RankSnapshot};
 use runner_exec::{ExecError, InstructionList};
 use runner_files::read_log_end;
 use runner_spec::program::{Instruction, Program};
@@ -33,6 +33,15 @@ pub(super) fn describe_place(program: &Program, status: &RankSnapshot) -> String
         RankPhase::Finished => format!("after its last step, {}", status.step + 1),
         _ => format!("in step {} at {list}[{index}] {instruction}", status.step + 1),
     }
+}
+
+/// Where a rank of `program` was when it last sent its status. It may have got further, so the age is a part of the text.
+pub(super) fn describe_last_seen(program: &Program, seen: &LastSeen) -> String {
+    format!(
+        "its last heartbeat, {:.1} s before, was sent {}",
+        seen.age.as_secs_f64(),
+        describe_place(program, &seen.status)
+    )
 }
 
 /// The failure of one rank, which caused the others to be aborted.

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
-use super::failure::describe_place;
+use super::failure::describe_last_seen;
 use super::faults;
 use super::launcher_environment::{AssignedRank, Launcher};
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
@@ -301,10 +301,15 @@ impl World {
         if abort.is_loss {
             let by = abort.by;
             let program = plan.and_then(|plan| plan.ranks.get(by)).map(|rank| &rank.program);
-            let status = self.mesh.snapshot(by);
-            let place = program.map_or("while starting".to_owned(), |program| describe_place(program, &status));
+            let seen = match (program, self.mesh.last_seen(by)) {
+                // The others have lost this rank.
+                _ if by == self.rank() => String::new(),
+                (None, _) => "; the ranks were still starting".to_owned(),
+                (_, None) => "; it had sent no status".to_owned(),
+                (Some(program), Some(seen)) => format!("; {}", describe_last_seen(program, &seen)),
+            };
             abort.code = 1;
-            abort.reason = format!("rank {by}{} was lost {place}: {}", self.describe_machine(by), abort.reason);
+            abort.reason = format!("rank {by}{} was lost: {}{seen}", self.describe_machine(by), abort.reason);
         }
         Some(abort)
     }

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::connections::{CollectiveFrame, ConnectionState};
+use super::connection_state::{CollectiveFrame, ConnectionState};
 use super::endpoint::MeshRank;
 use super::frame::FrameTag;
 use crate::buffers::Buffers;

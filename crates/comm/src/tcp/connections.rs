@@ -1,6 +1,5 @@
 //! The state that the threads of a rank's connections share: received frames, and the waits for them.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::OnceLock;
 #[cfg(feature = "mpi")]
 use std::thread::Thread;
@@ -8,112 +7,23 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::connection_state::{
+    CollectiveFrame, ConnectionState, Departure, LastSeen, PeerConnection, RunAbort, ensure_running,
+};
 #[cfg(feature = "mpi")]
 use super::data_queues::DataQueues;
 use super::frame::{self, FrameError, FrameTag};
 use super::send_queue::SendQueue;
 use crate::collective::PIECE_BYTES;
-use crate::error::{CommError, ElementType, Operation, OperationKind};
+use crate::error::{CommError, OperationKind};
 use crate::group::{FOREGROUND, OPERATION_QUEUES};
-use crate::rank_status::{RankSnapshot, RankStatus};
+use crate::rank_status::RankStatus;
 use crate::waiting::{MAX_SLEEP, OperationTimeout};
 use runner_spec::format::json_bytes;
 use runner_spec::topology::{Channel, Lane, Topology};
 
-/// A member's frame of a collective.
-#[derive(Debug)]
-pub(super) struct CollectiveFrame {
-    pub(super) operation: Operation,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// The peer, group and queue of collective frames, and whether they are sums. Frames of one key arrive in order.
-type CollectiveKey = (usize, usize, usize, bool);
-
-/// The bytes of messages in the order in which they were sent, with their element types.
-type MessageQueue = VecDeque<(ElementType, Vec<u8>)>;
-
-/// The end of a connection.
-#[derive(Debug, Clone)]
-enum Departure {
-    /// The peer announced the end of the connection.
-    Left,
-    /// The connection ended without a goodbye, for this reason.
-    Lost(String),
-}
-
 /// The time that a rank that leaves waits until the others have received all its frames.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The number of characters of the reason for an abort that are sent to other ranks.
-const MAX_ABORT_REASON_CHARS: usize = 8 << 10;
-
-/// The abort of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunAbort {
-    /// The rank that caused it.
-    pub by: usize,
-    /// The exit code of its process.
-    pub code: u8,
-    pub reason: String,
-    /// True if the rank died: its connection broke, or it panicked.
-    pub is_loss: bool,
-}
-
-impl RunAbort {
-    /// The frame that announces the abort to other ranks.
-    fn frame(&self) -> (FrameTag, Vec<u8>) {
-        let reason: String = self.reason.chars().take(MAX_ABORT_REASON_CHARS).collect();
-        (FrameTag::Abort { by: self.by, code: self.code, is_loss: self.is_loss }, reason.into_bytes())
-    }
-}
-
-#[derive(Debug, Default)]
-struct PeerConnection {
-    departure: Option<Departure>,
-    /// True if another rank has lost the peer.
-    is_reported_lost: bool,
-    /// Its status, as it last sent it.
-    status: RankSnapshot,
-    control_messages: VecDeque<Vec<u8>>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct ConnectionState {
-    collective_frames: HashMap<CollectiveKey, VecDeque<CollectiveFrame>>,
-    /// The messages of each channel to this rank.
-    pub(super) messages: HashMap<(usize, Lane), MessageQueue>,
-    /// The number of messages that were sent and not taken yet.
-    sent: HashMap<(usize, Lane), usize>,
-    peers: Vec<PeerConnection>,
-    /// The first abort.
-    abort: Option<RunAbort>,
-    is_closed: bool,
-    /// True if no operation continues. Control messages do.
-    are_operations_closed: bool,
-    /// The number of connections that are still read.
-    readers: usize,
-}
-
-impl ConnectionState {
-    pub(super) fn take_collective_frame(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
-        self.collective_frames.get_mut(&key)?.pop_front()
-    }
-
-    pub(super) fn take_message(&mut self, from: usize, lane: Lane) -> Option<Vec<u8>> {
-        self.messages.get_mut(&(from, lane))?.pop_front().map(|(_, bytes)| bytes)
-    }
-
-    /// Takes a slot of the channel to `to`, if one is free.
-    pub(super) fn take_slot(&mut self, to: usize, lane: Lane, slots: usize) -> Option<()> {
-        let sent = self.sent.entry((to, lane)).or_default();
-        if *sent >= slots {
-            return None;
-        }
-        *sent += 1;
-        Some(())
-    }
-}
 
 /// The connections of a rank to all others, and the messages that pass over them beside the operations.
 #[derive(Debug)]
@@ -169,12 +79,9 @@ impl Connections {
         self.timeout.set(timeout);
     }
 
-    /// The status of `rank`, as it last sent it.
-    pub fn snapshot(&self, rank: usize) -> RankSnapshot {
-        if rank == self.rank {
-            return self.status.snapshot();
-        }
-        self.state.lock().peers.get(rank).map(|peer| peer.status).unwrap_or_default()
+    /// The status of the other rank `rank`, as it last sent it; `None` if it has sent none.
+    pub fn last_seen(&self, rank: usize) -> Option<LastSeen> {
+        self.state.lock().peers.get(rank)?.last_seen()
     }
 
     /// Sends this rank's status to each peer whose send queue is empty, before its next heartbeat.
@@ -404,6 +311,7 @@ impl Connections {
             return;
         }
         state.peers[peer].departure = Some(Departure::Lost(why.to_owned()));
+        state.peers[peer].lost.get_or_insert_with(Instant::now);
         if state.is_closed {
             self.send_queues[peer].close_with([]);
         } else {
@@ -445,7 +353,7 @@ impl Connections {
             FrameTag::Control => state.peers[peer].control_messages.push_back(bytes),
             FrameTag::Heartbeat => {
                 let invalid = |_| FrameError::Refused("its heartbeat is invalid");
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(invalid)?;
+                state.peers[peer].record_status(&bytes).map_err(invalid)?;
             }
             FrameTag::Abort { by, code, is_loss } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
@@ -456,11 +364,12 @@ impl Connections {
                     self.send_queues[peer].close();
                 } else if is_loss {
                     state.peers[by].is_reported_lost = true;
+                    state.peers[by].lost.get_or_insert_with(Instant::now);
                 }
             }
             FrameTag::Goodbye => {
                 let invalid = |_| FrameError::Refused("its last frame is invalid");
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(invalid)?;
+                state.peers[peer].record_status(&bytes).map_err(invalid)?;
                 state.peers[peer].departure.get_or_insert(Departure::Left);
                 // This shows the peer that all its frames were read.
                 self.send_queues[peer].close();
@@ -492,14 +401,4 @@ impl Connections {
         let channels = &self.topology.get()?.channels;
         channels.iter().find(|c| (c.from, c.to, c.lane) == (peer, self.rank, lane))
     }
-}
-
-fn ensure_running(state: &ConnectionState, operation: OperationKind, is_control: bool) -> Result<(), CommError> {
-    if let Some(abort) = &state.abort {
-        return Err(CommError::Aborted { by: abort.by });
-    }
-    if state.is_closed || (!is_control && state.are_operations_closed) {
-        return Err(CommError::Closed { operation });
-    }
-    Ok(())
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::connections::{CLOSE_TIMEOUT, Connections, RunAbort};
+use super::connection_state::RunAbort;
+use super::connections::{CLOSE_TIMEOUT, Connections};
 use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};

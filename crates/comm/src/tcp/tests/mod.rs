@@ -330,7 +330,7 @@ fn a_timeout_names_the_rank_and_its_last_status() {
             assert_eq!(comm.mesh().receive_control(0).unwrap(), b"over");
             return;
         }
-        while comm.mesh().snapshot(1).step != 12 {
+        while comm.mesh().last_seen(1).is_none_or(|seen| seen.status.step != 12) {
             thread::sleep(Duration::from_millis(5));
         }
         comm.mesh().set_operation_timeout(Duration::from_millis(150));
