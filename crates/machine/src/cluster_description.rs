@@ -121,7 +121,7 @@ const fn known_peak(flops: f64) -> Option<f64> {
 }
 
 const fn link(bytes_per_second: f64, latency: f64) -> Link {
-    Link { bytes_per_second, latency, copied_by_ranks: false }
+    Link { bytes_per_second, latency, copied_by_ranks: false, sum_bytes_per_second: None }
 }
 
 fn known_names() -> String {
@@ -244,6 +244,8 @@ struct FileLink {
     latency: f64,
     #[serde(skip)]
     copied_by_ranks: bool,
+    #[serde(skip)]
+    sum_bytes_per_second: Option<f64>,
 }
 
 fn assumed_product_efficiency() -> ProductEfficiency {

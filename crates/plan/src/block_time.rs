@@ -216,7 +216,7 @@ impl BlockTimer<'_> {
             let points = || r.heads.iter().filter(move |p| p.busy == busy);
             let mut per_id = Vec::new();
             for width in points().map(|p| p.d_model).collect::<BTreeSet<_>>() {
-                // Seconds of a logit, by how many logits there are.
+                // Seconds of a logit, by how many logits there are at a time: caches hold few of them.
                 let logits = n * spec.vocab_size as f64;
                 let sizes = points().filter(|p| p.d_model == width).map(|p| ((p.positions * p.vocab) as f64, get(p)));
                 per_id.push((width as f64, by_size(sizes, logits)?));

@@ -19,6 +19,10 @@ pub(crate) trait StepCosts {
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
     /// A micro-batch's activations, or their gradients, from stage `from` to stage `to`.
     fn message(&self, from: usize, to: usize, program: &Program, mb: usize) -> Transfer;
+    /// True if the replicas of a stage copy what they exchange themselves, and cannot compute meanwhile.
+    fn replicas_copy(&self, _stage: usize) -> bool {
+        false
+    }
     /// Seconds of a collective once all its members are there.
     fn collective(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
 }
@@ -64,7 +68,7 @@ struct SimulatedRank {
     clock: f64,
     seconds: StageSeconds,
     spans: Vec<ForecastSpan>,
-    /// The end of the last collective that was started. They run beside the computation.
+    /// The end of the last collective that was started. They run beside the computation, unless the ranks copy the bytes themselves.
     started_until: f64,
     /// The time at which a bucket's weights are there that are on their way.
     prefetched: HashMap<usize, f64>,
@@ -134,15 +138,17 @@ impl<P: StepCosts> Simulation<'_, P> {
             Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, Lane::Gradient, mb),
             Instruction::AllReduce { .. } | Instruction::ReduceScatter { .. } => {
                 let cost = self.costs.collective(stage, program, &instruction);
+                let replicas_copy = self.costs.replicas_copy(stage);
                 let rank = &mut self.ranks[stage];
-                let start = rank.start_beside(cost);
+                let start = rank.start_beside(cost, replicas_copy);
                 rank.span(stage, start, rank.started_until, Activity::Reduce, None, 0);
                 true
             }
             Instruction::PrefetchParameters { bucket } => {
                 let cost = self.costs.collective(stage, program, &instruction);
+                let replicas_copy = self.costs.replicas_copy(stage);
                 let rank = &mut self.ranks[stage];
-                rank.start_beside(cost);
+                rank.start_beside(cost, replicas_copy);
                 rank.prefetched.insert(bucket, rank.started_until);
                 true
             }
@@ -265,10 +271,14 @@ impl<P: StepCosts> Simulation<'_, P> {
 }
 
 impl SimulatedRank {
-    /// Starts a collective of `cost` seconds beside the computation, and returns when it begins.
-    fn start_beside(&mut self, cost: f64) -> f64 {
+    /// Starts a collective of `cost` seconds beside the computation, and returns when it begins. If the rank copies the bytes itself, it takes
+    /// that time from the computation.
+    fn start_beside(&mut self, cost: f64, replicas_copy: bool) -> f64 {
         let start = self.started_until.max(self.clock);
         self.started_until = start + cost;
+        if replicas_copy {
+            self.wait_for_communication(self.started_until);
+        }
         start
     }
 

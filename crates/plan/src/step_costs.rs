@@ -271,25 +271,32 @@ impl StepCosts for PlanCosts<'_> {
         }
     }
 
+    fn replicas_copy(&self, stage: usize) -> bool {
+        self.links[stage].replicas.is_some_and(|reach| reach.link.copied_by_ranks)
+    }
+
     fn collective(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64 {
         let links = &self.links[stage];
         let replicas = program.mesh.replicas as f64;
         // A ring: every member sends and receives 2(n-1)/n of the bytes. Its turns wait for each hop within a node, and for
         // a tree over the nodes, up and down.
         let ring = |reach: Option<GroupLink>, n: f64, bytes: f64| {
-            reach
-                .filter(|_| n > 1.0)
-                .map_or(0.0, |r| 2.0 * (n - 1.0) / n * bytes / r.link.bytes_per_second + 2.0 * r.latency)
+            reach.filter(|_| n > 1.0).map_or(0.0, |r| 2.0 * (n - 1.0) / n * bytes / r.link.sum_rate() + 2.0 * r.latency)
         };
         // Pieces follow one another down a line, so a broadcast or a sum into one costs its bytes once.
-        let line = |bytes: f64| links.world.map_or(0.0, |r| bytes / r.link.bytes_per_second + r.latency);
+        let line = |bytes: f64, rate: fn(&Link) -> f64| links.world.map_or(0.0, |r| bytes / rate(&r.link) + r.latency);
         match *instruction {
             Instruction::AllReduce { bucket } => {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
-            // The sum of an element goes to one replica only: half of a ring.
+            // The sum of an element goes to one replica only: half of a ring. Where replicas copy, each bucket's owner in turn adds the bytes of
+            // all others.
             Instruction::ReduceScatter { bucket } => {
-                0.5 * ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
+                let bytes = self.gradient_bytes(program, program.buckets[bucket]);
+                match links.replicas.filter(|reach| reach.link.copied_by_ranks) {
+                    Some(reach) => (replicas - 1.0) * bytes / reach.link.sum_rate() + reach.latency,
+                    None => 0.5 * ring(links.replicas, replicas, bytes),
+                }
             }
             // Every rank's shard goes to all others, piece after piece.
             Instruction::GatherParameters { bucket } | Instruction::PrefetchParameters { bucket } => {
@@ -298,8 +305,12 @@ impl StepCosts for PlanCosts<'_> {
                     elements * gathered_element_bytes(program) as f64 / reach.link.bytes_per_second + reach.latency
                 })
             }
-            Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
-            Instruction::BroadcastWeights => line(gradient_element(program) * self.stages[stage].params.total as f64),
+            Instruction::ReduceToRoot { bucket } => {
+                line(self.gradient_bytes(program, program.buckets[bucket]), Link::sum_rate)
+            }
+            Instruction::BroadcastWeights => {
+                line(gradient_element(program) * self.stages[stage].params.total as f64, |link| link.bytes_per_second)
+            }
             // A few numbers.
             Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
                 links.world.map_or(0.0, |r| 2.0 * r.latency)
@@ -335,6 +346,7 @@ fn stage_links(mesh: Mesh, hardware: &[&DeviceFacts], links: Option<Links>) -> O
     }
     let between = |sharers: usize| Link {
         bytes_per_second: (links.between.bytes_per_second / sharers.max(1) as f64).min(links.within.bytes_per_second),
+        sum_bytes_per_second: None,
         ..links.between
     };
     let sharing = |rank: usize| stages_on[&node(rank)].len();
@@ -364,4 +376,5 @@ fn stage_links(mesh: Mesh, hardware: &[&DeviceFacts], links: Option<Links>) -> O
 }
 
 /// A rank's link to itself, which no message takes.
-const LOCAL: Link = Link { bytes_per_second: f64::INFINITY, latency: 0.0, copied_by_ranks: false };
+const LOCAL: Link =
+    Link { bytes_per_second: f64::INFINITY, latency: 0.0, copied_by_ranks: false, sum_bytes_per_second: None };

@@ -160,7 +160,7 @@ pub fn measured(unit: f64) -> ClusterFacts {
         rates.embeddings.push(EmbeddingPoint { busy, d_model, positions, forward, backward });
         rates.updates.push(UpdatePoint { busy, parameters: 15_248, seconds: 100.0 * unit });
     }
-    let link = Link { bytes_per_second: 1e9, latency: 1e-6, copied_by_ranks: true };
+    let link = Link { bytes_per_second: 1e9, latency: 1e-6, copied_by_ranks: true, sum_bytes_per_second: None };
     cluster.rates.devices.insert("Example CPU".to_owned(), DeviceRates::Measured(rates));
     cluster.rates.links = Some(Links { within: link, between: link });
     cluster

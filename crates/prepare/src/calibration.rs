@@ -12,7 +12,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::{DeviceRates, Rates};
 
 /// Kernels change with the program, and so may this file.
-pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-3");
 
 /// The measured rates of a machine, and the program that measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

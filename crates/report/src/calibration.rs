@@ -17,6 +17,9 @@ pub fn calibration_text(device: &str, cores: usize, rates: &Rates) -> String {
     if let Some(links) = rates.links {
         let speed = links.within.bytes_per_second / 1e9;
         let _ = writeln!(out, "copies through memory: {speed:.1} GB/s for each of two threads");
+        if let Some(sums) = links.within.sum_bytes_per_second {
+            let _ = writeln!(out, "sums over ranks: {:.1} GB/s, counted as a ring would send them", sums / 1e9);
+        }
     }
     out
 }

@@ -70,6 +70,17 @@ pub struct Link {
     /// True if sender and receiver copy the bytes themselves and cannot compute meanwhile (shared memory).
     #[serde(default)]
     pub copied_by_ranks: bool,
+    /// Bytes/s of a sum over n ranks, counted as a ring would send them: 2(n − 1)/n of the buffer. `None`: those of messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sum_bytes_per_second: Option<f64>,
+}
+
+impl Link {
+    /// Bytes/s of a sum over ranks.
+    #[must_use]
+    pub fn sum_rate(&self) -> f64 {
+        self.sum_bytes_per_second.unwrap_or(self.bytes_per_second)
+    }
 }
 
 /// Between devices of one node (per device), and between nodes (per node: all its adapters together).

@@ -4,5 +4,6 @@ mod blocks;
 mod clock;
 mod copies;
 mod run;
+mod sums;
 
 pub use run::{Effort, Measurement, calibrate};

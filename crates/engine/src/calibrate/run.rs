@@ -5,6 +5,7 @@ use candle_core::Result;
 use super::blocks::{self, MeasuredShape};
 use super::clock::Repetitions;
 use super::copies;
+use super::sums;
 use runner_prepare::calibration::{Calibration, VERSION};
 use runner_spec::experiment::Family;
 use runner_spec::format::counted;
@@ -75,9 +76,11 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
                 }
             }
             let shape = |positions| MeasuredShape { d_model, positions, length: SHORT };
-            let most = most_positions(d_model).min(512);
-            rates.heads.push(blocks::head(busy, 1024, shape(most / 4), repetitions)?);
-            rates.heads.push(blocks::head(busy, if d_model > 256 { 4096 } else { 8192 }, shape(most), repetitions)?);
+            for vocab in [1024, if d_model > 256 { 4096 } else { 8192 }] {
+                for positions in positions(most_positions(d_model).min(512)) {
+                    rates.heads.push(blocks::head(busy, vocab, shape(positions), repetitions)?);
+                }
+            }
         }
         for d_model in [128, 768] {
             let shape = MeasuredShape { d_model, positions: 1024, length: SHORT };
@@ -96,8 +99,9 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 })?,
         latency: LATENCY,
         copied_by_ranks: true,
+        sum_bytes_per_second: sums::bytes_per_second(cores, if quick { 5 } else { 15 })?,
     };
-    let links = Some(Links { within: link, between: link });
+    let links = Some(Links { within: link, between: Link { sum_bytes_per_second: None, ..link } });
     let rates = Rates { devices: [(device.to_owned(), DeviceRates::Measured(rates))].into(), links, gpu_links: None };
     probes.push(seconds(false)?);
     let calibration = Calibration { version: VERSION.to_owned(), device: device.to_owned(), cores, rates };
@@ -125,15 +129,23 @@ fn loads_to_measure(cores: usize) -> Vec<ConcurrentLoad> {
 fn most_positions(d_model: usize) -> usize {
     match d_model {
         0..=128 => 2048,
-        129..=256 => 1024,
-        _ => 512,
+        _ => 1024,
     }
 }
 
-/// (positions, length) of a layer's measurements: few and many positions, and many in longer rows.
-fn positions_and_lengths(d_model: usize) -> [(usize, usize); 3] {
+/// (positions, length) of a layer's measurements: from few to many positions, because the time per position is least where a micro-batch
+/// fits a core's caches, and many in longer rows.
+fn positions_and_lengths(d_model: usize) -> Vec<(usize, usize)> {
     let most = most_positions(d_model);
-    [(SHORT, SHORT), (most, SHORT), (most, LONG)]
+    let short = positions(most).into_iter().map(|positions| (positions, SHORT));
+    short.chain([(most, LONG)]).collect()
+}
+
+/// Numbers of positions from `SHORT` to `most`, each twice the one before.
+fn positions(most: usize) -> Vec<usize> {
+    std::iter::successors(Some(SHORT), |positions| Some(2 * positions))
+        .take_while(|positions| *positions <= most)
+        .collect()
 }
 
 #[cfg(test)]
