@@ -70,6 +70,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("parallel", "shard", Value::Null),
         ("optimizer.adamw", "decays", text("matrices")),
         ("schedule", "start", Value::from(0)),
+        ("schedule", "cooldown", Value::Null),
         ("schedule.decay.cosine", "repeat", text("never")),
         ("schedule.decay.cosine", "period_factor", Value::from(1)),
         ("eval", "test", Value::Null),
@@ -156,6 +157,6 @@ mod tests {
                 explained += 1;
             }
         }
-        assert_eq!(explained, 21 + 12, "all but the keys of padded rows and of hub datasets");
+        assert_eq!(explained, 22 + 13, "all but the keys of padded rows and of hub datasets");
     }
 }

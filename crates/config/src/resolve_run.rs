@@ -2,8 +2,8 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    ChoiceText, CosineDecay, CosineRepeat, Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer,
-    Precision, Samples, Schedule, ScheduleStart, StepDecay, Train,
+    ChoiceText, CooldownLength, CosineDecay, CosineRepeat, Decay, DecayTarget, Eval, EvalLoss, HellaSwag, HubChoice,
+    Log, Mlflow, Optimizer, Precision, Samples, Schedule, ScheduleStart, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -79,7 +79,48 @@ impl Resolver<'_> {
                 );
             }
         }
+        if let Some(cooldown) = schedule.cooldown {
+            self.cooldown(cooldown, &schedule, steps);
+        }
         schedule
+    }
+
+    /// Reports a cooldown without a decay that it can be the length of, and one that is longer than the run after its warmup.
+    fn cooldown(&mut self, cooldown: CooldownLength, schedule: &Schedule, steps: Option<u64>) {
+        let length_key = match schedule.decay {
+            Decay::Cosine(CosineDecay { steps: Some(_), .. }) => Some("schedule.decay.cosine.steps"),
+            Decay::Linear(DecayTarget { steps: Some(_), .. }) => Some("schedule.decay.linear.steps"),
+            Decay::Cosine(_) | Decay::Linear(_) => None,
+            Decay::Step(_) | Decay::Constant {} => {
+                let other = if matches!(schedule.decay, Decay::Step(_)) { "step" } else { "constant" };
+                self.error(
+                    &["schedule.cooldown", "schedule.decay"],
+                    format!(
+                        "`schedule.cooldown` is the length of a decay, which must be cosine or linear, got {other}"
+                    ),
+                    "write `decay: {linear: {final: 0}}`, or delete `cooldown`",
+                );
+                return;
+            }
+        };
+        if let Some(key) = length_key {
+            self.error(
+                &["schedule.cooldown", key],
+                format!("`schedule.cooldown` and `{key}` both give the length of the decay"),
+                "delete one of them",
+            );
+        }
+        let most = steps.map(|steps| (steps, steps.saturating_sub(schedule.warmup.steps)));
+        if let Some((steps, most)) = most.filter(|(steps, most)| cooldown.steps(*steps) > *most) {
+            self.error(
+                &["schedule.cooldown", "schedule.warmup.steps", "train.steps"],
+                format!(
+                    "the cooldown is longer than the run after its warmup: {} steps, and the run has {most} of {steps} left",
+                    cooldown.steps(steps)
+                ),
+                "make the cooldown or the warmup shorter, or the run longer",
+            );
+        }
     }
 
     /// `has_validation` is `None` after a mistake in the data.

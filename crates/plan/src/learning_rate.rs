@@ -20,7 +20,11 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
         };
         refuse!("schedule.warmup.steps", "must be at most the {steps} steps of the run{from}, got {}", warmup.steps);
     }
-    let rest = steps - decay_start;
+    let after_warmup = steps - decay_start;
+    let rest = experiment.schedule.cooldown.map_or(after_warmup, |length| length.steps(steps));
+    let Some(hold_steps) = after_warmup.checked_sub(rest) else {
+        refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
+    };
     let decay = match experiment.schedule.decay {
         Decay::Cosine(CosineDecay { share: last, steps, repeat, period_factor }) => {
             LrDecay::Cosine { last, steps: steps.unwrap_or(rest), repeat, period_factor }
@@ -47,7 +51,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
         Decay::Constant {} => LrDecay::Constant,
     };
     let peak = experiment.optimizer.lr();
-    Ok(LrSchedule { peak, start, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
+    Ok(LrSchedule { peak, start, warmup_steps: warmup.steps, warmup_from: warmup.from, hold_steps, decay })
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.

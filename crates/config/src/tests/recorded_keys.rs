@@ -36,8 +36,8 @@ const FILES: [&str; 13] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\
      train: {flops: 1e15}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
-     schedule: {decay: {cosine: {}}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
-    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {linear: {}}}\neval: {EVAL, samples: {prompts: [a]}}",
+     schedule: {decay: {cosine: {}}, cooldown: {steps: 20}}\ntrain: {tokens_per_parameter: 20}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
+    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {linear: {}}, cooldown: {share: 0.2}}\neval: {EVAL, samples: {prompts: [a]}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
      eval: {EVAL, hellaswag: {hub: a/h}}",
     "seed: {data: 1, init: 2, dropout: 3}\nmodel: {preset: gpt2-nano}\ndata: {DATA}\n\

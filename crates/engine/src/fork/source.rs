@@ -101,6 +101,7 @@ impl ForkCheckpoint {
             format!("{optimizer}={rate:?}"),
             "schedule.start=fork".to_owned(),
             "schedule.warmup.steps=0".to_owned(),
+            "schedule.cooldown=null".to_owned(),
             format!("schedule.decay={{linear: {{final: {share:?}, steps: {steps}}}}}"),
             format!("train.steps={}", step.saturating_add(steps)),
         ])

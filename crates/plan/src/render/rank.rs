@@ -121,12 +121,15 @@ fn schedule_line(s: &LrSchedule) -> String {
     if s.start > 0 {
         phases.push(format!("constant to step {}", count(s.start)));
     }
-    let (warmup, end) = (s.warmup_steps, count(s.decay_start()));
+    let (warmup, end) = (s.warmup_steps, count(s.start.saturating_add(s.warmup_steps)));
     match s.warmup_from {
         _ if warmup == 0 => {}
         None if s.start == 0 => phases.push(format!("warmup lr·(step+1)/{warmup}")),
         None => phases.push(format!("warmup from 0 to the peak at step {end}")),
         Some(from) => phases.push(format!("warmup from {} to the peak at step {end}", scientific(from * s.peak))),
+    }
+    if s.hold_steps > 0 {
+        phases.push(format!("constant to step {}", count(s.decay_start())));
     }
     let falling = |name: &str, last: f64, steps: u64, after: String| {
         let end = count(s.decay_start().saturating_add(steps));
@@ -205,12 +208,20 @@ mod tests {
 
     #[test]
     fn schedules_in_a_line() {
-        let schedule =
-            |warmup_steps, warmup_from, decay| LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay };
+        let schedule = |warmup_steps, warmup_from, decay| LrSchedule {
+            peak: 6e-4,
+            start: 0,
+            warmup_steps,
+            warmup_from,
+            hold_steps: 0,
+            decay,
+        };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
         insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40, repeat: CosineRepeat::Never, period_factor: 1 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
         insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
         insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
+        let stable = LrSchedule { hold_steps: 70, ..schedule(10, None, LrDecay::Linear { last: 0.0, steps: 20 }) };
+        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, LrDecay::Linear { last: 0.0, steps: 100 }) };
         insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, LrDecay::Constant) };

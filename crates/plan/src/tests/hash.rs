@@ -55,7 +55,7 @@ fn the_hash_is_stable() {
 #[test]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 51] = [
+    let changes: [Change<e::Experiment>; 52] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -118,6 +118,7 @@ fn changes_that_affect_a_number_change_the_hash() {
         }),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
+        ("cooldown", |x| x.schedule.cooldown = Some(e::CooldownLength::Steps(50))),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
         // It changes none, but gives a separate plan.

@@ -193,6 +193,32 @@ pub struct Schedule {
     pub warmup: Warmup,
     /// The learning rate after the warmup. Default: constant.
     pub decay: Decay,
+    /// The length of the decay, which ends with the run; until it starts, the learning rate stays at the peak (warmup, stable, decay).
+    /// Default: from the warmup on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub cooldown: Option<CooldownLength>,
+}
+
+/// The length of the decay at the end of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum CooldownLength {
+    /// The last steps of the run.
+    Steps(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
+    /// The fraction of the run's steps, rounded to a whole number of at least 1.
+    Share(#[schemars(range(min = 0, max = 1))] f64),
+}
+
+impl CooldownLength {
+    /// The number of steps, in a run of `steps` steps.
+    #[must_use]
+    pub fn steps(self, steps: u64) -> u64 {
+        match self {
+            Self::Steps(steps) => steps,
+            Self::Share(share) => ((share * steps as f64).round() as u64).max(1),
+        }
+    }
 }
 
 impl Schedule {

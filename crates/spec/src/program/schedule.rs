@@ -17,10 +17,13 @@ pub struct LrSchedule {
     pub start: u64,
     pub warmup_steps: u64,
     pub warmup_from: Option<f64>,
+    /// Steps at the peak between warmup and decay.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub hold_steps: u64,
     pub decay: LrDecay,
 }
 
-/// `last` is the final fraction of the peak; `steps` counts from the end of the warmup.
+/// `last` is the final fraction of the peak; `steps` counts from the start of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrDecay {
@@ -48,8 +51,8 @@ impl LrSchedule {
     ///
     /// Warmup covers steps `start` … `start` + `warmup_steps` - 1. Without `warmup_from` it is peak·(n+1)/`warmup_steps` for its n-th step
     /// from 0, so the peak is reached by its last step; with it, linear from `warmup_from`·peak at `start` to the peak at `start` +
-    /// `warmup_steps`. Decay counts from the end of the warmup. Once it is over it stays at its final value, apart from a cosine that
-    /// repeats.
+    /// `warmup_steps`. Then come `hold_steps` steps at the peak, and the decay. Once that is over the rate stays at its final
+    /// value, apart from a cosine that repeats.
     pub fn rate(&self, step: u64) -> f64 {
         let peak = self.peak;
         let Some(step) = step.checked_sub(self.start) else { return peak };
@@ -60,7 +63,7 @@ impl LrSchedule {
                 Some(from) => peak * (from + (1.0 - from) * step as f64 / warmup),
             };
         }
-        let since = step - self.warmup_steps;
+        let Some(since) = (step - self.warmup_steps).checked_sub(self.hold_steps) else { return peak };
         match self.decay {
             LrDecay::Constant => peak,
             LrDecay::Cosine { last, steps, repeat, period_factor } => {
@@ -83,7 +86,7 @@ impl LrSchedule {
 
     /// The first step of the decay, from 0.
     pub fn decay_start(&self) -> u64 {
-        self.start.saturating_add(self.warmup_steps)
+        self.start.saturating_add(self.warmup_steps).saturating_add(self.hold_steps)
     }
 
     /// The steps, from 0, of a run of `steps` steps whose rate is 0: the first one of the warmup, and those from some step to the last. Single
@@ -150,11 +153,21 @@ mod tests {
     use super::*;
 
     fn schedule(warmup_steps: u64, warmup_from: Option<f64>, decay: LrDecay) -> LrSchedule {
-        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay }
+        LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, hold_steps: 0, decay }
     }
 
     fn cosine(last: f64, steps: u64) -> LrDecay {
         LrDecay::Cosine { last, steps, repeat: CosineRepeat::Never, period_factor: 1 }
+    }
+
+    #[test]
+    fn the_peak_is_held_until_the_decay() {
+        let held = LrSchedule { hold_steps: 5, ..schedule(2, None, LrDecay::Linear { last: 0.0, steps: 4 }) };
+        let rates = [3e-4, 6e-4, 6e-4, 6e-4, 6e-4, 6e-4, 6e-4, 6e-4, 4.5e-4, 3e-4, 1.5e-4, 0.0, 0.0];
+        for (step, rate) in rates.into_iter().enumerate() {
+            assert!((held.rate(step as u64) - rate).abs() < 1e-12, "step {step}: {}", held.rate(step as u64));
+        }
+        assert_eq!((held.decay_start(), held.zero_rate_steps(13).first()), (7, Some(&(11..13))));
     }
 
     #[test]
