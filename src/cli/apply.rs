@@ -29,7 +29,7 @@ pub(crate) struct ApplyArgs {
     /// Start a new run, even if this experiment already has one.
     #[arg(long)]
     pub new: bool,
-    /// Start from the record and the newest checkpoint of this run, which trains the same model in a different layout.
+    /// Start from the record and the newest checkpoint of this run, whose training the file repeats: in another layout, or up to that checkpoint.
     #[arg(long = "continue", value_name = "RUN", add = runs_completer())]
     pub continue_run: Option<String>,
     /// Use its checkpoint after this many steps instead of the newest.

@@ -60,5 +60,6 @@ mod text_reading;
 mod tokenizers;
 mod torture;
 mod tracking;
+mod trunks;
 mod tutorial;
 mod weights;

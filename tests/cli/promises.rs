@@ -75,6 +75,7 @@ const SWEEPS: &[(&str, &str, &[&str])] = &[
     ("evidence/baseline.yaml", "baseline-54dec4d2", BASELINE_POINTS),
     ("evidence/rate-and-depth.yaml", "rate-and-depth-77725fc6", RATE_AND_DEPTH_POINTS),
     ("evidence/wider.yaml", "wider-4ac1301d", WIDER_POINTS),
+    ("sweeps/cooldowns.yaml", "cooldowns-934fda95", COOLDOWNS_POINTS),
     ("sweeps/ladder.yaml", "ladder-e3f336fd", LADDER_POINTS),
     ("sweeps/seeds.yaml", "seeds-80ed4993", SEEDS_POINTS),
     ("sweeps/stories.yaml", "stories-27b08764", STORIES_POINTS),
@@ -83,6 +84,8 @@ const SWEEPS: &[(&str, &str, &[&str])] = &[
 
 const LADDER_POINTS: &[&str] =
     &["97119a14", "85f1609d", "e7d686f6", "076aba25", "f16d8370", "48389426", "6f453186", "2ff52eae"];
+
+const COOLDOWNS_POINTS: &[&str] = &["9f7bb7d1", "56d1d9a3", "172e9595", "5cc5bc10", "c3762a87", "d1ccf925"];
 
 const BASELINE_POINTS: &[&str] = &["4b93c926", "d6623a62", "e727ca0b", "277bb49b", "df5db172"];
 

@@ -21,13 +21,15 @@ pub struct InheritedSteps {
     pub(super) math_hash: String,
 }
 
-/// The runs from which the run in `path` inherited steps, its parent first. `own` is the run's experiment.
+/// The runs from which the run in `path` inherited steps that its own plan does not compute, its parent first. `own` is the run's experiment.
 #[must_use]
 pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> Vec<InheritedSteps> {
     let root = path.parent().unwrap_or(Path::new("."));
     let mut out = Vec::new();
     let (mut manifest, mut math_hash) = (manifest.clone(), own.effective().math_hash.clone());
-    while let Some(began) = manifest.continued_from.clone().filter(|_| out.len() < MAX_ANCESTORS) {
+    let began_elsewhere =
+        |manifest: &Manifest| manifest.continued_from.clone().filter(|from| !from.is_same_computation);
+    while let Some(began) = began_elsewhere(&manifest).filter(|_| out.len() < MAX_ANCESTORS) {
         let parent = root.join(&began.id);
         let found = run_dir::read_manifest(&parent).ok().filter(|found| found.plan_hash == began.plan_hash);
         let planned = found.as_ref().and_then(|_| read_experiment_and_plan(&parent).ok());

@@ -108,7 +108,7 @@ impl RunRecord {
     /// The figures of the run.
     #[must_use]
     pub fn figures(&self) -> RunFigures {
-        let skip = self.manifest.inherited_steps();
+        let skip = self.manifest.foreign_steps();
         let timed = self.steps().filter(|step| step.step > self.manifest.newest_layout_began());
         let mut speeds: Vec<f64> = timed.filter_map(|step| step.tokens_per_second).collect();
         let evals = || {
@@ -118,7 +118,7 @@ impl RunRecord {
             })
         };
         let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
-        // An evaluation of another run's weights is not this run's best.
+        // An evaluation of weights that another plan led to is not this run's best.
         let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();

@@ -154,7 +154,7 @@ impl OriginalRun {
         })?;
         let folder = path.join(CHECKPOINTS);
         let saved = checkpoint::saved_steps(&folder)?;
-        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
+        let from = manifest.foreign_steps();
         let (record, damage) = RecordedMetrics::read(path, manifest, summary.as_ref(), u64::MAX)?;
         let recorded = record.train.keys().next_back().copied();
         let last_step = last_expected_step(manifest, summary.as_ref(), saved.last().copied(), recorded);
@@ -276,7 +276,7 @@ impl RecordedMetrics {
         summary: Option<&Summary>,
         until: u64,
     ) -> Result<(Self, Option<String>), RecordError> {
-        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
+        let from = manifest.foreign_steps();
         let mut record = Self::default();
         let damage = for_each_checked_metric(run, manifest, summary, &mut |line| match line {
             MetricLine::Train(line) if (from + 1..=until).contains(&line.step) => {

@@ -205,8 +205,8 @@ pub(crate) fn open_or_create(
             observer.observe(&RunEvent::Note(&line));
         }
     }
+    let beginning = source.map(|source| source.beginning(plan)).transpose()?;
     source.map_or(Ok(()), |source| warn_of_inherited_damage(&source.path, &source.manifest, observer))?;
-    let beginning = source.map(ContinueSource::checkpoint);
     let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
     let overrides = &request.options.overrides;
     Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))

@@ -1,16 +1,17 @@
-//! A new run that continues the record and a checkpoint of another run in a different layout.
+//! A new run that continues the record and a checkpoint of another run: in a different layout, or with a different end.
 
 use std::path::{Path, PathBuf};
 
 use runner_compare::plan_facts::differing_training_keys;
-use runner_compare::stored_plan;
-use runner_record::manifest::Manifest;
+use runner_compare::stored_plan::{self, resolved_experiment};
+use runner_record::manifest::{Manifest, SessionLayout};
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS};
 use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
 use runner_spec::plan::Plan;
 
 use crate::opened_run::check_description;
+use runner_plan::Trajectory;
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
@@ -23,13 +24,14 @@ pub struct ContinueRequest {
     pub step: Option<u64>,
 }
 
-/// The run that a new run continues, found and checked.
+/// The run that a new run continues.
 #[derive(Debug)]
 pub(crate) struct ContinueSource {
     pub(crate) path: PathBuf,
-    which: CheckpointChoice,
-    plan: Plan,
     pub(crate) manifest: Manifest,
+    plan: Plan,
+    /// The requested step of the checkpoint; `None`: the newest.
+    step: Option<u64>,
 }
 
 impl ContinueRequest {
@@ -40,10 +42,10 @@ impl ContinueRequest {
         path.and_then(|path| checkpoint::chosen_step(&path.join(CHECKPOINTS), which).ok()).unwrap_or(0)
     }
 
-    /// Finds the run, and checks that a run of `plan` can continue it.
+    /// Finds the run, which a run of `plan` is to continue.
     ///
     /// # Errors
-    /// If there is no such run in `runs`, or it computes something else.
+    /// If there is no such run in `runs`, or it has the same plan.
     pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource> {
         let path = catalog::resolve(runs, &self.run)?;
         let manifest = run_dir::read_manifest(&path)?;
@@ -53,24 +55,50 @@ impl ContinueRequest {
             let message = format!("{id} has the plan of this file; use `runner resume {id}`", id = manifest.id);
             return Err(CommandError::request(message));
         }
-        if theirs.math_hash != plan.math_hash {
-            let keys = differing_training_keys(&theirs, plan);
-            let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
-            return Err(CommandError::request(format!(
-                "{id} cannot be continued by this file, which computes something else{keys}; only layout, device, micro-batches and \
-                 evaluation may differ; `runner fork {id} --from latest --set KEY=VALUE` changes other settings, such as the schedule",
-                id = manifest.id
-            )));
-        }
-        let which = self.step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);
-        Ok(ContinueSource { path, which, plan: theirs, manifest })
+        Ok(ContinueSource { path, manifest, plan: theirs, step: self.step })
     }
 }
 
 impl ContinueSource {
-    /// The checkpoint that the new run begins with.
-    pub(crate) fn checkpoint(&self) -> BeginningCheckpoint<'_> {
-        BeginningCheckpoint { path: &self.path, plan: &self.plan, which: self.which }
+    /// The checkpoint that a new run of the plan `ours` begins with.
+    ///
+    /// # Errors
+    /// If there is no such checkpoint, or a run of `ours` computes something else before or after it.
+    pub(crate) fn beginning(&self, ours: &Plan) -> Result<BeginningCheckpoint<'_>> {
+        let Self { path, manifest, plan: theirs, step } = self;
+        let which = step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);
+        let beginning = BeginningCheckpoint { path, plan: theirs, which, is_same_computation: false };
+        if theirs.math_hash == ours.math_hash {
+            return Ok(beginning);
+        }
+        let id = &manifest.id;
+        let shared = Trajectory::of(theirs).shared_steps(&Trajectory::of(ours));
+        if shared == 0 {
+            let keys = differing_training_keys(theirs, ours);
+            let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
+            return Err(CommandError::request(format!(
+                "{id} cannot be continued by this file, which computes something else{keys}; either layout, device, micro-batches and \
+                 evaluation may differ, or the number of steps and the learning rates of later steps, not both; `runner fork {id} --from \
+                 latest --set KEY=VALUE` changes other settings, such as the schedule"
+            )));
+        }
+        // The other run may be training: from here on it is this checkpoint.
+        let step = checkpoint::chosen_step(&path.join(CHECKPOINTS), which)?;
+        if step > shared {
+            return Err(CommandError::request(format!(
+                "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; use `--continue-step N` with \
+                 N at most {shared}, or `runner fork {id} --from {step} --set KEY=VALUE`, which changes settings from there on"
+            )));
+        }
+        let layout = SessionLayout::of(&resolved_experiment(path)?);
+        let moved = manifest.sessions.iter().any(|session| session.layout.as_ref().is_some_and(|own| *own != layout));
+        if moved || manifest.foreign_steps() > 0 {
+            return Err(CommandError::request(format!(
+                "{id} has computed steps under another layout than that of its file, so this file alone would not compute its checkpoint of \
+                 step {step} to the bit; use `runner fork {id} --from {step}` for a run that records where it comes from"
+            )));
+        }
+        Ok(BeginningCheckpoint { which: CheckpointChoice::Step(step), is_same_computation: true, ..beginning })
     }
 
     /// Checks that `run`, which exists already, began with this run's checkpoint.
@@ -78,14 +106,10 @@ impl ContinueSource {
     /// # Errors
     /// If it began otherwise.
     pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<()> {
-        let wanted = match self.which {
-            CheckpointChoice::Step(step) => Some(step),
-            CheckpointChoice::Latest | CheckpointChoice::Best => None,
-        };
         let began = run.continued_from.as_ref();
         let same = began.is_some_and(|c| {
             (&c.id, &c.plan_hash) == (&self.manifest.id, &self.manifest.plan_hash)
-                && wanted.is_none_or(|step| step == c.step)
+                && self.step.is_none_or(|step| step == c.step)
         });
         if same {
             return Ok(());

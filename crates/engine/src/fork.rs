@@ -327,6 +327,7 @@ impl ForkedRun {
             path: &self.path,
             plan: &source.plan,
             which: CheckpointChoice::Step(source.step),
+            is_same_computation: false,
         });
         let identify = |manifest: &mut Manifest| manifest.origin = origin;
         let overrides = &request.options.overrides;

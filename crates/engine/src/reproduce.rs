@@ -142,7 +142,7 @@ impl Original {
             let text = format!("{damage}; the verdict will be `incomplete` at best");
             observer.observe(&RunEvent::Warning(&text));
         }
-        let from = manifest.inherited_steps();
+        let from = manifest.foreign_steps();
         Ok(Self { path, manifest, resolved, recorded, from, state_hash: None })
     }
 
@@ -251,8 +251,8 @@ impl Original {
         }
         let source = match (&self.state_hash, &self.manifest.continued_from) {
             (Some(_), _) => Some(self.path.clone()),
-            (None, Some(began)) => Some(self.find_beginning(began)?),
-            (None, None) => None,
+            (None, Some(began)) if !began.is_same_computation => Some(self.find_beginning(began)?),
+            (None, _) => None,
         };
         let mut beginning = None;
         if let Some(path) = source {
@@ -260,7 +260,12 @@ impl Original {
             observer.observe(&RunEvent::Note(&note));
             beginning = Some((stored_plan::read(&path)?, path, CheckpointChoice::Step(self.from)));
         }
-        let beginning = beginning.as_ref().map(|(plan, path, which)| BeginningCheckpoint { path, plan, which: *which });
+        let beginning = beginning.as_ref().map(|(plan, path, which)| BeginningCheckpoint {
+            path,
+            plan,
+            which: *which,
+            is_same_computation: false,
+        });
         let identify = |manifest: &mut Manifest| manifest.origin = Some(self.origin());
         let file = self.path.join(RESOLVED);
         let run = create_run(host, &self.resolved, plan, &file, &[], identify, beginning.as_ref())?;

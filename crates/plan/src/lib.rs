@@ -34,6 +34,7 @@ pub mod testing;
 pub mod timeline;
 pub mod timeline_svg;
 pub mod topology;
+mod trajectory;
 mod wire;
 
 #[cfg(test)]
@@ -44,4 +45,5 @@ pub use devices::{check_devices, device_for_reading};
 pub use error::PlanError;
 pub use memory_shortage::suggest_change_for_rank;
 pub use ranks::mesh;
+pub use trajectory::Trajectory;
 pub use wire::bytes_sent;

@@ -96,6 +96,9 @@ pub struct ContinuedFrom {
     pub id: String,
     pub step: u64,
     pub plan_hash: String,
+    /// True if this run's own plan computes those steps to the same bits. Then nothing but the time depends on the other run.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_same_computation: bool,
     /// Valid tokens that it had seen; `None` in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
@@ -339,6 +342,11 @@ impl Manifest {
     /// The steps that other runs did, whose checkpoint this one began with.
     pub fn inherited_steps(&self) -> u64 {
         self.continued_from.as_ref().map_or(0, |from| from.step)
+    }
+
+    /// The first steps that this run's own plan does not compute: those that it inherited, unless they are the same to the bit.
+    pub fn foreign_steps(&self) -> u64 {
+        self.continued_from.as_ref().filter(|from| !from.is_same_computation).map_or(0, |from| from.step)
     }
 
     /// The steps after which this run, of the plan `plan`, and those before it read the training data from its first row again, ascending.

@@ -203,13 +203,13 @@ impl ExpectedRecord<'_> {
     /// newest checkpoint of a run that is not done do not count.
     fn describe_lost_evaluation(&self, steps: &RecordedSteps) -> Option<String> {
         let evaluations = PlannedEvaluations::read(self.run)?;
-        let (planned, inherited) = (self.manifest.steps, self.manifest.continued_from.as_ref().map(|from| from.step));
+        let (planned, inherited) = (self.manifest.steps, self.manifest.foreign_steps());
         let through = if self.manifest.status == RunStatus::Done { planned } else { self.saved? };
-        let first = u64::from(!evaluations.at_start || inherited.is_some());
+        let first = if inherited > 0 { inherited + 1 } else { u64::from(!evaluations.at_start) };
         let due = |step: &u64| *step == 0 || evaluations.periodic.is_due(*step, planned);
         let is_recorded = steps.eval.finder();
         let is_lost = |step: &u64| !is_recorded(*step) && !steps.replaced.contains(step);
-        let lost = (first.max(inherited.map_or(0, |step| step + 1))..=through).filter(due).find(is_lost)?;
+        let lost = (first..=through).filter(due).find(is_lost)?;
         Some(format!("the evaluation after step {lost} is missing"))
     }
 }

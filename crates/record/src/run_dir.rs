@@ -48,6 +48,8 @@ pub struct BeginningCheckpoint<'a> {
     /// The plan of the other run.
     pub plan: &'a Plan,
     pub which: CheckpointChoice,
+    /// True if the new run's plan computes the steps up to the checkpoint to the same bits.
+    pub is_same_computation: bool,
 }
 
 /// The first files of a new run.
@@ -383,7 +385,15 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
     copy_through_step(&metrics, &new_metrics, step, |line| inherited_line(line, &changes))?;
     copy_through_step(&samples, &new_samples, step, |line| line.into())?;
     let (omitted_evaluations, data_restarts) = (changes.describe(), inherited_restarts(&other, from.plan, step));
-    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash, tokens, omitted_evaluations, data_restarts })
+    Ok(ContinuedFrom {
+        id: other.id,
+        step,
+        plan_hash: other.plan_hash,
+        is_same_computation: from.is_same_computation,
+        tokens,
+        omitted_evaluations,
+        data_restarts,
+    })
 }
 
 /// The part of a line of metrics that is inherited: all of it, except for evaluations that are measured in another way.

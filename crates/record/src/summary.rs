@@ -139,7 +139,8 @@ impl Summary {
         saved: Option<&SavedPosition>,
     ) -> Result<Self, RecordError> {
         let began = continued_from.map_or(0, |from| from.step);
-        let is_own = |step: u64| began == 0 || step > began;
+        let foreign = continued_from.filter(|from| !from.is_same_computation).map_or(0, |from| from.step);
+        let is_own = |step: u64| foreign == 0 || step > foreign;
         let saved_step = saved.map_or(0, |saved| saved.step);
         let mut inherited = InheritedTotals { steps: began, ..InheritedTotals::default() };
         let (mut tokens, mut inherited_ms) = (0_u64, 0.0);
@@ -162,7 +163,7 @@ impl Summary {
                 }
             }
             MetricLine::Eval(e) => {
-                // An evaluation of another run's weights, perhaps on other rows, is not this run's best.
+                // An evaluation of weights that another plan led to, perhaps on other rows, is not this run's best.
                 let best = summary.best_eval.as_ref().and_then(|b| b.val_loss);
                 if is_own(e.step) && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
                     summary.best_eval = Some(e.clone());

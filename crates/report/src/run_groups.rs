@@ -15,7 +15,7 @@ use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::words::number_text;
-use runner_sweep::verdict::{Conclusion, Verdict};
+use runner_sweep::verdict::{Conclusion, SweepVerdict};
 use runner_sweep::{MeasurementChoice, Objective, ObjectiveMetric, PointStatus, PointValues, ResultsRow, SweepResults};
 
 /// What the runs show of their settings.
@@ -25,7 +25,7 @@ pub struct RunGroups {
     pub metric: &'static str,
     /// The ids of the runs of each setting, in the order of `verdict.settings`.
     pub runs: Vec<Vec<String>>,
-    pub verdict: Verdict,
+    pub verdict: SweepVerdict,
     #[serde(skip)]
     objective: Objective,
 }
@@ -73,7 +73,7 @@ pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<Run
         }
     };
     let results = SweepResults::new(objective, runs.iter().enumerate().map(row).collect(), None);
-    let mut verdict = Verdict::of_settings(&recorded, &results, &[], finished.len() == runs.len());
+    let mut verdict = SweepVerdict::of_settings(&recorded, &results, &[], finished.len() == runs.len());
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }
@@ -93,8 +93,10 @@ fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSett
     };
     let common: Vec<RunSettings> = settings.iter().map(without_seed).collect();
     let is_same = |a: usize, b: usize| {
-        let began =
-            |run: &RunToCompare| run.record.manifest.continued_from.as_ref().map(|from| (from.id.clone(), from.step));
+        let began = |run: &RunToCompare| {
+            let from = run.record.manifest.continued_from.as_ref().filter(|from| !from.is_same_computation)?;
+            Some((from.id.clone(), from.step))
+        };
         common[a] == common[b]
             && runs[a].basis.has_same_training_data(&runs[b].basis)
             && began(&runs[a]) == began(&runs[b])
@@ -137,7 +139,7 @@ fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSett
 /// What the noise of the leader, which has several seeds, says of its difference to the best setting with one; `None` unless there are both.
 /// A new run differs from the mean of n runs by less than t·√(1 + 1/n)·sd with the probability of the interval, which reaches t·sd/√n to both
 /// sides of the mean.
-fn describe_single_runs(verdict: &Verdict) -> Option<String> {
+fn describe_single_runs(verdict: &SweepVerdict) -> Option<String> {
     let Conclusion::OneSeed { tied } = &verdict.conclusion else { return None };
     let measured = || verdict.settings.iter().filter_map(|setting| Some((setting, setting.sample?)));
     let (single, alone) = measured().find(|(_, sample)| sample.n == 1)?;

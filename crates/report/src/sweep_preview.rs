@@ -59,11 +59,19 @@ fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> S
     let costs = if shows_costs(record) { &[("tokens", 4), ("FLOPs", 4)][..] } else { &[] };
     let figures = [&[("steps", 4)], costs, &[("parameters", 1), ("memory", 2), ("predicted", 3)]].concat();
     columns.extend(figures.iter().map(|(name, importance)| Column::new(name, Align::Right, *importance)));
-    if record.points.iter().any(|point| point.same_as.is_some()) {
+    let columns_shown = ShownColumns {
+        has_duplicates: record.points.iter().any(|point| point.same_as.is_some()),
+        has_trunks: record.points.iter().any(|point| point.trunk.is_some()),
+    };
+    if columns_shown.has_duplicates {
         columns.push(Column::new("same as", Align::Left, 5));
     }
+    if columns_shown.has_trunks {
+        columns.push(Column::new("begins with", Align::Left, 5));
+    }
     let shown = if shows_all { record.points.len() } else { MAX_SHOWN_POINTS };
-    let rows: Vec<Vec<String>> = record.points.iter().take(shown).map(|point| row(record, point)).collect();
+    let rows: Vec<Vec<String>> =
+        record.points.iter().take(shown).map(|point| row(record, point, columns_shown)).collect();
     let mut out = table_of_width(columns, rows, width);
     if let Some(more @ 1..) = record.points.len().checked_sub(shown) {
         let _ = writeln!(out, "… and {} (--dry-run shows all)", counted(more as u64, "more point"));
@@ -95,7 +103,14 @@ fn budget_text(record: &SweepRecord) -> Option<String> {
     Some(format!("budget   {} for each point, {certainty}\n", budget.describe()))
 }
 
-fn row(record: &SweepRecord, point: &PlannedPoint) -> Vec<String> {
+/// The columns that only some sweeps have.
+#[derive(Debug, Clone, Copy)]
+struct ShownColumns {
+    has_duplicates: bool,
+    has_trunks: bool,
+}
+
+fn row(record: &SweepRecord, point: &PlannedPoint, shown: ShownColumns) -> Vec<String> {
     let mut row = vec![point.index.to_string()];
     row.extend(value_cells(&point.values));
     row.push(count(point.steps));
@@ -104,7 +119,14 @@ fn row(record: &SweepRecord, point: &PlannedPoint) -> Vec<String> {
     }
     row.extend([count(point.parameters), bytes(point.memory_bytes)]);
     row.push(point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64)));
-    row.extend(point.same_as.map(|index| format!("point {index}")));
+    if shown.has_duplicates {
+        row.push(point.same_as.map_or_else(String::new, |index| format!("point {index}")));
+    }
+    if shown.has_trunks {
+        row.push(
+            point.trunk.map_or_else(String::new, |t| format!("{} of point {}", counted(t.steps, "step"), t.point)),
+        );
+    }
     row
 }
 
@@ -168,6 +190,14 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     } else {
         let _ = writeln!(out, "steps    {}", count(steps));
     }
+    let branches = record.points.iter().filter(|point| point.trunk.is_some()).count();
+    if branches > 0 {
+        let (points, shared) = (counted(branches as u64, "point"), count(tasks.shared_steps()));
+        let _ = writeln!(
+            out,
+            "shared   {shared} more: {points} begin with steps of an earlier point, which are trained once"
+        );
+    }
     let is_last =
         |segment: &TrainingSegment| tasks.tasks.get(segment.task).is_some_and(|t| segment.rung + 1 == t.rungs.len());
     if !expected.order.iter().any(is_last) {
@@ -179,7 +209,8 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     }
     if tasks.seconds {
         let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
-        let least = match (steps < all, record.race) {
+        // A point waits for the one with which it begins.
+        let least = match (steps < all || (branches > 0 && workers > 1), record.race) {
             (true, _) => "at least",
             (false, Some(_)) => "at most about",
             (false, None) => "about",

@@ -11,7 +11,7 @@ use runner_stats::Interval;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
-use runner_sweep::verdict::{SettingResult, Verdict};
+use runner_sweep::verdict::{SettingResult, SweepVerdict};
 use runner_sweep::{
     AxisNote, DivergedValue, Goal, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
 };
@@ -254,7 +254,7 @@ impl SweepResultsText<'_> {
 }
 
 /// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
-pub(crate) fn settings_table(verdict: &Verdict, objective: Objective, width: Option<usize>) -> String {
+pub(crate) fn settings_table(verdict: &SweepVerdict, objective: Objective, width: Option<usize>) -> String {
     if !verdict.has_seeds() {
         return String::new();
     }

@@ -58,14 +58,14 @@ mod tests {
 
     use super::*;
     use crate::testing::finished;
-    use crate::verdict::Verdict;
+    use crate::verdict::SweepVerdict;
 
     #[test]
     fn the_best_value_may_be_at_the_edge_of_its_range() {
         let edge = |points: &[(Value, f64)]| {
             let points: Vec<_> = points.iter().map(|(lr, y)| (lr.clone(), 7, *y)).collect();
             let (record, results) = finished(&points);
-            let verdict = Verdict::new(&record, &results, &[], true);
+            let verdict = SweepVerdict::new(&record, &results, &[], true);
             match &find_caveats(&results, verdict.leader())[..] {
                 [BestPointCaveat::EdgeOfRange { point, name, is_highest, values, .. }] => {
                     Some((*point, name.clone(), *is_highest, *values))

@@ -76,7 +76,7 @@ impl<'a> Retention<'a> {
             if let Some(RunOrigin::Fork { id, step: Some(step), .. }) = &run.origin {
                 used_steps.entry(id).or_default().insert(*step);
             }
-            if let Some(from) = &run.continued_from {
+            if let Some(from) = run.continued_from.as_ref().filter(|from| !from.is_same_computation) {
                 used_steps.entry(&from.id).or_default().insert(from.step);
             }
         }
@@ -121,7 +121,7 @@ impl<'a> Retention<'a> {
         for path in children(&folder).into_iter().filter(|path| is_damaged(path) && is_own_checkpoint(path)) {
             push(UnneededKind::Damaged, path);
         }
-        let beginning = run.continued_from.as_ref().map(|from| from.step);
+        let beginning = run.continued_from.as_ref().filter(|from| !from.is_same_computation).map(|from| from.step);
         let used = self.used_steps.get(run.id.as_str());
         let is_used = |step: &u64| beginning == Some(*step) || used.is_some_and(|steps| steps.contains(step));
         for step in kept.all.iter().filter(|step| !kept.steps.contains(step) && !is_used(step)) {

@@ -126,7 +126,7 @@ pub struct PointProgress {
     pub error: Option<String>,
     /// True if the run failed because a number was not finite, so that a retry would fail in the same way.
     pub not_finite: bool,
-    /// Training time in seconds, summed over all sessions.
+    /// Training time in seconds, summed over all sessions and the steps that the run inherited.
     pub seconds: Option<f64>,
     /// The medians of tokens per second and of MFU over the steps, once no process works on the run; `mfu` is `None` too if the peak of
     /// the device is unknown.
@@ -202,7 +202,7 @@ impl PointProgress {
             status: manifest.status,
             is_held,
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
-            seconds: summary.as_ref().map(|s| s.wall_seconds),
+            seconds: summary.as_ref().map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
             tokens_per_second: summary.as_ref().and_then(|s| s.medians.tokens_per_second),
             mfu: summary.as_ref().and_then(|s| s.medians.mfu),
             error: manifest.error,
@@ -262,6 +262,11 @@ impl PointProgress {
         self.rungs.iter().find(|rung| rung.until == until)?.bits_per_byte
     }
 
+    /// The step of the newest checkpoint.
+    pub(super) fn checkpoint(&self) -> Option<u64> {
+        self.checkpoint
+    }
+
     fn has_saved(&self, until: u64) -> bool {
         self.checkpoint.is_some_and(|step| step >= until)
     }
@@ -294,9 +299,9 @@ impl PointProgress {
     }
 }
 
-/// The steps after which the run in `path` is evaluated; `None` if its first steps are those of another run, or its plan cannot be read.
+/// The steps after which the run in `path` is evaluated; `None` if its plan did not compute its first steps, or its plan cannot be read.
 fn evaluations(path: &Path, manifest: &Manifest) -> Option<Periodic> {
-    let plan = stored_plan::as_written(path).filter(|_| manifest.continued_from.is_none())?;
+    let plan = stored_plan::as_written(path).filter(|_| manifest.foreign_steps() == 0)?;
     let periodic = &plan.ranks.first()?.program.periodic;
     periodic.iter().find(|periodic| periodic.instruction == Instruction::Evaluate).copied()
 }

@@ -78,6 +78,9 @@ pub struct PlannedPoint {
     pub plan_hash: String,
     /// The number of the earlier point that is the same run.
     pub same_as: Option<usize>,
+    /// The beginning that the point shares with an earlier point, which trains it for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trunk: Option<SharedTrunk>,
     pub steps: u64,
     /// The steps after which the point is judged, ascending. The last one is `steps`.
     pub rungs: Vec<u64>,
@@ -97,6 +100,15 @@ pub struct PlannedPoint {
     pub ranks: usize,
     /// The number of CUDA devices that the run's processes must see.
     pub cuda_devices: usize,
+}
+
+/// The first steps of a point, which an earlier point computes to the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedTrunk {
+    /// The number of the earlier point.
+    pub point: usize,
+    /// The last step that both share. The run of this point begins with the other run's checkpoint after it.
+    pub steps: u64,
 }
 
 impl PlannedPoint {
@@ -178,6 +190,7 @@ impl SweepRecord {
         let task = |p: &PlannedPoint| PointTask {
             step_cost: valid_step_cost(p.step_seconds.filter(|_| seconds).unwrap_or(p.flops_per_step)),
             rungs: p.rungs.clone(),
+            shared: p.trunk.map_or(0, |trunk| trunk.steps),
         };
         let points: Vec<usize> = distinct().map(|(i, _)| i).collect();
         let task_of: BTreeMap<usize, usize> =
@@ -288,8 +301,11 @@ impl SweepTasks {
         let cost = |members: &Vec<usize>| members.iter().map(|&task| valid_step_cost(self.tasks[task].step_cost)).sum();
         let rungs =
             |members: &Vec<usize>| members.first().map_or_else(Vec::new, |&task| self.tasks[task].rungs.clone());
-        let settings: Vec<PointTask> =
-            self.settings.iter().map(|members| PointTask { step_cost: cost(members), rungs: rungs(members) }).collect();
+        let settings: Vec<PointTask> = self
+            .settings
+            .iter()
+            .map(|members| PointTask { step_cost: cost(members), rungs: rungs(members), shared: 0 })
+            .collect();
         let result = |setting: usize, rung: usize| {
             let members = &self.settings[setting];
             let results: Vec<SegmentResult> =
@@ -337,15 +353,22 @@ impl SweepTasks {
     /// The number of steps of a segment.
     #[must_use]
     pub fn steps(&self, segment: &TrainingSegment) -> u64 {
-        let rungs = &self.tasks[segment.task].rungs;
-        let before = segment.rung.checked_sub(1).and_then(|rung| rungs.get(rung)).copied().unwrap_or(0);
+        let PointTask { rungs, shared, .. } = &self.tasks[segment.task];
+        let before = segment.rung.checked_sub(1).and_then(|rung| rungs.get(rung)).copied().unwrap_or(*shared);
         segment.until.saturating_sub(before)
     }
 
-    /// The number of steps of all tasks, if none is stopped early.
+    /// The number of steps of all tasks, if none is stopped early. Shared ones count once.
     #[must_use]
     pub fn all_steps(&self) -> u64 {
-        self.tasks.iter().filter_map(|task| task.rungs.last()).fold(0, |sum, &steps| sum.saturating_add(steps))
+        let steps = |task: &PointTask| task.rungs.last().copied().unwrap_or(0).saturating_sub(task.shared);
+        self.tasks.iter().fold(0, |sum, task| sum.saturating_add(steps(task)))
+    }
+
+    /// The number of steps that are trained by one task for others, as often as they are not trained again.
+    #[must_use]
+    pub fn shared_steps(&self) -> u64 {
+        self.tasks.iter().fold(0, |sum, task| sum.saturating_add(task.shared))
     }
 }
 

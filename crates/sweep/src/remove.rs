@@ -106,12 +106,12 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
         .try_for_each(|step| checkpoint::discard(&folder.join(checkpoint::dir_name(*step))))
 }
 
-/// The runs among `all` that were made from the run `id`.
+/// The runs among `all` that were made from the run `id`, apart from those that compute the same steps themselves when they are repeated.
 #[must_use]
 pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
     let from = |run: &ListedRun| match (&run.origin, &run.continued_from) {
         (Some(RunOrigin::Fork { id, .. } | RunOrigin::Reproduction { id, .. }), _) => Some(id.clone()),
-        (None, from) => from.as_ref().map(|from| from.id.clone()),
+        (None, from) => from.as_ref().filter(|from| !from.is_same_computation).map(|from| from.id.clone()),
     };
     all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::point::{PointValues, ordered, value_text};
 use super::spec::Objective;
-use super::verdict::Verdict;
+use super::verdict::SweepVerdict;
 
 runner_record::named_enum! {
     /// The status of a point.
@@ -96,14 +96,14 @@ impl SweepResults {
     }
 
     /// Sorts the rows by the rank of their settings, and those of a setting by their number.
-    pub(super) fn sort_by_setting(&mut self, verdict: &Verdict) {
+    pub(super) fn sort_by_setting(&mut self, verdict: &SweepVerdict) {
         let rank = |row: &ResultsRow| verdict.settings.iter().position(|setting| setting.points.contains(&row.point));
         self.rows.sort_by_cached_key(|row| (rank(row).unwrap_or(usize::MAX), row.point));
     }
 
     /// The first point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
     /// was measured after fewer steps, so it does not compare. `None` too if the objectives do not compare. Whether the point is better
-    /// than others is for a [`Verdict`] to say.
+    /// than others is for a [`SweepVerdict`] to say.
     #[must_use]
     pub fn first_measured(&self) -> Option<&ResultsRow> {
         if self.incomparable.is_some() {
@@ -121,7 +121,7 @@ impl SweepResults {
     ///
     /// # Errors
     /// No input causes one.
-    pub fn csv(&self, verdict: &Verdict) -> Result<String, csv::Error> {
+    pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
         let measured = ["val_bits_per_byte", "tokens_per_second", "mfu"];
         let mut own = vec!["point", "status", "steps_done", metric, "seconds", "run"];
@@ -248,15 +248,15 @@ mod tests {
         );
     }
 
-    fn no_settings() -> Verdict {
-        Verdict { conclusion: Conclusion::NoResult, settings: Vec::new(), noise: None, words: Vec::new() }
+    fn no_settings() -> SweepVerdict {
+        SweepVerdict { conclusion: Conclusion::NoResult, settings: Vec::new(), noise: None, words: Vec::new() }
     }
 
     #[test]
     fn csv_has_the_comparison_of_the_setting_of_each_point() {
         let points = [(json!(0.1), 1, 2.0), (json!(0.1), 2, 2.5), (json!(0.2), 1, 1.0), (json!(0.2), 2, 1.25)];
         let (record, table) = crate::testing::finished(&points);
-        let verdict = Verdict::new(&record, &table, &[], true);
+        let verdict = SweepVerdict::new(&record, &table, &[], true);
         let text = table.csv(&verdict).unwrap();
         let header = "setting,setting_mean,setting_half_width,difference_to_leader,adjusted_p\n";
         assert!(text.lines().next().unwrap().ends_with(header.trim_end()), "{text}");

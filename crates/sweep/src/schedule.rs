@@ -20,6 +20,8 @@ pub struct PointTask {
     pub step_cost: f64,
     /// The steps after which the task is judged, ascending. The last one ends it.
     pub rungs: Vec<u64>,
+    /// The first steps, which another task trains for this one. 0 with early stopping.
+    pub shared: u64,
 }
 
 /// The result of a segment.
@@ -226,9 +228,9 @@ impl Simulation<'_> {
     }
 
     fn cost(&self, segment: TrainingSegment) -> f64 {
-        let PointTask { step_cost, rungs } = &self.tasks[segment.task];
+        let PointTask { step_cost, rungs, shared } = &self.tasks[segment.task];
         let from = match (self.rule.reduction, segment.rung) {
-            (None, _) | (_, 0) => 0,
+            (None, _) | (_, 0) => *shared,
             (Some(_), rung) => rungs[rung - 1],
         };
         segment.until.saturating_sub(from) as f64 * valid_step_cost(*step_cost)

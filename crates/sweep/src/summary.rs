@@ -14,7 +14,7 @@ use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
 use super::validation_use::{ValidationUse, validation_hash};
-use super::verdict::{Verdict, rank_settings};
+use super::verdict::{SweepVerdict, rank_settings};
 use crate::sweep_dir;
 use runner_compare::comparability::find_incomparable;
 use runner_record::manifest::RunStatus;
@@ -24,7 +24,7 @@ use runner_record::manifest::RunStatus;
 pub struct SweepSummary {
     pub results: SweepResults,
     /// What the results show.
-    pub verdict: Verdict,
+    pub verdict: SweepVerdict,
     /// What must be known of the leading setting before it is believed, apart from the noise.
     pub caveats: Vec<BestPointCaveat>,
     pub importance: Vec<Importance>,
@@ -100,7 +100,7 @@ impl SweepSummary {
         let incomparable = find_incomparable_points(record, progress, &rows);
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
         let mut results = SweepResults::new(record.objective, rows, incomparable);
-        let verdict = Verdict::new(record, &results, &dropped, is_finished);
+        let verdict = SweepVerdict::new(record, &results, &dropped, is_finished);
         if verdict.has_seeds() {
             results.sort_by_setting(&verdict);
         }

@@ -16,6 +16,7 @@ pub fn sweep() -> SweepRecord {
         name: "p".to_owned(),
         plan_hash: format!("{:064x}", lr.to_bits()),
         same_as: (index == 3).then_some(1),
+        trunk: None,
         steps: 40,
         rungs: vec![10, 20, 40],
         tokens_per_step: 64,

@@ -29,7 +29,7 @@ pub const POWER: f64 = 0.8;
 
 /// What the results of a sweep show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct SweepVerdict {
     pub conclusion: Conclusion,
     /// The settings. The first one leads: of those with the most seeds it has the best mean, unless a setting with fewer seeds is better than it
     /// over their common seeds. The others follow by their means, after them those with fewer seeds, stopped early, diverged, not measured.
@@ -41,7 +41,7 @@ pub struct Verdict {
     pub words: Vec<String>,
 }
 
-/// The conclusion. The numbers in it are positions in [`Verdict::settings`]; the leader is at 0.
+/// The conclusion. The numbers in it are positions in [`SweepVerdict::settings`]; the leader is at 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Conclusion {
@@ -163,7 +163,7 @@ pub struct NoiseFloor {
 /// The measured points of a setting: values of its seeds, and the objective.
 type Measured<'r> = Vec<(&'r PointValues, f64)>;
 
-impl Verdict {
+impl SweepVerdict {
     /// The verdict on `results`, which are those of the sweep `record`, whose race has `dropped` settings. `is_finished`: nothing is left to
     /// do.
     #[must_use]
@@ -223,7 +223,7 @@ impl Verdict {
     }
 }
 
-/// The settings of a sweep with their measured points, in the order of [`Verdict::settings`].
+/// The settings of a sweep with their measured points, in the order of [`SweepVerdict::settings`].
 pub(super) fn rank_settings<'r>(
     recorded: &'r [PointSetting],
     results: &SweepResults,

@@ -13,7 +13,7 @@ use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir;
-use runner_sweep::verdict::{SettingResult, Verdict};
+use runner_sweep::verdict::{SettingResult, SweepVerdict};
 use runner_sweep::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
 
 /// A sweep, read from its folder and the run directories of its points.
@@ -53,7 +53,7 @@ struct ResultsJson<'a> {
     results: &'a SweepResults,
     /// The setting that is shown to be the best one.
     best: Option<&'a SettingResult>,
-    verdict: &'a Verdict,
+    verdict: &'a SweepVerdict,
     validation_use: Option<ValidationUse>,
     caveats: &'a [BestPointCaveat],
     importance: &'a [Importance],

@@ -71,6 +71,10 @@ impl<'a> SweepScreen<'a> {
                 let of = if until < steps { format!(" of {}", count(*steps)) } else { String::new() };
                 format!("start    {}: {begin}to step {}{of}", self.describe(*point), count(*until))
             }
+            SweepEvent::Branched { point, trunk, steps } => {
+                let (steps, trunk) = (counted(*steps, "step"), self.describe(*trunk));
+                format!("branch   {}: begins with the first {steps} of {trunk}", self.describe(*point))
+            }
             SweepEvent::Finished { point, step, objective, done, .. } => {
                 let kind = if *done { "done  " } else { "judged" };
                 let value = objective.map_or_else(|| "is not finite".to_owned(), |value| self.metric_text(value));
@@ -226,7 +230,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
     let retry = text.retry_command();
     let retry = retry.map_or_else(String::new, |command| format!("; {command} retries the points that diverged"));
     let next = || format!("\nnext:\n  {}", repeated_command());
-    screen.result_line(&match ending {
+    let ended = match ending {
         SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),
         SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
             SweepOutcome::Done => format!("done: {sweep}"),
@@ -241,5 +245,8 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
                 format!("failed: {sweep}{in_this_call}{first}{}", next())
             }
         },
-    });
+    };
+    // A quiet command shows its result, too. The others have shown it above.
+    let quiet_result = text.conclusion().filter(|_| screen.mode() == OutputMode::Quiet && summary.is_finished);
+    screen.result_line(&quiet_result.map_or_else(|| ended.clone(), |result| format!("{ended}\n{result}")));
 }

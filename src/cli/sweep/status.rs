@@ -11,7 +11,7 @@ use crate::cli::output::{print_result, table_width};
 use runner_record::RunLock;
 use runner_spec::format::{counted, printable};
 use runner_sweep::summary::SweepSummary;
-use runner_sweep::verdict::Verdict;
+use runner_sweep::verdict::SweepVerdict;
 use runner_sweep::{BestPointCaveat, SweepResults};
 
 /// The output of `--json`.
@@ -24,7 +24,7 @@ struct StatusJson<'a> {
     /// True if a process runs the sweep now.
     running: bool,
     results: &'a SweepResults,
-    verdict: &'a Verdict,
+    verdict: &'a SweepVerdict,
     caveats: &'a [BestPointCaveat],
 }
 

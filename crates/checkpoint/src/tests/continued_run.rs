@@ -37,7 +37,7 @@ fn a_run_continues_another() {
         plan: &other,
         manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
     };
-    let from = |which| BeginningCheckpoint { path: first.path(), plan: &plan, which };
+    let from = |which| BeginningCheckpoint { path: first.path(), plan: &plan, which, is_same_computation: false };
     for (which, step) in [(CheckpointChoice::Latest, 4), (CheckpointChoice::Step(2), 2)] {
         let run = RunDir::create(root.path(), files(), Some(&from(which))).unwrap();
         let began = run.manifest().continued_from.clone().unwrap();

@@ -4,13 +4,13 @@
 //! do not fit fall out. The rest are simulated in the order of their least times, until no other can be among the fastest or on the front.
 //! What is shown is then compiled, so that its numbers are those of its plan.
 
+mod candidate;
 mod evaluate;
 mod layout;
 mod micro_batch;
 #[cfg(test)]
 mod tests;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -23,6 +23,7 @@ use crate::error::{PlanError, Result, refuse};
 use crate::quantity::bytes;
 use crate::schedule::{ScheduledPass, schedule};
 use crate::wire::bytes_sent;
+use candidate::{Candidate, front, insert, stands_for};
 use evaluate::{Evaluator, LayoutCosts, Unfit};
 use layout::PipelineShape;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
@@ -34,9 +35,6 @@ use runner_spec::program::{Device, Program};
 
 /// The number of fastest layouts that a search reports.
 const BEST: usize = 10;
-
-/// From the fastest layout on, each joins the front unless a layout on it needs and sends at most this share more.
-const FRONT_TOLERANCE: f64 = 0.25;
 
 /// Layouts with more passes of a rank in a step are left out: the best have far fewer, and their schedules would fill the memory.
 const MAX_PASSES: usize = 1 << 16;
@@ -92,26 +90,6 @@ pub struct SearchResult {
     pub current: Option<RankedLayout>,
     /// The reason why the file's layout is missing.
     pub current_problem: Option<String>,
-}
-
-/// A layout during the search.
-struct Candidate {
-    layout: Layout,
-    shape: PipelineShape,
-    costs: LayoutCosts,
-}
-
-impl Candidate {
-    fn passes(&self, sequences: usize) -> Vec<Vec<ScheduledPass>> {
-        let micro_batches = sequences / self.layout.parallel.replicas / self.layout.micro_batch;
-        schedule(self.shape.schedule, self.shape.stages, self.shape.chunks, micro_batches)
-    }
-
-    /// The faster one first; of equally fast ones, that with less memory.
-    fn order(&self, other: &Self) -> Ordering {
-        let (a, b) = (&self.costs, &other.costs);
-        a.seconds.total_cmp(&b.seconds).then(a.memory.cmp(&b.memory)).then(a.sent.cmp(&b.sent))
-    }
 }
 
 /// Finds the best layouts of `experiment` on the devices of `cluster`: every mode, number of replicas and stages, schedule, micro-batch,
@@ -464,29 +442,6 @@ impl<'a> Search<'a> {
 
 fn micro_batches(layout: &Layout, sequences: usize) -> usize {
     sequences / layout.parallel.replicas / layout.micro_batch
-}
-
-/// Inserts `candidate` in the order of times.
-fn insert(simulated: &mut Vec<Candidate>, candidate: Candidate) {
-    let place = simulated.partition_point(|other| other.order(&candidate).is_le());
-    simulated.insert(place, candidate);
-}
-
-/// True if a reader who sees `one` need not see `other`: `one` is at least as fast, and needs and sends hardly more.
-fn stands_for(one: &LayoutCosts, other: &LayoutCosts) -> bool {
-    let hardly_more = |a: u64, b: u64| a as f64 <= b as f64 * (1.0 + FRONT_TOLERANCE);
-    one.seconds <= other.seconds && hardly_more(one.memory, other.memory) && hardly_more(one.sent, other.sent)
-}
-
-/// The layouts of `simulated`, the fastest first, for which no faster one stands.
-fn front(simulated: &[Candidate]) -> Vec<&Candidate> {
-    let mut front: Vec<&Candidate> = Vec::new();
-    for candidate in simulated {
-        if !front.iter().any(|faster| stands_for(&faster.costs, &candidate.costs)) {
-            front.push(candidate);
-        }
-    }
-    front
 }
 
 fn with_partition(layout: &Layout, counts: Vec<usize>) -> Layout {

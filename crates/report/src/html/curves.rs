@@ -113,13 +113,13 @@ pub(super) fn read_curves(
     train.dedup_by_key(|t| t.step);
     evals.sort_by_key(|e| e.step);
     let (inherited_steps, layout_began) = (manifest.inherited_steps(), manifest.newest_layout_began());
-    Ok(curves(&train, evals, inherited_steps, layout_began, max_points))
+    Ok(curves(&train, evals, [inherited_steps, manifest.foreign_steps()], layout_began, max_points))
 }
 
 fn curves(
     train: &[TrainLine],
     mut evals: Vec<EvalLine>,
-    inherited_steps: u64,
+    [inherited_steps, foreign_steps]: [u64; 2],
     layout_began: u64,
     max_points: usize,
 ) -> Curves {
@@ -127,7 +127,7 @@ fn curves(
         let points: Vec<_> = train.iter().map(|t| (t.step, value(t))).collect();
         thin(&points, max_points)
     };
-    let own_evals = evals.iter().filter(|e| inherited_steps == 0 || e.step > inherited_steps);
+    let own_evals = evals.iter().filter(|e| foreign_steps == 0 || e.step > foreign_steps);
     let losses = own_evals.filter_map(|e| Some((e, e.val_loss.filter(|loss| loss.is_finite())?)));
     let best_eval = losses.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(eval, _)| eval.clone());
     if evals.len() > MAX_EVALS {
@@ -228,7 +228,7 @@ mod tests {
     fn steps_lie_on_all_axes() {
         let train: Vec<_> = (1..=1000).map(line).collect();
         // Of 1,000 steps the first 700 are another run's.
-        let curves = curves(&train, vec![], 700, 700, 100);
+        let curves = curves(&train, vec![], [700, 700], 700, 100);
         assert_eq!((curves.last_step, curves.tokens, curves.seconds), (1000, 3_000, 3.0));
         let axis = curves.axis;
         assert!(axis.step.len() <= AXIS_POINTS + 2 && axis.step.len() == axis.tokens.len());

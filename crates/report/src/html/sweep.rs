@@ -11,7 +11,7 @@ use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir;
-use runner_sweep::verdict::Verdict;
+use runner_sweep::verdict::SweepVerdict;
 use runner_sweep::{Goal, Importance, ResultsRow};
 
 /// A sweep.
@@ -28,7 +28,7 @@ pub(super) struct SweepTable {
     pub(super) rows: Vec<ResultsRow>,
     /// The points of the setting that is shown to be the best one; none if no setting is.
     best: Vec<usize>,
-    verdict: Verdict,
+    verdict: SweepVerdict,
     /// What must be known of the leading setting, each in one sentence.
     caveats: Vec<String>,
     /// The importance of each parameter, highest first.

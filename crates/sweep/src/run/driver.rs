@@ -3,6 +3,8 @@
 //!
 //! The driver keeps its state in memory only: the run directories of the points, and Slurm's queue, are all that a later call needs.
 
+mod branches;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
@@ -25,7 +27,9 @@ use super::request::SweepRequest;
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{EndedSegment, SegmentEnd, SegmentOutcome};
 use super::segment_worker::{SegmentWorker, SegmentWorkers};
+use super::trunks::{Branch, Trunks};
 use super::work_tally::WorkTally;
+use branches::Beginning;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
 
@@ -91,6 +95,7 @@ struct Driver<'a> {
     reported: BTreeSet<String>,
     leader: Option<LeadingSetting>,
     tally: WorkTally,
+    trunks: Trunks,
 }
 
 /// A segment that is being trained.
@@ -98,6 +103,10 @@ struct RunningSegment {
     worker: SegmentWorker,
     segment: TrainingSegment,
     from: u64,
+    /// The step after which the worker ends: that of the segment, or one after which other points begin.
+    until: u64,
+    /// The branch whose run the worker creates.
+    branch: Option<Branch>,
     was_asked_to_stop: bool,
 }
 
@@ -115,13 +124,16 @@ impl<'a> Driver<'a> {
         let gpus = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
         let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
         let memory = memory.filter(|_| !segment_workers.are_jobs());
+        let tasks = record.tasks();
+        let trunks = if segment_workers.are_jobs() { Trunks::default() } else { Trunks::new(record, &tasks) };
         Ok(Self {
             sweep,
             observer,
             runs: &host.runs,
             segment_workers,
             max_retries: request.spec.retries,
-            tasks: record.tasks(),
+            tasks,
+            trunks,
             workers: record.workers(request.parallel),
             progress: SweepProgress::read(&host.runs, record),
             failed: BTreeSet::new(),
@@ -202,7 +214,8 @@ impl<'a> Driver<'a> {
         let decision = self.tasks.decide(self.workers, &result);
         let cost = |segment: &TrainingSegment| {
             let has_result = self.result(segment.task, segment.rung).is_some();
-            let steps = if has_result { 0 } else { self.tasks.steps(segment) };
+            let begun = self.steps_done(segment.task).max(segment.until - self.tasks.steps(segment));
+            let steps = if has_result { 0 } else { segment.until.saturating_sub(begun) };
             steps as f64 * self.tasks.tasks[segment.task].step_cost
         };
         self.tally.left = if self.tasks.tasks.len() <= MAX_SIMULATED_TASKS {
@@ -255,6 +268,9 @@ impl<'a> Driver<'a> {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
             self.update_progress(*task);
+            if self.has_failed_to_branch(&running) {
+                continue;
+            }
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.tally.done += steps as f64 * self.tasks.tasks[*task].step_cost;
             let outcome = self.outcome(*end, &running);
@@ -323,6 +339,7 @@ impl<'a> Driver<'a> {
         let outcome = EndedSegment {
             end,
             was_asked_to_stop: running.was_asked_to_stop,
+            is_paused: running.until < segment.until && self.steps_done(task) >= running.until,
             result: self.result(task, segment.rung),
             recorded_error: failed_run.and_then(|run| run.error.as_deref()),
             logged_error: self.segment_workers.last_error(&running.worker).as_deref(),
@@ -362,11 +379,12 @@ impl<'a> Driver<'a> {
                 self.blocked.insert(task);
                 self.fail(*segment, &error, false);
             } else {
-                let point = self.point(task);
-                let devices = if self.segment_workers.are_jobs() { 0 } else { point.cuda_devices };
-                let need = ResourceNeed { memory: point.memory_bytes, devices };
-                let Some(devices) = self.allocator.take(task, need) else { continue };
-                self.start(*segment, &devices);
+                match self.beginning(task) {
+                    Beginning::Waits => {}
+                    Beginning::Alone if self.waits_for_branches(task) => {}
+                    Beginning::Alone => self.start(*segment, None),
+                    Beginning::Branch(branch) => self.start(*segment, Some(branch)),
+                }
             }
             has_changed |= self.failed.contains(&task);
         }
@@ -395,21 +413,35 @@ impl<'a> Driver<'a> {
         self.fail(segment, &error, false);
     }
 
-    fn start(&mut self, segment: TrainingSegment, devices: &[String]) {
-        let point = self.point(segment.task);
-        let from = self.steps_done(segment.task);
-        let until = (segment.until < point.steps).then_some(segment.until);
-        let worker = match self.segment_workers.start(point, until, devices) {
-            Ok(worker) => worker,
-            Err(error) => {
-                self.allocator.give_back(segment.task);
-                self.fail(segment, &error, false);
+    /// Starts a segment if there are resources for it; with `branch`, its run is created from the checkpoint of a different run.
+    fn start(&mut self, segment: TrainingSegment, branch: Option<Branch>) {
+        let (task, point) = (segment.task, self.point(segment.task));
+        let devices = if self.segment_workers.are_jobs() { 0 } else { point.cuda_devices };
+        let need = ResourceNeed { memory: point.memory_bytes, devices };
+        let Some(devices) = self.allocator.take(task, need) else { return };
+        let from = branch.map_or(self.steps_done(task), |branch| branch.steps);
+        let until = self.next_pause(segment, from);
+        let trunk = branch.and_then(|branch| Some((self.run_id(branch.trunk)?, branch.steps)));
+        let trunk = trunk.as_ref().map(|(run, steps)| (run.as_str(), *steps));
+        let last = (until < point.steps).then_some(until);
+        let worker = match (self.segment_workers.start(point, last, &devices, trunk), branch) {
+            (Ok(worker), _) => worker,
+            (Err(error), branch) => {
+                self.allocator.give_back(task);
+                match branch {
+                    Some(branch) => self.give_branch_up(branch, &error),
+                    None => self.fail(segment, &error, false),
+                }
                 return;
             }
         };
-        let until = segment.until;
+        if let Some(branch) = branch {
+            let trunk = self.point(branch.trunk).index;
+            self.observer.observe(&SweepEvent::Branched { point: point.index, trunk, steps: branch.steps });
+        }
         self.observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
-        self.running.insert(segment.task, RunningSegment { worker, segment, from, was_asked_to_stop: false });
+        let running = RunningSegment { worker, segment, from, until, branch, was_asked_to_stop: false };
+        self.running.insert(task, running);
     }
 
     /// Asks each process to stop, once. Jobs stay in the queue, where the next call finds them.
@@ -452,52 +484,4 @@ impl<'a> Driver<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::point_process::PointProcess;
-    use super::super::request::SweepLauncher;
-    use super::*;
-    use crate::from_str;
-    use crate::sweep_dir::SweepFiles;
-    use runner_config::LoadOptions;
-
-    struct IgnoreEvents;
-
-    impl SweepObserver for IgnoreEvents {
-        fn observe(&mut self, _: &SweepEvent<'_>) {}
-    }
-
-    #[test]
-    fn each_rung_of_a_point_has_its_own_retries() {
-        let root = tempfile::tempdir().unwrap();
-        let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-        let files =
-            SweepFiles { record: crate::testing::sweep(), text: "", experiments: &experiments, is_private: false };
-        let sweep = SweepDir::create(root.path(), files).unwrap();
-        let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
-        let request = SweepRequest {
-            spec: &spec,
-            started: None,
-            options: LoadOptions::default(),
-            own_variables: &[],
-            start_new: false,
-            dry_run: false,
-            parallel: 1,
-            threads: 1,
-            launcher: SweepLauncher::Local,
-            price: None,
-        };
-        let host = Host::new(root.path().into(), root.path().into(), runner_spec::cluster::KernelWorkspace::default());
-        let mut ignored = IgnoreEvents;
-        let mut driver = Driver::new(&sweep, &request, &host, &mut ignored).unwrap();
-        let log = root.path().join("log");
-        let mut is_retried = |rung: usize| {
-            // Any process will do: this one lists tests.
-            let process = PointProcess::start(&["--list".into()], log.clone(), &[], &[]).unwrap();
-            let segment = TrainingSegment { task: 0, rung, until: 10 };
-            let worker = SegmentWorker::Process(process);
-            let running = RunningSegment { worker, segment, from: 0, was_asked_to_stop: false };
-            matches!(driver.outcome(SegmentEnd::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
-        };
-        assert_eq!([0, 0, 1, 1].map(&mut is_retried), [true, false, true, false]);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::point_process::ReportedProgress;
 use crate::summary::LeadingSetting;
-use crate::verdict::Verdict;
+use crate::verdict::SweepVerdict;
 use crate::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
@@ -29,6 +29,12 @@ pub enum SweepEvent<'a> {
         point: usize,
         from: u64,
         until: u64,
+        steps: u64,
+    },
+    /// The run of the point begins with the first `steps` steps of the point `trunk`, which computes them to the same bits.
+    Branched {
+        point: usize,
+        trunk: usize,
         steps: u64,
     },
     /// The point has done the steps to its next rung; `done` if these are all its steps.
@@ -65,7 +71,7 @@ pub enum SweepEvent<'a> {
         status: SweepOutcome,
         up_to_date: bool,
         results: &'a SweepResults,
-        verdict: &'a Verdict,
+        verdict: &'a SweepVerdict,
         validation_use: Option<ValidationUse>,
         caveats: &'a [BestPointCaveat],
         importance: &'a [Importance],

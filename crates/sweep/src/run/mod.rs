@@ -8,15 +8,18 @@ mod driver;
 mod event;
 mod open;
 mod plan_points;
+mod point_checks;
 mod point_jobs;
 mod point_length;
 pub(crate) mod point_problems;
 mod point_process;
+mod point_sources;
 mod request;
 mod resource_allocator;
 mod segment_outcome;
 mod segment_worker;
 pub mod slurm;
+mod trunks;
 mod work_tally;
 
 pub use driver::{SweepReport, run_sweep};

@@ -12,8 +12,9 @@ use runner_config::LoadOptions;
 use runner_record::catalog::{SWEEP_FILE, SWEEPS};
 use runner_record::{RecordError, RunLock};
 
-use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
+use super::plan_points::{PlannedSweep, load_points, plan_points};
 use super::point_problems::describe_points;
+use super::point_sources::is_unchanged;
 use super::request::{SweepLauncher, SweepRequest};
 use super::slurm;
 use runner_prepare::{Host, RunEvent, RunObserver};

@@ -2,20 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::Path;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::race::check_same_seeds;
-use crate::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
+use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::sweep_dir::absolute_path;
-use crate::{AshaSettings, Budget, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
-use runner_compare::comparability::{MeasurementBasis, find_incomparable};
+use crate::{Budget, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
+use runner_compare::comparability::MeasurementBasis;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
-use runner_files::{read_regular, without_byte_order_mark};
 use runner_jobs::JobNeeds;
+use runner_plan::Trajectory;
 use runner_plan::search::settle_micro_batch;
 use runner_prepare::{
     Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
@@ -29,12 +28,14 @@ use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
-use runner_spec::program::EvalSpec;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
+use super::point_checks::{check_comparable, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured};
 use super::point_length::{apply_budget, overridden_flag, plan_figures};
 use super::point_problems::PointProblems;
-use super::request::SweepRequest;
+use super::point_sources::hash_sources;
+use super::request::{SweepLauncher, SweepRequest};
+use super::trunks::find_trunks;
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -165,18 +166,23 @@ pub(super) fn plan_points(
         plan_point(spec, objective, point, &loaded.experiment, facts, &cluster)
     };
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
-    let mut planned: Vec<PlannedPoint> = Vec::new();
+    let mut points_of_record: Vec<PlannedPoint> = Vec::new();
+    let mut trajectories: Vec<(usize, Trajectory)> = Vec::new();
     let mut bases: Vec<(String, MeasurementBasis)> = Vec::new();
     let mut warnings: Vec<String> = Vec::new();
     let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
     for ((point, ..), plan) in preparable.iter().zip(plans) {
         match plan {
-            Ok((mut plan, basis, own_warnings)) => {
+            Ok(plan) => {
+                let CompiledPoint { mut planned, basis, trajectory, warnings: own_warnings } = plan;
                 warnings.extend(own_warnings);
-                bases.push((format!("point {}", plan.index), basis));
-                let first = *first_of_plan.entry(plan.plan_hash.clone()).or_insert(point.index);
-                plan.same_as = (first != point.index).then_some(first);
-                planned.push(plan);
+                bases.push((format!("point {}", planned.index), basis));
+                let first = *first_of_plan.entry(planned.plan_hash.clone()).or_insert(point.index);
+                planned.same_as = (first != point.index).then_some(first);
+                if planned.same_as.is_none() {
+                    trajectories.push((planned.index, trajectory));
+                }
+                points_of_record.push(planned);
             }
             Err(mistakes) => mistakes.into_iter().for_each(|mistake| problems.add(point, mistake)),
         }
@@ -188,18 +194,30 @@ pub(super) fn plan_points(
     for warning in &warnings {
         observer.observe(&RunEvent::Warning(warning));
     }
-    check_same_rungs(&planned)?;
+    check_same_rungs(&points_of_record)?;
     if objective.metric == ObjectiveMetric::TokensPerSecond && request.parallel > 1 {
         let text = "tokens_per_second of points that train at the same time is not comparable with that of points \
             that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
     check_comparable(&bases, objective, spec.early_stop.is_some() || spec.race.is_some(), observer)?;
+    // A job of Slurm would have to wait for a different job, early stopping compares runs step by step, a speed is that of all steps, and a test
+    // is of the best checkpoint among those that a run has saved.
+    let has_test = points.iter().any(|(_, loaded)| loaded.experiment.eval.test.is_some());
+    let shares =
+        !has_test && spec.early_stop.is_none() && spec.race.is_none() && request.launcher == SweepLauncher::Local;
+    if shares && objective.metric != ObjectiveMetric::TokensPerSecond {
+        let mut distinct: Vec<&mut PlannedPoint> =
+            points_of_record.iter_mut().filter(|point| point.same_as.is_none()).collect();
+        for (point, trunk) in distinct.iter_mut().zip(find_trunks(&trajectories)) {
+            point.trunk = trunk;
+        }
+    }
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let record = SweepRecord {
         format: FORMAT,
-        id: sweep_id(spec, objective, &planned),
+        id: sweep_id(spec, objective, &points_of_record),
         name: spec.name.clone(),
         created: time::now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -216,7 +234,7 @@ pub(super) fn plan_points(
         workers: request.parallel,
         excluded: expanded.excluded.len(),
         seeds: Some(seeds),
-        points: planned,
+        points: points_of_record,
     };
     if record.race.is_some() {
         check_same_seeds(&record).map_err(CommandError::from)?;
@@ -257,93 +275,6 @@ fn complete_point(
         pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
         apply(&mut loaded.experiment)?;
     }
-    Ok(())
-}
-
-/// The content hash of a source, without a byte order mark.
-fn hash_source(content: &[u8]) -> String {
-    blake3::hash(without_byte_order_mark(content)).to_hex().to_string()
-}
-
-/// True if the file exists and has the recorded content.
-pub(super) fn is_unchanged(source: &SourceHash) -> bool {
-    read_regular(&source.path).is_ok_and(|content| hash_source(&content) == source.blake3)
-}
-
-/// The content hashes of the files that the points were made from.
-///
-/// # Errors
-/// If a file was not the same for all points.
-fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>> {
-    let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
-    for loaded in loaded {
-        let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
-        let read = loaded.template.iter().flat_map(|t| &t.files).map(|f| (f.path.as_path(), f.text.as_str()));
-        for (path, text) in read.chain(own) {
-            if *files.entry(path).or_insert(text) != text {
-                let message = format!("{} changed while it was being read; run the same command again", path.display());
-                return Err(CommandError::request(message));
-            }
-        }
-    }
-    let hash =
-        |(path, text): (&Path, &str)| SourceHash { path: absolute_path(path), blake3: hash_source(text.as_bytes()) };
-    let mut sources: Vec<SourceHash> = files.into_iter().map(hash).collect();
-    sources.sort_by(|a, b| a.path.cmp(&b.path));
-    sources.dedup();
-    Ok(sources)
-}
-
-/// Early stopping compares results after the same steps only.
-///
-/// # Errors
-/// If two points are judged after different steps before their end.
-fn check_same_rungs(points: &[PlannedPoint]) -> Result<()> {
-    let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
-    let Some(first) = points.first() else { return Ok(()) };
-    let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
-    let describe = |p: &PlannedPoint| {
-        let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
-        format!("{} after {} of {} steps", p.describe(), steps.join(", "), p.steps)
-    };
-    Err(CommandError::request(format!(
-        "early_stop compares points after the same numbers of steps, but {} is judged and {}: use the same \
-         train.steps and eval.every for all points, or remove early_stop",
-        describe(first),
-        describe(other)
-    )))
-}
-
-/// The objective of the file. If the file names no metric, points with different tokenizers are compared by bits per byte, because
-/// losses per token of different tokens do not compare.
-fn choose_objective<'a>(spec: &SweepSpec, mut facts: impl Iterator<Item = &'a DataFacts>) -> Objective {
-    let first = facts.next().map(|facts| &facts.tokenizer_hash);
-    let has_one_tokenizer = facts.all(|facts| Some(&facts.tokenizer_hash) == first);
-    let metric =
-        if spec.names_metric || has_one_tokenizer { spec.objective.metric } else { ObjectiveMetric::ValBitsPerByte };
-    Objective { metric, ..spec.objective }
-}
-
-/// Checks that the objectives of the points can be compared. If they cannot, `observer` receives a warning.
-///
-/// # Errors
-/// If early stopping would compare them.
-fn check_comparable(
-    bases: &[(String, MeasurementBasis)],
-    objective: Objective,
-    stops_early: bool,
-    observer: &mut dyn RunObserver,
-) -> Result<()> {
-    let Some(quantity) = objective.metric.quantity() else { return Ok(()) };
-    let bases = bases.iter().map(|(name, basis)| (name.clone(), basis));
-    let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
-    let metric = objective.metric.name();
-    if stops_early {
-        let message = format!("early_stop would compare points whose {metric} is not comparable: {reason}");
-        return Err(CommandError::request(message));
-    }
-    let text = format!("{metric} is not comparable between all points, so none will be the best: {reason}");
-    observer.observe(&RunEvent::Warning(&text));
     Ok(())
 }
 
@@ -399,6 +330,14 @@ impl PreparedData {
     }
 }
 
+/// A point that was planned.
+struct CompiledPoint {
+    planned: PlannedPoint,
+    basis: MeasurementBasis,
+    trajectory: Trajectory,
+    warnings: Vec<String>,
+}
+
 /// Plans one point.
 ///
 /// # Errors
@@ -410,7 +349,7 @@ fn plan_point(
     experiment: &Experiment,
     facts: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<(PlannedPoint, MeasurementBasis, Vec<String>), Vec<PlainError>> {
+) -> Result<CompiledPoint, Vec<PlainError>> {
     let plan = runner_plan::compile(experiment, facts, cluster)
         .map_err(|error| vec![CommandError::from(error).into_plain()])?;
     if let Some(shortage) = &plan.shortage {
@@ -436,12 +375,13 @@ fn plan_point(
         return Err(mistakes.into_iter().map(PlainError::request).collect());
     }
     let needs = JobNeeds::of_plan(&plan);
-    let basis = MeasurementBasis::of_plan(&plan);
+    let (basis, trajectory) = (MeasurementBasis::of_plan(&plan), Trajectory::of(&plan));
     let planned = PlannedPoint {
         index: point.index,
         values: point.values.clone(),
         name: experiment.name.clone(),
         same_as: None,
+        trunk: None,
         steps,
         rungs: judged_after,
         tokens_per_step: plan.totals.tokens_per_step,
@@ -455,92 +395,5 @@ fn plan_point(
         cuda_devices: needs.cuda_devices,
         plan_hash: plan.hash,
     };
-    Ok((planned, basis, plan.warnings))
-}
-
-/// Why a run never measures the objective, if it does not.
-fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
-    let (is_measured, needed) = match metric {
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
-            (eval.choice_items.is_some(), "eval.hellaswag")
-        }
-        _ => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),
-    };
-    let metric = metric.name();
-    (!is_measured)
-        .then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {needed}"))
-}
-
-/// Why early stopping never judges a run before its end, if it does not.
-fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], steps: u64, every: u64) -> Option<String> {
-    (rungs.len() < 2).then(|| {
-        format!(
-            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so it is \
-             never judged before its end; use a smaller min_steps or eval.every, or remove early_stop",
-            asha.min_steps
-        )
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-    use runner_config::LoadOptions;
-    use runner_spec::experiment::EvalLoss;
-
-    #[test]
-    fn an_objective_must_be_measured() {
-        let none = EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None };
-        let loss = EvalSpec { loss: Some(EvalLoss::Rows(1)), ..none.clone() };
-        let explain = explain_unmeasured;
-        assert!(explain(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
-        assert!(explain(ObjectiveMetric::ValPerplexity, &loss).is_none());
-        assert!(explain(ObjectiveMetric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
-        assert!(explain(ObjectiveMetric::TrainLoss, &none).is_none());
-    }
-
-    #[test]
-    fn a_file_is_the_same_for_all_points() {
-        let dir = tempfile::tempdir().unwrap();
-        let (template, part) = (dir.path().join("a.yaml.j2"), dir.path().join("part.yaml"));
-        let text = "model: {preset: gpt2-micro}\ndata: {tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}}\n";
-        fs::write(&template, "{% include 'part.yaml' %}\n").unwrap();
-        let load = |more: &str| {
-            fs::write(&part, format!("{text}{more}")).unwrap();
-            runner_config::load(&template, &LoadOptions::default()).unwrap()
-        };
-        let (one, same, other) = (load(""), load(""), load("\n# other\n"));
-        let sources = hash_sources([&one, &same].into_iter()).unwrap();
-        assert_eq!(sources.len(), 2);
-        assert!(!sources.iter().all(is_unchanged), "the part is a different one");
-        load("");
-        assert!(sources.iter().all(is_unchanged), "as it is on disk");
-        fs::remove_file(&part).unwrap();
-        assert_eq!(sources.iter().filter(|source| is_unchanged(source)).count(), 1);
-        let error = hash_sources([&one, &other].into_iter()).unwrap_err().to_string();
-        assert!(error.contains("part.yaml changed while"), "{error}");
-    }
-
-    #[test]
-    fn early_stopping_compares_after_the_same_steps() {
-        let mut points = crate::testing::sweep().points;
-        points[1].rungs = vec![10, 20, 60];
-        assert!(check_same_rungs(&points).is_ok(), "nothing compares the ends");
-        points[1].rungs = vec![10, 30, 40];
-        let error = check_same_rungs(&points).unwrap_err().to_string();
-        for part in ["point 1 (lr=0.001 layers=2) after 10, 20 of 40", "point 2 (lr=0.01 layers=2) after 10, 30 of 40"]
-        {
-            assert!(error.contains(part), "{part}: {error}");
-        }
-    }
-
-    #[test]
-    fn early_stopping_must_judge() {
-        let asha = AshaSettings { min_steps: 100, reduction: 3 };
-        let text = explain_unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
-        assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
-        assert!(explain_unjudged(&asha, &[100, 300], 300, 100).is_none());
-    }
+    Ok(CompiledPoint { planned, basis, trajectory, warnings: plan.warnings })
 }

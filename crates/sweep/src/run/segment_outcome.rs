@@ -11,6 +11,8 @@ pub(super) struct EndedSegment<'a> {
     pub end: SegmentEnd,
     /// True if the sweep asked the process to stop.
     pub was_asked_to_stop: bool,
+    /// True if the process was to train to a step before the segment's end, and has reached it.
+    pub is_paused: bool,
     /// The result of the segment in the run's record.
     pub result: Option<SegmentResult>,
     /// The error in the run's record.
@@ -40,7 +42,7 @@ pub(super) enum SegmentOutcome {
     Completed(f64),
     /// Another process works on the run, or a notice ended this one: the segment is still due.
     Busy,
-    /// The process stopped on request, or the job of an earlier call has ended: the segment is still due.
+    /// The process stopped where it was to pause, or on request, or the job of an earlier call has ended: the segment is still due.
     Stopped,
     Failed {
         error: String,
@@ -57,7 +59,8 @@ impl EndedSegment<'_> {
         {
             return SegmentOutcome::Completed(value);
         }
-        if self.was_asked_to_stop {
+        let is_paused = self.is_paused && self.end == SegmentEnd::Exited(0);
+        if self.was_asked_to_stop || is_paused {
             return SegmentOutcome::Stopped;
         }
         let logged = self.logged_error.map(str::to_owned);
@@ -94,12 +97,20 @@ mod tests {
         EndedSegment {
             end,
             was_asked_to_stop: false,
+            is_paused: false,
             result,
             recorded_error: None,
             logged_error: None,
             attempts: 0,
             max_retries: 1,
         }
+    }
+
+    #[test]
+    fn a_pause_is_no_end_without_a_result() {
+        let paused = EndedSegment { is_paused: true, ..exited(SegmentEnd::Exited(0), None) };
+        assert_eq!(paused.outcome(), SegmentOutcome::Stopped);
+        assert!(is_retried(&EndedSegment { end: SegmentEnd::Killed(9), ..paused }));
     }
 
     fn is_retried(exited: &EndedSegment<'_>) -> bool {

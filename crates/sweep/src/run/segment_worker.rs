@@ -75,7 +75,8 @@ impl<'a> SegmentWorkers<'a> {
         log(self.sweep.path(), point.index)
     }
 
-    /// Starts a worker that trains `point` to step `until`, or to its end; a process on `devices`.
+    /// Starts a worker that trains `point` to step `until`, or to its end; a process on `devices`. With `trunk`, a run's id and a step, the
+    /// run of the point is created from that run's checkpoint.
     ///
     /// # Errors
     /// If the point's experiment is damaged, or the system or Slurm refuses.
@@ -84,6 +85,7 @@ impl<'a> SegmentWorkers<'a> {
         point: &PlannedPoint,
         until: Option<u64>,
         devices: &[String],
+        trunk: Option<(&str, u64)>,
     ) -> Result<SegmentWorker, String> {
         let log = self.log(point);
         if let Some(jobs) = &mut self.jobs {
@@ -94,6 +96,9 @@ impl<'a> SegmentWorkers<'a> {
         let path = self.sweep.path();
         let arguments = point_arguments(path, self.sweep.record(), point, self.runs, self.threads, until);
         let mut arguments = arguments.map_err(|error| error.to_string())?;
+        if let Some((run, steps)) = trunk {
+            arguments.extend(["--continue", run, "--continue-step", &steps.to_string()].map(OsString::from));
+        }
         // The sweep itself may be a process of a launcher.
         arguments.extend(["--json", "--launcher", "local"].map(OsString::from));
         PointProcess::start(&arguments, log, &self.hidden_variables, devices)

@@ -20,7 +20,7 @@ impl Dice {
 }
 
 fn unit(n: usize, rungs: &[u64]) -> Vec<PointTask> {
-    vec![PointTask { step_cost: 1.0, rungs: rungs.to_vec() }; n]
+    vec![PointTask { step_cost: 1.0, rungs: rungs.to_vec(), shared: 0 }; n]
 }
 
 fn names(order: &[TrainingSegment]) -> Vec<String> {
@@ -90,7 +90,7 @@ fn nothing_to_do_is_over_and_odd_requests_are_taken_as_meant() {
     assert!(decide(&unit(2, &[]), 4, HALVE_BY_THREE, never).is_finished);
     assert_eq!(decide(&unit(2, &[1]), 0, HALVE_BY_THREE, never).due.len(), 1);
     for step_cost in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-        let tasks = [PointTask { step_cost, rungs: vec![7] }];
+        let tasks = [PointTask { step_cost, rungs: vec![7], shared: 0 }];
         assert_eq!(decide(&tasks, 1, HALVE_BY_THREE, &|_, _| Some(SegmentResult::Failed)).virtual_end, 7.0);
     }
 }
@@ -160,7 +160,7 @@ fn case(dice: &mut Dice) -> Case {
                 };
                 results.insert((task, rung), finding);
             }
-            PointTask { step_cost: [1.0, 1.0, 0.3, 2.5][dice.below(4) as usize], rungs }
+            PointTask { step_cost: [1.0, 1.0, 0.3, 2.5][dice.below(4) as usize], rungs, shared: 0 }
         })
         .collect();
     Case { tasks, workers: 1 + dice.below(5) as usize, rule, results }

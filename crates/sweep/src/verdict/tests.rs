@@ -4,16 +4,16 @@ use super::*;
 use crate::testing::finished;
 
 /// The verdict on finished points of these rates, each with the results of seeds 1, 2, …; NaN stands for divergence.
-fn verdict(settings: &[(f64, &[f64])]) -> Verdict {
+fn verdict(settings: &[(f64, &[f64])]) -> SweepVerdict {
     let points: Vec<(Value, u64, f64)> = settings
         .iter()
         .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
         .collect();
     let (record, results) = finished(&points);
-    Verdict::new(&record, &results, &[], true)
+    SweepVerdict::new(&record, &results, &[], true)
 }
 
-fn rates(verdict: &Verdict) -> Vec<f64> {
+fn rates(verdict: &SweepVerdict) -> Vec<f64> {
     verdict.settings.iter().map(|setting| setting.values[0].1.as_f64().unwrap()).collect()
 }
 
@@ -101,10 +101,10 @@ fn a_difference_of_interest_is_that_of_the_file() {
     let (record, mut results) =
         finished(&[(json!(0.1), 1, 1.0), (json!(0.1), 2, 1.1), (json!(0.2), 1, 1.02), (json!(0.2), 2, 1.09)]);
     results.objective.smallest_difference = Some(0.003);
-    let noise = Verdict::new(&record, &results, &[], true).noise.unwrap();
+    let noise = SweepVerdict::new(&record, &results, &[], true).noise.unwrap();
     assert_eq!((noise.of_interest, noise.is_given, noise.seeds), (0.003, true, 2));
     results.incomparable = Some("the tokenizers differ".to_owned());
-    let found = Verdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, &[], true);
     assert_eq!(found.words, ["best: none, because val_loss is not comparable: the tokenizers differ"]);
     assert!(found.settings.iter().all(|setting| setting.comparison.is_none()) && found.leader().is_none());
 }
@@ -117,7 +117,7 @@ fn what_asha_stopped_was_not_tested_and_what_a_race_stopped_was() {
     for row in results.rows.iter_mut().filter(|row| row.point > 2) {
         (row.status, row.objective) = (PointStatus::Stopped, Some(9.0));
     }
-    let found = Verdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, &[], true);
     assert_eq!(
         (&found.conclusion, found.best(), found.leader().unwrap().measured),
         (&Conclusion::BestOfFinished, None, 2)
@@ -125,7 +125,7 @@ fn what_asha_stopped_was_not_tested_and_what_a_race_stopped_was() {
     assert!(found.words[0].starts_with("only setting with all steps: lr=0.1, val_loss 2.5 "), "{:?}", found.words);
     assert!(found.words[0].ends_with("; 2 settings stopped early, without a test"), "{:?}", found.words);
     let drop = DroppedSetting { seeds: 1, leader: Some(0), p: Some(0.004), test: Some(DecidingTest::T) };
-    let found = Verdict::new(&record, &results, &[(1, drop), (2, drop)], true);
+    let found = SweepVerdict::new(&record, &results, &[(1, drop), (2, drop)], true);
     assert_eq!(
         (&found.conclusion, words::label(&found, 2)),
         (&Conclusion::Best, "stopped after 1 seed, p 0.0040".to_owned())
@@ -145,7 +145,7 @@ fn a_setting_without_all_its_seeds_is_not_ranked_and_may_win() {
     for row in results.rows.iter_mut().filter(|row| row.point > 4) {
         (row.status, row.objective) = (PointStatus::Queued, None);
     }
-    let found = Verdict::new(&record, &results, &[], false);
+    let found = SweepVerdict::new(&record, &results, &[], false);
     assert_eq!((rates(&found), found.settings[1].state), (vec![0.1, 0.2], SettingState::Incomplete));
     assert!(matches!(found.conclusion, Conclusion::OneSeed { .. }), "one seed is measured of both: {found:?}");
     assert!(found.words[0].contains(" so far: "), "{:?}", found.words);
@@ -186,7 +186,7 @@ fn a_setting_is_called_better_if_each_one_is_worse_than_another() {
         .chain([(json!(0.1), 7, 2.0)])
         .collect();
     let (record, results) = finished(&points);
-    let found = Verdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, &[], true);
     assert_eq!(rates(&found)[0], 0.1);
     let (line, third) = (&found.words[0], found.settings.iter().position(|s| s.name == "lr=0.3").unwrap());
     assert!(found.settings[third].comparison.as_ref().unwrap().paired.difference < 0.0);
@@ -205,14 +205,14 @@ fn only_what_was_tested_is_called_worse() {
         row.status = if row.point > 16 { PointStatus::Failed } else { PointStatus::Stopped };
         row.objective = None;
     }
-    let found = Verdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, &[], true);
     assert_eq!(found.conclusion, Conclusion::Tie { settings: vec![0, 1] });
     let ending = "; 1 setting is worse; 1 setting stopped early, without a test; lr=0.5 has no result";
     assert!(found.words[0].ends_with(ending), "{:?}", found.words);
     for row in results.rows.iter_mut().filter(|row| row.point > 4) {
         (row.status, row.objective) = (PointStatus::Failed, None);
     }
-    let found = Verdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, &[], true);
     assert_eq!((&found.conclusion, found.best()), (&Conclusion::BestOfFinished, None));
     let ending = "; lr=0.02, lr=0.3, lr=0.4 and lr=0.5 have no result";
     let line = &found.words[0];
@@ -224,7 +224,7 @@ fn a_setting_that_the_last_decision_drops_was_not_stopped() {
     let (record, results) =
         finished(&[(json!(0.1), 1, 1.0), (json!(0.1), 2, 1.1), (json!(0.2), 1, 2.0), (json!(0.2), 2, 2.1)]);
     let drop = DroppedSetting { seeds: 2, leader: Some(0), p: Some(0.004), test: Some(DecidingTest::T) };
-    let found = Verdict::new(&record, &results, &[(1, drop)], true);
+    let found = SweepVerdict::new(&record, &results, &[(1, drop)], true);
     assert_eq!(words::label(&found, 1), "worse, p 0.0040");
 }
 

@@ -5,7 +5,9 @@ use std::cmp::Ordering;
 use runner_spec::format::{counted, printable};
 use runner_stats::{Interval, PairedComparison, PermutationMethod};
 
-use super::{Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, Verdict};
+use super::{
+    Conclusion, DecidingTest, NoiseFloor, POWER, SettingComparison, SettingResult, SettingState, SweepVerdict,
+};
 use crate::spec::{Goal, Objective};
 
 /// The settings that a sentence names before it only counts the others.
@@ -14,7 +16,7 @@ const MAX_NAMED: usize = 4;
 const SINGLE_DECIMALS: usize = 4;
 
 /// The lines that state the conclusion of `verdict`.
-pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: bool) -> Vec<String> {
+pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished: bool) -> Vec<String> {
     let so_far = if is_finished { "" } else { " so far" };
     let Some(leader) = verdict.settings.first() else { return Vec::new() };
     let metric = objective.metric.name();
@@ -89,7 +91,7 @@ pub(super) fn describe(verdict: &Verdict, objective: Objective, is_finished: boo
 }
 
 /// True if a setting with fewer seeds than the leader has a better mean.
-fn is_behind_single(verdict: &Verdict, goal: Goal) -> bool {
+fn is_behind_single(verdict: &SweepVerdict, goal: Goal) -> bool {
     let mean = |setting: &SettingResult| setting.sample.map(|sample| sample.mean);
     let leader = verdict.settings.first().and_then(mean);
     let others = || verdict.settings.iter().skip(1).filter_map(mean);
@@ -97,12 +99,12 @@ fn is_behind_single(verdict: &Verdict, goal: Goal) -> bool {
 }
 
 /// The positions of the settings with a comparison, and the comparisons.
-fn compared(verdict: &Verdict) -> impl DoubleEndedIterator<Item = (usize, &SettingComparison)> {
+fn compared(verdict: &SweepVerdict) -> impl DoubleEndedIterator<Item = (usize, &SettingComparison)> {
     verdict.settings.iter().enumerate().filter_map(|(i, setting)| Some((i, setting.comparison.as_ref()?)))
 }
 
 /// The settings that cannot be the best for other reasons than their mean.
-fn left_out(verdict: &Verdict) -> String {
+fn left_out(verdict: &SweepVerdict) -> String {
     let count = |state: SettingState| verdict.settings.iter().filter(|setting| setting.state == state).count() as u64;
     let part = |state, what: &str| match count(state) {
         0 => String::new(),
@@ -123,7 +125,7 @@ fn left_out(verdict: &Verdict) -> String {
 }
 
 /// The end of a sentence on `tied` equal settings: how many others were tested and are worse.
-fn rest(verdict: &Verdict, tied: usize) -> String {
+fn rest(verdict: &SweepVerdict, tied: usize) -> String {
     let is_worse = |i: usize, comparison: &SettingComparison| comparison.is_worse && verdict.settings[i].may_win();
     let worse = compared(verdict).filter(|(i, comparison)| is_worse(*i, comparison)).count();
     match (worse, verdict.settings.len() == tied + worse) {
@@ -137,7 +139,7 @@ fn rest(verdict: &Verdict, tied: usize) -> String {
 
 /// What a table says of the setting at `position` of `verdict`.
 #[must_use]
-pub(super) fn label(verdict: &Verdict, position: usize) -> String {
+pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
     let Some(setting) = verdict.settings.get(position) else { return String::new() };
     let all = setting.points.len();
     match (setting.state, &setting.comparison) {
@@ -190,7 +192,7 @@ pub fn mean_text(setting: &SettingResult) -> String {
 
 /// `0.10 (0.02 to 0.19)`: the size of the difference between the leader and the setting at `position`, and its interval in the direction of the
 /// difference; with the number of common seeds, if one of them has more.
-fn difference_text(verdict: &Verdict, position: usize, comparison: &SettingComparison) -> String {
+fn difference_text(verdict: &SweepVerdict, position: usize, comparison: &SettingComparison) -> String {
     let n = comparison.paired.n;
     let has_more = |i: usize| verdict.settings.get(i).is_some_and(|setting| setting.measured > n);
     let over = if has_more(0) || has_more(position) { format!(" over {n} common seeds") } else { String::new() };

@@ -1,0 +1,103 @@
+//! The first steps that runs of two plans compute alike.
+
+use runner_spec::plan::Plan;
+use runner_spec::program::{LrDecay, LrSchedule, Program};
+
+use crate::hash::plan_hash;
+
+/// The computation of a run: a hash of its plan without schedule and number of steps, the schedule, and the number of steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trajectory {
+    hash: String,
+    schedule: Option<LrSchedule>,
+    steps: u64,
+}
+
+impl Trajectory {
+    #[must_use]
+    pub fn of(plan: &Plan) -> Self {
+        let endless = LrSchedule {
+            warmup_steps: 0,
+            start: 0,
+            peak: 0.0,
+            warmup_from: None,
+            hold_steps: 0,
+            decay: LrDecay::Constant,
+        };
+        let without_end = |program: &Program| Program { schedule: endless, steps: 0, ..program.clone() };
+        let programs: Vec<Program> = plan.ranks.iter().map(|rank| without_end(&rank.program)).collect();
+        // A plan whose hash has another meaning today was computed by other rules.
+        let is_current =
+            plan_hash(&plan.data, &plan.ranks.iter().map(|rank| rank.program.clone()).collect::<Vec<_>>()) == plan.hash;
+        Self {
+            hash: if is_current { plan_hash(&plan.data, &programs) } else { plan.hash.clone() },
+            schedule: plan.ranks.first().map(|rank| rank.program.schedule),
+            steps: plan.totals.steps,
+        }
+    }
+
+    /// The number of steps of the run.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// The number of first steps that runs of both plans compute to the same bits, evaluations and samples included. It is at most one less
+    /// than the shorter run has, because its last step is followed by an evaluation that the other run may lack.
+    #[must_use]
+    pub fn shared_steps(&self, other: &Self) -> u64 {
+        let (Some(a), Some(b)) = (&self.schedule, &other.schedule) else { return 0 };
+        if self.hash != other.hash {
+            return 0;
+        }
+        let most = self.steps.min(other.steps).saturating_sub(1);
+        // Up to its decay a rate depends on nothing but these.
+        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: LrDecay::Constant, ..*schedule };
+        let first = match (a == b, rise(a) == rise(b)) {
+            (true, _) => most,
+            (false, true) => a.decay_start().min(b.decay_start()).min(most),
+            (false, false) => 0,
+        };
+        (first..most).find(|step| a.rate(*step).to_bits() != b.rate(*step).to_bits()).unwrap_or(most)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{compiled, experiment};
+    use runner_spec::experiment::{CooldownLength, Decay, DecayTarget, Experiment};
+
+    /// The trajectory of a run of `steps` steps whose rate decays over the last `decay` of them.
+    fn trajectory(steps: u64, decay: u64, change: impl FnOnce(&mut Experiment)) -> Trajectory {
+        let mut experiment = experiment();
+        experiment.train.steps = Some(steps);
+        experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
+        experiment.schedule.cooldown = Some(CooldownLength::Steps(decay));
+        change(&mut experiment);
+        Trajectory::of(&compiled(&experiment))
+    }
+
+    #[test]
+    fn runs_with_other_ends_share_their_beginning() {
+        let [short, long] = [trajectory(100, 20, |_| {}), trajectory(400, 80, |_| {})];
+        // The rate falls for the first time after the first step of the decay, which still has the peak.
+        assert_eq!((short.shared_steps(&long), long.shared_steps(&short)), (81, 81));
+        let same_end = trajectory(400, 350, |_| {});
+        assert_eq!((same_end.shared_steps(&long), same_end.shared_steps(&short)), (51, 51));
+        assert_eq!(short.shared_steps(&short), 99, "both have a last step, which is not shared");
+    }
+
+    #[test]
+    fn runs_that_compute_something_else_share_nothing() {
+        let base = trajectory(100, 20, |_| {});
+        let changes: [fn(&mut Experiment); 3] = [
+            |experiment| experiment.seed.data += 1,
+            |experiment| experiment.train.clip_norm = Some(0.123),
+            |experiment| experiment.eval.every += 1,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_eq!(base.shared_steps(&trajectory(100, 20, change)), 0, "change {number}");
+        }
+    }
+}
