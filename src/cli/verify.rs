@@ -73,7 +73,9 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Exit> {
     screen.result_line(&describe(&found));
     let exit = match found.verdict {
         SealVerdict::Bitwise | SealVerdict::WithinTolerance | SealVerdict::Intact => Exit::Done,
-        SealVerdict::Incomplete | SealVerdict::Diverged | SealVerdict::Changed => Exit::Differ,
+        SealVerdict::Incomplete | SealVerdict::Diverged | SealVerdict::Contradictory | SealVerdict::Changed => {
+            Exit::Differ
+        }
     };
     exit_of_screen(&screen, exit)
 }
@@ -88,7 +90,12 @@ fn describe(found: &Verification) -> String {
     let weights = found.weights.as_ref().filter(|weights| !weights.equal);
     match found.verdict {
         SealVerdict::Intact => lines.push(format!("intact: every byte of {} matches its manifest", found.run)),
-        SealVerdict::Changed => lines.push(format!("changed: {} has changed since it was sealed", found.run)),
+        SealVerdict::Changed => {
+            lines.push(format!("changed: the files of {} are not those that were sealed", found.run));
+        }
+        SealVerdict::Contradictory => {
+            lines.push(format!("contradictory: the files of {} contradict one another", found.run));
+        }
         SealVerdict::Incomplete if found.steps.is_none() => {
             lines.push(format!("incomplete: no step of {} was trained again", found.run));
         }
@@ -102,6 +109,7 @@ fn describe(found: &Verification) -> String {
         let what = match file.change {
             FileChange::Changed => "changed",
             FileChange::Missing => "missing",
+            FileChange::Unreadable => "there, and cannot be read",
             FileChange::Added => "not in the manifest",
         };
         let tensor =
@@ -110,6 +118,7 @@ fn describe(found: &Verification) -> String {
             (Some(sealed), Some(found)) => format!(": BLAKE3 {found}, was {sealed}"),
             (Some(sealed), None) => format!(": BLAKE3 was {sealed}"),
             (None, Some(found)) => format!(": BLAKE3 {found}"),
+            (None, None) if file.change == FileChange::Added => ", and cannot be read".to_owned(),
             (None, None) => ": its content does not match its `content_hash`".to_owned(),
         };
         line("file", format!("{} is {what}{tensor}{hash}", printable(&file.path)));
@@ -117,7 +126,7 @@ fn describe(found: &Verification) -> String {
     for contradiction in &found.contradictions {
         line("record", printable(contradiction));
     }
-    if found.changed.is_empty() && found.contradictions.is_empty() {
+    if found.changed.is_empty() {
         line(
             "files",
             format!("{}, {}: every byte matches the manifest", counted(found.files as u64, "file"), bytes(found.bytes)),

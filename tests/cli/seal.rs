@@ -183,12 +183,43 @@ fn every_changed_byte_is_named() {
     sandbox.write("sealed/run/notes.txt", "x");
     assert!(sandbox.expect(3, "verify sealed").contains("run/notes.txt is not in the manifest"));
     fs::rename(sandbox.path("sealed/run/notes.txt"), sandbox.path("notes.txt")).unwrap();
+    // What cannot be read is a finding, too.
+    std::os::unix::fs::symlink("/dev/null", sandbox.path("sealed/run/link")).unwrap();
+    assert!(sandbox.expect(3, "verify sealed").contains("run/link is not in the manifest, and cannot be read"));
+    fs::rename(sandbox.path("sealed/run/link"), sandbox.path("link")).unwrap();
+    fs::rename(sandbox.path("sealed/run/metrics.jsonl"), sandbox.path("metrics.jsonl")).unwrap();
+    std::os::unix::fs::symlink(sandbox.path("metrics.jsonl"), sandbox.path("sealed/run/metrics.jsonl")).unwrap();
+    assert!(sandbox.expect(3, "verify sealed").contains("run/metrics.jsonl is there, and cannot be read: BLAKE3 was "));
     fs::remove_file(sandbox.path("sealed/run/samples.jsonl")).ok();
     fs::remove_file(sandbox.path("sealed/run/plan.json")).unwrap();
     assert!(sandbox.expect(3, "verify sealed").contains("run/plan.json is missing"));
     let sandbox = sealed();
     sandbox.edit("sealed/manifest.json", "\"steps\": 12", "\"steps\": 13");
     assert!(sandbox.expect(3, "verify sealed").contains("manifest.json is changed: its content does not match"));
+}
+
+#[test]
+fn a_manifest_whose_claims_its_files_contradict_is_found() {
+    type Forgery = fn(&mut Value);
+    let claims: [(&str, Forgery); 4] = [
+        ("the last step", |manifest| manifest["steps"] = 8.into()),
+        ("the size of the state", |manifest| manifest["state"]["bytes"] = 1.into()),
+        ("the hash of the state", |manifest| manifest["state"]["state_hash"] = "0".into()),
+        ("the hashes of step 12", |manifest| manifest["weights"]["weights_hash"] = "0".into()),
+    ];
+    for (what, claim) in claims {
+        let sandbox = sealed();
+        let path = sandbox.path("sealed/manifest.json");
+        let mut manifest = read_json(&path);
+        claim(&mut manifest);
+        write_sealed(&path, manifest);
+        let printed = sandbox.expect(3, "verify sealed --threads 1");
+        assert!(printed.contains("contradictory: the files of lab-"), "{printed}");
+        // The card has the hashes of the weights, too.
+        let words = [format!("differ in {what}"), format!("itself in {what}"), "README.md is not the card".to_owned()];
+        assert!(words.iter().any(|words| printed.contains(words)), "{what}: {printed}");
+        assert!(!printed.contains("changed: "), "{printed}");
+    }
 }
 
 #[test]

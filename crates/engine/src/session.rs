@@ -192,7 +192,10 @@ impl RunSession<'_> {
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.text.to_file().map_err(|error| CommandError::failure(error.to_string()))
         })?;
-        write_data_files_once(&path, || data_files(self.experiment, &self.ready.prepared, self.host))?;
+        let mut unread = Vec::new();
+        let mut warn = |text: &str| unread.push(text.to_owned());
+        write_data_files_once(&path, || data_files(self.experiment, &self.ready.prepared, self.host, &mut warn))?;
+        warn_all(&unread, &mut log, observer)?;
         let overrides = self.options.overrides.clone();
         let restarts = self.options.restarts;
         let recorded = manifest::Session { started: time::now(), from_step: from, restarts, overrides, ..session };

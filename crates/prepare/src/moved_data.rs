@@ -19,11 +19,17 @@ use runner_weights::OpenedWeights;
 use crate::host::Host;
 
 /// The files from which the data of `experiment`, which is `prepared`, was read. Names on the hub that are not sources of text are left out:
-/// their commits name them. So are files of the tokenizer, of items and of weights that cannot be read, because a resumed run does without.
+/// their commits name them. So are files of the tokenizer, of items and of weights that cannot be read, because a resumed run does without:
+/// `warn` gets a sentence about each.
 ///
 /// # Errors
 /// If a file of a source cannot be read. A file that did not change since it was hashed is not read.
-pub fn data_files(experiment: &Experiment, prepared: &Prepared, host: &Host) -> Result<Vec<DataFile>> {
+pub fn data_files(
+    experiment: &Experiment,
+    prepared: &Prepared,
+    host: &Host,
+    warn: &mut dyn FnMut(&str),
+) -> Result<Vec<DataFile>> {
     let cache = host.cache()?;
     let identify = |part: DataPart, path: &Path| -> Result<DataFile> {
         let hash = hash_file(path, cache)?;
@@ -41,11 +47,30 @@ pub fn data_files(experiment: &Experiment, prepared: &Prepared, host: &Host) -> 
             // The origins have the files that patterns stand for.
             Place::Files(_) => Vec::new(),
             Place::File(path) => vec![path.clone()],
-            Place::Weights(path) => OpenedWeights::open(path).map_or_else(|_| Vec::new(), |weights| weights.files),
+            Place::Weights(path) => match OpenedWeights::open(path) {
+                Ok(weights) => weights.files,
+                Err(error) => {
+                    warn(&describe_unread(part, path, &error));
+                    Vec::new()
+                }
+            },
         };
-        files.extend(others.iter().filter_map(|file| identify(part, file).ok()));
+        for file in others {
+            match identify(part, &file) {
+                Ok(found) => files.push(found),
+                Err(error) => warn(&describe_unread(part, &file, &error)),
+            }
+        }
     }
     Ok(files)
+}
+
+fn describe_unread(part: DataPart, path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!(
+        "{} ({}) cannot be read, so the run's list of data files lacks it, and `--data` cannot find it by its content: {error}",
+        path.display(),
+        part.name()
+    )
 }
 
 /// BLAKE3 of the content of the file `path`, with a memo in the folder `cache`.
@@ -363,7 +388,8 @@ pub fn check_same_data(
     changed.retain(|part| !without.contains(part));
     let Some((why, part)) = describe_changed_data(&changed).zip(changed.first().copied()) else { return Ok(()) };
     let then = read_data_files(run)?.unwrap_or_default();
-    let now = data_files(experiment, prepared, host)?;
+    // What cannot be read is not the file that differs.
+    let now = data_files(experiment, prepared, host, &mut |_| {})?;
     // A tokenizer that is made from text changes with it, and has no file.
     let different = changed
         .iter()

@@ -70,7 +70,8 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row(&name, format!("`{hash}`"));
     }
     if let Some(from) = &manifest.continued_from {
-        row("inherited", format!("the first {} from `{}`", counted(from.step, "step"), from.id));
+        let same = if from.is_same_computation { ", which this plan computes to the same bits" } else { "" };
+        row("inherited", format!("the first {} from `{}`{same}", counted(from.step, "step"), from.id));
     }
     if let Some(summary) = &summary {
         row(
@@ -132,7 +133,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
             "runner verify . --steps {from}..{to}{data}   # trains these steps again, from the sealed state"
         );
     }
-    let first = manifest.inherited_steps() + 1;
+    let first = manifest.foreign_steps() + 1;
     let _ = writeln!(out, "runner verify . --steps {first}..{}{data}   # trains the whole run again", seal.steps);
     out += "runner verify . --only-files   # compares every byte with manifest.json\n```\n\n";
     if is_of_files {

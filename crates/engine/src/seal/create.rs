@@ -25,7 +25,9 @@ use runner_weights::WeightsError;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::manifest::{CARD, FORMAT, MANIFEST, RUN, SealManifest, SealedFile, SealedState, SealedWeights, list_files};
+use super::manifest::{
+    CARD, FORMAT, MANIFEST, RUN, SealManifest, SealedFile, SealedState, SealedWeights, list_files, state_bytes,
+};
 use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
 
@@ -93,12 +95,12 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
         .map_err(|error| error.context(failed()))?;
     let folder = |step| checkpoint::recorded_hash(&checkpoints, step);
     let summary = run_dir::read_summary(&opened.path)?;
-    let steps = OriginalRun::read(&opened.path, &manifest, summary.clone())?.last_step();
-    let all = list_files(aside.path())?;
+    // As a verification reads them.
+    let steps = OriginalRun::read(&aside.path().join(RUN), &manifest, summary.clone())?.last_step();
+    let all = list_files(aside.path());
     let files = all.into_iter().map(|path| SealedFile::read(aside.path(), path)).collect::<Result<Vec<_>>>()?;
-    let state_files = files.iter().filter(|file| file.path.starts_with(&format!("{RUN}/{CHECKPOINTS}/")));
-    let state_bytes = state_files.map(|file| file.bytes).sum();
-    let sealed_state = |step| Some(SealedState { step, state_hash: folder(step)?.state, bytes: state_bytes });
+    let bytes = state_bytes(&files);
+    let sealed_state = |step| Some(SealedState { step, state_hash: folder(step)?.state, bytes });
     let mut sealed = SealManifest {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -208,7 +210,7 @@ fn copy_run(
     if let Some(state) = state {
         let (from, to) = (opened.path.join(CHECKPOINTS).join(dir_name(state)), checkpoints.join(dir_name(state)));
         fs::create_dir(&to).map_err(CommandError::io("creating a folder"))?;
-        for name in list_files(&from)? {
+        for name in list_files(&from) {
             copy(&from.join(&name), &to.join(&name))?;
         }
         if let Some(damage) = checkpoint::find_damage_of_newest(&checkpoints)? {
@@ -218,7 +220,7 @@ fn copy_run(
     // An export locks its folder, as this process does the one around it.
     let weights = to.join(WEIGHTS);
     let written = export_weights(opened, step, &weights, host, observer)?;
-    for name in list_files(&weights)? {
+    for name in list_files(&weights) {
         fs::rename(weights.join(&name), to.join(&name)).map_err(CommandError::io("moving the weights"))?;
     }
     fs::remove_dir(&weights).map_err(CommandError::io("moving the weights"))?;

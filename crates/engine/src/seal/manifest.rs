@@ -1,7 +1,7 @@
 //! `manifest.json` of a sealed run: what it claims, and the hash of every file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
@@ -14,6 +14,7 @@ use runner_record::RecordError;
 use runner_record::checkpoint::StateHash;
 use runner_record::files::{check_format, file_name};
 use runner_record::manifest::{DataHashes, RunStatus};
+use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, Result};
 
 pub(super) const FORMAT: u32 = 1;
@@ -97,6 +98,8 @@ pub(super) struct TensorHash {
 pub enum FileChange {
     Changed,
     Missing,
+    /// It is there, and cannot be read: a link, or something that the system refuses.
+    Unreadable,
     Added,
 }
 
@@ -108,7 +111,7 @@ pub struct ChangedFile {
     pub change: FileChange,
     /// The BLAKE3 hash in the manifest; `None` for an added file.
     pub sealed: Option<String>,
-    /// The hash now; `None` for a missing file.
+    /// The hash now; `None` for a file that is missing or cannot be read.
     pub found: Option<String>,
     /// The first tensor of weights that differs.
     pub tensor: Option<String>,
@@ -139,21 +142,27 @@ impl SealManifest {
         Ok((manifest, hash))
     }
 
-    /// The files in `folder` that have changed since the run was sealed.
-    ///
-    /// # Errors
-    /// If the folder or a file cannot be read.
-    pub(super) fn changed_files(&self, folder: &Path) -> Result<Vec<ChangedFile>> {
+    /// The files in `folder` that have changed since the run was sealed, or cannot be read.
+    pub(super) fn changed_files(&self, folder: &Path) -> Vec<ChangedFile> {
         let sealed: BTreeMap<&str, &SealedFile> = self.files.iter().map(|file| (file.path.as_str(), file)).collect();
-        let present: BTreeSet<String> = list_files(folder)?.into_iter().filter(|path| path != MANIFEST).collect();
+        let present: BTreeSet<String> = list_files(folder).into_iter().filter(|path| path != MANIFEST).collect();
         let mut changed = Vec::new();
         for (path, file) in &sealed {
-            if !present.contains(*path) {
+            let is_in_closed_folder = || {
+                present
+                    .iter()
+                    .any(|closed| path.strip_prefix(closed.as_str()).is_some_and(|rest| rest.starts_with('/')))
+            };
+            if !present.contains(*path) && !is_in_closed_folder() {
                 let (path, sealed) = ((*path).to_owned(), Some(file.hash.clone()));
                 changed.push(ChangedFile { path, change: FileChange::Missing, sealed, found: None, tensor: None });
                 continue;
             }
-            let now = SealedFile::read(folder, (*path).to_owned())?;
+            let Ok(now) = SealedFile::read(folder, (*path).to_owned()) else {
+                let (path, sealed) = ((*path).to_owned(), Some(file.hash.clone()));
+                changed.push(ChangedFile { path, change: FileChange::Unreadable, sealed, found: None, tensor: None });
+                continue;
+            };
             if now.hash != file.hash || now.bytes != file.bytes {
                 let tensors = file.tensors.iter().zip(&now.tensors);
                 let tensor = tensors.filter(|(then, now)| then != now).map(|(then, _)| then.name.clone()).next();
@@ -167,10 +176,10 @@ impl SealManifest {
             }
         }
         for path in present.into_iter().filter(|path| !sealed.contains_key(path.as_str())) {
-            let found = Some(SealedFile::read(folder, path.clone())?.hash);
+            let found = SealedFile::read(folder, path.clone()).ok().map(|file| file.hash);
             changed.push(ChangedFile { path, change: FileChange::Added, sealed: None, found, tensor: None });
         }
-        Ok(changed)
+        changed
     }
 }
 
@@ -182,6 +191,10 @@ impl SealedFile {
     pub(super) fn read(folder: &Path, path: String) -> Result<Self> {
         let full = folder.join(&path);
         let failed = || format!("reading {}", full.display());
+        // What a link points to is not in the folder.
+        if !fs::symlink_metadata(&full).map_err(CommandError::io(failed()))?.is_file() {
+            return Err(CommandError::failure(format!("{}: it is not a regular file", failed())));
+        }
         let mut file = open_regular(&full).map_err(CommandError::io(failed()))?;
         let bytes = file.metadata().map_err(CommandError::io(failed()))?.len();
         let is_weights = full.extension().is_some_and(|end| end == "safetensors");
@@ -235,19 +248,15 @@ fn read_bytes(file: &mut File, count: u64, take: &mut dyn FnMut(&[u8])) -> io::R
     }
 }
 
-/// The files in `folder` and below, by their paths within it. A link is not followed: it is a file that cannot be read.
-///
-/// # Errors
-/// If a folder cannot be read.
-pub(super) fn list_files(folder: &Path) -> Result<Vec<String>> {
+/// The files in `folder` and below, by their paths within it. A link is not followed, and a folder below may be closed: each counts as a file
+/// that cannot be read.
+pub(super) fn list_files(folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![(folder.to_owned(), String::new())];
     while let Some((path, prefix)) = folders.pop() {
-        // `children` is silent about a folder that cannot be read.
-        std::fs::read_dir(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
         for child in children(&path) {
             let name = format!("{prefix}{}", file_name(&child));
-            if runner_files::is_real_folder(&child) {
+            if runner_files::is_real_folder(&child) && fs::read_dir(&child).is_ok() {
                 folders.push((child, format!("{name}/")));
             } else {
                 files.push(name);
@@ -255,10 +264,22 @@ pub(super) fn list_files(folder: &Path) -> Result<Vec<String>> {
         }
     }
     files.sort();
-    Ok(files)
+    files
+}
+
+/// The bytes of the checkpoints among the `files` of a sealed run.
+pub(super) fn state_bytes(files: &[SealedFile]) -> u64 {
+    let prefix = format!("{RUN}/{CHECKPOINTS}/");
+    files.iter().filter(|file| file.path.starts_with(&prefix)).map(|file| file.bytes).sum()
 }
 
 impl SealedWeights {
+    /// True if a checkpoint of the same step with the hashes `hash` contradicts this. Its state counts only with `has_same_state`.
+    pub(super) fn contradicts(&self, hash: &StateHash, has_same_state: bool) -> bool {
+        let differs = |claim: &Option<String>, hash: &String| claim.as_ref().is_some_and(|claim| claim != hash);
+        differs(&self.weights_hash, &hash.weights) || (has_same_state && differs(&self.state_hash, &hash.state))
+    }
+
     /// The weights of the checkpoint of `step`, which has the hashes `hash`.
     pub(super) fn new(step: u64, hash: Option<StateHash>, is_hugging_face: bool) -> Self {
         let (state_hash, weights_hash) = hash.map(|hash| (hash.state, hash.weights)).unzip();

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
-use runner_compare::verdict::{ReproductionVerdict, Verdict};
+use runner_compare::verdict::{OriginalRun, ReproductionVerdict, Verdict};
 use runner_files::read_regular_text;
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
@@ -21,7 +21,7 @@ use runner_weights::OpenedWeights;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::manifest::{CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, read_header_of};
+use super::manifest::{CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, read_header_of, state_bytes};
 use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
 use crate::reproduce::{ReproduceRequest, Reproduction, reproduce};
@@ -57,7 +57,9 @@ pub enum SealVerdict {
     Incomplete,
     /// The record is not what its settings and data lead to.
     Diverged,
-    /// A byte has changed since the run was sealed, or the files contradict one another.
+    /// Every byte matches the manifest, and the files contradict one another.
+    Contradictory,
+    /// A byte has changed since the run was sealed.
     Changed,
 }
 
@@ -121,7 +123,7 @@ pub fn verify(
         run: manifest.run.clone(),
         files: manifest.files.len() + 1,
         bytes: manifest.files.iter().map(|file| file.bytes).sum(),
-        changed: manifest.changed_files(&folder)?,
+        changed: manifest.changed_files(&folder),
         contradictions: Vec::new(),
         copy: None,
         steps: None,
@@ -133,12 +135,13 @@ pub fn verify(
         let (path, change) = (MANIFEST.to_owned(), FileChange::Changed);
         found.changed.insert(0, ChangedFile { path, change, sealed: None, found: None, tensor: None });
     }
-    if found.changed.is_empty() {
-        found.contradictions = contradictions(&folder, &manifest, host)?;
-    }
-    if !found.changed.is_empty() || !found.contradictions.is_empty() {
+    if !found.changed.is_empty() {
         found.not_verified.push("every step: nothing is trained from a sealed run that has changed".to_owned());
         return Ok(VerificationEnd::Done(found));
+    }
+    found.contradictions = contradictions(&folder, &manifest, host)?;
+    if !found.contradictions.is_empty() {
+        return Ok(VerificationEnd::Done(found.contradictory()));
     }
     observer.observe(&RunEvent::Note(&format!(
         "verify {}, {}: every byte matches the manifest",
@@ -155,10 +158,7 @@ pub fn verify(
             found
                 .contradictions
                 .push("the weights are not those of the sealed state, which is of the same step".to_owned());
-            found
-                .not_verified
-                .push("every step: nothing is trained from a sealed run whose files contradict one another".to_owned());
-            return Ok(VerificationEnd::Done(found));
+            return Ok(VerificationEnd::Done(found.contradictory()));
         }
     }
     if request.only_files {
@@ -199,7 +199,15 @@ pub fn verify(
     let is_trained = (verdict.from_step + 1..=verdict.to_step).contains(&step);
     if is_trained && checkpoint::saved_steps(&copy.join(CHECKPOINTS))?.contains(&step) {
         let again = open_run(&host.runs, &copy.display().to_string())?;
-        found.weights = Some(SealedWeightsComparison { trained: true, ..compare_weights(&folder, &manifest, &again)? });
+        let weights = SealedWeightsComparison { trained: true, ..compare_weights(&folder, &manifest, &again)? };
+        // Weights with the same bits have the same hash, and so has the state of steps with the same bits.
+        let is_bitwise = matches!(verdict.verdict, Verdict::Bitwise | Verdict::BitwiseNumbers);
+        let hash = checkpoint::recorded_hash(&copy.join(CHECKPOINTS), step).filter(|_| weights.equal);
+        if hash.is_some_and(|hash| manifest.weights.contradicts(&hash, is_bitwise)) {
+            let text = format!("{MANIFEST} and the steps that were trained again differ in the hashes of step {step}");
+            found.contradictions.push(text);
+        }
+        found.weights = Some(weights);
     }
     found.judge(&manifest, &verdict);
     (found.copy, found.steps) = (Some(copy), Some(verdict));
@@ -207,6 +215,14 @@ pub fn verify(
 }
 
 impl Verification {
+    /// This, with the verdict that the files contradict one another. No step is trained from them.
+    fn contradictory(mut self) -> Self {
+        self.verdict = SealVerdict::Contradictory;
+        let why = "nothing is trained from a sealed run whose files contradict one another";
+        self.not_verified.push(format!("every step: {why}"));
+        self
+    }
+
     /// Sets the verdict, and what was not verified, after `trained` was trained again.
     fn judge(&mut self, manifest: &SealManifest, trained: &ReproductionVerdict) {
         let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights.step);
@@ -223,6 +239,7 @@ impl Verification {
         let differ = self.weights.as_ref().is_some_and(|weights| !weights.equal);
         self.verdict = match trained.verdict {
             Verdict::Diverged => SealVerdict::Diverged,
+            _ if !self.contradictions.is_empty() => SealVerdict::Contradictory,
             Verdict::Incomplete => SealVerdict::Incomplete,
             // Equal bits of every number leave no room for other weights.
             Verdict::Bitwise | Verdict::BitwiseNumbers if differ => SealVerdict::Diverged,
@@ -262,10 +279,13 @@ fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec
     let summary = run_dir::read_summary(&run)?;
     let mut found = Vec::new();
     let final_hash = summary.as_ref().and_then(|summary| summary.final_hash.as_ref());
+    // The last step decides which steps count as not verified.
+    let steps = OriginalRun::read(&run, &manifest, summary.clone())?.last_step();
     for (what, is_equal) in [
         ("the id of the run", seal.run == manifest.id),
         ("the hash of the plan", seal.plan_hash == manifest.plan_hash),
         ("the status", seal.status == manifest.status),
+        ("the last step", seal.steps == steps),
         ("the hashes of the data", seal.data == manifest.data),
         ("the hash of the state after the last step", seal.final_hash.as_ref() == final_hash),
     ] {
@@ -279,6 +299,16 @@ fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec
         if recorded.is_none_or(|hash| hash.state != state.state_hash) {
             found.push(format!("{MANIFEST} and the checkpoint of step {} differ in the hash of the state", state.step));
         }
+        if state.bytes != state_bytes(&seal.files) {
+            found.push(format!("{MANIFEST} contradicts itself in the size of the state"));
+        }
+    }
+    let hash = checkpoint::recorded_hash(&checkpoints, seal.weights.step);
+    if hash.is_some_and(|hash| seal.weights.contradicts(&hash, true)) {
+        found.push(format!(
+            "{MANIFEST} and the checkpoint of step {} differ in the hashes of the weights",
+            seal.weights.step
+        ));
     }
     found.extend(checkpoint::find_damage_of_newest(&checkpoints)?.map(|damage| damage.to_string()));
     found.extend(find_damage_of_metrics(&run, &manifest, summary.as_ref())?);
