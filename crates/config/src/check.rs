@@ -1,6 +1,5 @@
 //! Checks a tree against the schema: reports each mistake of one layer with its place.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::{Map, Number, Value, json};
@@ -8,7 +7,7 @@ use serde_json::{Map, Number, Value, json};
 use super::foreign_keys;
 use super::mistakes::Mistakes;
 use super::presets;
-use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, texts, variants};
+use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, sections_by_key, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_spec::format::counted;
 use runner_yaml::source::{Place, Source};
@@ -446,36 +445,6 @@ fn example(slot: KeyShape) -> String {
         }
         _ => "…".to_owned(),
     }
-}
-
-/// Each key of a file of the shape `root`, and the sections that have it.
-pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
-    fn visit(slot: KeyShape, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
-        match slot.shape {
-            // Such keys are seldom meant: a value alone gives all of them.
-            Shape::Keys(keys) if keys.is_each() => {}
-            Shape::Keys(keys) => {
-                for name in keys.names() {
-                    if !path.is_empty() {
-                        out.entry(name).or_default().push(path.to_owned());
-                    }
-                    if let Some(inner) = keys.get(name) {
-                        visit(inner, &join(path, name), out);
-                    }
-                }
-            }
-            Shape::Variants(of) => {
-                for (name, inner) in variants(of) {
-                    out.entry(name).or_default().push(path.to_owned());
-                    visit(inner, &join(path, name), out);
-                }
-            }
-            _ => {}
-        }
-    }
-    let mut out = HashMap::new();
-    visit(root, "", &mut out);
-    out
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! The generated JSON Schema, read back as the handful of shapes that it is made of.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
+use super::check::join;
 use super::schema::schema_ref;
 use runner_spec::format::count;
 
@@ -202,4 +205,34 @@ fn grouped(limit: f64) -> String {
         ..10_000.0 => limit.to_string(),
         _ => count(limit as u64).replace(',', "_"),
     }
+}
+
+/// Each key of a file of the shape `root`, and the sections that have it.
+pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
+    fn visit(slot: KeyShape, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
+        match slot.shape {
+            // Such keys are seldom meant: a value alone gives all of them.
+            Shape::Keys(keys) if keys.is_each() => {}
+            Shape::Keys(keys) => {
+                for name in keys.names() {
+                    if !path.is_empty() {
+                        out.entry(name).or_default().push(path.to_owned());
+                    }
+                    if let Some(inner) = keys.get(name) {
+                        visit(inner, &join(path, name), out);
+                    }
+                }
+            }
+            Shape::Variants(of) => {
+                for (name, inner) in variants(of) {
+                    out.entry(name).or_default().push(path.to_owned());
+                    visit(inner, &join(path, name), out);
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut out = HashMap::new();
+    visit(root, "", &mut out);
+    out
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::check::sections_by_key;
+use super::super::shape::sections_by_key;
 use super::*;
 use crate::tests::diagnostics::{render_mistakes, with};
 
