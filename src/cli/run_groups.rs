@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::exit::Result;
+use super::output::print_to_stderr;
 use runner_compare::MeasurementBasis;
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_record::catalog;
 use runner_record::files::file_name;
 use runner_report::comparison::RunToCompare;
+use runner_spec::format::printable;
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::{stopped_points, sweep_dir};
 
@@ -20,13 +22,19 @@ pub(crate) fn find_sweep(root: &Path, wanted: &str) -> Result<Option<PathBuf>> {
     if let Some(folder) = sweep_dir::find_folder(root, wanted) {
         return Ok(Some(folder));
     }
+    let is_its_name = |folder: &PathBuf| file_name(folder).rsplit_once('-').is_some_and(|(name, _)| name == wanted);
     match catalog::resolve(root, wanted) {
-        Ok(_) => Ok(None),
-        Err(error) if error.is_ambiguous() => {
-            let is_its_name =
-                |folder: &PathBuf| file_name(folder).rsplit_once('-').is_some_and(|(name, _)| name == wanted);
-            Ok(sweep_dir::find(root, wanted)?.filter(is_its_name))
+        Ok(run) => {
+            // Several sweeps of one name are as ambiguous as none.
+            if let Some(folder) = sweep_dir::find(root, wanted).ok().flatten().filter(is_its_name) {
+                let (run, group) = (file_name(&run), file_name(&folder));
+                let text =
+                    format!("note: {wanted} stands for the run {run} here; the runs of {group} are named by that id");
+                print_to_stderr(&printable(&text));
+            }
+            Ok(None)
         }
+        Err(error) if error.is_ambiguous() => Ok(sweep_dir::find(root, wanted)?.filter(is_its_name)),
         Err(_) => Ok(sweep_dir::find(root, wanted)?),
     }
 }

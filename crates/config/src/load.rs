@@ -78,6 +78,17 @@ impl ExperimentFile {
         self.parsed.as_ref().and_then(|parsed| parsed.root.as_ref()?.get(key)).is_some()
     }
 
+    /// A mistake at the key `key` of the top level, or in the file as a whole if it has no such key.
+    #[must_use]
+    pub fn diagnostic(&self, key: &str, message: String, help: String) -> Diagnostic {
+        let parsed = self.parsed.as_ref();
+        let node = parsed.and_then(|parsed| Some((&parsed.source, parsed.root.as_ref()?.get(key)?)));
+        match node {
+            Some((source, (_, value))) => source.diagnostic(value.place, key, message, help),
+            None => Source::file(&self.path, self.text.clone()).diagnostic_whole(message, help),
+        }
+    }
+
     /// The experiment under the layers of `options`.
     ///
     /// # Errors

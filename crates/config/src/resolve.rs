@@ -14,8 +14,8 @@ impl Resolver<'_> {
     pub(crate) fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
         let name = self.name(raw.name.as_deref(), path);
         if raw.seeds.is_some() {
-            let help = "`runner apply` and `runner sweep` train the group that an experiment file with `seeds` makes; `--set seeds=null` \
-                        makes it one run";
+            let help = "`runner apply FILE` trains the group if the file itself has `seeds` (a flag or variable cannot make one); in a sweep, write \
+                        `seeds` under `sweep`; `--set seeds=null` makes it one run";
             self.refuse::<()>(&["seeds"], "`seeds` makes a group of runs, and one run is needed here".to_owned(), help);
         }
         self.master_weights(raw.precision, raw.master_weights);

@@ -85,9 +85,14 @@ impl ContinueSource {
         // The other run may be training: from here on it is this checkpoint.
         let step = checkpoint::chosen_step(&path.join(CHECKPOINTS), which)?;
         if step > shared {
+            let usable = checkpoint::saved_steps(&path.join(CHECKPOINTS))?.into_iter().rfind(|saved| *saved <= shared);
+            let usable = usable.map_or_else(
+                || format!("{id} has no checkpoint up to there"),
+                |usable| format!("use `--continue-step {usable}`"),
+            );
             return Err(CommandError::request(format!(
-                "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; use `--continue-step N` with \
-                 N at most {shared}, or `runner fork {id} --from {step} --set KEY=VALUE`, which changes settings from there on"
+                "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; {usable}, or `runner fork \
+                 {id} --from {step} --set KEY=VALUE`, which changes settings from there on"
             )));
         }
         let layout = SessionLayout::of(&resolved_experiment(path)?);

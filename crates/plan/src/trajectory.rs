@@ -1,7 +1,7 @@
 //! The first steps that runs of two plans compute alike.
 
 use runner_spec::plan::Plan;
-use runner_spec::program::{LrDecay, LrSchedule, Program};
+use runner_spec::program::{Instruction, LrDecay, LrSchedule, Program};
 
 use crate::hash::plan_hash;
 
@@ -11,6 +11,8 @@ pub struct Trajectory {
     hash: String,
     schedule: Option<LrSchedule>,
     steps: u64,
+    /// The intervals of evaluations and samples, which also follow the last step.
+    intervals: Vec<u64>,
 }
 
 impl Trajectory {
@@ -33,6 +35,10 @@ impl Trajectory {
             hash: if is_current { plan_hash(&plan.data, &programs) } else { plan.hash.clone() },
             schedule: plan.ranks.first().map(|rank| rank.program.schedule),
             steps: plan.totals.steps,
+            intervals: plan.ranks.first().map_or_else(Vec::new, |rank| {
+                let measured = rank.program.periodic.iter().filter(|due| due.instruction != Instruction::Checkpoint);
+                measured.map(|due| due.every).collect()
+            }),
         }
     }
 
@@ -42,15 +48,17 @@ impl Trajectory {
         self.steps
     }
 
-    /// The number of first steps that runs of both plans compute to the same bits, evaluations and samples included. It is at most one less
-    /// than the shorter run has, because its last step is followed by an evaluation that the other run may lack.
+    /// The number of first steps that runs of both plans compute to the same bits, evaluations and samples included. The last step of the
+    /// shorter run is one of them only if the longer one is evaluated after it, too.
     #[must_use]
     pub fn shared_steps(&self, other: &Self) -> u64 {
         let (Some(a), Some(b)) = (&self.schedule, &other.schedule) else { return 0 };
         if self.hash != other.hash {
             return 0;
         }
-        let most = self.steps.min(other.steps).saturating_sub(1);
+        let end = self.steps.min(other.steps);
+        let is_evaluated = self.steps != other.steps && self.intervals.iter().all(|every| end.is_multiple_of(*every));
+        let most = if is_evaluated { end } else { end.saturating_sub(1) };
         // Up to its decay a rate depends on nothing but these.
         let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: LrDecay::Constant, ..*schedule };
         let first = match (a == b, rise(a) == rise(b)) {
@@ -85,7 +93,14 @@ mod tests {
         assert_eq!((short.shared_steps(&long), long.shared_steps(&short)), (81, 81));
         let same_end = trajectory(400, 350, |_| {});
         assert_eq!((same_end.shared_steps(&long), same_end.shared_steps(&short)), (51, 51));
-        assert_eq!(short.shared_steps(&short), 99, "both have a last step, which is not shared");
+        assert_eq!(short.shared_steps(&short), 99, "their ends are the same, and nothing follows");
+        let constant = |steps| {
+            trajectory(steps, 1, |experiment| {
+                (experiment.schedule.decay, experiment.schedule.cooldown) = (Decay::Constant {}, None);
+            })
+        };
+        assert_eq!(constant(100).shared_steps(&constant(200)), 100, "both are evaluated after step 100");
+        assert_eq!(constant(110).shared_steps(&constant(200)), 109, "only one is evaluated after step 110");
     }
 
     #[test]

@@ -192,10 +192,11 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     }
     let branches = record.points.iter().filter(|point| point.trunk.is_some()).count();
     if branches > 0 {
+        let begins = if branches == 1 { "begins" } else { "begin" };
         let (points, shared) = (counted(branches as u64, "point"), count(tasks.shared_steps()));
         let _ = writeln!(
             out,
-            "shared   {shared} more: {points} begin with steps of an earlier point, which are trained once"
+            "shared   {shared} more: {points} {begins} with steps of an earlier point, which are trained once"
         );
     }
     let is_last =

@@ -1,7 +1,7 @@
 //! The group of runs that an experiment with `seeds` makes: a sweep that varies nothing but the seed.
 
 use runner_config::ExperimentFile;
-use runner_spec::diagnostic::ConfigError;
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::format::json_value;
 use runner_yaml::document;
 use runner_yaml::source::Source;
@@ -30,7 +30,7 @@ pub(super) fn group_spec(file: &ExperimentFile) -> Result<SweepSpec, ConfigError
     let source = Source::file(&file.path, file.text.clone());
     if file.has_key("seed") {
         let message = "`seeds` gives each run of the group its seed, so the file cannot have `seed`, too".to_owned();
-        return Err(source.diagnostic_whole(message, "delete one of the two".to_owned()).into());
+        return Err(file.diagnostic("seed", message, "delete one of the two".to_owned()).into());
     }
     let wrong = |message: String| ConfigError::from(source.diagnostic_whole(message, String::new()));
     let document: document::Value = document::from_str(&file.text).map_err(|error| wrong(error.to_string()))?;
@@ -38,7 +38,17 @@ pub(super) fn group_spec(file: &ExperimentFile) -> Result<SweepSpec, ConfigError
     let base = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let sweep = json!({"base": base, "set": {"seeds": null}, "seeds": seeds});
     let text = format!("# The group of runs of {base}.\nsweep: {sweep}\n");
-    read_text(&text, &file.path, true)
+    // The mistakes are those of the experiment's key.
+    read_text(&text, &file.path, true).map_err(|mistakes| {
+        let own = |mistake: Diagnostic| {
+            file.diagnostic(
+                SEEDS,
+                mistake.message.replace("sweep.seeds", SEEDS),
+                mistake.help.replace("sweep.seeds", SEEDS),
+            )
+        };
+        ConfigError::new(mistakes.diagnostics.into_iter().map(own).collect())
+    })
 }
 
 /// The number of runs in the group of the experiment `file`.

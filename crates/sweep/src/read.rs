@@ -264,7 +264,8 @@ impl SweepReader<'_> {
                     race.min_seeds,
                     if seeds == 0 { "no `seeds`".to_owned() } else { seeds.to_string() }
                 );
-                self.error(entry.place, "sweep.early_stop.race", message, "add `seeds: 8`, or use fewer min_seeds");
+                let help = format!("add `seeds: {}`, or use fewer min_seeds", (2 * race.min_seeds).max(8));
+                self.error(entry.place, "sweep.early_stop.race", message, &help);
             }
             race
         });

@@ -55,6 +55,8 @@ pub enum Conclusion {
     OneSeed { tied: Vec<usize> },
     /// The results of these settings are the same numbers, and every other setting that did all its steps is worse.
     Tie { settings: Vec<usize> },
+    /// No setting that may be the best has a seed in common with the first one, and a seed moves all settings alike: none leads.
+    NotCompared,
     /// Every other setting is worse than the leader.
     Best,
     /// Every other setting that did all its steps is worse than the leader, if there is one. Others were not tested: early stopping ended
@@ -206,7 +208,10 @@ impl SweepVerdict {
     /// The setting with the best mean, whether or not others are shown to be worse; `None` if the results do not compare or there is none.
     #[must_use]
     pub fn leader(&self) -> Option<&SettingResult> {
-        let is_known = !matches!(self.conclusion, Conclusion::NoResult | Conclusion::Incomparable { .. });
+        let is_known = !matches!(
+            self.conclusion,
+            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::NotCompared
+        );
         self.settings.first().filter(|_| is_known)
     }
 
@@ -357,6 +362,10 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
     }
     if settings[0].measured < 2 || compared().any(|(i, c)| c.paired.n < 2 && settings[i].may_win()) {
         return Conclusion::OneSeed { tied: identical };
+    }
+    let rivals = || settings.iter().skip(1).filter(|setting| setting.may_win());
+    if rivals().next().is_some() && rivals().all(|setting| setting.comparison.is_none()) {
+        return Conclusion::NotCompared;
     }
     let open: Vec<usize> = (1..settings.len())
         .filter(|&i| settings[i].may_win())

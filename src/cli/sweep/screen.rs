@@ -228,7 +228,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();
-    let retry = retry.map_or_else(String::new, |command| format!("; {command} retries the points that diverged"));
+    let retry = retry.map_or_else(String::new, |command| format!("; {command} retries the first point that diverged"));
     let next = || format!("\nnext:\n  {}", repeated_command());
     let ended = match ending {
         SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),

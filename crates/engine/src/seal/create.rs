@@ -229,7 +229,7 @@ fn copy_run(
 
 /// Writes the weights of the checkpoint of `step` to `to`: as `transformers` reads them, or, where it has no such model, as checkpoints have
 /// them. Returns which, and notes.
-fn export_weights(
+pub(super) fn export_weights(
     opened: &OpenedRun,
     step: u64,
     to: &Path,

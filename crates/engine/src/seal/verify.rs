@@ -1,18 +1,18 @@
 //! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{OriginalRun, ReproductionVerdict, Verdict};
-use runner_files::read_regular_text;
+use runner_files::{read_regular_text, temporary_dir};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
 use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir::{self, CHECKPOINTS, TRACE};
+use runner_record::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY, TRACE};
 use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{bytes, count, counted};
@@ -21,7 +21,10 @@ use runner_weights::OpenedWeights;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::manifest::{CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, read_header_of, state_bytes};
+use super::create::export_weights;
+use super::manifest::{
+    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, list_files, read_header_of, state_bytes,
+};
 use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
 use crate::reproduce::{ReproduceRequest, Reproduction, reproduce};
@@ -164,9 +167,11 @@ pub fn verify(
     if request.only_files {
         found.verdict = SealVerdict::Intact;
         found.not_verified.push("every step: none was trained again, as asked".to_owned());
+        found.describe_unread(&manifest, host, false);
         return Ok(VerificationEnd::Done(found));
     }
     found.verdict = SealVerdict::Incomplete;
+    let mut has_export = false;
     let Some(steps) = request.steps.clone().or_else(|| manifest.default_steps()) else {
         found.not_verified.push(format!(
             "every step: the sealed run has no training state before its last step; `--steps 1..{}` trains from the start",
@@ -207,14 +212,30 @@ pub fn verify(
             let text = format!("{MANIFEST} and the steps that were trained again differ in the hashes of step {step}");
             found.contradictions.push(text);
         }
+        if weights.equal {
+            has_export = true;
+            for name in differing_exports(&folder, &manifest, &again, host, observer)? {
+                found.contradictions.push(format!("{name} is not the file that an export of these weights gives"));
+            }
+        }
         found.weights = Some(weights);
     }
     found.judge(&manifest, &verdict);
+    found.describe_unread(&manifest, host, has_export);
     (found.copy, found.steps) = (Some(copy), Some(verdict));
     Ok(VerificationEnd::Done(found))
 }
 
 impl Verification {
+    /// Names the files whose content was not verified.
+    fn describe_unread(&mut self, manifest: &SealManifest, host: &Host, has_export: bool) {
+        let files = unread_files(manifest, host, has_export);
+        if !files.is_empty() {
+            self.not_verified
+                .push(format!("what {} say: only their bytes were compared with the manifest", files.join(", ")));
+        }
+    }
+
     /// This, with the verdict that the files contradict one another. No step is trained from them.
     fn contradictory(mut self) -> Self {
         self.verdict = SealVerdict::Contradictory;
@@ -272,6 +293,46 @@ impl SealManifest {
     }
 }
 
+/// True if this program wrote the card. Another one may write it in other words.
+fn is_card_of_this_program(seal: &SealManifest, host: &Host) -> bool {
+    seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash
+}
+
+/// The files whose content no check but that of their bytes covers, of a sealed run whose exported files were compared if `has_export`.
+fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<String> {
+    let record = [run_dir::MANIFEST, RESOLVED, PLAN, METRICS, SUMMARY];
+    let is_read = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
+        Some(own) => own.starts_with(&format!("{CHECKPOINTS}/")) || record.contains(&own),
+        None if path == CARD => is_card_of_this_program(seal, host),
+        None => has_export,
+    };
+    seal.files.iter().map(|file| file.path.clone()).filter(|path| !is_read(path)).collect()
+}
+
+/// The exported files beside the sealed weights in `folder` that are not those that an export of the same weights by the run `again` gives.
+fn differing_exports(
+    folder: &Path,
+    manifest: &SealManifest,
+    again: &OpenedRun,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Vec<String>> {
+    let failed = || "exporting the weights again".to_owned();
+    let aside = temporary_dir(&host.runs, ".verify-").map_err(CommandError::io(failed()))?;
+    let to = aside.path().join("weights");
+    export_weights(again, manifest.weights.step, &to, host, observer)?;
+    let mut differing = Vec::new();
+    // The numbers of the weights were compared.
+    for name in list_files(&to).into_iter().filter(|name| !name.ends_with(".safetensors")) {
+        let read = |path: &Path| fs::read(path).map_err(CommandError::io(format!("reading {}", path.display())));
+        let own = folder.join(&name);
+        if !own.exists() || read(&own)? != read(&to.join(&name))? {
+            differing.push(name);
+        }
+    }
+    Ok(differing)
+}
+
 /// What the files of the sealed run in `folder` say that contradicts its manifest, or one another.
 fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec<String>> {
     let run = folder.join(RUN);
@@ -312,9 +373,7 @@ fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec
     }
     found.extend(checkpoint::find_damage_of_newest(&checkpoints)?.map(|damage| damage.to_string()));
     found.extend(find_damage_of_metrics(&run, &manifest, summary.as_ref())?);
-    // Another version may write the card in other words.
-    let is_this_program = seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash;
-    if is_this_program && found.is_empty() {
+    if is_card_of_this_program(seal, host) && found.is_empty() {
         let path = folder.join(CARD);
         let card = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
         if card != model_card(folder, seal)? {

@@ -367,7 +367,12 @@ impl<'a> Search<'a> {
                 let passes =
                     schedule(shape.schedule, shape.stages, shape.chunks, micro_batches(&layout, self.sequences));
                 let Ok(counts) = self.evaluator.partition(&layout) else { continue };
-                for counts in lighter_ends(&counts) {
+                let mut balanced = layout.clone();
+                if let Some(pipeline) = &mut balanced.parallel.pipeline {
+                    pipeline.partition = AutoOr::Auto;
+                }
+                let balanced = self.evaluator.partition(&balanced).unwrap_or_else(|_| Vec::new());
+                for counts in lighter_ends(&counts).into_iter().filter(|counts| *counts != balanced) {
                     let layout = with_partition(&layout, counts);
                     if simulated.iter().chain(&moved).all(|known: &Candidate| known.layout != layout)
                         && self.bound(&layout, shape, &passes)?

@@ -203,7 +203,7 @@ impl RunReader {
             status: listed.status,
             error: listed.error,
             steps: listed.steps,
-            wall_seconds: current.map(|s| s.wall_seconds),
+            wall_seconds: current.map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
             final_hash: current.and_then(|s| s.final_hash.clone()),
             peak_rss: current.and_then(|s| s.peak_rss_bytes),
             memory: memory.unwrap_or_default(),

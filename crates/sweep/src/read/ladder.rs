@@ -170,8 +170,9 @@ impl SweepReader<'_> {
                 let Some(span) = parse_span(text).filter(|span| !span.is_zero()) else {
                     let text = short(text);
                     let path = format!("{}.budget.time", self.section);
-                    let message =
-                        format!("`{path}` must be a number with a unit, such as 30m, 12h or 2d, got `{text}`");
+                    let message = format!(
+                        "`{path}` must be a whole number of s, m, h or d, such as 30m, 12h or 2d, got `{text}`"
+                    );
                     self.error(entry.value.place, &path, message, "");
                     return None;
                 };

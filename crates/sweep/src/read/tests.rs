@@ -260,7 +260,7 @@ fn mistakes_of_ladders() {
         ("[10, 20]", "[10, 10]", "must differ, but 10 is listed twice"),
         ("seeds: 2", "budget: {flops: 1e15}", "either `tokens_per_parameter` or `budget`, got both"),
         ("seeds: 2", "seeds: 0", "`ladder.seeds` must be a number"),
-        ("tokens_per_parameter: [10, 20]", "budget: {time: 2x}", "`ladder.budget.time` must be a number with a unit"),
+        ("tokens_per_parameter: [10, 20]", "budget: {time: 2x}", "`ladder.budget.time` must be a whole number"),
         ("seeds: 2", "name: a/b", "`ladder.name` "),
         ("[1, 2, 4], model", "[1, 2], model", "`ladder.dial.model.heads` has 3 values, but `model.layers` has 2"),
     ] {
@@ -284,9 +284,9 @@ fn budgets() {
         ("  budget: {time: 2}\n", "such as 30m, 12h or 2d, got `2`"),
         (
             "  budget: {time: 2x}\n",
-            "`sweep.budget.time` must be a number with a unit, such as 30m, 12h or 2d, got `2x`",
+            "`sweep.budget.time` must be a whole number of s, m, h or d, such as 30m, 12h or 2d, got `2x`",
         ),
-        ("  budget: {time: 0h}\n", "must be a number with a unit"),
+        ("  budget: {time: 0h}\n", "must be a whole number of s, m, h or d"),
         ("  budget: {flops: -1}\n", "greater than 0"),
         ("  budget: {flops: 1, tokens: 1}\n", "budget"),
         ("  budget: {tokens: 5}\n  set: {train.steps: 5}\n", "but `train.steps` has values under `set`"),

@@ -6,6 +6,7 @@ use std::collections::btree_map::Entry;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use crate::progress::SweepProgress;
 use crate::race::check_same_seeds;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::sweep_dir::absolute_path;
@@ -215,7 +216,7 @@ pub(super) fn plan_points(
     }
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
-    let record = SweepRecord {
+    let mut record = SweepRecord {
         format: FORMAT,
         id: sweep_id(spec, objective, &points_of_record),
         name: spec.name.clone(),
@@ -236,12 +237,33 @@ pub(super) fn plan_points(
         seeds: Some(seeds),
         points: points_of_record,
     };
+    let progress = SweepProgress::read(&host.runs, &record);
+    drop_passed_trunks(&mut record, &progress);
+    let begun = progress.points.iter().flatten().count();
+    if objective.metric == ObjectiveMetric::TokensPerSecond && begun > 0 {
+        let runs = if begun == 1 { "1 point has a run".to_owned() } else { format!("{begun} points have runs") };
+        let text = format!(
+            "{runs} of earlier commands, whose speed is that of their threads and of the machine's load at that time; remove them with \
+             `runner runs rm` to measure them again"
+        );
+        observer.observe(&RunEvent::Warning(&text));
+    }
     if record.race.is_some() {
         check_same_seeds(&record).map_err(CommandError::from)?;
     }
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
     let is_private = points.iter().any(|(_, loaded)| has_private_text(loaded));
     Ok(PlannedSweep { record, experiments, is_private })
+}
+
+/// Removes the trunks that can serve no point, because their runs have trained further.
+fn drop_passed_trunks(record: &mut SweepRecord, progress: &SweepProgress) {
+    let saved: BTreeMap<usize, u64> = (record.points.iter().zip(&progress.points))
+        .filter_map(|(point, run)| Some((point.index, run.as_ref()?.checkpoint()?)))
+        .collect();
+    for point in &mut record.points {
+        point.trunk = point.trunk.filter(|trunk| saved.get(&trunk.point).is_none_or(|saved| *saved <= trunk.steps));
+    }
 }
 
 /// Gives a point the values of the rules that need its plan, each with the rules before it, and the steps that `budget` pays for.

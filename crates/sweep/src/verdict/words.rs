@@ -67,8 +67,17 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished
             }
             lines.push(line + &left_out(verdict));
         }
+        Conclusion::NotCompared => {
+            let means = |setting: &SettingResult| format!("{} {}", setting.name, mean_text(setting));
+            let all: Vec<String> = verdict.settings.iter().filter(|setting| setting.may_win()).map(means).collect();
+            lines.push(format!(
+                "not compared{so_far}: {metric} of {}; they have no seed in common, and a seed moves all settings alike",
+                all.join(", ")
+            ) + &left_out(verdict));
+        }
         Conclusion::WithinNoise { settings } => {
-            let rivals: Vec<usize> = settings[1..].to_vec();
+            let (rivals, strangers): (Vec<usize>, Vec<usize>) =
+                settings[1..].iter().partition(|&&i| verdict.settings[i].comparison.is_some());
             let mut line = format!(
                 "within noise{so_far}: {name} leads with {metric} {mean}, but {} may be as good",
                 names(&rivals)
@@ -80,6 +89,9 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished
                 let relation = if is_better { "better" } else { "worse" };
                 let (difference, p) = (difference_text(verdict, i, comparison), p_text(comparison));
                 line = format!("{line}: {which}{relation} by {difference}, {p}");
+            }
+            if !strangers.is_empty() {
+                line = format!("{line}; {} not compared: no seed in common with {name}", names(&strangers));
             }
             lines.push(line + &left_out(verdict));
         }
@@ -141,9 +153,9 @@ fn rest(verdict: &SweepVerdict, tied: usize) -> String {
 #[must_use]
 pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
     let Some(setting) = verdict.settings.get(position) else { return String::new() };
-    let all = setting.points.len();
+    let (all, trained) = (setting.points.len(), setting.measured + setting.diverged);
     match (setting.state, &setting.comparison) {
-        (SettingState::Diverged, _) => format!("{} of {all} diverged", setting.diverged),
+        (SettingState::Diverged, _) => format!("{} of {trained} diverged", setting.diverged),
         (SettingState::Stopped, _) => setting.dropped.map_or_else(
             || "stopped early".to_owned(),
             |dropped| {
@@ -160,7 +172,7 @@ pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
         (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
         (_, None) if position == 0 && verdict.conclusion == Conclusion::Best => "best".to_owned(),
         (_, None) if verdict.conclusion == Conclusion::OneSetting => String::new(),
-        (_, None) if position == 0 => "leads".to_owned(),
+        (_, None) if position == 0 && verdict.conclusion != Conclusion::NotCompared => "leads".to_owned(),
         (_, None) => "no seed in common".to_owned(),
         (_, Some(comparison)) if comparison.paired.is_identical => "the same numbers".to_owned(),
         (_, Some(comparison)) if comparison.paired.n < 2 => "one seed".to_owned(),
@@ -244,6 +256,9 @@ fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
     let shown = significant(smallest_shown, 2);
     let power = (POWER * 100.0).round();
     let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
+    if noise.is_given && smallest_shown <= of_interest {
+        line = format!("{line}; the smallest difference of interest, {}, is one of them", significant(of_interest, 2));
+    }
     if names_seeds && smallest_shown > of_interest && of_interest > 0.0 {
         let interest = significant(of_interest, 2);
         let needed = seeds_needed.map_or_else(|| "only more than a million".to_owned(), |needed| needed.to_string());
