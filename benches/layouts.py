@@ -142,7 +142,8 @@ def compare(name, model, options):
                 row["steps"] += measure(options.runner, file, row["layout"], options.ranks, folder, options.warmup)
         for row in rows:
             row["measured"] = statistics.median(row["steps"])
-    rows.sort(key=lambda row: row["forecast"])
+    # As the search ranks them: divided state comes first only if it is 5% faster.
+    rows.sort(key=lambda row: row["forecast"] * (1.05 if "shard" in row["layout"]["parallel"] else 1.0))
     best = min(row["measured"] for row in rows)
     print(f"{'forecast':>10} {'measured':>10} {'ratio':>6} {'to best':>8}  layout")
     for row in rows:

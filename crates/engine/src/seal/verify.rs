@@ -293,7 +293,7 @@ impl SealManifest {
     }
 }
 
-/// True if this program wrote the card. Another one may write it in other words.
+/// True if this program wrote the card. A different one may write it in other words.
 fn is_card_of_this_program(seal: &SealManifest, host: &Host) -> bool {
     seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash
 }

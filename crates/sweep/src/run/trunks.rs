@@ -33,7 +33,7 @@ pub(super) struct Branch {
     pub steps: u64,
 }
 
-/// The tasks that may still begin with the checkpoint of another one.
+/// The tasks that may still begin with the checkpoint of a different task.
 #[derive(Debug, Default)]
 pub(super) struct Trunks {
     branches: BTreeMap<usize, Branch>,
