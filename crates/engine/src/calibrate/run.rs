@@ -77,7 +77,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
             }
             let shape = |positions| MeasuredShape { d_model, positions, length: SHORT };
             for vocab in [1024, if d_model > 256 { 4096 } else { 8192 }] {
-                for positions in positions(most_positions(d_model).min(512)) {
+                for positions in positions(most_positions(d_model)) {
                     rates.heads.push(blocks::head(busy, vocab, shape(positions), repetitions)?);
                 }
             }
