@@ -149,3 +149,16 @@ fn a_point_whose_trunk_cannot_serve_trains_its_steps_itself() {
     let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
     assert!(printed.contains("2 diverged") || printed.contains("2 failed"), "{printed}");
 }
+
+#[test]
+fn a_longer_point_begins_with_the_whole_of_a_shorter_one() {
+    let sandbox = new_sandbox().with("s.yaml", "sweep: {base: exp.yaml, grid: {train.steps: [40, 80]}}\n");
+    let schedule = "schedule: {warmup: {steps: 5}, decay: {linear: {final: 0}}, cooldown: {share: 0.2}}";
+    sandbox.edit("exp.yaml", schedule, "schedule: {warmup: {steps: 5}}");
+    let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
+    assert!(printed.contains("begins with the first 40 steps of point 1"), "{printed}");
+    let alone = new_sandbox();
+    alone.edit("exp.yaml", schedule, "schedule: {warmup: {steps: 5}}");
+    alone.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=80");
+    assert_eq!(computed(&run_with(&sandbox, 80, "0.0006")), computed(&alone.only_run()));
+}

@@ -35,7 +35,7 @@ use crate::opened_run::{OpenedRun, open_run};
 const COPIED: [&str; 10] = [EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, SUMMARY, TRACE];
 
 /// The folder into which weights are written, before they are moved out of it.
-const WEIGHTS: &str = "weights";
+pub(super) const WEIGHTS: &str = "weights";
 
 /// A request to `seal`.
 #[derive(Debug, Clone)]
@@ -282,7 +282,7 @@ fn sync_folders(folder: &Path) -> io::Result<()> {
 }
 
 /// True if `path` is an unfinished sealed run, with nothing in it but what the program writes.
-fn is_own(path: &Path) -> bool {
+pub(super) fn is_own(path: &Path) -> bool {
     const WRITTEN: [&str; 8] = [
         RUN,
         CARD,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{OriginalRun, ReproductionVerdict, Verdict};
-use runner_files::{read_regular_text, temporary_dir};
+use runner_files::{read_regular_text, remove_abandoned, temporary_dir, temporary_prefix};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
@@ -21,7 +21,7 @@ use runner_weights::OpenedWeights;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::create::export_weights;
+use super::create::{WEIGHTS, export_weights, is_own};
 use super::manifest::{
     CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, list_files, read_header_of, state_bytes,
 };
@@ -318,8 +318,13 @@ fn differing_exports(
     observer: &mut dyn RunObserver,
 ) -> Result<Vec<String>> {
     let failed = || "exporting the weights again".to_owned();
-    let aside = temporary_dir(&host.runs, ".verify-").map_err(CommandError::io(failed()))?;
-    let to = aside.path().join("weights");
+    let prefix = temporary_prefix(&host.runs.join("verify"));
+    remove_abandoned(&host.runs, &prefix, &is_own);
+    let aside = temporary_dir(&host.runs, &prefix).map_err(CommandError::io(failed()))?;
+    let lock = File::open(aside.path()).map_err(CommandError::io(failed()))?;
+    // Without locks in the file system, nothing is removed.
+    let _ = lock.try_lock();
+    let to = aside.path().join(WEIGHTS);
     export_weights(again, manifest.weights.step, &to, host, observer)?;
     let mut differing = Vec::new();
     // The numbers of the weights were compared.

@@ -239,9 +239,9 @@ pub(super) fn plan_points(
     };
     let progress = SweepProgress::read(&host.runs, &record);
     drop_passed_trunks(&mut record, &progress);
-    let begun = progress.points.iter().flatten().count();
-    if objective.metric == ObjectiveMetric::TokensPerSecond && begun > 0 {
-        let runs = if begun == 1 { "1 point has a run".to_owned() } else { format!("{begun} points have runs") };
+    let trained = progress.points.iter().flatten().count();
+    if objective.metric == ObjectiveMetric::TokensPerSecond && trained > 0 {
+        let runs = if trained == 1 { "1 point has a run".to_owned() } else { format!("{trained} points have runs") };
         let text = format!(
             "{runs} of earlier commands, whose speed is that of their threads and of the machine's load at that time; remove them with \
              `runner runs rm` to measure them again"
