@@ -79,8 +79,7 @@ fn join_and_work(
     }
     let sources = host.build.source_hash.as_deref().map_or("unknown", short_hash);
     let program = format!("runner {} (sources {sources})", env!("CARGO_PKG_VERSION"));
-    let world = World::join(assigned.clone(), &program, token, *report_wait)?;
-    world.share_early_end(stop);
+    let world = World::join(assigned.clone(), &program, token, *report_wait, stop)?;
     let leaders_observer: &mut dyn RunObserver = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &share_host(host, &world), leaders_observer) {
         Ok(report) => {

@@ -2,7 +2,7 @@
 //! failure of one rank reaches all of them and is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,12 @@ const ABORT_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time in which the connections of a rank that ends send its last message.
 const SEND_DELAY: Duration = Duration::from_millis(200);
 
+/// The time that a signal which ends a rank leaves it to connect to the others, which may be connected to it already.
+const CONNECTION_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The time within which a signal that all ranks get ends this one, if another was lost because of it.
+const SIGNAL_SPREAD: Duration = Duration::from_secs(1);
+
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
 
@@ -56,7 +62,8 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the other ranks, which know the same `token` and are the same `program`. `report_wait` receives what the rank waits for.
+    /// Joins the other ranks, which know the same `token` and are the same `program`. `report_wait` receives what the rank waits for. From
+    /// then on, a signal that ends this process at once ends the other ranks with the same exit code.
     ///
     /// # Errors
     /// Those of `TcpMesh::join`.
@@ -65,8 +72,11 @@ impl World {
         program: &str,
         token: RankToken,
         report_wait: fn(&str),
+        stop: &StopSwitch,
     ) -> Result<Self, JoinError> {
         let timeout = faults::operation_timeout();
+        let joined = Arc::new(OnceLock::new());
+        share_early_end(stop, assigned.rank, Arc::clone(&joined));
         #[cfg(feature = "mpi")]
         let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned)).transpose()?;
         #[cfg(feature = "mpi")]
@@ -99,7 +109,9 @@ impl World {
         if let Some(timeout) = timeout {
             mesh.set_operation_timeout(timeout);
         }
-        Ok(Self { assigned, max_restarts: OnceLock::new(), mesh: Arc::new(mesh) })
+        let mesh = Arc::new(mesh);
+        let _ = joined.set(Arc::downgrade(&mesh));
+        Ok(Self { assigned, max_restarts: OnceLock::new(), mesh })
     }
 
     /// True if the ranks of `assigned` receive a secret when they join.
@@ -267,22 +279,6 @@ impl World {
         self.abort(code, &format!("rank {} failed {place}: {error}", self.rank()));
     }
 
-    /// Makes a signal that ends this process at once end the other ranks with the same exit code.
-    pub fn share_early_end(&self, stop: &StopSwitch) {
-        // The mesh says goodbye when the world is dropped, which this must not delay.
-        let (mesh, rank) = (Arc::downgrade(&self.mesh), self.rank());
-        stop.at_early_end(move |reason| {
-            let Some(mesh) = mesh.upgrade() else { return };
-            let text = match mesh.status().snapshot().phase {
-                RankPhase::Starting => format!("rank {rank} was stopped before training; nothing is lost"),
-                _ => format!("rank {rank} was stopped immediately"),
-            };
-            mesh.abort(rank, reason.exit() as u8, &text);
-            // The process ends next, and other threads send the message.
-            thread::sleep(SEND_DELAY);
-        });
-    }
-
     /// Aborts the run because of this rank. Only the first abort of a run counts.
     pub fn abort(&self, code: u8, reason: &str) {
         self.mesh.abort(self.rank(), code, reason);
@@ -299,6 +295,10 @@ impl World {
             }
         };
         if abort.is_loss {
+            if self.mesh.status().snapshot().phase == RankPhase::Starting {
+                // Before training, a signal ends a rank at once. If it comes here too, the exit code is that of the signal.
+                thread::sleep(SIGNAL_SPREAD);
+            }
             let by = abort.by;
             let program = plan.and_then(|plan| plan.ranks.get(by)).map(|rank| &rank.program);
             let seen = match (program, self.mesh.last_seen(by)) {
@@ -337,6 +337,25 @@ impl World {
     }
 }
 
+/// Makes a signal that ends this process at once end the other ranks with the same exit code, through the mesh in `joined` once there is one.
+fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Weak<TcpMesh>>>) {
+    stop.at_early_end(move |reason| {
+        let started = Instant::now();
+        while joined.get().is_none() && started.elapsed() < CONNECTION_TIMEOUT {
+            thread::sleep(Duration::from_millis(5));
+        }
+        // The mesh says goodbye when the world is dropped, which this must not delay.
+        let Some(mesh) = joined.get().and_then(Weak::upgrade) else { return };
+        let text = match mesh.status().snapshot().phase {
+            RankPhase::Starting => format!("rank {rank} was stopped before training; nothing is lost"),
+            _ => format!("rank {rank} was stopped immediately"),
+        };
+        mesh.abort(rank, reason.exit() as u8, &text);
+        // The process ends next, and other threads send the message.
+        thread::sleep(SEND_DELAY);
+    });
+}
+
 /// Starts MPI for the operations of this rank.
 #[cfg(feature = "mpi")]
 fn start_mpi(assigned: &AssignedRank) -> Result<MpiLink, JoinError> {
@@ -366,13 +385,42 @@ fn compare_products(plan: &Plan, comm: &dyn Communicator) -> Result<(), JoinErro
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
     use crate::launcher_environment::assigned_rank;
+    use runner_machine::stop::StopReason;
 
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));
-        let assigned = assigned_rank(&variables.into_iter().collect()).unwrap().unwrap();
-        World::join(assigned, "runner", RankToken::new("job", None), |_| ()).unwrap()
+        join(&variables, &StopSwitch::default())
+    }
+
+    fn join(variables: &[(String, String)], stop: &StopSwitch) -> World {
+        let assigned = assigned_rank(&variables.iter().cloned().collect()).unwrap().unwrap();
+        World::join(assigned, "runner", RankToken::new("job", None), |_| (), stop).unwrap()
+    }
+
+    /// The other ranks get the notice, and not that the rank was lost.
+    #[test]
+    fn a_signal_while_the_ranks_connect_reaches_all() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let variables = |rank: &str| {
+            [("RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        };
+        let stop = StopSwitch::default();
+        thread::scope(|scope| {
+            let rank_1 = scope.spawn(|| join(&variables("1"), &stop));
+            // Rank 1 tries again after its first connection is closed.
+            listener.accept().unwrap();
+            drop(listener);
+            scope.spawn(|| stop.end_early(StopReason::Notice));
+            let abort = join(&variables("0"), &StopSwitch::default()).await_abort(None).unwrap();
+            assert_eq!((abort.by, abort.code, abort.is_loss), (1, 75, false));
+            assert_eq!(rank_1.join().unwrap().await_abort(None).unwrap(), abort);
+        });
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +79,10 @@ pub struct StopSwitch(Arc<Shared>);
 #[derive(Default)]
 struct Shared {
     state: AtomicU8,
-    at_early_end: OnceLock<Box<dyn Fn(StopReason) + Send + Sync>>,
+    at_early_end: Mutex<Option<EarlyEndNotice>>,
 }
+
+type EarlyEndNotice = Arc<dyn Fn(StopReason) + Send + Sync>;
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -122,15 +124,16 @@ impl StopSwitch {
         self.state() != StopState::Idle
     }
 
-    /// Makes a signal that ends the process at once call `notify` first. Only the first call counts.
+    /// Makes a signal that ends the process at once call `notify` first. Only the last call counts: ranks that join again have new
+    /// connections.
     pub fn at_early_end(&self, notify: impl Fn(StopReason) + Send + Sync + 'static) {
-        // A later one would be for the same job.
-        let _ = self.0.at_early_end.set(Box::new(notify));
+        *self.0.at_early_end.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(notify));
     }
 
     /// Declares that the process ends at once.
     pub fn end_early(&self, reason: StopReason) {
-        if let Some(notify) = self.0.at_early_end.get() {
+        let notify = self.0.at_early_end.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(notify) = notify {
             notify(reason);
         }
     }
