@@ -195,7 +195,8 @@ def tokens_per_step(model):
 def runner(options, model, dtype, folder):
     write_experiment(folder, model, dtype)
     command = [options.runner, "apply", "exp.yaml", "--quiet", "--threads", options.threads]
-    return Trainer(f"runner {dtype}", command, folder, r'"step_ms":([\d.]+)', "runs/*/metrics.jsonl")
+    environment = {"RUNNER_BF16_PRODUCTS": options.bf16_products} if options.bf16_products else None
+    return Trainer(f"runner {dtype}", command, folder, r'"step_ms":([\d.]+)', "runs/*/metrics.jsonl", environment)
 
 
 def write_experiment(folder, model, dtype):
@@ -220,6 +221,8 @@ def products(options, model, dtype, folder):
     sizes = [f"--{key.replace('_', '-')}={model[key]}" for key in ("layers", "d_model", "vocab")]
     command = [options.products, *sizes, "--rows", tokens_per_step(model)]
     command += ["--dtype", dtype, "--threads", options.threads]
+    if options.bf16_products:
+        command += ["--bf16-products", options.bf16_products]
     return Trainer(f"products {dtype}", command, folder, r" ([\d.]+) ms$")
 
 
@@ -384,6 +387,8 @@ def parse_arguments():
                         help="of PyTorch, separated by commas: eager, compile; '' leaves PyTorch out (default: eager)")
     parser.add_argument("--dtypes", type=list_of("fp32", "bf16"), default=["fp32"],
                         help="separated by commas: fp32, bf16 (default: fp32)")
+    parser.add_argument("--bf16-products", choices=["amx_bf16", "avx512_bf16", "f32"],
+                        help="how runner multiplies bf16 matrices (default: as on this processor)")
     parser.add_argument("--products", type=Path, metavar="PROGRAM", help="target/release/examples/products, built as above")
     parser.add_argument("--llmc", type=Path, metavar="PROGRAM", help="llm.c's train_gpt2, compiled as above")
     parser.add_argument("--pairs", type=int, default=20, help="of turns (default: 20)")

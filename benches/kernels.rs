@@ -15,6 +15,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
 use runner_compute::kernels::attention::{AttentionMasks, AttentionShape, attention, attention_backward};
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
 use runner_spec::experiment::Activation;
@@ -42,6 +43,9 @@ const SQUARE: usize = 2048;
 struct Arguments {
     #[arg(long, value_enum, default_value = "fp32")]
     dtype: Dtype,
+    /// How bf16 matrices are multiplied: amx_bf16, avx512_bf16 or f32 [default: as on this processor]
+    #[arg(long, value_parser = Bf16Products::parse_name)]
+    bf16_products: Option<Bf16Products>,
     /// Kernels whose name contains this text
     #[arg(long)]
     only: Option<String>,
@@ -225,6 +229,9 @@ fn seconds(run: &dyn Fn()) -> f64 {
 }
 
 fn measure(arguments: Arguments) {
+    if let Some(method) = arguments.bf16_products {
+        method.choose();
+    }
     let dtype = if arguments.dtype == Dtype::Bf16 { DType::BF16 } else { DType::F32 };
     let mut kernels = Kernels { dtype, rows: arguments.rows, only: arguments.only, list: Vec::new() };
     kernels.add_products();

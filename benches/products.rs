@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::matmul;
 
 /// The allocator of the program, with the same setting: it keeps freed memory.
@@ -37,6 +38,9 @@ struct Arguments {
     rows: usize,
     #[arg(long, value_enum, default_value = "fp32")]
     dtype: Dtype,
+    /// How bf16 matrices are multiplied: amx_bf16, avx512_bf16 or f32 [default: as on this processor]
+    #[arg(long, value_parser = Bf16Products::parse_name)]
+    bf16_products: Option<Bf16Products>,
     #[arg(long)]
     threads: usize,
     /// Stop after this many repetitions [default: never]
@@ -102,6 +106,9 @@ fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, -1);
     }
     let arguments = Arguments::parse();
+    if let Some(method) = arguments.bf16_products {
+        method.choose();
+    }
     let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build()?;
     pool.install(|| {
         let layers = linear_layers(&arguments)?;

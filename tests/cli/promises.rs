@@ -267,12 +267,8 @@ const RECORDED_RUNS: &[RecordedRun] = &[
         model: GPT2,
         batch: "{sequences: 8, micro_batch: 4}",
         more: "precision: bf16",
-        // After this few steps, rounding to bf16 hides most changes of the order in which sums were added.
-        final_hashes: [
-            "bbf8641b514c3a5d5e7163de320dec4d203771ebd88e553d0fee50b7ecb74e92",
-            "bbf8641b514c3a5d5e7163de320dec4d203771ebd88e553d0fee50b7ecb74e92",
-            "421d7717afa26c3a9bc8e839b40b738c51568c2f74d3b9835abbb78153def71d",
-        ],
+        // After this few steps, rounding to bf16 hides that norms and losses are summed in another order.
+        final_hashes: ["421d7717afa26c3a9bc8e839b40b738c51568c2f74d3b9835abbb78153def71d"; 3],
         final_train_loss: 4.829_913_932_830_095,
         val_loss: 4.810_371_588_915_586_5,
     },

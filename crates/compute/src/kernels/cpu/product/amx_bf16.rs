@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 
 use half::bf16;
 
+use super::PANEL_COLUMNS;
 use super::avx512_bf16;
-use super::packing::{PANEL_COLUMNS, RowPair};
+use super::packing::RowPair;
 use super::tiles::TileInstructions;
 use crate::kernels::cpu::gemm::Mat;
 

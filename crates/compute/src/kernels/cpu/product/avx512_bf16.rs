@@ -8,7 +8,8 @@ use std::mem::transmute;
 
 use half::bf16;
 
-use super::packing::{PANEL_COLUMNS, RowPair};
+use super::PANEL_COLUMNS;
+use super::packing::RowPair;
 use super::tiles::TileInstructions;
 use crate::kernels::cpu::gemm::Mat;
 

@@ -6,7 +6,7 @@
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
-mod f32_blocks;
+mod fma;
 #[cfg(target_arch = "x86_64")]
 mod packing;
 #[cfg(target_arch = "x86_64")]
@@ -21,16 +21,15 @@ use rayon::prelude::*;
 
 use super::elementwise::written;
 use super::gemm::Mat;
-use super::simd::{Shared, TASK, dot, inlined, matmul_instruction_set, vectorize};
+use super::simd::{Shared, TASK, dot, inlined, instruction_set, vectorize};
 use super::{Real, Stored};
 
-/// Rows and columns of the blocks, and their depth, in which a processor without instructions for bf16 computes.
-const BLOCK: usize = 2048;
-const BLOCK_DEPTH: usize = 1024;
+/// Columns of a panel, the unit in which the right matrix is packed.
+const PANEL_COLUMNS: usize = 32;
 
 /// The most bytes that a product holds of each matrix, in the order in which it reads them, and of f32 sums.
-pub(crate) const OPERAND_BYTES: usize = size_of::<f32>() * BLOCK * BLOCK_DEPTH;
-pub(crate) const SUM_BYTES: usize = size_of::<f32>() * BLOCK * BLOCK;
+pub(crate) const OPERAND_BYTES: usize = 8 << 20;
+pub(crate) const SUM_BYTES: usize = 16 << 20;
 
 /// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic. They sum in
 /// another order than products of more rows.
@@ -43,7 +42,7 @@ pub enum Bf16Products {
     AmxBf16,
     /// With the instruction VDPBF16PS.
     Avx512Bf16,
-    /// Copied to f32, block by block.
+    /// With multiply-adds of f32.
     F32,
 }
 
@@ -58,17 +57,30 @@ pub struct UnavailableProducts {
 static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
 
 impl Bf16Products {
-    /// All methods, the fastest first.
+    /// The methods in the order in which processors are given them: the first that is available, and fast on processors of this vendor.
     const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::F32];
 
-    /// The fastest method that this machine has.
-    pub fn fastest() -> Self {
-        Self::ALL.into_iter().find(|method| method.is_available()).unwrap_or(Self::F32)
+    /// The method for this processor, of those that it has. It follows from measurements (docs/cpu.md), not from what is newest:
+    ///
+    /// | method | processors | a training step, compared with [`Self::F32`] |
+    /// |---|---|---|
+    /// | [`Self::AmxBf16`] | all | Intel Xeon: 2.0 times as fast for a small model, 2.5 times for GPT-2 124M |
+    /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 1.7 times as fast for GPT-2 124M, compared with an earlier version of it |
+    /// | | others | Intel Xeon: 1.2 times slower for a small model, 1.5 times for GPT-2 124M |
+    ///
+    /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
+    pub fn for_processor() -> Self {
+        Self::for_instructions(Self::is_available, is_amd())
     }
 
-    /// The method that this process uses: the one that [`Self::choose`] was given, otherwise the fastest one.
+    fn for_instructions(is_available: impl Fn(Self) -> bool, is_amd: bool) -> Self {
+        let is_fast = |method| method != Self::Avx512Bf16 || is_amd;
+        Self::ALL.into_iter().find(|method| is_available(*method) && is_fast(*method)).unwrap_or(Self::F32)
+    }
+
+    /// The method that this process uses: the one that [`Self::choose`] was given, otherwise that of the processor.
     pub fn in_use() -> Self {
-        *CHOSEN.get_or_init(Self::fastest)
+        *CHOSEN.get_or_init(Self::for_processor)
     }
 
     /// The method that is called `name`.
@@ -118,9 +130,22 @@ impl Bf16Products {
         match self {
             Self::AmxBf16 => "AMX_BF16",
             Self::Avx512Bf16 => "AVX512_BF16",
-            Self::F32 => matmul_instruction_set(),
+            Self::F32 if instruction_set() == "baseline" => "baseline",
+            // Its bits are the same for all widths of vectors.
+            Self::F32 => "FMA",
         }
     }
+}
+
+/// True if the processor is one of AMD's.
+fn is_amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let leaf = std::arch::x86_64::__cpuid(0);
+        [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).as_flattened() == b"AuthenticAMD"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The destination of a product.
@@ -130,16 +155,6 @@ enum Destination<'a> {
     Rounded(Shared<bf16>, Option<&'a [bf16]>),
     /// Sums times `scale` replace these elements, or are added to them.
     Scaled { to: Shared<f32>, scale: f32, adds: bool },
-}
-
-impl Destination<'_> {
-    /// The destination of the sums over a part of the depth, which is the first part or a later one.
-    fn for_depth_block(self, is_first: bool) -> Self {
-        match self {
-            Self::Scaled { to, scale, adds } => Self::Scaled { to, scale, adds: adds || !is_first },
-            rounded @ Self::Rounded(..) => rounded,
-        }
-    }
 }
 
 /// The threads that compute a product.
@@ -220,7 +235,7 @@ unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, thr
             Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination, threads),
             #[cfg(target_arch = "x86_64")]
             Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination, threads),
-            _ => f32_blocks::multiply(a, b, destination, threads),
+            _ => fma::multiply(a, b, destination, threads),
         }
     }
 }

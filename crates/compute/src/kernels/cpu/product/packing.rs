@@ -1,4 +1,4 @@
-//! Copies of bf16 matrices in the order in which instructions for pairs of numbers read them. It needs AVX-512.
+//! Copies of bf16 matrices in the order in which products read them. They need AVX-512.
 
 use std::arch::x86_64::{
     __m512i, _mm256_maskz_loadu_epi16, _mm512_cvtepu16_epi32, _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16,
@@ -9,11 +9,9 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::Threads;
+use super::fma::PanelRow;
+use super::{PANEL_COLUMNS, Threads};
 use crate::kernels::cpu::gemm::Mat;
-
-/// Columns of a panel: two registers of 16 pairs.
-pub(super) const PANEL_COLUMNS: usize = 32;
 
 /// The numbers of two rows of a matrix, column by column: element c is the first row's number of column c in the low half, the second
 /// row's in the high half.
@@ -99,6 +97,39 @@ fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, p
             }
         }
     }
+}
+
+/// Packs the columns `columns` of a matrix with contiguous columns into a panel of f32 numbers. What is beyond the columns is 0.
+///
+/// # Safety
+/// The processor must have AVX-512 with its extensions BW and VL.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn pack_widened_columns(matrix: Mat<bf16>, columns: Range<usize>, panel: &mut [PanelRow]) {
+    let inner = matrix.rows();
+    for half in 0..PANEL_COLUMNS / REGISTER_LANES {
+        let first = columns.start + half * REGISTER_LANES;
+        for (block, rows) in panel.chunks_mut(REGISTER_LANES).enumerate() {
+            let mut numbers = [_mm512_setzero_si512(); REGISTER_LANES];
+            for (column, numbers) in (first..columns.end).zip(&mut numbers) {
+                let column = &matrix.data()[column * matrix.col_stride()..][..inner];
+                *numbers = load_widened(&column[block * REGISTER_LANES..]);
+            }
+            for (row, numbers) in rows.iter_mut().zip(transposed(&numbers)) {
+                let to = &mut row.0.as_chunks_mut::<REGISTER_LANES>().0[half];
+                // SAFETY: the array has the size of the register.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), numbers) };
+            }
+        }
+    }
+}
+
+/// The first 16 of `numbers` in f32; those that lack are 0.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn load_widened(numbers: &[bf16]) -> __m512i {
+    // SAFETY: the mask selects numbers of the slice, and no others are read.
+    let numbers = unsafe { _mm256_maskz_loadu_epi16(lane_mask(numbers.len()), numbers.as_ptr().cast()) };
+    _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))
 }
 
 /// Copies the columns `depth` of the rows `rows` of `matrix` to rows of `stride` numbers. What is beyond the ranges is 0, up to

@@ -1,4 +1,5 @@
 use super::*;
+use crate::kernels::cpu::simd::instruction_set;
 
 /// Numbers of both signs that differ in size, as weights and activations do.
 fn numbers(seed: u32, len: usize) -> Vec<bf16> {
@@ -19,17 +20,24 @@ type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>, Threads);
 
 /// Every method that this machine has.
 fn methods() -> Vec<(&'static str, Multiply)> {
-    let mut methods: Vec<(&'static str, Multiply)> = vec![("f32", f32_blocks::multiply)];
-    #[cfg(target_arch = "x86_64")]
-    {
-        if avx512_bf16::is_available() {
-            methods.push(("AVX512_BF16", tiles::multiply::<avx512_bf16::Avx512Bf16>));
-        }
-        if amx_bf16::is_available() {
-            methods.push(("AMX_BF16", tiles::multiply::<amx_bf16::AmxBf16>));
-        }
-    }
-    methods
+    let all: [(&str, bool, Multiply); _] = [
+        ("f32", true, fma::multiply),
+        #[cfg(target_arch = "x86_64")]
+        ("AVX512_BF16", avx512_bf16::is_available(), tiles::multiply::<avx512_bf16::Avx512Bf16>),
+        #[cfg(target_arch = "x86_64")]
+        ("AMX_BF16", amx_bf16::is_available(), tiles::multiply::<amx_bf16::AmxBf16>),
+    ];
+    all.into_iter().filter(|(_, is_available, _)| *is_available).map(|(name, _, multiply)| (name, multiply)).collect()
+}
+
+#[test]
+fn the_vendor_decides_about_avx512_bf16() {
+    use Bf16Products::{AmxBf16, Avx512Bf16, F32};
+    let method = |has: &[Bf16Products], is_amd| Bf16Products::for_instructions(|method| has.contains(&method), is_amd);
+    assert_eq!(method(&[F32, Avx512Bf16, AmxBf16], false), AmxBf16);
+    assert_eq!(method(&[F32, Avx512Bf16], true), Avx512Bf16);
+    assert_eq!(method(&[F32, Avx512Bf16], false), F32);
+    assert_eq!(method(&[F32], true), F32);
 }
 
 /// Shapes with odd sizes, remainders of tiles, several blocks, and depths of more than one block.
@@ -103,8 +111,12 @@ fn products_are_sums_of_products() {
     }
 }
 
-/// The sums of the instructions, as their manual defines them: each product is added with one rounding.
-#[cfg(target_arch = "x86_64")]
+/// True if products with multiply-adds of f32 round once for each product.
+fn has_fused_multiply_adds() -> bool {
+    instruction_set() != "baseline"
+}
+
+/// The sums of the instructions, as their manuals define them: each product is added with one rounding.
 #[test]
 fn instructions_sum_in_their_order() {
     /// The sum of the products of the pairs, the second numbers' product first.
@@ -118,11 +130,17 @@ fn instructions_sum_in_their_order() {
             sum + (even + odd)
         })
     }
+    /// Each product is added to the sum of those before.
+    fn sum_in_order(pairs: &[([f32; 2], [f32; 2])]) -> f32 {
+        pairs.iter().fold(0.0, |sum, (a, b)| a[1].mul_add(b[1], a[0].mul_add(b[0], sum)))
+    }
     type Sum = fn(&[([f32; 2], [f32; 2])]) -> f32;
     for (method, multiply) in methods() {
         let expected: Sum = match method {
             "AVX512_BF16" => sum_of_pairs,
             "AMX_BF16" => sum_of_tiles,
+            // With AVX2, AVX-512 or NEON.
+            _ if has_fused_multiply_adds() => sum_in_order,
             _ => continue,
         };
         for [rows, inner, cols] in [[1, 2, 1], [40, 100, 50], [33, 768, 65], [64, 31, 32]] {
@@ -146,8 +164,7 @@ fn instructions_sum_in_their_order() {
     }
 }
 
-/// No element depends on the number of threads; with instructions for bf16, none depends on the rows and columns beside it, or on what the
-/// buffers held before.
+/// No element depends on the number of threads, on the rows and columns beside it, or on what the buffers held before.
 #[test]
 fn parts_have_the_bits_of_the_whole() {
     let (rows, inner, cols) = (61, 4500, 77);
@@ -164,10 +181,6 @@ fn parts_have_the_bits_of_the_whole() {
         let (a, b) = (Mat::new(&a, rows, inner), Mat::new(&b, inner, cols));
         let whole = product(a, b, 1);
         assert_eq!(product(a, b, 3), whole, "{method}: threads");
-        if method == "f32" {
-            // The library of f32 products chooses its kernels by the shape.
-            continue;
-        }
         for (first, n) in [(0, 1), (7, 20), (60, 1)] {
             let part = Mat::new(&a.data()[first * inner..], n, inner);
             assert_eq!(product(part, b, 2), whole[first * cols..][..n * cols], "{method}: rows from {first} on");
@@ -200,11 +213,7 @@ fn blocks_of_rows_are_read_in_place() {
         };
         let whole = product(0..rows);
         for part in [0..40, 5440..rows] {
-            // The library of f32 products may choose another kernel for fewer rows.
-            let tolerance = if method == "f32" { 2_f32.powi(-7) } else { 0.0 };
-            for (a, b) in product(part.clone()).iter().zip(&whole[part.start * cols..]) {
-                assert!((a.load() - b.load()).abs() <= tolerance * b.load().abs().max(0.01), "{method}: {a} for {b}");
-            }
+            assert_eq!(product(part.clone()), whole[part.start * cols..part.end * cols], "{method}");
         }
     }
 }

@@ -14,8 +14,8 @@ use std::ops::Range;
 use half::bf16;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::packing::{PANEL_COLUMNS, REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
-use super::{Destination, OPERAND_BYTES, SUM_BYTES, Threads, split_range};
+use super::packing::{REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
+use super::{Destination, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, Threads, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -143,6 +143,16 @@ fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
         Threads::Caller => &BUFFERS_OF_CALLERS,
     };
     buffers.lock()
+}
+
+impl Destination<'_> {
+    /// The destination of the sums over a part of the depth, which is the first part or a later one.
+    fn for_depth_block(self, is_first: bool) -> Self {
+        match self {
+            Self::Scaled { to, scale, adds } => Self::Scaled { to, scale, adds: adds || !is_first },
+            rounded @ Self::Rounded(..) => rounded,
+        }
+    }
 }
 
 /// The destination of the sums of a block.
