@@ -312,12 +312,11 @@ impl Task<'_> {
     unsafe fn copy_column<const LEN: usize>(&self, tile: Range<usize>, column: usize, to: *mut f32) {
         let numbers = &self.a.data()[column * self.a.col_stride() + tile.start..];
         let mut padded = [bf16::store(0.0); LEN];
-        let numbers = match numbers.first_chunk::<LEN>() {
-            Some(numbers) => numbers,
-            None => {
-                padded[..tile.len()].copy_from_slice(&numbers[..tile.len()]);
-                &padded
-            }
+        let numbers = if let Some(numbers) = numbers.first_chunk::<LEN>() {
+            numbers
+        } else {
+            padded[..tile.len()].copy_from_slice(&numbers[..tile.len()]);
+            &padded
         };
         // SAFETY: the caller's promise.
         unsafe { write_each::<_, LEN>(to, inlined!(|i: usize| numbers[i].load())) };

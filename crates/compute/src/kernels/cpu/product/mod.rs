@@ -60,13 +60,14 @@ impl Bf16Products {
     /// The methods in the order in which processors are given them: the first that is available, and fast on processors of this vendor.
     const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::F32];
 
-    /// The method for this processor, of those that it has. It follows from measurements (docs/cpu.md), not from what is newest:
+    /// The method for this processor, of those that it has. It follows from measurements (docs/cpu-speed.md), not from what is newest:
     ///
-    /// | method | processors | a training step, compared with [`Self::F32`] |
+    /// | method | processors | time of a training step, divided by that in fp32 |
     /// |---|---|---|
-    /// | [`Self::AmxBf16`] | all | Intel Xeon: 2.0 times as fast for a small model, 2.5 times for GPT-2 124M |
-    /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 1.7 times as fast for GPT-2 124M, compared with an earlier version of it |
-    /// | | others | Intel Xeon: 1.2 times slower for a small model, 1.5 times for GPT-2 124M |
+    /// | [`Self::AmxBf16`] | all that have it | Intel Xeon: 0.52 for a small model, 0.31 for GPT-2 124M |
+    /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 0.65 and 0.52 |
+    /// | | not on others | Intel Xeon: 1.3 and 1.45 |
+    /// | [`Self::F32`] | all others | Intel Xeon: 1.05 and 1.2 |
     ///
     /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
     pub fn for_processor() -> Self {
