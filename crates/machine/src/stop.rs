@@ -246,4 +246,17 @@ mod tests {
         }
         assert_eq!(StopReason::of_exit_code(1), None);
     }
+
+    /// Ranks that join again have other connections than before.
+    #[test]
+    fn the_last_notice_of_an_early_end_is_sent() {
+        let stop = StopSwitch::default();
+        let sent = Arc::new(AtomicU8::new(0));
+        for connection in [1, 2] {
+            let sent = Arc::clone(&sent);
+            stop.at_early_end(move |reason| _ = sent.fetch_add(connection * reason.exit() as u8, Ordering::SeqCst));
+        }
+        stop.end_early(StopReason::Notice);
+        assert_eq!(sent.load(Ordering::SeqCst), 2 * StopReason::Notice.exit() as u8);
+    }
 }
