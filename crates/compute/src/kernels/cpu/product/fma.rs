@@ -475,7 +475,7 @@ unsafe fn store_panel(sums: &[f32; PANEL_COLUMNS], first: usize, column: usize, 
             let to = out.pointer(first);
             // SAFETY: the caller's promise.
             unsafe {
-                match bias.and_then(|bias| bias[column..].first_chunk::<PANEL_COLUMNS>()) {
+                match bias.map(|bias| &bias[column..][..PANEL_COLUMNS]) {
                     Some(bias) => {
                         write_each::<_, PANEL_COLUMNS>(to, inlined!(|i: usize| bf16::store(sums[i] + bias[i].load())));
                     }
