@@ -12,7 +12,7 @@ from pathlib import Path
 
 from common import RUNNER, Folder, find, wait_for
 
-PACKAGES = "slurm-wlm munge"
+PACKAGES = "slurm-wlm munge libpmix-dev"
 NODES = 2
 # A run of so many seconds has not ended when it is warned, within its first half minute.
 SECONDS_OF_A_LONG_RUN = 60
@@ -192,18 +192,25 @@ class SlurmFolder(Folder):
         return sorted((row["point"], row["status"], row["steps"], row["objective"]) for row in rows)
 
 
-# What srun needs to start ranks of the MPIs that are installed. Emulated nodes share the folder of PMIx, so ranks over PMIx are on one node.
-MPI = {
-    program: options
-    for program, options in {
-        "mpirun.openmpi": ("Open MPI by PMIx", ["--nodes=1", "--mpi=pmix"]),
-        "mpirun.mpich": ("MPICH by PMI-2 on two nodes", ["--nodes=2", "--mpi=pmi2"]),
-    }.items()
-    if shutil.which(program)
-}
+def mpi_of_srun(slurm):
+    """Options of srun for each MPI that is installed here and that srun can start."""
+    options = {}
+    # Emulated nodes share the folder of PMIx, so ranks over PMIx are on one node.
+    for program, name, nodes, plugin in [
+        ("mpirun.openmpi", "Open MPI by PMIx", 1, "pmix"),
+        ("mpirun.mpich", "MPICH by PMI-2 on two nodes", 2, "pmi2"),
+    ]:
+        if not shutil.which(program):
+            print(f"  {name}: not tested, because {program} is not installed", flush=True)
+        # srun lists a plugin also where it cannot load the plugin's library.
+        elif not slurm.command("srun", f"--mpi={plugin}", "hostname"):
+            print(f"  {name}: not tested, because srun cannot load {plugin} (apt-get install {PACKAGES})", flush=True)
+        else:
+            options[name] = [f"--nodes={nodes}", f"--mpi={plugin}"]
+    return options
 
 
-def ranks_of_srun(slurm):
+def ranks_of_srun(slurm, mpi):
     """srun starts ranks on one node and on two, over TCP and over MPI: the bits of local ranks."""
     for ranks, layout in [(2, "{mode: ddp, replicas: 2}"), (4, "{mode: pipeline, replicas: 2, pipeline: {stages: 2}}")]:
         with SlurmFolder(slurm, layout, 10) as folder:
@@ -211,7 +218,7 @@ def ranks_of_srun(slurm):
             for name, arguments in {
                 "TCP on one node": ["--nodes=1"],
                 "TCP on two nodes": ["--nodes=2"],
-                **dict(MPI.values()),
+                **mpi,
             }.items():
                 runs = name.replace(" ", "-")
                 srun = ["srun", f"--ntasks={ranks}", *arguments]
@@ -258,9 +265,9 @@ def requeued_run(slurm):
         print(f"  Slurm started it {sessions} times, and it ended in the bits of a whole run: {whole[:12]}", flush=True)
 
 
-def cancelled_run(slurm):
+def cancelled_run(slurm, mpi):
     """`scancel` lets a run save, and the run is not started again. The same command submits the rest, over MPI where it is installed."""
-    mpi = ["--mpi", "pmix"] if "mpirun.openmpi" in MPI else []
+    mpi = ["--mpi", "pmix"] if "Open MPI by PMIx" in mpi else []
     with SlurmFolder(slurm, "{mode: ddp, replicas: 2}", 150) as folder:
         folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2")
         wait_for("a checkpoint", lambda: list((folder.path / "runs").glob("*/checkpoints/*/")))
@@ -332,8 +339,9 @@ def slurm():
     for program in ["slurmctld", "slurmd", "munged", "srun"]:
         find(program, PACKAGES)
     with Slurm() as daemons:
-        ranks_of_srun(daemons)
+        mpi = mpi_of_srun(daemons)
+        ranks_of_srun(daemons, mpi)
         requeued_run(daemons)
-        cancelled_run(daemons)
+        cancelled_run(daemons, mpi)
         sweeps(daemons)
         early_stopping(daemons)
