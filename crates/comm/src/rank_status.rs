@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use runner_machine::cores::MovableThread;
 use serde::{Deserialize, Serialize};
 use strum::{Display, FromRepr};
 
@@ -56,6 +57,8 @@ pub struct RankStatus {
     phase: AtomicU32,
     occupancy: AtomicU32,
     pub(crate) wake_signals: [WakeSignal; OPERATION_QUEUES],
+    /// The thread that runs the rank's instructions.
+    pub(crate) thread: MovableThread,
 }
 
 impl RankStatus {
@@ -105,12 +108,21 @@ impl RankStatus {
 
     /// Shows while `work` runs that the rank waits.
     fn wait_for<T>(&self, queue: usize, target: u64, work: impl FnOnce() -> T) -> T {
+        if queue == FOREGROUND {
+            self.thread.enter();
+            self.thread.return_core();
+        }
         self.waiting[queue].store(target, Ordering::Release);
         let result = work();
         // Before the status shows that the rank no longer waits: the time until then was not its own.
         self.record_progress();
         self.waiting[queue].store(0, Ordering::Release);
         result
+    }
+
+    /// True if the thread that runs the rank's instructions waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting[FOREGROUND].load(Ordering::Acquire) != 0
     }
 
     /// Takes the rank. Returns false if it was taken before.

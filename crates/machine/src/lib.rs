@@ -2,6 +2,7 @@
 //! starts threads, prepares child processes, and keeps the request to stop.
 
 pub mod cluster_description;
+pub mod cores;
 pub mod doctor;
 pub mod gpu_facts;
 pub mod heap;
@@ -12,4 +13,5 @@ pub mod platform;
 pub mod process;
 pub mod signal;
 pub mod stop;
+pub mod team;
 pub mod threads;

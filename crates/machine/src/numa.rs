@@ -10,6 +10,7 @@ use std::path::Path;
 use rayon::ThreadPool;
 use serde::{Deserialize, Serialize};
 
+use crate::cores::bind_current_thread;
 use crate::host::field;
 use crate::threads::thread_pool;
 
@@ -83,7 +84,7 @@ impl RankThreads {
     pub fn pool(&self) -> io::Result<ThreadPool> {
         let pool = thread_pool(self.count)?;
         if !self.cores.is_empty() {
-            let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&self.cores)).into_iter().collect();
+            let bound: io::Result<()> = pool.broadcast(|_| bind_current_thread(&self.cores)).into_iter().collect();
             let explain = |error| io::Error::other(format!("cannot bind threads to the cores of a NUMA node: {error}"));
             bound.map_err(explain)?;
         }
@@ -99,33 +100,6 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
         Some(first.parse::<usize>().ok()?..=last.parse().ok()?)
     });
     Some(ranges.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
-}
-
-/// Lets the calling thread, and those that it starts later, run on `cores` alone.
-///
-/// # Errors
-/// If the kernel refuses, or has no such call.
-#[cfg(target_os = "linux")]
-fn bind_thread(cores: &[usize]) -> io::Result<()> {
-    const WORD_BITS: usize = libc::c_ulong::BITS as usize;
-    let words = cores.iter().max().map_or(0, |last| last / WORD_BITS + 1);
-    let mut mask: Vec<libc::c_ulong> = vec![0; words];
-    for core in cores {
-        mask[core / WORD_BITS] |= 1 << (core % WORD_BITS);
-    }
-    #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: the kernel reads as many bytes as the mask has.
-    let result = unsafe { libc::sched_setaffinity(0, size_of_val(&*mask), mask.as_ptr().cast()) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// This system has no such call.
-///
-/// # Errors
-/// Always.
-#[cfg(not(target_os = "linux"))]
-fn bind_thread(_cores: &[usize]) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]
@@ -181,10 +155,10 @@ mod tests {
         };
         let last = *allowed().last().unwrap();
         std::thread::spawn(move || {
-            bind_thread(&[last]).unwrap();
+            bind_current_thread(&[last]).unwrap();
             assert_eq!(allowed(), [last]);
             assert_eq!(std::thread::spawn(allowed).join().unwrap(), [last]);
-            assert!(bind_thread(&[]).is_err(), "no core to run on");
+            assert!(bind_current_thread(&[]).is_err(), "no core to run on");
         })
         .join()
         .unwrap();

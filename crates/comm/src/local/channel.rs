@@ -42,7 +42,7 @@ pub(super) fn send(
     header.bytes.store(length as u64, Ordering::Relaxed);
     header.element.store(element as u64, Ordering::Relaxed);
     slots.ring.sent.0.store(number + 1, Ordering::Release);
-    own.region.status_of(slots.channel.to).wake_signals[FOREGROUND].wake_all();
+    own.wake(slots.channel.to, FOREGROUND);
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub(super) fn receive(own: &LocalRank, index: usize, expected: &ExpectedMessage<
     let message = unsafe { std::slice::from_raw_parts(message, length) };
     let tensor = expected.tensor(message)?;
     slots.ring.received.0.store(number + 1, Ordering::Release);
-    own.region.status_of(from).wake_signals[FOREGROUND].wake_all();
+    own.wake(from, FOREGROUND);
     Ok(tensor)
 }
 

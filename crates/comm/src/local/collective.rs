@@ -79,7 +79,7 @@ impl RunningCollective<'_, LocalRank> {
     fn publish(&self, counter: impl Fn(&MemberCounters) -> &AtomicU64, value: u64) {
         counter(self.counters(self.own_index())).store(value, Ordering::Release);
         for member in self.membership.others() {
-            self.transport.region.status_of(self.membership.ranks[member]).wake_signals[self.queue].wake_all();
+            self.transport.wake(self.membership.ranks[member], self.queue);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -15,6 +15,9 @@ use crate::waiting::{MAX_SLEEP, OperationTimeout};
 /// the ranks' background threads share those cores with the computation.
 const SPIN_ROUNDS: u32 = 200;
 const YIELD_ROUNDS: u32 = 20;
+/// A rank that waits looks this often, and at most so many times, whether the other rank has a core to compute on.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const LOOKS: u64 = 64;
 
 /// One rank's place in a region.
 pub struct LocalRank {
@@ -41,6 +44,11 @@ impl LocalRank {
         Ok(Self { region, rank, channels, timeout, is_closing })
     }
 
+    /// Wakes the waiter of `queue` of the rank `peer`.
+    pub(super) fn wake(&self, peer: usize, queue: usize) {
+        self.region.status_of(peer).wake_signals[queue].wake_all();
+    }
+
     /// Waits until `ready` returns true, which `peer` brings about before it wakes this rank's waiter of `queue`.
     pub(super) fn wait_for(
         &self,
@@ -58,6 +66,7 @@ impl LocalRank {
         }
         self.status().wait_for_rank(queue, peer, || {
             let started = Instant::now();
+            let mut has_changed = false;
             for round in 0_u64.. {
                 if ready() {
                     return Ok(());
@@ -75,8 +84,12 @@ impl LocalRank {
                     continue;
                 }
                 let left = self.timeout.time_left(operation, self.rank, peer, started, &status.snapshot())?;
+                let looks = !has_changed && round < u64::from(YIELD_ROUNDS) + LOOKS;
+                let own = self.status();
+                has_changed |= looks && own.is_idle() && own.thread.change_cores_with(&status.thread);
+                let longest = if looks { LOOK_INTERVAL } else { MAX_SLEEP };
                 let must_wake = || ready() || status.has_left() || self.ensure_running(operation).is_err();
-                self.status().wake_signals[queue].sleep(left.min(MAX_SLEEP), must_wake);
+                self.status().wake_signals[queue].sleep(left.min(longest), must_wake);
             }
             Ok(())
         })

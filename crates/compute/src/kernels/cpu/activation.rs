@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 use super::elementwise::written;
+use super::pieces::Pieces;
 use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, Stored, elementwise};
 
@@ -53,7 +54,7 @@ pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
     let write = |y: &mut [MaybeUninit<S>]| {
-        y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each(|(y, gu)| {
+        y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each_piece(|(y, gu)| {
             vectorize(inlined!(|| {
                 for (y, gu) in y.chunks_exact_mut(width).zip(gu.chunks_exact(2 * width)) {
                     let (gate, up) = gu.split_at(width);
@@ -76,7 +77,7 @@ pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
     let write = |dgate_up: &mut [MaybeUninit<S>]| {
-        dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
+        dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each_piece(|(task, dgu)| {
             vectorize(inlined!(|| {
                 for (i, dgu) in dgu.chunks_exact_mut(2 * width).enumerate() {
                     let row = task * rows + i;

@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::dropout::DropoutMask;
 use super::elementwise::written;
 use super::gemm::Mat;
+use super::pieces::Pieces;
 use super::simd::{LANES, Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
@@ -29,7 +30,7 @@ impl AttentionShape {
     /// If the heads are not divided evenly among key-value heads, so that tasks would not cover them: an invariant of the callers.
     fn for_each_task(&self, f: impl Fn(usize, usize) + Sync + Send) {
         assert!(self.heads.is_multiple_of(self.kv_heads), "heads without a key-value head");
-        (0..self.batch * self.kv_heads).into_par_iter().for_each(|t| f(t / self.kv_heads, t % self.kv_heads));
+        (0..self.batch * self.kv_heads).into_par_iter().for_each_piece(|t| f(t / self.kv_heads, t % self.kv_heads));
     }
 
     /// Calls `f(queries)` for every tile of queries.
@@ -265,37 +266,39 @@ pub fn attend_with_cache<S: Stored>(
     let shared = Shared::new(out);
     let block = capacity * hd;
     let (keys, values) = keys_values.split_at_mut(s.batch * s.kv_heads * block);
-    keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each(|(task, (keys, values))| {
-        let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
-        let mut p = S::Real::zeros(start + s.seq);
-        let mut sum = S::Real::zeros(hd);
-        for i in 0..s.seq {
-            let row = &qkv[(b * s.seq + i) * width..][..width];
-            keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
-            values[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + s.kv_heads + kv) * hd..][..hd]);
-            let p = &mut p[..=start + i];
-            for head in kv * group..(kv + 1) * group {
-                // SAFETY: this head's columns of this row belong to this task alone.
-                let out = unsafe { shared.slice((b * s.seq + i) * out_width + head * hd, hd) };
-                vectorize(inlined!(|| {
-                    let q = &row[head * hd..][..hd];
-                    for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
-                        *p = dot(q, k) * scale;
-                    }
-                    let top = max(p);
-                    for p in p.iter_mut() {
-                        *p = (*p - top).fast_exp();
-                    }
-                    let inverse = S::Real::ONE / sum_by(p, inlined!(|v| v));
-                    sum.fill(Real::ZERO);
-                    for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
-                        axpy(S::rounded(p * inverse), v, &mut sum);
-                    }
-                    for (out, &sum) in out.iter_mut().zip(&sum) {
-                        *out = S::store(sum);
-                    }
-                }));
+    keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each_piece(
+        |(task, (keys, values))| {
+            let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
+            let mut p = S::Real::zeros(start + s.seq);
+            let mut sum = S::Real::zeros(hd);
+            for i in 0..s.seq {
+                let row = &qkv[(b * s.seq + i) * width..][..width];
+                keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
+                values[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + s.kv_heads + kv) * hd..][..hd]);
+                let p = &mut p[..=start + i];
+                for head in kv * group..(kv + 1) * group {
+                    // SAFETY: this head's columns of this row belong to this task alone.
+                    let out = unsafe { shared.slice((b * s.seq + i) * out_width + head * hd, hd) };
+                    vectorize(inlined!(|| {
+                        let q = &row[head * hd..][..hd];
+                        for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
+                            *p = dot(q, k) * scale;
+                        }
+                        let top = max(p);
+                        for p in p.iter_mut() {
+                            *p = (*p - top).fast_exp();
+                        }
+                        let inverse = S::Real::ONE / sum_by(p, inlined!(|v| v));
+                        sum.fill(Real::ZERO);
+                        for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
+                            axpy(S::rounded(p * inverse), v, &mut sum);
+                        }
+                        for (out, &sum) in out.iter_mut().zip(&sum) {
+                            *out = S::store(sum);
+                        }
+                    }));
+                }
             }
-        }
-    });
+        },
+    );
 }

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::pieces::Pieces;
 use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 use runner_spec::data::IGNORED_TARGET;
@@ -16,7 +17,7 @@ pub fn cross_entropy<S: Stored>(
     losses: &mut [f32],
 ) {
     let rows = rows_per_task(vocab);
-    logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each(
+    logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each_piece(
         |((logits, targets), losses)| {
             vectorize(inlined!(|| {
                 for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {

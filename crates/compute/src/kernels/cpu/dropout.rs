@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::pieces::Pieces;
 use super::{Real, Stored};
 use runner_spec::philox::Philox;
 
@@ -46,7 +47,7 @@ impl DropoutMask {
     pub fn apply_all<S: Stored>(&self, x: &mut [S], width: usize) {
         const CHUNK: usize = 4096;
         for (sample, x) in x.chunks_mut(width).enumerate() {
-            x.par_chunks_mut(CHUNK).enumerate().for_each(|(i, part)| self.apply(part, sample, i * CHUNK));
+            x.par_chunks_mut(CHUNK).enumerate().for_each_piece(|(i, part)| self.apply(part, sample, i * CHUNK));
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Kernels of one pass over memory: sums, scaling, rounding, bias, norms of flat buffers.
 
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 
+use super::pieces::Pieces;
 use super::simd::{self, TASK, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
@@ -22,7 +24,7 @@ pub unsafe fn written<D>(len: usize, write: impl FnOnce(&mut [MaybeUninit<D>])) 
 /// `f` of each element.
 pub fn map<D: Stored, S: Stored>(src: &[S], f: impl Fn(S) -> D + Sync) -> Vec<D> {
     let write = |dst: &mut [MaybeUninit<D>]| {
-        dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
+        dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each_piece(|(d, s)| {
             vectorize(inlined!(|| map_chunk(d, s, &f)));
         });
     };
@@ -40,7 +42,7 @@ fn map_chunk<D: Stored, S: Stored>(dst: &mut [MaybeUninit<D>], src: &[S], f: imp
 
 /// Applies `f(dst, src)` element by element.
 pub fn zip<D: Stored, S: Stored>(dst: &mut [D], src: &[S], f: impl Fn(&mut D, S) + Sync) {
-    dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
+    dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each_piece(|(d, s)| {
         vectorize(inlined!(|| {
             for (d, &s) in d.iter_mut().zip(s) {
                 f(d, s);
@@ -51,7 +53,7 @@ pub fn zip<D: Stored, S: Stored>(dst: &mut [D], src: &[S], f: impl Fn(&mut D, S)
 
 /// Applies `f` to each element.
 pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
-    dst.par_chunks_mut(TASK).for_each(|d| {
+    dst.par_chunks_mut(TASK).for_each_piece(|d| {
         vectorize(inlined!(|| d.iter_mut().for_each(&f)));
     });
 }
@@ -59,7 +61,7 @@ pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
 /// Adds `bias` to each row of `y`, [rows, bias.len()].
 pub fn add_bias<T: Real>(y: &mut [T], bias: &[T]) {
     let width = bias.len();
-    y.par_chunks_mut(rows_per_task(width) * width).for_each(|rows| {
+    y.par_chunks_mut(rows_per_task(width) * width).for_each_piece(|rows| {
         vectorize(inlined!(|| {
             for row in rows.chunks_exact_mut(width) {
                 for (y, &b) in row.iter_mut().zip(bias) {
@@ -75,19 +77,27 @@ pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     let width = dbias.len();
     let rows = rows_per_task(width) * 4;
     let mut partial = S::Real::zeros(dy.len().div_ceil(rows * width) * width);
-    partial.par_chunks_mut(width).zip(dy.par_chunks(rows * width)).for_each(|(p, dy)| simd::add_rows(p, dy));
+    partial.par_chunks_mut(width).zip(dy.par_chunks(rows * width)).for_each_piece(|(p, dy)| simd::add_rows(p, dy));
     simd::add_rows(dbias, &partial);
 }
 
 /// Σ x² of each task's elements.
 pub fn squares_by_task<S: Stored>(x: &[S]) -> Vec<f64> {
     let squares = |c: &[S]| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v.load() * v.load())) })).double();
-    x.par_chunks(TASK).map(squares).collect()
+    let mut all = vec![0.0; x.len().div_ceil(TASK)];
+    all.par_iter_mut().zip(x.par_chunks(TASK)).for_each_piece(|(sum, chunk)| *sum = squares(chunk));
+    all
 }
 
 /// True if every element is finite.
 pub fn all_finite<S: Stored>(x: &[S]) -> bool {
     // 0·x is 0 for finite x and NaN otherwise, and the sum keeps that.
     let zeros = |c: &[S]| vectorize(inlined!(|| { sum_by(c, inlined!(|v| S::Real::ZERO * v.load())) }));
-    x.par_chunks(TASK).all(|c| zeros(c) == S::Real::ZERO)
+    let all = AtomicBool::new(true);
+    x.par_chunks(TASK).for_each_piece(|chunk| {
+        if zeros(chunk) != S::Real::ZERO {
+            all.store(false, Ordering::Relaxed);
+        }
+    });
+    all.into_inner()
 }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 use super::elementwise::written;
+use super::pieces::Pieces;
 use super::simd::{Shared, axpy, inlined, rows_per_task, vectorize};
 use super::{Real, Stored};
 
@@ -20,7 +21,7 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     let rows = rows_per_task(d);
     let scale = scale.unwrap_or(Real::ONE);
     let write = |y: &mut [MaybeUninit<S>]| {
-        y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
+        y.par_chunks_mut(rows * d).enumerate().for_each_piece(|(task, y)| {
             vectorize(inlined!(|| {
                 for (i, y) in y.chunks_exact_mut(d).enumerate() {
                     let row = task * rows + i;
@@ -50,7 +51,7 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
 /// p / 10000^(2i/d).
 pub fn sinusoids(positions: usize, d: usize) -> Vec<f64> {
     let mut table = vec![0.0; positions * d];
-    table.par_chunks_mut(d).enumerate().for_each(|(position, row)| {
+    table.par_chunks_mut(d).enumerate().for_each_piece(|(position, row)| {
         for (pair, columns) in row.chunks_mut(2).enumerate() {
             let angle = position as f64 * (-(10_000_f64.ln()) * (2 * pair) as f64 / d as f64).exp();
             for (column, wave) in columns.iter_mut().zip([angle.sin(), angle.cos()]) {
@@ -73,7 +74,7 @@ pub fn scatter_add<S: Stored>(
     let rows = dy.len() / d;
     let limit = dtable.len() / d;
     let table = Shared::new(dtable);
-    (0..d.div_ceil(COLUMNS)).into_par_iter().for_each(|task| {
+    (0..d.div_ceil(COLUMNS)).into_par_iter().for_each_piece(|task| {
         let from = task * COLUMNS;
         let width = COLUMNS.min(d - from);
         vectorize(inlined!(|| {

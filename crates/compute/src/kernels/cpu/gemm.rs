@@ -1,9 +1,22 @@
 //! Matrix products, on the `gemm` crate.
 
-use gemm::Parallelism;
+use std::ops::Range;
 
 use super::Real;
 use super::elementwise::written;
+use super::pieces::Threads;
+use super::simd::{Shared, inlined, vectorize};
+
+/// Pieces of a product for each thread: more would pack the same numbers more often.
+const PIECES_PER_THREAD: usize = 1;
+/// A piece multiplies at least so many numbers.
+const PIECE_PRODUCTS: usize = 1 << 20;
+/// Rows and columns of `gemm`'s largest tile. Parts end between tiles.
+const ROWS: usize = 12;
+const COLUMNS: usize = 64;
+/// Rows or columns of a part, at least. `gemm` divides sums of matrices with at most 64 rows and columns in another way, so a part must
+/// not be so small if the whole is not.
+const MIN_PART: usize = 128;
 
 /// A matrix in a slice: `rows` × `cols`, row r starting at r·`stride`, or its transpose.
 #[derive(Clone, Copy)]
@@ -53,6 +66,11 @@ impl<'a, T> Mat<'a, T> {
         self.data
     }
 
+    /// Some of the rows.
+    fn rows_of(self, rows: &Range<usize>) -> Self {
+        Self { data: &self.data[(rows.start * self.row_stride).min(self.data.len())..], rows: rows.len(), ..self }
+    }
+
     /// The transpose, a view.
     #[must_use]
     pub fn t(self) -> Self {
@@ -61,29 +79,17 @@ impl<'a, T> Mat<'a, T> {
     }
 }
 
-/// Threads of the current pool, for products that may spread over it.
-pub fn pool() -> Parallelism {
-    match rayon::current_num_threads() {
-        1 => Parallelism::None,
-        n => Parallelism::Rayon(n),
-    }
-}
-
-/// The calling thread alone, for small products of which many are computed at the same time.
-pub fn calling_thread() -> Parallelism {
-    Parallelism::None
-}
-
-/// a·b, row by row.
+/// a·b, plus `bias` in each row if given, row by row.
 ///
 /// # Panics
 /// If the shapes do not fit: an invariant of the callers.
-pub fn product<T: Real>(a: Mat<T>, b: Mat<T>) -> Vec<T> {
+pub fn product<T: Real>(a: Mat<T>, b: Mat<T>, bias: Option<&[T]>) -> Vec<T> {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
+    assert!(bias.is_none_or(|bias| bias.len() == b.cols), "a bias of another width");
     // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
         written(a.rows * b.cols, |out| {
-            gemm_raw(out.as_mut_ptr().cast(), T::ZERO, T::ONE, a, b, pool());
+            multiply(Shared::unwritten(out), T::ZERO, T::ONE, a, b, bias, Threads::Pool);
         })
     }
 }
@@ -92,18 +98,75 @@ pub fn product<T: Real>(a: Mat<T>, b: Mat<T>) -> Vec<T> {
 ///
 /// # Panics
 /// If the shapes do not fit: an invariant of the callers.
-pub fn gemm<T: Real>(out: &mut [T], keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
+pub fn gemm<T: Real>(out: &mut [T], keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Threads) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
     assert!(a.rows * b.cols <= out.len(), "product beyond its slice");
     // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
-    unsafe { gemm_raw(out.as_mut_ptr(), keep, scale, a, b, threads) }
+    unsafe { multiply(Shared::new(out), keep, scale, a, b, None, threads) }
 }
 
-/// [`gemm`] into memory that may be uninitialized if `keep` is 0.
+/// [`gemm`], then adds `bias`, into memory that may be uninitialized if `keep` is 0.
 ///
 /// # Safety
 /// `out` must be valid for `a.rows` rows of `b.cols` elements, and no other thread may touch those.
-unsafe fn gemm_raw<T: Real>(out: *mut T, keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
+unsafe fn multiply<T: Real>(
+    out: Shared<T>,
+    keep: T,
+    scale: T,
+    a: Mat<T>,
+    b: Mat<T>,
+    bias: Option<&[T]>,
+    threads: Threads,
+) {
+    let width = b.cols;
+    let [row_pieces, column_pieces] =
+        threads.count().map_or([1, 1], |threads| split(a, b, PIECES_PER_THREAD * threads));
+    threads.for_each(row_pieces * column_pieces, |piece| {
+        let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
+        let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);
+        let (a, b) = (a.rows_of(&rows), b.t().rows_of(&columns).t());
+        // SAFETY: the caller answers for `out`, in which each piece has rows and columns of its own.
+        unsafe { gemm_raw(out.pointer(rows.start * width + columns.start), width, keep, scale, a, b) };
+        if let Some(bias) = bias {
+            vectorize(inlined!(|| {
+                for row in rows.clone() {
+                    // SAFETY: as above, and the product has written them.
+                    let y = unsafe { out.slice(row * width + columns.start, columns.len()) };
+                    for (y, &bias) in y.iter_mut().zip(&bias[columns.clone()]) {
+                        *y += bias;
+                    }
+                }
+            }));
+        }
+    });
+}
+
+/// The numbers of parts into which the rows and the columns of a·b are divided, for about `wanted` pieces.
+///
+/// A piece packs its rows of `a` and its columns of `b` again. What is divided first is what costs less then, by measurement: columns if
+/// there are not many more rows, except in products over rows of tokens.
+fn split<T>(a: Mat<T>, b: Mat<T>, wanted: usize) -> [usize; 2] {
+    let wanted = wanted.min(a.rows * a.cols * b.cols / PIECE_PRODUCTS).max(1);
+    let most = [(a.rows / MIN_PART).max(1), (b.cols / MIN_PART).max(1)];
+    let columns_first = if a.row_stride == 1 { b.cols > a.rows } else { 3 * b.cols >= 2 * a.rows };
+    let first = usize::from(columns_first);
+    let mut parts = [1, 1];
+    parts[first] = wanted.min(most[first]);
+    parts[1 - first] = wanted.div_ceil(parts[first]).min(most[1 - first]);
+    parts
+}
+
+/// Part `part` of `parts` of `0..len`. All but the last end at a multiple of `unit`.
+fn part(len: usize, unit: usize, parts: usize, part: usize) -> Range<usize> {
+    let bound = |part: usize| if part == parts { len } else { part * (len / unit) / parts * unit };
+    bound(part)..bound(part + 1)
+}
+
+/// out = keep·out + scale·a·b, on the calling thread.
+///
+/// # Safety
+/// `out` must be valid for `a.rows` rows of `b.cols` elements, `stride` apart, and no other thread may touch those.
+unsafe fn gemm_raw<T: Real>(out: *mut T, stride: usize, keep: T, scale: T, a: Mat<T>, b: Mat<T>) {
     // SAFETY: `Mat` checked that a and b lie in their slices; the caller answers for `out`.
     unsafe {
         gemm::gemm(
@@ -112,7 +175,7 @@ unsafe fn gemm_raw<T: Real>(out: *mut T, keep: T, scale: T, a: Mat<T>, b: Mat<T>
             a.cols,
             out,
             1,
-            b.cols as isize,
+            stride as isize,
             keep != T::ZERO,
             a.data.as_ptr(),
             a.col_stride as isize,
@@ -125,7 +188,7 @@ unsafe fn gemm_raw<T: Real>(out: *mut T, keep: T, scale: T, a: Mat<T>, b: Mat<T>
             false,
             false,
             false,
-            threads,
+            gemm::Parallelism::None,
         );
     }
 }

@@ -15,6 +15,7 @@ pub mod embedding;
 pub mod gemm;
 pub mod norm;
 pub mod optimizer;
+pub mod pieces;
 pub mod product;
 pub mod real;
 pub mod rope;

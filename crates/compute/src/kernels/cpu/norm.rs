@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 use super::elementwise::written;
+use super::pieces::Pieces;
 use super::simd::{self, LANES, dot, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
@@ -21,7 +22,7 @@ pub fn normalize<S: Stored>(x: &[S], weight: &[S::Real], bias: Option<&[S::Real]
     let rows = rows_per_task(d);
     let mut stats = S::Real::zeros(x.len() / d * width);
     let write = |y: &mut [MaybeUninit<S>]| {
-        y.par_chunks_mut(rows * d).zip(stats.par_chunks_mut(rows * width)).zip(x.par_chunks(rows * d)).for_each(
+        y.par_chunks_mut(rows * d).zip(stats.par_chunks_mut(rows * width)).zip(x.par_chunks(rows * d)).for_each_piece(
             |((y, stats), x)| {
                 vectorize(inlined!(|| {
                     for ((y, s), x) in y.chunks_exact_mut(d).zip(stats.chunks_exact_mut(width)).zip(x.chunks_exact(d)) {
@@ -75,7 +76,7 @@ pub fn normalize_backward<S: Stored>(
     let tasks = x.len().div_ceil(rows * d);
     let mut partial = S::Real::zeros(tasks * width * d);
     let write = |dx: &mut [MaybeUninit<S>]| {
-        dx.par_chunks_mut(rows * d).zip(partial.par_chunks_mut(width * d)).enumerate().for_each(
+        dx.par_chunks_mut(rows * d).zip(partial.par_chunks_mut(width * d)).enumerate().for_each_piece(
             |(task, (dx, partial))| {
                 let (dw, db) = partial.split_at_mut(d);
                 vectorize(inlined!(|| {

@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use super::pieces::Pieces;
 use super::simd::{TASK, inlined, vectorize};
 use super::{Real, Stored};
 
@@ -38,7 +39,7 @@ pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], 
             .zip(m.par_chunks_mut(TASK))
             .zip(v.par_chunks_mut(TASK))
             .zip(g.par_chunks(TASK))
-            .for_each(|(((w, m), v), g)| {
+            .for_each_piece(|(((w, m), v), g)| {
                 vectorize(inlined!(|| {
                     for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
                         let g = S::rounded(g.load() * scale);
@@ -79,7 +80,7 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
     let real = <S::Real as Real>::real;
     let (lr, momentum, scale) = (real(step.lr), real(step.momentum), real(step.grad_scale));
     match buf {
-        None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
+        None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each_piece(|(w, g)| {
             vectorize(inlined!(|| {
                 for (w, g) in w.iter_mut().zip(g) {
                     let g = g.load();
@@ -89,16 +90,21 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
             }));
         }),
         Some(buf) => {
-            w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each(|((w, b), g)| {
-                vectorize(inlined!(|| {
-                    for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
-                        let g = scale * g.load();
-                        let b1 =
-                            if S::IS_BF16 { momentum * b.load() + S::rounded(g) } else { momentum.fma(b.load(), g) };
-                        (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
-                    }
-                }));
-            });
+            w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each_piece(
+                |((w, b), g)| {
+                    vectorize(inlined!(|| {
+                        for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
+                            let g = scale * g.load();
+                            let b1 = if S::IS_BF16 {
+                                momentum * b.load() + S::rounded(g)
+                            } else {
+                                momentum.fma(b.load(), g)
+                            };
+                            (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
+                        }
+                    }));
+                },
+            );
         }
     }
 }

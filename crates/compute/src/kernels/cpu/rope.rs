@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::pieces::Pieces;
 use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, Stored};
 
@@ -31,7 +32,7 @@ pub fn rotate<S: Stored>(
     let half = head_dim / 2;
     let sign = if inverse { -S::Real::ONE } else { S::Real::ONE };
     let rows = rows_per_task(stride);
-    x.par_chunks_mut(rows * stride).enumerate().for_each(|(task, x)| {
+    x.par_chunks_mut(rows * stride).enumerate().for_each_piece(|(task, x)| {
         vectorize(inlined!(|| {
             for (i, row) in x.chunks_exact_mut(stride).enumerate() {
                 let p = start + (task * rows + i) % seq;

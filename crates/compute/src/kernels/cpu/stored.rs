@@ -6,8 +6,9 @@ use half::bf16;
 
 use super::Real;
 use super::gemm::{self, Mat};
+use super::pieces::Threads;
+use super::product;
 use super::simd::{inlined, vectorize};
-use super::{elementwise, product};
 
 /// A number as a tensor stores it.
 pub trait Stored: WithDType {
@@ -97,19 +98,15 @@ macro_rules! stored_as_computed {
                 if let Some(y) = product::multiply_few_rows(a, b, bias) {
                     return y;
                 }
-                let mut y = gemm::product(a, b);
-                if let Some(bias) = bias {
-                    elementwise::add_bias(&mut y, bias);
-                }
-                y
+                gemm::product(a, b, bias)
             }
 
             fn add_product(sum: &mut [Self], a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(sum, 1.0, 1.0, a, b, gemm::pool());
+                gemm::gemm(sum, 1.0, 1.0, a, b, Threads::Pool);
             }
 
             fn small_product(out: &mut [Self], scale: Self, adds: bool, a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(out, if adds { 1.0 } else { 0.0 }, scale, a, b, gemm::calling_thread());
+                gemm::gemm(out, if adds { 1.0 } else { 0.0 }, scale, a, b, Threads::Caller);
             }
 
             elements_of!($variant);

@@ -21,6 +21,7 @@ use rayon::prelude::*;
 
 use super::elementwise::written;
 use super::gemm::Mat;
+use super::pieces::{Pieces, Threads};
 use super::simd::{Shared, TASK, dot, inlined, instruction_set, vectorize};
 use super::{Real, Stored};
 
@@ -158,41 +159,6 @@ enum Destination<'a> {
     Scaled { to: Shared<f32>, scale: f32, adds: bool },
 }
 
-/// The threads that compute a product.
-#[derive(Clone, Copy)]
-enum Threads {
-    /// Those of the current pool.
-    Pool,
-    /// The calling one: many small products are computed at the same time.
-    Caller,
-}
-
-impl Threads {
-    /// The least number of tasks of a block: `min_of_pool`, or 1 for the calling thread.
-    fn min_tasks(self, min_of_pool: usize) -> usize {
-        match self {
-            Self::Pool => min_of_pool,
-            Self::Caller => 1,
-        }
-    }
-
-    /// Calls `f` with each number below `count`.
-    fn for_each(self, count: usize, f: impl Fn(usize) + Send + Sync) {
-        match self {
-            Self::Pool => (0..count).into_par_iter().for_each(f),
-            Self::Caller => (0..count).for_each(f),
-        }
-    }
-
-    /// Calls `f` with the number of each chunk of `size` elements, and the chunk.
-    fn for_each_chunk<T: Send>(self, elements: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Send + Sync) {
-        match self {
-            Self::Pool => elements.par_chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
-            Self::Caller => elements.chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
-        }
-    }
-}
-
 /// See [`Stored::product`].
 pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
@@ -261,7 +227,7 @@ pub fn multiply_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) ->
     let columns = (TASK / inner).max(1);
     let write = |y: &mut [MaybeUninit<S>]| {
         let shared = Shared::unwritten(y);
-        (0..cols.div_ceil(columns)).into_par_iter().for_each(|task| {
+        (0..cols.div_ceil(columns)).into_par_iter().for_each_piece(|task| {
             vectorize(inlined!(|| {
                 for column in task * columns..((task + 1) * columns).min(cols) {
                     let weights = &b.data()[column * b.col_stride()..][..inner];

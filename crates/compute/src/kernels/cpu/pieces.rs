@@ -1,0 +1,94 @@
+//! Parallel iterators whose items are pieces of a region ([`runner_machine::team`]).
+
+use std::cell::UnsafeCell;
+
+use rayon::iter::plumbing::{Producer, ProducerCallback};
+use rayon::prelude::*;
+use runner_machine::team;
+
+/// The most pieces of a region: enough to balance them among the cores of a large machine.
+const MAX_PIECES: usize = 1024;
+
+/// The threads that compute a product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Threads {
+    /// Those of the current pool.
+    Pool,
+    /// The calling one: many small products are computed at the same time.
+    Caller,
+}
+
+impl Threads {
+    /// The number of threads of the pool; `None` for the calling one alone.
+    pub fn count(self) -> Option<usize> {
+        (self == Self::Pool).then(rayon::current_num_threads)
+    }
+
+    /// The least number of tasks of a block: `min_of_pool`, or 1 for the calling thread.
+    pub fn min_tasks(self, min_of_pool: usize) -> usize {
+        match self {
+            Self::Pool => min_of_pool,
+            Self::Caller => 1,
+        }
+    }
+
+    /// Calls `f` with each number below `count`.
+    pub fn for_each(self, count: usize, f: impl Fn(usize) + Sync) {
+        match self {
+            Self::Pool => team::for_each_piece(count, f),
+            Self::Caller => (0..count).for_each(f),
+        }
+    }
+
+    /// Calls `f` with the number of each chunk of `size` elements, and the chunk.
+    pub fn for_each_chunk<T: Send>(self, elements: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+        match self {
+            Self::Pool => elements.par_chunks_mut(size).enumerate().for_each_piece(|(i, chunk)| f(i, chunk)),
+            Self::Caller => elements.chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
+        }
+    }
+}
+
+/// Computes the items of a parallel iterator as the pieces of a region.
+pub trait Pieces: IndexedParallelIterator {
+    /// Calls `f` with each item, on the threads of the current pool.
+    fn for_each_piece(self, f: impl Fn(Self::Item) + Sync) {
+        let len = self.len();
+        self.with_producer(EachPiece(f, len));
+    }
+}
+
+impl<I: IndexedParallelIterator> Pieces for I {}
+
+/// The function and the number of items that it is called with.
+struct EachPiece<F>(F, usize);
+
+impl<T, F: Fn(T) + Sync> ProducerCallback<T> for EachPiece<F> {
+    type Output = ();
+
+    fn callback<P: Producer<Item = T>>(self, producer: P) {
+        let Self(f, len) = self;
+        // Items of which there are many are small.
+        let size = len.div_ceil(MAX_PIECES).max(1);
+        let mut pieces = Vec::with_capacity(len.div_ceil(size));
+        let (mut rest, mut left) = (producer, len);
+        while left > size {
+            let (piece, later) = rest.split_at(size);
+            pieces.push(Piece(UnsafeCell::new(Some(piece))));
+            (rest, left) = (later, left - size);
+        }
+        pieces.push(Piece(UnsafeCell::new(Some(rest))));
+        let pieces = &pieces;
+        team::for_each_piece(pieces.len(), |i| {
+            // SAFETY: each piece is taken once, by the thread that was given its number.
+            let piece = unsafe { (*pieces[i].0.get()).take() };
+            piece.into_iter().flat_map(Producer::into_iter).for_each(&f);
+        });
+    }
+}
+
+/// A part of an iterator.
+struct Piece<P>(UnsafeCell<Option<P>>);
+
+// SAFETY: only the thread that was given a piece's number uses it.
+unsafe impl<P: Send> Sync for Piece<P> {}

@@ -1,0 +1,392 @@
+//! Cores that threads may run on, and threads that wait for their core because other programs use it: they get the core of a thread that
+//! has nothing to do.
+//!
+//! Kernels move threads between cores too, but Linux does not move one that ran within the last half millisecond, nor move one to a core
+//! that is idle for shorter. A training step has no longer pauses.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A thread that has a core uses time of it within this duration.
+const STILL: Duration = Duration::from_micros(20);
+/// A thread that has waited so long for cores shares its own with others.
+const NOTICED_WAIT: Duration = Duration::from_millis(1);
+/// How long a thread stays bound to one core. Other programs may have ended after it.
+const BINDING: Duration = Duration::from_secs(1);
+
+const WORD_BITS: usize = u64::BITS as usize;
+/// The kernel's sets of cores have 1,024 bits, unless a machine has more cores. Threads of such a machine are not moved.
+const WORDS: usize = 1024 / WORD_BITS;
+
+/// The value of [`MovableThread::returns_to`] or [`MovableThread::bound_since`] where there is none: memory that processes share is 0.
+const NONE: u64 = 0;
+
+/// A set of cores, as the kernel stores it: a bit for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cores([u64; WORDS]);
+
+impl Cores {
+    /// Those of `cores` for which the set has bits.
+    pub fn of(cores: &[usize]) -> Self {
+        let mut words = [0; WORDS];
+        for core in cores {
+            if let Some(word) = words.get_mut(core / WORD_BITS) {
+                *word |= 1 << (core % WORD_BITS);
+            }
+        }
+        Self(words)
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+thread_local! {
+    /// The cores that this thread may run on while it is not bound; none where the system does not say it.
+    static OWN_CORES: Cores = system::allowed_cores(system::own_thread().thread).unwrap_or_default();
+}
+
+/// A thread that may be bound to one core for a while, or nobody yet. It may be in memory that processes share; they are those of one user.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct MovableThread {
+    /// The process and the thread, in the upper and the lower half; 0 for nobody.
+    id: AtomicU64,
+    allowed: [AtomicU64; WORDS],
+    /// Nanoseconds of the system's clock since which it is bound, or [`NONE`].
+    bound_since: AtomicU64,
+    /// The number after that of the core to which it returns from one that was lent, or [`NONE`].
+    returns_to: AtomicU64,
+    /// How long it had waited for cores when another process last asked, in nanoseconds.
+    seen_wait: AtomicU64,
+    /// Until when other processes take it for one that shares its core, in nanoseconds of the system's clock.
+    shares_until: AtomicU64,
+}
+
+/// A thread and its process, by the numbers that the system gave them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ThreadId {
+    process: i32,
+    thread: i32,
+}
+
+impl MovableThread {
+    /// Makes this the calling thread, if it is not that already.
+    pub fn enter(&self) {
+        let own = system::own_thread();
+        if self.id() == Some(own) {
+            return;
+        }
+        OWN_CORES.with(|own| {
+            for (word, own) in self.allowed.iter().zip(own.0) {
+                word.store(own, Ordering::Relaxed);
+            }
+        });
+        self.bound_since.store(NONE, Ordering::Relaxed);
+        self.returns_to.store(NONE, Ordering::Relaxed);
+        let ThreadId { process, thread } = own;
+        self.id.store(u64::from(process as u32) << 32 | u64::from(thread as u32), Ordering::Release);
+    }
+
+    /// Makes this nobody. The calling thread, which it was, may run on all its cores again.
+    pub fn leave(&self) {
+        self.id.store(0, Ordering::Release);
+        // Another thread may have begun to bind it, so this does not depend on `bound_since`.
+        if self.returns_to.swap(NONE, Ordering::AcqRel) != NONE || self.bound_since.swap(NONE, Ordering::AcqRel) != NONE
+        {
+            let _ = self.unbind(system::own_thread());
+        }
+    }
+
+    fn id(&self) -> Option<ThreadId> {
+        let id = self.id.load(Ordering::Acquire);
+        (id != 0).then_some(ThreadId { process: (id >> 32) as i32, thread: id as u32 as i32 })
+    }
+
+    fn allowed(&self) -> Cores {
+        Cores(std::array::from_fn(|word| self.allowed[word].load(Ordering::Relaxed)))
+    }
+
+    /// The core that the thread waits for; `None` if it runs or sleeps. A thread of another process, of which the system does not say whether
+    /// it runs at this moment, may run too if it shared its core a short time ago.
+    fn awaited_core(&self) -> Option<usize> {
+        let id = self.id()?;
+        let waits = if id.process == system::own_thread().process { has_stopped(id)? } else { self.shares_core(id)? };
+        if !waits {
+            return None;
+        }
+        let (state, core) = system::last_core(id)?;
+        (state == "R").then_some(core)
+    }
+
+    /// True if the thread has waited for cores since the last call or shortly before.
+    fn shares_core(&self, id: ThreadId) -> Option<bool> {
+        let (now, wait) = (system::now(), system::wait_for_cores(id)?);
+        let seen = self.seen_wait.swap(wait, Ordering::Relaxed);
+        if seen != NONE && wait.saturating_sub(seen) > NOTICED_WAIT.as_nanos() as u64 {
+            self.shares_until.store(now + BINDING.as_nanos() as u64, Ordering::Relaxed);
+        }
+        Some(now < self.shares_until.load(Ordering::Relaxed))
+    }
+
+    /// Lets the thread run on the core of the calling thread, which has nothing to do and must sleep now, if it waits for its own core. It
+    /// must call [`Self::return_core`] when it has nothing to do itself. Returns true if so.
+    pub fn lend_core(&self) -> bool {
+        let lent = system::current_core().zip(self.awaited_core()).filter(|(own, awaited)| own != awaited);
+        lent.is_some_and(|(own, awaited)| {
+            self.returns_to.store(awaited as u64 + 1, Ordering::Release);
+            self.bind_to(own)
+        })
+    }
+
+    /// Moves the thread back from a core that was lent to it, and ends a binding that has lasted for a while.
+    pub fn return_core(&self) {
+        if self.returns_to.load(Ordering::Relaxed) != NONE {
+            let core = self.returns_to.swap(NONE, Ordering::AcqRel);
+            self.bind_to(core as usize - 1);
+        }
+        let since = self.bound_since.load(Ordering::Relaxed);
+        if since != NONE && system::now().saturating_sub(since) > BINDING.as_nanos() as u64 {
+            self.bound_since.store(NONE, Ordering::Relaxed);
+            let _ = self.id().map(|id| self.unbind(id));
+        }
+    }
+
+    /// Changes cores with `other`, if that waits for its core. This thread has nothing to do: it sleeps, or will now.
+    pub fn change_cores_with(&self, other: &Self) -> bool {
+        let cores = || {
+            let (id, awaited) = (other.id()?, other.awaited_core()?);
+            let own = system::last_core(self.id()?)?.1;
+            (own != awaited && system::bind(id, &Cores::of(&[own])).is_ok()).then_some((id, awaited))
+        };
+        let changed = cores();
+        if let Some((id, awaited)) = changed {
+            let _ = other.unbind(id);
+            // Woken without a binding, this thread would run on the other's new core.
+            self.bind_to(awaited);
+        }
+        changed.is_some()
+    }
+
+    /// Binds the thread to one of its cores for a while. Returns true if that was possible.
+    fn bind_to(&self, core: usize) -> bool {
+        let (Some(id), one) = (self.id(), Cores::of(&[core])) else { return false };
+        let is_allowed = self.allowed().0.iter().zip(one.0).any(|(allowed, one)| allowed & one != 0);
+        if !is_allowed {
+            return false;
+        }
+        self.bound_since.store(system::now(), Ordering::Release);
+        system::bind(id, &one).is_ok()
+    }
+
+    fn unbind(&self, id: ThreadId) -> io::Result<()> {
+        let allowed = self.allowed();
+        if allowed.is_empty() { Ok(()) } else { system::bind(id, &allowed) }
+    }
+}
+
+/// True if a thread of this process uses no time of any core now.
+fn has_stopped(id: ThreadId) -> Option<bool> {
+    let before = system::cpu_time(id)?;
+    let start = Instant::now();
+    while start.elapsed() < STILL {
+        std::hint::spin_loop();
+    }
+    Some(system::cpu_time(id)? == before)
+}
+
+/// Lets the calling thread, and those that it starts later, run on `cores` alone.
+///
+/// # Errors
+/// If the system refuses, or has no such call.
+pub fn bind_current_thread(cores: &[usize]) -> io::Result<()> {
+    system::bind(system::own_thread(), &Cores::of(cores))
+}
+
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "FFI")]
+mod system {
+    use std::io;
+    use std::time::Duration;
+
+    use super::{Cores, ThreadId, WORDS};
+
+    pub(super) fn own_thread() -> ThreadId {
+        // SAFETY: the calls have no arguments and cannot fail.
+        unsafe { ThreadId { process: libc::getpid(), thread: libc::gettid() } }
+    }
+
+    pub(super) fn current_core() -> Option<usize> {
+        // SAFETY: the call has no arguments.
+        usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+    }
+
+    pub(super) fn allowed_cores(thread: i32) -> Option<Cores> {
+        let mut words = [0; WORDS];
+        // SAFETY: the kernel writes at most as many bytes as the set has.
+        let result = unsafe { libc::sched_getaffinity(thread, size_of_val(&words), words.as_mut_ptr().cast()) };
+        (result == 0).then_some(Cores(words))
+    }
+
+    pub(super) fn bind(id: ThreadId, cores: &Cores) -> io::Result<()> {
+        // SAFETY: the kernel reads as many bytes as the set has.
+        let result = unsafe { libc::sched_setaffinity(id.thread, size_of_val(&cores.0), cores.0.as_ptr().cast()) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The time that a thread of this process has had cores.
+    pub(super) fn cpu_time(id: ThreadId) -> Option<Duration> {
+        // The kernel's number of the thread's clock: the inverted number of the thread, then 4 for a thread, plus 2 for the time that the
+        // scheduler gave (linux/posix-timers.h).
+        let clock = (!id.thread << 3) | 6;
+        read_clock(clock)
+    }
+
+    /// Nanoseconds of the clock that all processes of this machine share.
+    pub(super) fn now() -> u64 {
+        read_clock(libc::CLOCK_MONOTONIC).map_or(1, |time| time.as_nanos() as u64)
+    }
+
+    fn read_clock(clock: libc::clockid_t) -> Option<Duration> {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes one `timespec`.
+        let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        (result == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    }
+
+    /// How long a thread has waited for cores, in nanoseconds.
+    pub(super) fn wait_for_cores(id: ThreadId) -> Option<u64> {
+        let path = format!("/proc/{}/task/{}/schedstat", id.process, id.thread);
+        std::fs::read_to_string(path).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+    }
+
+    /// The state of a thread, "R" if it runs or waits for a core, and the core that it ran on last or waits for.
+    pub(super) fn last_core(id: ThreadId) -> Option<(String, usize)> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/task/{}/stat", id.process, id.thread)).ok()?;
+        // The name, in parentheses, may hold anything. The state follows it, and 36 fields later the core (man 5 proc_pid_stat).
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+        Some((fields.first()?.to_string(), fields.get(36)?.parse().ok()?))
+    }
+}
+
+/// Other systems do not say which thread waits for a core.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::io;
+    use std::time::Duration;
+
+    use super::{Cores, ThreadId};
+
+    pub(super) fn own_thread() -> ThreadId {
+        ThreadId { process: 0, thread: 0 }
+    }
+
+    pub(super) fn current_core() -> Option<usize> {
+        None
+    }
+
+    pub(super) fn allowed_cores(_thread: i32) -> Option<Cores> {
+        None
+    }
+
+    pub(super) fn bind(_id: ThreadId, _cores: &Cores) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(super) fn cpu_time(_id: ThreadId) -> Option<Duration> {
+        None
+    }
+
+    pub(super) fn wait_for_cores(_id: ThreadId) -> Option<u64> {
+        None
+    }
+
+    pub(super) fn last_core(_id: ThreadId) -> Option<(String, usize)> {
+        None
+    }
+
+    pub(super) fn now() -> u64 {
+        1
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    fn own_cores() -> Option<Cores> {
+        system::allowed_cores(system::own_thread().thread)
+    }
+
+    /// Two threads share a core. The one that waits is found, and runs on another core until it returns.
+    #[test]
+    fn a_thread_that_waits_runs_on_a_core_that_is_lent() {
+        let waiting = MovableThread::default();
+        let (entered, moved, ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
+        let allowed: Vec<usize> = (0..1024)
+            .filter(|core| OWN_CORES.with(|own| own.0[core / WORD_BITS] >> (core % WORD_BITS) & 1 == 1))
+            .collect();
+        let (shared, lent) = (allowed[0], *allowed.last().unwrap());
+        let spin_until = |flag: &AtomicBool| {
+            while !flag.load(Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+        };
+        thread::scope(|scope| {
+            // Takes the core from the thread that waits for it.
+            scope.spawn(|| {
+                bind_current_thread(&[shared]).unwrap();
+                spin_until(&ended);
+            });
+            scope.spawn(|| {
+                waiting.enter();
+                waiting.bind_to(shared);
+                entered.store(true, Ordering::Release);
+                spin_until(&moved);
+                if shared != lent {
+                    assert_eq!(own_cores(), Some(Cores::of(&[lent])));
+                    waiting.return_core();
+                }
+                assert_eq!(own_cores(), Some(Cores::of(&[shared])));
+                waiting.return_core();
+                assert_eq!(own_cores(), Some(Cores::of(&[shared])), "the binding is not old");
+                waiting.leave();
+                assert_eq!(own_cores(), Some(OWN_CORES.with(|own| *own)));
+                assert!(!waiting.bind_to(shared), "nobody");
+                ended.store(true, Ordering::Release);
+            });
+            scope.spawn(|| {
+                bind_current_thread(&[lent]).unwrap();
+                let start = Instant::now();
+                while !entered.load(Ordering::Acquire) || !(waiting.lend_core() || waiting.awaited_core() == Some(lent))
+                {
+                    assert!(start.elapsed() < Duration::from_secs(20), "the thread never waits");
+                }
+                moved.store(true, Ordering::Release);
+            });
+        });
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_waits_for_no_core() {
+        let thread = &MovableThread::default();
+        assert_eq!(thread.awaited_core(), None, "nobody");
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                thread.enter();
+                thread::park();
+            });
+            while thread.id().is_none() {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(thread.awaited_core(), None);
+            sleeper.thread().unpark();
+        });
+    }
+}

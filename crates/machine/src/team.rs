@@ -1,0 +1,357 @@
+//! Work in pieces, which the threads of a pool take one after another.
+//!
+//! Rayon divides the work of a parallel iterator in halves, wakes a thread for each, and sleeps until they are done. A training step has
+//! hundreds of such regions, many shorter than waking a thread takes. Here threads stay awake between regions that follow each other, and
+//! take the next piece whenever they have finished one. Which thread computes a piece makes no difference to its result.
+//!
+//! Where other programs use the cores too, a thread may wait for its core while it holds a piece that the others wait for. They notice, and
+//! let it run on a core of theirs ([`crate::cores`]).
+
+use std::any::Any;
+use std::cell::{Cell, OnceCell, UnsafeCell};
+use std::hint::spin_loop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use crate::cores::MovableThread;
+
+/// A thread that waits looks so long without sleeping: about as long as sleeping and waking take.
+const SPIN: Duration = Duration::from_micros(50);
+/// After this time without a region a thread is the pool's again.
+const STAY: Duration = Duration::from_millis(2);
+/// A thread that sleeps until others have finished their pieces looks this often whether they have cores.
+const LOOK: Duration = Duration::from_micros(500);
+
+thread_local! {
+    /// The team that computes the regions of this thread.
+    static TEAM: OnceCell<Arc<Team>> = const { OnceCell::new() };
+    /// True while this thread computes a piece.
+    static IN_PIECE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Calls `work` with each number below `count`, on the threads of the current pool. Within a piece, the calling thread does all of it.
+///
+/// # Panics
+/// If `work` does, after all threads have left it.
+pub fn for_each_piece(count: usize, work: impl Fn(usize) + Sync) {
+    let threads = if count < 2 || IN_PIECE.get() { 1 } else { rayon::current_num_threads() };
+    if threads < 2 {
+        return (0..count).for_each(work);
+    }
+    TEAM.with(|team| team.get_or_init(|| Arc::new(Team::new(threads))).compute(count, threads, &work));
+}
+
+/// The pieces of a region.
+#[derive(Clone, Copy)]
+struct Region {
+    count: usize,
+    work: *const (dyn Fn(usize) + Sync),
+}
+
+/// The threads that compute the regions of one thread, its owner. They are jobs of the owner's pool.
+struct Team {
+    /// The region, valid from the opening of its generation until no helper is inside.
+    region: UnsafeCell<Option<Region>>,
+    state: AtomicU64,
+    next_piece: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    owner: Thread,
+    owner_sleeps: AtomicBool,
+    owner_on_cores: MovableThread,
+    /// Jobs of the pool that help, or have not begun to.
+    jobs: AtomicUsize,
+    helpers: Box<[Helper]>,
+    /// Helpers that sleep, woken through `opened`.
+    sleeping: AtomicUsize,
+    sleep: Mutex<()>,
+    opened: Condvar,
+}
+
+#[derive(Default)]
+struct Helper {
+    is_taken: AtomicBool,
+    is_inside: AtomicBool,
+    thread: MovableThread,
+}
+
+// SAFETY: `region` is written by the owner alone, while no helper is inside; `work` is `Sync`.
+#[expect(unsafe_code, reason = "shares the region's closure, which outlives it")]
+unsafe impl Send for Team {}
+// SAFETY: as for `Send`.
+#[expect(unsafe_code, reason = "shares the region's closure, which outlives it")]
+unsafe impl Sync for Team {}
+
+/// The parts of [`Team::state`]: the number of helpers inside, whether more may enter, and the number of the region.
+const OPEN: u64 = 1 << 31;
+const GENERATION: u64 = 1 << 32;
+
+fn inside(state: u64) -> u64 {
+    state % OPEN
+}
+
+impl Team {
+    fn new(threads: usize) -> Self {
+        let owner_on_cores = MovableThread::default();
+        owner_on_cores.enter();
+        Self {
+            region: UnsafeCell::new(None),
+            state: AtomicU64::new(0),
+            next_piece: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            owner: thread::current(),
+            owner_sleeps: AtomicBool::new(false),
+            owner_on_cores,
+            jobs: AtomicUsize::new(0),
+            helpers: (1..threads).map(|_| Helper::default()).collect(),
+            sleeping: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            opened: Condvar::new(),
+        }
+    }
+
+    fn compute(self: &Arc<Self>, count: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
+        // SAFETY: only the lifetime is changed, and this function does not return before all helpers have left the region.
+        #[expect(unsafe_code, reason = "the closure outlives the region")]
+        let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
+        // SAFETY: the region is closed, and no helper is inside.
+        #[expect(unsafe_code, reason = "shares the region")]
+        unsafe {
+            *self.region.get() = Some(Region { count, work });
+        }
+        self.next_piece.store(0, Ordering::Relaxed);
+        let closed = self.state.load(Ordering::Relaxed);
+        self.state.store(((closed / GENERATION + 1) * GENERATION) | OPEN, Ordering::SeqCst);
+        self.summon((threads - 1).min(count - 1));
+        let own = catch_unwind(AssertUnwindSafe(|| self.take_pieces()));
+        let state = self.state.fetch_and(!OPEN, Ordering::SeqCst);
+        if inside(state) > 0 {
+            self.wait_until_empty();
+        }
+        let panic = lock(&self.panic).take();
+        if let Some(panic) = own.err().or(panic) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Wakes or adds helpers, so that there are `wanted`.
+    fn summon(self: &Arc<Self>, wanted: usize) {
+        let sleeping = self.sleeping.load(Ordering::SeqCst);
+        if sleeping > 0 {
+            let _sleep = lock(&self.sleep);
+            (0..wanted.min(sleeping)).for_each(|_| self.opened.notify_one());
+        }
+        for _ in self.jobs.load(Ordering::Relaxed)..wanted {
+            self.jobs.fetch_add(1, Ordering::Relaxed);
+            let team = Arc::clone(self);
+            rayon::spawn(move || {
+                team.help();
+                team.jobs.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Computes pieces until all are taken. The caller is the owner, or inside.
+    fn take_pieces(&self) {
+        // SAFETY: the owner does not change the region while it is open or a helper is inside.
+        #[expect(unsafe_code, reason = "shares the region")]
+        let region = unsafe { *self.region.get() };
+        let Some(Region { count, work }) = region else { return };
+        // SAFETY: as above, so the closure is there.
+        #[expect(unsafe_code, reason = "the closure outlives the region")]
+        let work = unsafe { &*work };
+        let outer = IN_PIECE.replace(true);
+        let guard = OnDrop(|| IN_PIECE.set(outer));
+        loop {
+            let piece = self.next_piece.fetch_add(1, Ordering::Relaxed);
+            if piece >= count {
+                break;
+            }
+            work(piece);
+        }
+        drop(guard);
+    }
+
+    /// The job of a helper: computes pieces of one region after another, until there is none for a while.
+    fn help(&self) {
+        let free = |helper: &&Helper| {
+            helper.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        let Some(me) = self.helpers.iter().find(free) else { return };
+        me.thread.enter();
+        let mut seen = 0;
+        while let Some(generation) = self.enter(seen, &me.thread) {
+            seen = generation;
+            me.is_inside.store(true, Ordering::Relaxed);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_pieces())) {
+                lock(&self.panic).get_or_insert(panic);
+            }
+            me.is_inside.store(false, Ordering::Relaxed);
+            let before = self.state.fetch_sub(1, Ordering::SeqCst);
+            if inside(before) == 1 && before & OPEN == 0 && self.owner_sleeps.load(Ordering::SeqCst) {
+                self.owner.unpark();
+            }
+            me.thread.return_core();
+        }
+        me.thread.leave();
+        me.is_taken.store(false, Ordering::Release);
+    }
+
+    /// Waits for a region that is not that of `seen`, and enters it. Returns its generation; `None` if there is none for a while.
+    fn enter(&self, seen: u64, me: &MovableThread) -> Option<u64> {
+        let is_new = |state: u64| state & OPEN != 0 && state / GENERATION != seen;
+        let try_enter = |state: u64| {
+            let entered = self.state.compare_exchange_weak(state, state + 1, Ordering::SeqCst, Ordering::Relaxed);
+            entered.is_ok().then_some(state / GENERATION)
+        };
+        let start = Instant::now();
+        let mut has_looked = false;
+        loop {
+            let state = self.state.load(Ordering::Relaxed);
+            if is_new(state) {
+                if let Some(generation) = try_enter(state) {
+                    return Some(generation);
+                }
+            } else if start.elapsed() < SPIN {
+                (0..8).for_each(|_| spin_loop());
+            } else if start.elapsed() > STAY {
+                return None;
+            } else if !has_looked {
+                has_looked = true;
+                me.change_cores_with(&self.owner_on_cores);
+            } else {
+                let sleep = lock(&self.sleep);
+                self.sleeping.fetch_add(1, Ordering::SeqCst);
+                if !is_new(self.state.load(Ordering::SeqCst)) {
+                    drop(self.opened.wait_timeout(sleep, STAY));
+                }
+                self.sleeping.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// Waits until all helpers have left the closed region. One that waits for its core runs on that of the owner meanwhile.
+    fn wait_until_empty(&self) {
+        let is_empty = || inside(self.state.load(Ordering::SeqCst)) == 0;
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            if is_empty() {
+                return;
+            }
+            (0..8).for_each(|_| spin_loop());
+        }
+        self.owner_sleeps.store(true, Ordering::SeqCst);
+        let mut is_lent = false;
+        while !is_empty() {
+            if !is_lent {
+                let mut inside = self.helpers.iter().filter(|helper| helper.is_inside.load(Ordering::Relaxed));
+                is_lent = inside.any(|helper| helper.thread.lend_core());
+            }
+            if !is_empty() {
+                thread::park_timeout(LOOK);
+            }
+        }
+        self.owner_sleeps.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The data of a mutex whose holders do not panic halfway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls a function at the end of a block, however it ends.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::threads::thread_pool;
+
+    /// How often each of `count` pieces was computed.
+    fn times_computed(count: usize) -> Vec<usize> {
+        let times: Vec<_> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+        for_each_piece(count, |piece| {
+            times[piece].fetch_add(1, Ordering::Relaxed);
+        });
+        times.into_iter().map(AtomicUsize::into_inner).collect()
+    }
+
+    #[test]
+    fn each_piece_is_computed_once_whatever_the_threads() {
+        for threads in [1, 2, 3, 8] {
+            let pool = thread_pool(threads).unwrap();
+            for round in 0..2_000 {
+                let count = round % 40;
+                assert_eq!(pool.install(|| times_computed(count)), vec![1; count], "{threads} threads");
+            }
+        }
+        assert_eq!(times_computed(5), [1; 5], "outside of a pool");
+    }
+
+    #[test]
+    fn threads_that_have_slept_or_left_come_again() {
+        let pool = thread_pool(3).unwrap();
+        pool.install(|| {
+            for pause in [0, 1, 100, 1_000, 5_000, 0, 20_000] {
+                thread::sleep(Duration::from_micros(pause));
+                let met = std::sync::Barrier::new(3);
+                // Three pieces that wait for each other need three threads.
+                for_each_piece(3, |_| {
+                    met.wait();
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn owners_of_one_pool_do_not_disturb_each_other() {
+        let pool = &thread_pool(4).unwrap();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for count in 0..500 {
+                        assert_eq!(pool.install(|| times_computed(count % 20)), vec![1; count % 20]);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_region_within_a_piece_belongs_to_its_thread() {
+        thread_pool(2).unwrap().install(|| {
+            for_each_piece(4, |_| {
+                let own = thread::current().id();
+                for_each_piece(4, |_| assert_eq!(thread::current().id(), own));
+            });
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_after_all_pieces_have_ended() {
+        let pool = thread_pool(3).unwrap();
+        for panics in 0..6 {
+            let ended = AtomicUsize::new(0);
+            let work = |piece| {
+                assert_ne!(piece, panics, "this one panics");
+                thread::sleep(Duration::from_micros(200));
+                ended.fetch_add(1, Ordering::Relaxed);
+            };
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.install(|| for_each_piece(6, work)))).unwrap_err();
+            assert!(caught.downcast_ref::<String>().unwrap().contains("this one panics"));
+            let ended_before = ended.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(1));
+            assert_eq!(ended.into_inner(), ended_before, "a piece that outlived its region");
+            assert_eq!(pool.install(|| times_computed(9)), [1; 9]);
+        }
+    }
+}
