@@ -170,6 +170,11 @@ impl MovableThread {
         changed.is_some()
     }
 
+    /// True while the thread is bound to one core, because other programs use the cores too.
+    pub fn is_bound(&self) -> bool {
+        self.bound_since.load(Ordering::Relaxed) != NONE
+    }
+
     /// Binds the thread to one of its cores for a while. Returns true if that was possible.
     fn bind_to(&self, core: usize) -> bool {
         let (Some(id), one) = (self.id(), Cores::of(&[core])) else { return false };

@@ -20,6 +20,8 @@ use crate::cores::MovableThread;
 
 /// A thread that waits looks so long without sleeping: about as long as sleeping and waking take.
 const SPIN: Duration = Duration::from_micros(50);
+/// And so long while other programs use the cores too.
+const SHORT_SPIN: Duration = Duration::from_micros(10);
 /// After this time without a region a thread is the pool's again.
 const STAY: Duration = Duration::from_millis(2);
 /// A thread that sleeps until others have finished their pieces looks this often whether they have cores.
@@ -206,6 +208,7 @@ impl Team {
             let entered = self.state.compare_exchange_weak(state, state + 1, Ordering::SeqCst, Ordering::Relaxed);
             entered.is_ok().then_some(state / GENERATION)
         };
+        let spin = if me.is_bound() { SHORT_SPIN } else { SPIN };
         let start = Instant::now();
         let mut has_looked = false;
         loop {
@@ -214,7 +217,7 @@ impl Team {
                 if let Some(generation) = try_enter(state) {
                     return Some(generation);
                 }
-            } else if start.elapsed() < SPIN {
+            } else if start.elapsed() < spin {
                 (0..8).for_each(|_| spin_loop());
             } else if start.elapsed() > STAY {
                 return None;
@@ -235,8 +238,9 @@ impl Team {
     /// Waits until all helpers have left the closed region. One that waits for its core runs on that of the owner meanwhile.
     fn wait_until_empty(&self) {
         let is_empty = || inside(self.state.load(Ordering::SeqCst)) == 0;
+        let spin = if self.helpers.iter().any(|helper| helper.thread.is_bound()) { SHORT_SPIN } else { SPIN };
         let start = Instant::now();
-        while start.elapsed() < SPIN {
+        while start.elapsed() < spin {
             if is_empty() {
                 return;
             }
