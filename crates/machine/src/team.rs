@@ -22,8 +22,9 @@ use crate::cores::MovableThread;
 const SPIN: Duration = Duration::from_micros(50);
 /// And so long while other programs use the cores too.
 const SHORT_SPIN: Duration = Duration::from_micros(10);
-/// After this time without a region a thread is the pool's again.
+/// A thread returns to the pool after this time without a region, and in any case after so long, because the pool may have other jobs.
 const STAY: Duration = Duration::from_millis(2);
+const MAX_STAY: Duration = Duration::from_millis(100);
 /// A thread that sleeps until others have finished their pieces looks this often whether they have cores.
 const LOOK: Duration = Duration::from_micros(500);
 
@@ -183,8 +184,10 @@ impl Team {
         };
         let Some(me) = self.helpers.iter().find(free) else { return };
         me.thread.enter();
-        let mut seen = 0;
-        while let Some(generation) = self.enter(seen, &me.thread) {
+        let (start, mut seen) = (Instant::now(), 0);
+        while start.elapsed() < MAX_STAY
+            && let Some(generation) = self.enter(seen, &me.thread)
+        {
             seen = generation;
             me.is_inside.store(true, Ordering::Relaxed);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_pieces())) {
@@ -327,6 +330,25 @@ mod tests {
                     }
                 });
             }
+        });
+    }
+
+    #[test]
+    fn a_pool_has_time_for_other_jobs() {
+        let pool = &thread_pool(2).unwrap();
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                pool.install(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        times_computed(2);
+                    }
+                });
+            });
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(5));
+                pool.install(|| ended.store(true, Ordering::Relaxed));
+            });
         });
     }
 

@@ -58,20 +58,6 @@ pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
     });
 }
 
-/// Adds `bias` to each row of `y`, [rows, bias.len()].
-pub fn add_bias<T: Real>(y: &mut [T], bias: &[T]) {
-    let width = bias.len();
-    y.par_chunks_mut(rows_per_task(width) * width).for_each_piece(|rows| {
-        vectorize(inlined!(|| {
-            for row in rows.chunks_exact_mut(width) {
-                for (y, &b) in row.iter_mut().zip(bias) {
-                    *y += b;
-                }
-            }
-        }));
-    });
-}
-
 /// Adds the column sums of `dy` ([rows, dbias.len()]) to `dbias`.
 pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     let width = dbias.len();

@@ -143,9 +143,9 @@ unsafe fn multiply<T: Real>(
 
 /// The numbers of parts into which the rows and the columns of a·b are divided, for about `wanted` pieces.
 ///
-/// A piece packs its rows of `a` and its columns of `b` again. What is divided first is what costs less then, by measurement: columns if
-/// there are not many more rows, except in products over rows of tokens.
-fn split<T>(a: Mat<T>, b: Mat<T>, wanted: usize) -> [usize; 2] {
+/// Each piece packs its rows of `a` and its columns of `b` again, so what is divided first follows from measurements: columns, unless there
+/// are many more rows; in the gradient of weights, where `a` is a transpose, the longer of both.
+fn split<T: Real>(a: Mat<T>, b: Mat<T>, wanted: usize) -> [usize; 2] {
     let wanted = wanted.min(a.rows * a.cols * b.cols / PIECE_PRODUCTS).max(1);
     let most = [(a.rows / MIN_PART).max(1), (b.cols / MIN_PART).max(1)];
     let columns_first = if a.row_stride == 1 { b.cols > a.rows } else { 3 * b.cols >= 2 * a.rows };
@@ -190,5 +190,44 @@ unsafe fn gemm_raw<T: Real>(out: *mut T, stride: usize, keep: T, scale: T, a: Ma
             false,
             gemm::Parallelism::None,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bits of a product do not depend on the number of threads, so not on its pieces either.
+    #[test]
+    fn any_number_of_threads_gives_the_same_bits() {
+        let numbers = |len: usize| (0..len).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 504.0).collect::<Vec<_>>();
+        for (rows, inner, cols) in [(300, 700, 1), (64, 1500, 300), (1, 600, 900), (1030, 70, 140), (257, 1100, 513)] {
+            let (a, b, bias) = (numbers(rows * inner), numbers(inner * cols), numbers(cols));
+            let products = |threads: usize| {
+                let a = [Mat::new(&a, rows, inner), Mat::new(&a, inner, rows).t()];
+                let b = [Mat::new(&b, inner, cols), Mat::new(&b, cols, inner).t()];
+                runner_machine::threads::thread_pool(threads).unwrap().install(|| {
+                    let mut sum = numbers(rows * cols);
+                    gemm(&mut sum, 1.0, 0.5, a[0], b[0], Threads::Pool);
+                    let all = a.iter().flat_map(|a| b.iter().map(|b| product(*a, *b, Some(&bias))));
+                    all.chain([sum]).collect::<Vec<_>>()
+                })
+            };
+            let expected = products(1);
+            for threads in [2, 3, 8] {
+                assert!(products(threads) == expected, "{rows} x {inner} x {cols} with {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn parts_cover_all_and_none_is_small() {
+        for (len, unit) in [(128, ROWS), (300, COLUMNS), (1000, ROWS), (50_257, COLUMNS), (2048, ROWS)] {
+            for parts in 1..=len / MIN_PART {
+                let ranges: Vec<_> = (0..parts).map(|number| part(len, unit, parts, number)).collect();
+                assert!(ranges.iter().all(|range| range.len() > 64), "{len} in {parts}: {ranges:?}");
+                assert_eq!(ranges.into_iter().flatten().collect::<Vec<_>>(), (0..len).collect::<Vec<_>>());
+            }
+        }
     }
 }
