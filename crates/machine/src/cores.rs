@@ -8,8 +8,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A thread that has a core uses time of it within this duration.
-const STILL: Duration = Duration::from_micros(20);
+/// A thread that was looked at so long ago, and has had a core for less than a fifth of it since, may wait for one.
+const MIN_LOOK: Duration = Duration::from_micros(50);
 /// A thread that has waited so long for cores shares its own with others.
 const NOTICED_WAIT: Duration = Duration::from_millis(1);
 /// How long a thread stays bound to one core. Other programs may have ended after it.
@@ -72,6 +72,20 @@ struct ThreadId {
     thread: i32,
 }
 
+impl ThreadId {
+    /// True for a thread of this process.
+    fn is_own(&self) -> bool {
+        self.process == system::own_thread().process
+    }
+}
+
+/// The time that a thread had had cores when somebody began to look at it.
+#[derive(Debug, Clone, Copy)]
+pub struct Look {
+    start: Instant,
+    time: Option<Duration>,
+}
+
 impl MovableThread {
     /// Makes this the calling thread, if it is not that already.
     pub fn enter(&self) {
@@ -109,11 +123,21 @@ impl MovableThread {
         Cores(std::array::from_fn(|word| self.allowed[word].load(Ordering::Relaxed)))
     }
 
-    /// The core that the thread waits for; `None` if it runs or sleeps. A thread of another process, of which the system does not say whether
-    /// it runs at this moment, may run too if it shared its core a short time ago.
-    fn awaited_core(&self) -> Option<usize> {
+    /// Begins to look whether the thread has a core.
+    pub fn look(&self) -> Look {
+        Look { start: Instant::now(), time: self.id().filter(ThreadId::is_own).and_then(system::cpu_time) }
+    }
+
+    /// The core that the thread waits for; `None` if it has run since `look`, or sleeps. A thread of another process, of which the system does
+    /// not say how long it has run, may run too if it shared its core a short time ago.
+    fn awaited_core(&self, look: &Look) -> Option<usize> {
         let id = self.id()?;
-        let waits = if id.process == system::own_thread().process { has_stopped(id)? } else { self.shares_core(id)? };
+        let waits = if id.is_own() {
+            let elapsed = look.start.elapsed();
+            elapsed > MIN_LOOK && system::cpu_time(id)?.checked_sub(look.time?)? < elapsed / 5
+        } else {
+            self.shares_core(id)?
+        };
         if !waits {
             return None;
         }
@@ -131,10 +155,10 @@ impl MovableThread {
         Some(now < self.shares_until.load(Ordering::Relaxed))
     }
 
-    /// Lets the thread run on the core of the calling thread, which has nothing to do and must sleep now, if it waits for its own core. It
+    /// Lets the thread run on the core of the calling thread, which has nothing to do and must sleep now, if it has waited for its own core since `look`. It
     /// must call [`Self::return_core`] when it has nothing to do itself. Returns true if so.
-    pub fn lend_core(&self) -> bool {
-        let lent = system::current_core().zip(self.awaited_core()).filter(|(own, awaited)| own != awaited);
+    pub fn lend_core(&self, look: &Look) -> bool {
+        let lent = system::current_core().zip(self.awaited_core(look)).filter(|(own, awaited)| own != awaited);
         lent.is_some_and(|(own, awaited)| {
             self.returns_to.store(awaited as u64 + 1, Ordering::Release);
             self.bind_to(own)
@@ -154,20 +178,26 @@ impl MovableThread {
         }
     }
 
-    /// Changes cores with `other`, if that waits for its core. This thread has nothing to do: it sleeps, or will now.
-    pub fn change_cores_with(&self, other: &Self) -> bool {
-        let cores = || {
-            let (id, awaited) = (other.id()?, other.awaited_core()?);
+    /// Changes cores with `other`, if that has waited for its core since `look`. This thread has nothing to do: it sleeps, or will now.
+    /// Returns true if so.
+    pub fn change_cores_with(&self, other: &Self, look: &Look) -> bool {
+        let changed = || {
+            let (id, awaited) = (other.id()?, other.awaited_core(look)?);
             let own = system::last_core(self.id()?)?.1;
-            (own != awaited && system::bind(id, &Cores::of(&[own])).is_ok()).then_some((id, awaited))
-        };
-        let changed = cores();
-        if let Some((id, awaited)) = changed {
+            if own == awaited || !other.may_run_on(own) || !self.may_run_on(awaited) {
+                return None;
+            }
+            system::bind(id, &Cores::of(&[own])).ok()?;
             let _ = other.unbind(id);
             // Woken without a binding, this thread would run on the other's new core.
             self.bind_to(awaited);
-        }
-        changed.is_some()
+            Some(())
+        };
+        changed().is_some()
+    }
+
+    fn may_run_on(&self, core: usize) -> bool {
+        self.allowed().0.iter().zip(Cores::of(&[core]).0).any(|(allowed, one)| allowed & one != 0)
     }
 
     /// True while the thread is bound to one core, because other programs use the cores too.
@@ -177,29 +207,15 @@ impl MovableThread {
 
     /// Binds the thread to one of its cores for a while. Returns true if that was possible.
     fn bind_to(&self, core: usize) -> bool {
-        let (Some(id), one) = (self.id(), Cores::of(&[core])) else { return false };
-        let is_allowed = self.allowed().0.iter().zip(one.0).any(|(allowed, one)| allowed & one != 0);
-        if !is_allowed {
-            return false;
-        }
+        let Some(id) = self.id().filter(|_| self.may_run_on(core)) else { return false };
         self.bound_since.store(system::now(), Ordering::Release);
-        system::bind(id, &one).is_ok()
+        system::bind(id, &Cores::of(&[core])).is_ok()
     }
 
     fn unbind(&self, id: ThreadId) -> io::Result<()> {
         let allowed = self.allowed();
         if allowed.is_empty() { Ok(()) } else { system::bind(id, &allowed) }
     }
-}
-
-/// True if a thread of this process uses no time of any core now.
-fn has_stopped(id: ThreadId) -> Option<bool> {
-    let before = system::cpu_time(id)?;
-    let start = Instant::now();
-    while start.elapsed() < STILL {
-        std::hint::spin_loop();
-    }
-    Some(system::cpu_time(id)? == before)
 }
 
 /// Lets the calling thread, and those that it starts later, run on `cores` alone.
@@ -368,8 +384,11 @@ mod tests {
             scope.spawn(|| {
                 bind_current_thread(&[lent]).unwrap();
                 let start = Instant::now();
-                while !entered.load(Ordering::Acquire) || !(waiting.lend_core() || waiting.awaited_core() == Some(lent))
-                {
+                let mut look = waiting.look();
+                while !waiting.lend_core(&look) && waiting.awaited_core(&look) != Some(lent) {
+                    if !entered.load(Ordering::Acquire) || look.start.elapsed() > 2 * MIN_LOOK {
+                        look = waiting.look();
+                    }
                     assert!(start.elapsed() < Duration::from_secs(20), "the thread never waits");
                 }
                 moved.store(true, Ordering::Release);
@@ -380,7 +399,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_waits_for_no_core() {
         let thread = &MovableThread::default();
-        assert_eq!(thread.awaited_core(), None, "nobody");
+        assert_eq!(thread.awaited_core(&thread.look()), None, "nobody");
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 thread.enter();
@@ -389,8 +408,9 @@ mod tests {
             while thread.id().is_none() {
                 thread::yield_now();
             }
+            let look = thread.look();
             thread::sleep(Duration::from_millis(20));
-            assert_eq!(thread.awaited_core(), None);
+            assert_eq!(thread.awaited_core(&look), None);
             sleeper.thread().unpark();
         });
     }

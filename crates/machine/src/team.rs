@@ -25,8 +25,8 @@ const SHORT_SPIN: Duration = Duration::from_micros(10);
 /// A thread returns to the pool after this time without a region, and in any case after so long, because the pool may have other jobs.
 const STAY: Duration = Duration::from_millis(2);
 const MAX_STAY: Duration = Duration::from_millis(100);
-/// A thread that sleeps until others have finished their pieces looks this often whether they have cores.
-const LOOK: Duration = Duration::from_micros(500);
+/// A thread that waits for others looks this often whether they have cores.
+const LOOK_INTERVAL: Duration = Duration::from_micros(100);
 
 thread_local! {
     /// The team that computes the regions of this thread.
@@ -213,7 +213,7 @@ impl Team {
         };
         let spin = if me.is_bound() { SHORT_SPIN } else { SPIN };
         let start = Instant::now();
-        let mut has_looked = false;
+        let mut owner = None;
         loop {
             let state = self.state.load(Ordering::Relaxed);
             if is_new(state) {
@@ -224,14 +224,16 @@ impl Team {
                 (0..8).for_each(|_| spin_loop());
             } else if start.elapsed() > STAY {
                 return None;
-            } else if !has_looked {
-                has_looked = true;
-                me.change_cores_with(&self.owner_on_cores);
             } else {
+                let is_first = owner.is_none();
+                let look = owner.get_or_insert_with(|| self.owner_on_cores.look());
+                if !is_first {
+                    me.change_cores_with(&self.owner_on_cores, look);
+                }
                 let sleep = lock(&self.sleep);
                 self.sleeping.fetch_add(1, Ordering::SeqCst);
                 if !is_new(self.state.load(Ordering::SeqCst)) {
-                    drop(self.opened.wait_timeout(sleep, STAY));
+                    drop(self.opened.wait_timeout(sleep, if is_first { LOOK_INTERVAL } else { STAY }));
                 }
                 self.sleeping.fetch_sub(1, Ordering::SeqCst);
             }
@@ -252,13 +254,11 @@ impl Team {
         self.owner_sleeps.store(true, Ordering::SeqCst);
         let mut is_lent = false;
         while !is_empty() {
-            if !is_lent {
-                let mut inside = self.helpers.iter().filter(|helper| helper.is_inside.load(Ordering::Relaxed));
-                is_lent = inside.any(|helper| helper.thread.lend_core());
-            }
-            if !is_empty() {
-                thread::park_timeout(LOOK);
-            }
+            let looks: Vec<_> = self.helpers.iter().map(|helper| helper.thread.look()).collect();
+            thread::park_timeout(LOOK_INTERVAL);
+            let mut inside =
+                self.helpers.iter().zip(&looks).filter(|(helper, _)| helper.is_inside.load(Ordering::Relaxed));
+            is_lent = is_lent || inside.any(|(helper, look)| helper.thread.lend_core(look));
         }
         self.owner_sleeps.store(false, Ordering::SeqCst);
     }

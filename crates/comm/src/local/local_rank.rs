@@ -66,7 +66,8 @@ impl LocalRank {
         }
         self.status().wait_for_rank(queue, peer, || {
             let started = Instant::now();
-            let mut has_changed = false;
+            let thread = &self.region.status_of(peer).thread;
+            let (mut has_changed, mut look) = (false, thread.look());
             for round in 0_u64.. {
                 if ready() {
                     return Ok(());
@@ -86,10 +87,11 @@ impl LocalRank {
                 let left = self.timeout.time_left(operation, self.rank, peer, started, &status.snapshot())?;
                 let looks = !has_changed && round < u64::from(YIELD_ROUNDS) + LOOKS;
                 let own = self.status();
-                has_changed |= looks && own.is_idle() && own.thread.change_cores_with(&status.thread);
+                has_changed |= looks && own.is_idle() && own.thread.change_cores_with(thread, &look);
                 let longest = if looks { LOOK_INTERVAL } else { MAX_SLEEP };
                 let must_wake = || ready() || status.has_left() || self.ensure_running(operation).is_err();
-                self.status().wake_signals[queue].sleep(left.min(longest), must_wake);
+                look = thread.look();
+                own.wake_signals[queue].sleep(left.min(longest), must_wake);
             }
             Ok(())
         })
