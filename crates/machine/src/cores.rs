@@ -74,7 +74,7 @@ struct ThreadId {
 
 impl ThreadId {
     /// True for a thread of this process.
-    fn is_own(&self) -> bool {
+    fn is_own(self) -> bool {
         self.process == system::own_thread().process
     }
 }
@@ -125,7 +125,7 @@ impl MovableThread {
 
     /// Begins to look whether the thread has a core.
     pub fn look(&self) -> Look {
-        Look { start: Instant::now(), time: self.id().filter(ThreadId::is_own).and_then(system::cpu_time) }
+        Look { start: Instant::now(), time: self.id().filter(|id| id.is_own()).and_then(system::cpu_time) }
     }
 
     /// The core that the thread waits for; `None` if it has run since `look`, or sleeps. A thread of another process, of which the system does
