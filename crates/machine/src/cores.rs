@@ -38,6 +38,10 @@ impl Cores {
         Self(words)
     }
 
+    fn is_one(&self) -> bool {
+        self.0.iter().map(|word| word.count_ones()).sum::<u32>() == 1
+    }
+
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -100,6 +104,10 @@ impl MovableThread {
         });
         self.bound_since.store(NONE, Ordering::Relaxed);
         self.returns_to.store(NONE, Ordering::Relaxed);
+        // Somebody may have bound the thread while it left.
+        if system::allowed_cores(own.thread).is_some_and(|cores| cores.is_one() && cores != self.allowed()) {
+            let _ = self.unbind(own);
+        }
         let ThreadId { process, thread } = own;
         self.id.store(u64::from(process as u32) << 32 | u64::from(thread as u32), Ordering::Release);
     }
@@ -107,9 +115,8 @@ impl MovableThread {
     /// Makes this nobody. The calling thread, which it was, may run on all its cores again.
     pub fn leave(&self) {
         self.id.store(0, Ordering::Release);
-        // Another thread may have begun to bind it, so this does not depend on `bound_since`.
-        if self.returns_to.swap(NONE, Ordering::AcqRel) != NONE || self.bound_since.swap(NONE, Ordering::AcqRel) != NONE
-        {
+        self.returns_to.store(NONE, Ordering::Relaxed);
+        if self.bound_since.swap(NONE, Ordering::AcqRel) != NONE {
             let _ = self.unbind(system::own_thread());
         }
     }

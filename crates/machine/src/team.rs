@@ -22,8 +22,9 @@ use crate::cores::MovableThread;
 const SPIN: Duration = Duration::from_micros(50);
 /// And so long while other programs use the cores too.
 const SHORT_SPIN: Duration = Duration::from_micros(10);
-/// A thread returns to the pool after this time without a region, and in any case after so long, because the pool may have other jobs.
+/// A thread returns to the pool after this time without a region.
 const STAY: Duration = Duration::from_millis(2);
+/// It returns after this time even if there are regions, because the pool may have other jobs.
 const MAX_STAY: Duration = Duration::from_millis(100);
 /// A thread that waits for others looks this often whether they have cores.
 const LOOK_INTERVAL: Duration = Duration::from_micros(100);
@@ -64,7 +65,7 @@ struct Team {
     owner: Thread,
     owner_sleeps: AtomicBool,
     owner_on_cores: MovableThread,
-    /// Jobs of the pool that help, or have not begun to.
+    /// The number of jobs that the pool was given to help, and that have not ended.
     jobs: AtomicUsize,
     helpers: Box<[Helper]>,
     /// Helpers that sleep, woken through `opened`.

@@ -125,7 +125,7 @@ unsafe fn multiply<T: Real>(
         let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
         let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);
         let (a, b) = (a.rows_of(&rows), b.t().rows_of(&columns).t());
-        // SAFETY: the caller answers for `out`, in which each piece has rows and columns of its own.
+        // SAFETY: the caller answers for `out`, in which pieces do not overlap.
         unsafe { gemm_raw(out.pointer(rows.start * width + columns.start), width, keep, scale, a, b) };
         if let Some(bias) = bias {
             vectorize(inlined!(|| {
