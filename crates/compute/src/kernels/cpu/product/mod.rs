@@ -68,7 +68,7 @@ impl Bf16Products {
     /// | [`Self::AmxBf16`] | all that have it | Intel Xeon: 0.52 for a small model, 0.31 for GPT-2 124M |
     /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 0.65 and 0.52 |
     /// | | not on others | Intel Xeon: 1.3 and 1.45 |
-    /// | [`Self::F32`] | all others | Intel Xeon: 1.05 and 1.2 |
+    /// | [`Self::F32`] | all others | Intel Xeon: 1.11 and 1.14 |
     ///
     /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
     pub fn for_processor() -> Self {
