@@ -112,12 +112,13 @@ impl MovableThread {
         self.id.store(u64::from(process as u32) << 32 | u64::from(thread as u32), Ordering::Release);
     }
 
-    /// Makes this nobody. The calling thread, which it was, may run on all its cores again.
+    /// Makes this nobody. The thread that it was may run on all its cores again.
     pub fn leave(&self) {
+        let id = self.id();
         self.id.store(0, Ordering::Release);
         self.returns_to.store(NONE, Ordering::Relaxed);
         if self.bound_since.swap(NONE, Ordering::AcqRel) != NONE {
-            let _ = self.unbind(system::own_thread());
+            let _ = id.map(|id| self.unbind(id));
         }
     }
 
@@ -162,8 +163,8 @@ impl MovableThread {
         Some(now < self.shares_until.load(Ordering::Relaxed))
     }
 
-    /// Lets the thread run on the core of the calling thread, which has nothing to do and must sleep now, if it has waited for its own core since `look`. It
-    /// must call [`Self::return_core`] when it has nothing to do itself. Returns true if so.
+    /// Lets the thread run on the core of the calling thread, which has nothing to do and must sleep now, if it has waited for its own core
+    /// since `look`. It must call [`Self::return_core`] when it has nothing to do itself. Returns true if so.
     pub fn lend_core(&self, look: &Look) -> bool {
         let lent = system::current_core().zip(self.awaited_core(look)).filter(|(own, awaited)| own != awaited);
         lent.is_some_and(|(own, awaited)| {
@@ -174,9 +175,10 @@ impl MovableThread {
 
     /// Moves the thread back from a core that was lent to it, and ends a binding that has lasted for a while.
     pub fn return_core(&self) {
-        if self.returns_to.load(Ordering::Relaxed) != NONE {
-            let core = self.returns_to.swap(NONE, Ordering::AcqRel);
-            self.bind_to(core as usize - 1);
+        if self.returns_to.load(Ordering::Relaxed) != NONE
+            && let Some(core) = self.returns_to.swap(NONE, Ordering::AcqRel).checked_sub(1)
+        {
+            self.bind_to(core as usize);
         }
         let since = self.bound_since.load(Ordering::Relaxed);
         if since != NONE && system::now().saturating_sub(since) > BINDING.as_nanos() as u64 {

@@ -100,6 +100,7 @@ impl LocalRank {
 
 impl Drop for LocalRank {
     fn drop(&mut self) {
+        self.status().thread.leave();
         self.status().release();
         self.region.wake_all_ranks();
     }
