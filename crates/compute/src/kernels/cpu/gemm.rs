@@ -67,7 +67,7 @@ impl<'a, T> Mat<'a, T> {
     }
 
     /// Some of the rows.
-    fn rows_of(self, rows: &Range<usize>) -> Self {
+    pub(super) fn rows_of(self, rows: &Range<usize>) -> Self {
         Self { data: &self.data[(rows.start * self.row_stride).min(self.data.len())..], rows: rows.len(), ..self }
     }
 

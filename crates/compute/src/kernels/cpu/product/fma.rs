@@ -2,6 +2,9 @@
 //!
 //! An element is the sum of its products in the order of the inner dimension, each added with one rounding where the processor has fused
 //! multiply-adds. So its bits depend neither on the width of vectors nor on blocks and threads.
+//!
+//! The right matrix is packed in blocks that fit in the second-level cache of each core. A task packs some tiles of rows of the left one,
+//! and multiplies each with one panel of the block after another; the tile stays in the first-level cache.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -12,43 +15,65 @@ use pulp::{Arch, Simd, WithSimd};
 
 #[cfg(target_arch = "x86_64")]
 use super::packing::pack_widened_columns;
-use super::{Destination, OPERAND_BYTES, PANEL_COLUMNS, Threads, split_range};
+use super::{Destination, PANEL_COLUMNS, SUM_BYTES, Threads, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
-use crate::kernels::cpu::simd::{inlined, vectorize};
+use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
 
-/// The part of the inner dimension that a task sums at once. That of a panel and of a tile's rows fit in the first-level cache.
-const DEPTH: usize = 128;
-/// The distance of the rows of a task's copy: it keeps them from competing for the same lines of a cache.
-const ROW_STRIDE: usize = DEPTH + 16;
-/// The distance of the columns of a task's copy of a matrix with contiguous columns.
+/// The most bytes of a block of the right matrix, unless one panel is larger.
+const BLOCK_BYTES: usize = 1 << 20;
+/// The depth of the deepest block.
+const MAX_DEPTH: usize = 512;
+/// The depth of a part of a tile's copy: in rows of so many numbers, the distance of rows is a constant.
+const PART_DEPTH: usize = 128;
+const PARTS: usize = MAX_DEPTH / PART_DEPTH;
+/// The distance of the rows of a part: it keeps them from competing for the same lines of a cache.
+const ROW_STRIDE: usize = PART_DEPTH + 16;
+/// The distance of the columns of a part of a matrix with contiguous columns.
 const COLUMN_STRIDE: usize = 16;
 
-/// A task computes at most this many tiles downwards and panels across.
+/// A task computes at most this many tiles downwards.
 const TASK_TILES: usize = 4;
-const TASK_PANELS: usize = 8;
-/// Tasks of a pool are made smaller until a block has this many.
-const MIN_TASKS: usize = 64;
+/// Tasks are made smaller until a block has this many for each thread of a pool.
+const TASKS_PER_THREAD: usize = 4;
 /// Panels that one task packs.
 const PACKED_PANELS: usize = 4;
 
 /// The most rows of a tile.
 const MAX_TILE_ROWS: usize = 14;
 
-/// A row of a panel of the right matrix.
+/// Rows of a panel that the processor is asked for ahead of their use.
+const ROWS_AHEAD: usize = 24;
+
+/// A row of a panel of the right matrix, or of a tile's sums.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct PanelRow(pub [f32; PANEL_COLUMNS]);
 
 /// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
-static PANELS_OF_POOLS: Mutex<Vec<Vec<PanelRow>>> = Mutex::new(Vec::new());
-static PANELS_OF_CALLERS: Mutex<Vec<Vec<PanelRow>>> = Mutex::new(Vec::new());
+static BUFFERS_OF_POOLS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+static BUFFERS_OF_CALLERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
 
-fn free_panels(threads: Threads) -> MutexGuard<'static, Vec<Vec<PanelRow>>> {
+#[derive(Default)]
+struct Buffers {
+    panels: Vec<PanelRow>,
+    /// Sums over the blocks so far, where a product is deeper than a block: rows of a tile for each panel of each tile.
+    sums: Vec<PanelRow>,
+}
+
+fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
     match threads {
-        Threads::Pool => PANELS_OF_POOLS.lock(),
-        Threads::Caller => PANELS_OF_CALLERS.lock(),
+        Threads::Pool => BUFFERS_OF_POOLS.lock(),
+        Threads::Caller => BUFFERS_OF_CALLERS.lock(),
     }
+}
+
+/// The first `len` rows of the buffer, which grows to hold them. They may hold numbers of an earlier product.
+fn grow_to(buffer: &mut Vec<PanelRow>, len: usize) -> &mut [PanelRow] {
+    if buffer.len() < len {
+        buffer.resize(len, PanelRow([0.0; PANEL_COLUMNS]));
+    }
+    &mut buffer[..len]
 }
 
 /// # Safety
@@ -56,41 +81,60 @@ fn free_panels(threads: Threads) -> MutexGuard<'static, Vec<Vec<PanelRow>>> {
 pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
     let tile_rows = tile_rows();
-    let block_cols = (OPERAND_BYTES / (size_of::<PanelRow>() * inner)).max(1) * PANEL_COLUMNS;
-    let mut panels = free_panels(threads).pop().unwrap_or_default();
-    for columns in split_range(cols, block_cols) {
-        let count = columns.len().div_ceil(PANEL_COLUMNS);
-        if panels.len() < count * inner {
-            panels.resize(count * inner, PanelRow([0.0; PANEL_COLUMNS]));
+    let depth = inner.div_ceil(inner.div_ceil(MAX_DEPTH));
+    let block_panels = (BLOCK_BYTES / (size_of::<PanelRow>() * depth)).max(1).min(cols.div_ceil(PANEL_COLUMNS));
+    let keeps_sums = depth < inner;
+    let block_tiles =
+        if keeps_sums { SUM_BYTES / (size_of::<PanelRow>() * block_panels * tile_rows) } else { usize::MAX };
+    let block_rows = block_tiles.min(rows.div_ceil(tile_rows)) * tile_rows;
+    let mut buffers = free_buffers(threads).pop().unwrap_or_default();
+    for row_range in split_range(rows, block_rows) {
+        for columns in split_range(cols, block_panels * PANEL_COLUMNS) {
+            let tiles = row_range.len().div_ceil(tile_rows);
+            let count = columns.len().div_ceil(PANEL_COLUMNS);
+            let sums = keeps_sums.then(|| Shared::new(grow_to(&mut buffers.sums, tiles * count * tile_rows)));
+            for depth in split_range(inner, depth) {
+                let (a, b) = (a.t().rows_of(&depth).t(), b.rows_of(&depth));
+                let panels = grow_to(&mut buffers.panels, count * depth.len());
+                threads.for_each_chunk(panels, PACKED_PANELS * depth.len(), |task, panels| {
+                    let first = columns.start + task * PACKED_PANELS * PANEL_COLUMNS;
+                    pack_panels(b, first..columns.end, panels);
+                });
+                let [down, across] = task_size(tiles, count, threads);
+                let tasks_down = tiles.div_ceil(down);
+                // Tasks that follow each other share panels.
+                threads.for_each(tasks_down * count.div_ceil(across), |task| {
+                    let [tile, panel] = [task % tasks_down * down, task / tasks_down * across];
+                    let first_row = row_range.start + tile * tile_rows;
+                    let task = Task {
+                        a,
+                        rows: first_row..(first_row + down * tile_rows).min(row_range.end),
+                        panels: &panels[panel * depth.len()..(panel + across).min(count) * depth.len()],
+                        columns: columns.start + panel * PANEL_COLUMNS..columns.end,
+                        sums: sums.map(|sums| sums.pointer((tile * count + panel) * tile_rows)),
+                        sums_of_tile: count * tile_rows,
+                        is_first: depth.start == 0,
+                        is_last: depth.end == inner,
+                        width: cols,
+                        destination,
+                    };
+                    Arch::new().dispatch(task);
+                });
+            }
         }
-        let panels = &mut panels[..count * inner];
-        threads.for_each_chunk(panels, PACKED_PANELS * inner, |task, panels| {
-            let first = columns.start + task * PACKED_PANELS * PANEL_COLUMNS;
-            pack_panels(b, first..columns.end, panels);
-        });
-        let tiles = rows.div_ceil(tile_rows);
-        let [mut down, mut across] = [TASK_TILES, TASK_PANELS];
-        let min_tasks = threads.min_tasks(MIN_TASKS);
-        while down * across > 1 && tiles.div_ceil(down) * count.div_ceil(across) < min_tasks {
-            *(if across > down { &mut across } else { &mut down }) /= 2;
-        }
-        let tasks_down = tiles.div_ceil(down);
-        // Tasks that follow each other share panels.
-        threads.for_each(tasks_down * count.div_ceil(across), |task| {
-            let first_row = task % tasks_down * down * tile_rows;
-            let first_panel = task / tasks_down * across;
-            let task = Task {
-                a,
-                rows: first_row..(first_row + down * tile_rows).min(rows),
-                panels: &panels[first_panel * inner..(first_panel + across).min(count) * inner],
-                columns: columns.start + first_panel * PANEL_COLUMNS..columns.end,
-                width: cols,
-                destination,
-            };
-            Arch::new().dispatch(task);
-        });
     }
-    free_panels(threads).push(panels);
+    free_buffers(threads).push(buffers);
+}
+
+/// The tiles downwards and the panels across of a task, in a block of so many.
+fn task_size(tiles: usize, panels: usize, threads: Threads) -> [usize; 2] {
+    let [mut down, mut across] = [TASK_TILES, panels];
+    let min_tasks = threads.count().map_or(1, |threads| threads * TASKS_PER_THREAD);
+    while down * across > 1 && tiles.div_ceil(down) * panels.div_ceil(across) < min_tasks {
+        let longer = if across > down { &mut across } else { &mut down };
+        *longer = longer.div_ceil(2);
+    }
+    [down, across]
 }
 
 /// The rows of a tile, whose sums fill the processor's registers.
@@ -150,31 +194,19 @@ fn pack_panels(matrix: Mat<bf16>, columns: Range<usize>, panels: &mut [PanelRow]
 /// Copies `numbers` to the beginning of `to`; what is behind them becomes 0.
 #[inline(always)]
 fn widen(numbers: &[bf16], to: &mut [f32; PANEL_COLUMNS]) {
-    if let Ok(numbers) = <&[bf16; PANEL_COLUMNS]>::try_from(numbers) {
-        // SAFETY: `to` is this array.
-        unsafe { write_each::<_, PANEL_COLUMNS>(to.as_mut_ptr(), inlined!(|i: usize| numbers[i].load())) };
-        return;
-    }
-    let (to, beyond) = to.split_at_mut(numbers.len());
-    for (to, number) in to.iter_mut().zip(numbers) {
-        *to = number.load();
-    }
-    beyond.fill(0.0);
+    let numbers = padded(numbers);
+    *to = each(inlined!(|i: usize| numbers[i].load()));
 }
 
-/// Writes `f` of each number below `N` to the element of this number. The array is written after all calls of `f`, so that those may read
-/// what it replaces.
-///
-/// # Safety
-/// `to` must be valid for the array.
+/// `f` of each number below `N`. All are computed before any is stored, so that a compiler may use vectors.
 #[inline(always)]
-unsafe fn write_each<T: Copy, const N: usize>(to: *mut T, f: impl Fn(usize) -> T) {
+fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
     let mut elements = [MaybeUninit::<T>::uninit(); N];
     for (i, element) in elements.iter_mut().enumerate() {
         element.write(f(i));
     }
-    // SAFETY: the caller's promise. All elements are written.
-    unsafe { to.cast::<[MaybeUninit<T>; N]>().write_unaligned(elements) };
+    // SAFETY: all elements are written.
+    unsafe { (&raw const elements).cast::<[T; N]>().read() }
 }
 
 /// What a task computes: `rows` of the left matrix times panels of the right one, whose columns begin with `columns`.
@@ -183,19 +215,31 @@ struct Task<'a> {
     rows: Range<usize>,
     panels: &'a [PanelRow],
     columns: Range<usize>,
+    /// Where sums are kept from block to block: those of the task's first tile and panel. The panels of a tile follow each other.
+    sums: Option<*mut PanelRow>,
+    /// The distance from one tile's sums to the next one's.
+    sums_of_tile: usize,
+    is_first: bool,
+    is_last: bool,
     /// Columns of the whole product.
     width: usize,
     destination: Destination<'a>,
 }
 
-/// The size of the copy of a tile's rows, in either order.
-const LEFT: usize =
-    if MAX_TILE_ROWS * ROW_STRIDE > DEPTH * COLUMN_STRIDE { MAX_TILE_ROWS * ROW_STRIDE } else { DEPTH * COLUMN_STRIDE };
+/// A part of the copy of a tile's rows in f32: element (i, k) at i·[`ROW_STRIDE`] + k, or at i + k·[`COLUMN_STRIDE`].
+#[repr(C, align(64))]
+struct LeftPart([f32; LEFT_PART]);
 
-/// A task's numbers: a part of the rows of the left matrix in f32, and sums, tile by tile.
+const LEFT_PART: usize = if MAX_TILE_ROWS * ROW_STRIDE > PART_DEPTH * COLUMN_STRIDE {
+    MAX_TILE_ROWS * ROW_STRIDE
+} else {
+    PART_DEPTH * COLUMN_STRIDE
+};
+
+/// A task's numbers: copies of its tiles, and the sums of one.
 struct Scratch {
-    left: [[f32; LEFT]; TASK_TILES],
-    sums: [[[PanelRow; MAX_TILE_ROWS]; TASK_PANELS]; TASK_TILES],
+    left: [[LeftPart; PARTS]; TASK_TILES],
+    sums: [PanelRow; MAX_TILE_ROWS],
 }
 
 impl WithSimd for Task<'_> {
@@ -217,61 +261,55 @@ impl WithSimd for Task<'_> {
 }
 
 impl Task<'_> {
-    /// Computes tiles of `ROWS` rows, or of `FEWER` if the last one has at most as many. Element (i, k) of the copy of a tile's rows is at
+    /// Computes tiles of `ROWS` rows, or of `FEWER` if the last one has at most as many. Element (i, k) of a part of a tile's copy is at
     /// i·`ROW` + k·`COLUMN`.
     #[inline(always)]
     fn run<S: Simd, const ROWS: usize, const FEWER: usize, const ROW: usize, const COLUMN: usize>(self, simd: S) {
         let Self { a, rows, panels, columns, .. } = &self;
-        let inner = a.cols();
+        let depth = a.cols();
         let mut scratch = MaybeUninit::<Scratch>::uninit();
         let scratch = scratch.as_mut_ptr();
         // SAFETY: only addresses are taken.
-        let (left, sums) = unsafe { (&raw mut (*scratch).left, &raw mut (*scratch).sums) };
-        let (left, sums) = (left.cast::<[f32; LEFT]>(), sums.cast::<[[PanelRow; MAX_TILE_ROWS]; TASK_PANELS]>());
-        for depth in split_range(inner, DEPTH) {
-            let tiles = || split_range(rows.len(), ROWS).map(|tile| rows.start + tile.start..rows.start + tile.end);
-            // A task has at most `TASK_TILES` tiles.
-            let left = |t: usize| left.wrapping_add(t).cast::<f32>();
-            if COLUMN == 1 {
-                for (t, tile) in tiles().enumerate() {
-                    // SAFETY: `left` holds a tile.
-                    unsafe { self.copy_rows::<ROWS, ROW>(tile, depth.clone(), left(t)) };
-                }
-            } else {
-                for (k, column) in depth.clone().enumerate() {
-                    for (t, tile) in tiles().enumerate() {
-                        // SAFETY: `left` holds a tile.
-                        unsafe { self.copy_column::<COLUMN>(tile, column, left(t).add(k * COLUMN)) };
-                    }
+        let (left, tile_sums) = unsafe { (&raw mut (*scratch).left, &raw mut (*scratch).sums) };
+        let left = |tile: usize| left.cast::<[LeftPart; PARTS]>().wrapping_add(tile).cast::<LeftPart>();
+        let tiles =
+            || split_range(rows.len(), ROWS).map(|tile| rows.start + tile.start..rows.start + tile.end).enumerate();
+        // Without sums to keep, one place serves all tiles and panels.
+        let (sums, tile_distance, panel_distance) =
+            self.sums.map_or((tile_sums.cast::<PanelRow>(), 0, 0), |sums| (sums, self.sums_of_tile, ROWS));
+        if COLUMN != 1 {
+            // A line of a cache has numbers of several tiles.
+            for k in 0..depth {
+                for (t, tile) in tiles() {
+                    let part = left(t).wrapping_add(k / PART_DEPTH).cast::<f32>();
+                    // SAFETY: a task has at most `TASK_TILES` tiles, and a tile's copy has room for the depth of a block.
+                    unsafe { self.copy_column::<COLUMN>(tile, k, part.add(k % PART_DEPTH * COLUMN)) };
                 }
             }
-            for (p, panel) in panels.chunks_exact(inner).enumerate() {
+        }
+        for (t, tile) in tiles() {
+            let left = left(if COLUMN == 1 { 0 } else { t });
+            if COLUMN == 1 {
+                // SAFETY: as above.
+                unsafe { self.copy_rows::<ROWS, ROW>(tile.clone(), left) };
+            }
+            for (p, panel) in panels.chunks_exact(depth).enumerate() {
                 let column = columns.start + p * PANEL_COLUMNS;
                 let tile_columns = column..(column + PANEL_COLUMNS).min(columns.end);
-                let panel = &panel[depth.clone()];
-                for (t, tile) in tiles().enumerate() {
-                    if depth.end == inner {
-                        self.prefetch_destination(&tile, column);
+                let sums = sums.wrapping_add(t * tile_distance + p * panel_distance);
+                // SAFETY: the rows of the tile are written. Sums that are kept have a place for this tile and panel, and are there if
+                // this block is not the first.
+                unsafe {
+                    if tile.len() <= FEWER {
+                        sum_tile::<S, FEWER, ROW, COLUMN>(simd, left, panel, sums, self.is_first);
+                    } else {
+                        sum_tile::<S, ROWS, ROW, COLUMN>(simd, left, panel, sums, self.is_first);
                     }
-                    let next = depth.end..(depth.end + DEPTH).min(inner);
-                    match (COLUMN, p, t) {
-                        (1, 0, _) => self.prefetch_left(&tile, next),
-                        (_, 0, 0) => self.prefetch_left(rows, next),
-                        _ => {}
-                    }
-                    // SAFETY: the tiles and panels of a task fit in the scratch. The rows of the tile are written, and sums before
-                    // this part of the depth are those of this tile and panel.
-                    unsafe {
-                        let left = left(t);
-                        let sums = sums.add(t).cast::<[PanelRow; MAX_TILE_ROWS]>().add(p).cast();
-                        let is_first = depth.start == 0;
-                        if tile.len() <= FEWER {
-                            sum_tile::<S, FEWER, ROW, COLUMN>(simd, left, panel, sums, is_first);
-                        } else {
-                            sum_tile::<S, ROWS, ROW, COLUMN>(simd, left, panel, sums, is_first);
-                        }
-                        if depth.end == inner {
-                            self.store_tile(std::slice::from_raw_parts(sums, tile.len()), tile.start, &tile_columns);
+                    if self.is_last {
+                        let sums = std::slice::from_raw_parts(sums, tile.len());
+                        for (row, sums) in tile.clone().zip(sums) {
+                            let first = row * self.width + column;
+                            store_row(&sums.0, first, tile_columns.clone(), self.destination);
                         }
                     }
                 }
@@ -279,27 +317,27 @@ impl Task<'_> {
         }
     }
 
-    /// Copies the columns `depth` of the rows `tile` to rows that are `ROW` elements apart; rows that a tile of `ROWS` lacks become 0.
+    /// Copies the rows `tile` to parts whose rows are `ROW` elements apart; rows that a tile of `ROWS` lacks become 0.
     ///
     /// # Safety
-    /// `to` must be valid for the rows.
+    /// `parts` must be valid for the rows.
     #[inline(always)]
-    unsafe fn copy_rows<const ROWS: usize, const ROW: usize>(
-        &self,
-        tile: Range<usize>,
-        depth: Range<usize>,
-        to: *mut f32,
-    ) {
+    unsafe fn copy_rows<const ROWS: usize, const ROW: usize>(&self, tile: Range<usize>, parts: *mut LeftPart) {
         for i in 0..ROWS {
-            // SAFETY: the caller's promise.
-            let to = unsafe { std::slice::from_raw_parts_mut(to.add(i * ROW).cast::<MaybeUninit<f32>>(), depth.len()) };
-            if i < tile.len() {
-                let numbers = &self.a.data()[(tile.start + i) * self.a.row_stride()..][depth.clone()];
-                for (to, number) in to.iter_mut().zip(numbers) {
-                    to.write(number.load());
+            for (part, depth) in split_range(self.a.cols(), PART_DEPTH).enumerate() {
+                // SAFETY: the caller's promise.
+                let to = unsafe {
+                    let row = parts.add(part).cast::<MaybeUninit<f32>>().add(i * ROW);
+                    std::slice::from_raw_parts_mut(row, depth.len())
+                };
+                if i < tile.len() {
+                    let numbers = &self.a.data()[(tile.start + i) * self.a.row_stride()..][depth];
+                    for (to, number) in to.iter_mut().zip(numbers) {
+                        to.write(number.load());
+                    }
+                } else {
+                    to.fill(MaybeUninit::new(0.0));
                 }
-            } else {
-                to.fill(MaybeUninit::new(0.0));
             }
         }
     }
@@ -319,73 +357,31 @@ impl Task<'_> {
             &padded
         };
         // SAFETY: the caller's promise.
-        unsafe { write_each::<_, LEN>(to, inlined!(|i: usize| numbers[i].load())) };
-    }
-
-    /// Asks for the columns `depth` of `rows`, which are copied next.
-    #[inline(always)]
-    fn prefetch_left(&self, rows: &Range<usize>, depth: Range<usize>) {
-        const LINE: usize = 64;
-        let a = self.a;
-        let [lines, line] = if a.col_stride() == 1 { [rows.clone(), depth] } else { [depth, rows.clone()] };
-        let stride = a.row_stride().max(a.col_stride());
-        for number in lines {
-            for offset in (0..line.len()).step_by(LINE / size_of::<bf16>()) {
-                prefetch(a.data().as_ptr().wrapping_add(number * stride + line.start + offset).cast());
-            }
-        }
-    }
-
-    /// Asks for the lines of a cache to which the sums of a tile are about to be stored.
-    #[inline(always)]
-    fn prefetch_destination(&self, tile: &Range<usize>, column: usize) {
-        for row in tile.clone() {
-            let element = row * self.width + column;
-            let (address, bytes) = match self.destination {
-                Destination::Rounded(to, _) => (to.pointer(element).cast::<i8>(), PANEL_COLUMNS * size_of::<bf16>()),
-                Destination::Scaled { to, .. } => (to.pointer(element).cast::<i8>(), PANEL_COLUMNS * size_of::<f32>()),
-            };
-            for offset in (0..bytes).step_by(64) {
-                prefetch(address.wrapping_add(offset));
-            }
-        }
-    }
-
-    /// Stores the sums of the rows from `first_row` on.
-    ///
-    /// # Safety
-    /// These rows and columns belong to this task alone.
-    #[inline(always)]
-    unsafe fn store_tile(&self, sums: &[PanelRow], first_row: usize, columns: &Range<usize>) {
-        for (row, sums) in (first_row..).zip(sums) {
-            let first = row * self.width + columns.start;
-            // SAFETY: the caller's promise.
-            unsafe { store_row(&sums.0[..columns.len()], first, columns.start, self.destination) };
-        }
+        unsafe { to.cast::<[f32; LEN]>().write(each(inlined!(|i: usize| numbers[i].load()))) };
     }
 }
 
 /// Asks for the line of a cache at `address`.
 #[inline(always)]
-fn prefetch(address: *const i8) {
+fn prefetch(address: *const f32) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: an address without memory is ignored.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
 
-/// Adds the product of `ROWS` rows and a part of a panel to `sums`, or stores it there.
+/// Adds the product of `ROWS` rows, whose copy begins with `parts`, and a panel to `sums`, or stores it there.
 ///
 /// # Safety
-/// `left` must hold the rows, and `sums` a row for each of them, with sums unless `is_first`.
+/// `parts` must hold the rows, and `sums` a row for each of them, with sums unless `is_first`.
 #[inline(always)]
 unsafe fn sum_tile<S: Simd, const ROWS: usize, const ROW: usize, const COLUMN: usize>(
     simd: S,
-    left: *const f32,
+    parts: *const LeftPart,
     panel: &[PanelRow],
     sums: *mut PanelRow,
     is_first: bool,
@@ -404,18 +400,23 @@ unsafe fn sum_tile<S: Simd, const ROWS: usize, const ROW: usize, const COLUMN: u
                     }
                 }
             }
-            let mut left = left;
-            for right in panel {
-                let right = right.0.as_ptr().add(first);
-                let right: [S::f32s; ACROSS] =
-                    std::array::from_fn(|i| right.add(i * S::F32_LANES).cast::<S::f32s>().read_unaligned());
-                for (row, totals) in totals.iter_mut().enumerate() {
-                    let number = simd.splat_f32s(*left.add(row * ROW));
-                    for (total, right) in totals.iter_mut().zip(right) {
-                        *total = simd.mul_add_e_f32s(number, right, *total);
+            for (part, panel) in panel.chunks(PART_DEPTH).enumerate() {
+                let mut left = parts.add(part).cast::<f32>();
+                for right in panel {
+                    let right = right.0.as_ptr().add(first);
+                    for i in 0..ACROSS {
+                        prefetch(right.wrapping_add(ROWS_AHEAD * PANEL_COLUMNS + i * S::F32_LANES));
                     }
+                    let right: [S::f32s; ACROSS] =
+                        std::array::from_fn(|i| right.add(i * S::F32_LANES).cast::<S::f32s>().read_unaligned());
+                    for (row, totals) in totals.iter_mut().enumerate() {
+                        let number = simd.splat_f32s(*left.add(row * ROW));
+                        for (total, right) in totals.iter_mut().zip(right) {
+                            *total = simd.mul_add_e_f32s(number, right, *total);
+                        }
+                    }
+                    left = left.add(COLUMN);
                 }
-                left = left.add(COLUMN);
             }
             for (row, totals) in totals.iter().enumerate() {
                 for (i, total) in totals.iter().enumerate() {
@@ -426,74 +427,58 @@ unsafe fn sum_tile<S: Simd, const ROWS: usize, const ROW: usize, const COLUMN: u
     }
 }
 
-/// Stores `sums`, of columns from `column` on, in the elements of the destination from `first` on.
+/// Stores `sums`, as many as there are `columns`, in the elements of the destination from `first` on.
 ///
 /// # Safety
 /// These elements exist, and belong to the calling task alone.
 #[inline(always)]
-unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Destination<'_>) {
-    if let Ok(sums) = <&[f32; PANEL_COLUMNS]>::try_from(sums) {
-        // SAFETY: the caller's promise.
-        unsafe { store_panel(sums, first, column, destination) };
-        return;
-    }
-    match destination {
-        Destination::Rounded(out, bias) => {
-            // SAFETY: the caller's promise. The elements may be uninitialized.
-            let out = unsafe { out.uninitialized(first, sums.len()) };
-            match bias {
-                Some(bias) => {
-                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[column..]) {
-                        out.write(bf16::store(sum + bias.load()));
-                    }
-                }
-                None => {
-                    for (out, &sum) in out.iter_mut().zip(sums) {
-                        out.write(bf16::store(sum));
-                    }
-                }
+unsafe fn store_row(sums: &[f32; PANEL_COLUMNS], first: usize, columns: Range<usize>, destination: Destination<'_>) {
+    let len = columns.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match destination {
+            Destination::Rounded(to, Some(bias)) => {
+                let bias = padded(&bias[columns]);
+                write_first(to.pointer(first), len, inlined!(|i: usize| bf16::store(sums[i] + bias[i].load())));
             }
-        }
-        Destination::Scaled { to, scale, adds } => {
-            // SAFETY: the caller's promise.
-            let to = unsafe { to.slice(first, sums.len()) };
-            for (to, &sum) in to.iter_mut().zip(sums) {
-                *to = if adds { sum.mul_add(scale, *to) } else { sum * scale };
+            Destination::Rounded(to, None) => {
+                write_first(to.pointer(first), len, inlined!(|i: usize| bf16::store(sums[i])));
+            }
+            Destination::Scaled { to, scale, adds: true } => {
+                let old = padded(to.slice(first, len));
+                write_first(to.pointer(first), len, inlined!(|i: usize| sums[i].mul_add(scale, old[i])));
+            }
+            Destination::Scaled { to, scale, adds: false } => {
+                write_first(to.pointer(first), len, inlined!(|i: usize| sums[i] * scale));
             }
         }
     }
 }
 
-/// [`store_row`] of a whole panel.
+/// `numbers`, and zeros behind them.
+#[inline(always)]
+fn padded<T: Copy + Default>(numbers: &[T]) -> [T; PANEL_COLUMNS] {
+    if let Ok(all) = numbers.try_into() {
+        return all;
+    }
+    let mut padded = [T::default(); PANEL_COLUMNS];
+    padded[..numbers.len()].copy_from_slice(numbers);
+    padded
+}
+
+/// Writes `f` of each number below `len`.
 ///
 /// # Safety
-/// As for [`store_row`].
+/// `to` must be valid for them.
 #[inline(always)]
-unsafe fn store_panel(sums: &[f32; PANEL_COLUMNS], first: usize, column: usize, destination: Destination<'_>) {
-    match destination {
-        Destination::Rounded(out, bias) => {
-            let to = out.pointer(first);
-            // SAFETY: the caller's promise.
-            unsafe {
-                match bias.map(|bias| &bias[column..][..PANEL_COLUMNS]) {
-                    Some(bias) => {
-                        write_each::<_, PANEL_COLUMNS>(to, inlined!(|i: usize| bf16::store(sums[i] + bias[i].load())));
-                    }
-                    None => write_each::<_, PANEL_COLUMNS>(to, inlined!(|i: usize| bf16::store(sums[i]))),
-                }
-            }
-        }
-        Destination::Scaled { to, scale, adds } => {
-            let to = to.pointer(first);
-            // SAFETY: the caller's promise.
-            unsafe {
-                if adds {
-                    let old = to.cast::<[f32; PANEL_COLUMNS]>().read();
-                    write_each::<_, PANEL_COLUMNS>(to, inlined!(|i: usize| sums[i].mul_add(scale, old[i])));
-                } else {
-                    write_each::<_, PANEL_COLUMNS>(to, inlined!(|i: usize| sums[i] * scale));
-                }
-            }
+unsafe fn write_first<T: Copy>(to: *mut T, len: usize, f: impl Fn(usize) -> T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Two calls of `each`: the first one's result is not copied from memory.
+        if len == PANEL_COLUMNS {
+            to.cast::<[T; PANEL_COLUMNS]>().write(each(f));
+        } else {
+            to.copy_from_nonoverlapping(each::<T, PANEL_COLUMNS>(f).as_ptr(), len);
         }
     }
 }
