@@ -1,45 +1,49 @@
 //! Optimizer steps, norms and checks of flat buffers.
 
 use candle_core::{Result, Tensor};
+use half::bf16;
 
-use super::access::{on_host, write};
+use super::access::{in_place, on_host, write};
+use super::cpu::optimizer::RoundedCopy;
 use super::cpu::simd::{self, inlined};
 use super::cpu::{Real, Stored, elementwise, optimizer};
-use super::storage;
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
 /// One AdamW step. `state` is weights, first and second moments, of the gradients' length and type each, one after the other.
-/// `copy` (a bf16 tensor) becomes the first weights rounded, on a GPU in the same pass.
+/// `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
 pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, copy: Option<&Tensor>) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, copy));
-    with_type!(state, S; g = grads => {
-        write::<S>(state, "adamw", |state| {
-            let (w, moments) = state.split_at_mut(g.len());
-            let (m, v) = moments.split_at_mut(g.len());
-            optimizer::adamw(step, decayed, w, m, v, g);
+    with_copy(copy, |copy| {
+        with_type!(state, S; g = grads => {
+            write::<S>(state, "adamw", |state| {
+                let (w, moments) = state.split_at_mut(g.len());
+                let (m, v) = moments.split_at_mut(g.len());
+                optimizer::adamw(step, decayed, w, m, v, g, copy);
+            })
         })
-    })?;
-    copy_weights(copy, state)
+    })
 }
 
 /// One SGD step. `state` is weights, and a momentum buffer after them if it is longer than the gradients; `copy` means the same as for
 /// [`adamw`].
 pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, copy: Option<&Tensor>) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, copy));
-    with_type!(state, S; g = grads => {
-        write::<S>(state, "sgd", |state| {
-            let (w, momentum) = state.split_at_mut(g.len());
-            let momentum = (!momentum.is_empty()).then_some(momentum);
-            optimizer::sgd(step, w, momentum, g);
+    with_copy(copy, |copy| {
+        with_type!(state, S; g = grads => {
+            write::<S>(state, "sgd", |state| {
+                let (w, momentum) = state.split_at_mut(g.len());
+                let momentum = (!momentum.is_empty()).then_some(momentum);
+                optimizer::sgd(step, w, momentum, g, copy);
+            })
         })
-    })?;
-    copy_weights(copy, state)
+    })
 }
 
-/// Overwrites `copy` with the first weights of `state`, rounded.
-fn copy_weights(copy: Option<&Tensor>, state: &Tensor) -> Result<()> {
-    copy.map_or(Ok(()), |copy| storage::convert(copy, &state.narrow(0, 0, copy.elem_count())?))
+/// Calls `update` with the elements of `copy`: none if there is none.
+fn with_copy(copy: Option<&Tensor>, update: impl Fn(RoundedCopy) -> Result<()>) -> Result<()> {
+    let Some(copy) = copy else { return update(RoundedCopy::new(&mut [])) };
+    in_place(copy, "rounded copy", |storage, range| update(RoundedCopy::new(&mut bf16::elements_mut(storage)?[range])))
 }
 
 /// The sum of squares.

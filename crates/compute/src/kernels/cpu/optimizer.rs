@@ -1,11 +1,42 @@
 //! Optimizer updates: one parallel pass over flat buffers. In bf16, scaled gradients are rounded before, weights and moments after the
 //! arithmetic, which is f32, as PyTorch's fused optimizers do with bfloat16 tensors.
 
+use std::marker::PhantomData;
+
+use half::bf16;
 use rayon::prelude::*;
 
 use super::pieces::Pieces;
-use super::simd::{TASK, inlined, vectorize};
+use super::simd::{Shared, TASK, inlined, vectorize};
 use super::{Real, Stored};
+
+/// Where an update stores the first weights rounded, as many as there is room for.
+#[derive(Clone, Copy)]
+pub struct RoundedCopy<'a> {
+    to: Shared<bf16>,
+    len: usize,
+    borrowed: PhantomData<&'a mut [bf16]>,
+}
+
+impl<'a> RoundedCopy<'a> {
+    pub fn new(to: &'a mut [bf16]) -> Self {
+        Self { to: Shared::new(to), len: to.len(), borrowed: PhantomData }
+    }
+
+    /// Stores `weights`, which are those from number `first` on.
+    ///
+    /// # Safety
+    /// No other task may store these.
+    #[inline(always)]
+    unsafe fn store<S: Stored>(self, first: usize, weights: &[S]) {
+        let len = weights.len().min(self.len.saturating_sub(first));
+        // SAFETY: the caller's promise, and there are so many.
+        let to = unsafe { self.to.slice(first, len) };
+        for (to, weight) in to.iter_mut().zip(weights) {
+            *to = bf16::store(weight.load().double() as f32);
+        }
+    }
+}
 
 /// The scalars of one AdamW step.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +54,15 @@ pub struct AdamW {
 
 /// Decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's order of operations: w −= lr·wd·w, then
 /// w −= lr/(1−β1^t)·m / (√v/√(1−β2^t) + eps). The first `decayed` elements decay.
-pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]) {
+pub fn adamw<S: Stored>(
+    step: &AdamW,
+    decayed: usize,
+    w: &mut [S],
+    m: &mut [S],
+    v: &mut [S],
+    g: &[S],
+    copy: RoundedCopy<'_>,
+) {
     let real = <S::Real as Real>::real;
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let correction2 = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
@@ -34,12 +73,13 @@ pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], 
     let (eps, scale) = (real(step.eps), real(step.grad_scale));
     let shrink = real(1.0 - step.lr * step.weight_decay);
     let (decay, root) = (real(step.lr * step.weight_decay), real(correction2));
-    let update = |shrink: S::Real, decay: S::Real, w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]| {
+    let update = |first: usize, [shrink, decay]: [S::Real; 2], w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]| {
         w.par_chunks_mut(TASK)
             .zip(m.par_chunks_mut(TASK))
             .zip(v.par_chunks_mut(TASK))
             .zip(g.par_chunks(TASK))
-            .for_each_piece(|(((w, m), v), g)| {
+            .enumerate()
+            .for_each_piece(|(chunk, (((w, m), v), g))| {
                 vectorize(inlined!(|| {
                     for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
                         let g = S::rounded(g.load() * scale);
@@ -57,14 +97,16 @@ pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], 
                         }
                         (*w, *m, *v) = (S::store(w1), S::store(m1), S::store(v1));
                     }
+                    // SAFETY: chunks do not overlap.
+                    unsafe { copy.store(first + chunk * TASK, w) };
                 }));
             });
     };
     let (w0, w1) = w.split_at_mut(decayed);
     let (m0, m1) = m.split_at_mut(decayed);
     let (v0, v1) = v.split_at_mut(decayed);
-    update(shrink, decay, w0, m0, v0, &g[..decayed]);
-    update(S::Real::ONE, S::Real::ZERO, w1, m1, v1, &g[decayed..]);
+    update(0, [shrink, decay], w0, m0, v0, &g[..decayed]);
+    update(decayed, [S::Real::ONE, S::Real::ZERO], w1, m1, v1, &g[decayed..]);
 }
 
 /// The scalars of one SGD step.
@@ -76,35 +118,63 @@ pub struct Sgd {
 }
 
 /// PyTorch's SGD: buf = momentum·buf + g, w −= lr·buf; without momentum, w −= lr·g.
-pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
+pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S], copy: RoundedCopy<'_>) {
     let real = <S::Real as Real>::real;
     let (lr, momentum, scale) = (real(step.lr), real(step.momentum), real(step.grad_scale));
+    let chunks = w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).enumerate();
     match buf {
-        None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each_piece(|(w, g)| {
+        None => chunks.for_each_piece(|(chunk, (w, g))| {
             vectorize(inlined!(|| {
                 for (w, g) in w.iter_mut().zip(g) {
                     let g = g.load();
                     let change = if S::IS_BF16 { lr * S::rounded(scale * g) } else { lr * scale * g };
                     *w = S::store(w.load() - change);
                 }
+                // SAFETY: chunks do not overlap.
+                unsafe { copy.store(chunk * TASK, w) };
             }));
         }),
-        Some(buf) => {
-            w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each_piece(
-                |((w, b), g)| {
-                    vectorize(inlined!(|| {
-                        for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
-                            let g = scale * g.load();
-                            let b1 = if S::IS_BF16 {
-                                momentum * b.load() + S::rounded(g)
-                            } else {
-                                momentum.fma(b.load(), g)
-                            };
-                            (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
-                        }
-                    }));
-                },
-            );
+        Some(buf) => chunks.zip(buf.par_chunks_mut(TASK)).for_each_piece(|((chunk, (w, g)), b)| {
+            vectorize(inlined!(|| {
+                for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
+                    let g = scale * g.load();
+                    let b1 = if S::IS_BF16 { momentum * b.load() + S::rounded(g) } else { momentum.fma(b.load(), g) };
+                    (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
+                }
+                // SAFETY: chunks do not overlap.
+                unsafe { copy.store(chunk * TASK, w) };
+            }));
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The copy ends before the weights, and the decayed weights end within a chunk.
+    #[test]
+    fn first_weights_are_copied_rounded() {
+        const LEN: usize = 3 * TASK + 7;
+        const COPIED: usize = 2 * TASK + 5;
+        let numbers = |scale: f32| (0..LEN).map(|i| ((i * 7919 % 1009) as f32 - 504.0) * scale).collect::<Vec<_>>();
+        let grads = numbers(1e-3);
+        let adam = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 0.5 };
+        let sgd_step = Sgd { lr: 0.1, momentum: 0.9, grad_scale: 0.5 };
+        type Update<'a> = &'a dyn Fn(&mut [f32], RoundedCopy<'_>);
+        let updates: [Update; 3] = [
+            &|w, copy| adamw(&adam, TASK + 9, w, &mut vec![0.0; LEN], &mut vec![0.0; LEN], &grads, copy),
+            &|w, copy| sgd(&sgd_step, w, None, &grads, copy),
+            &|w, copy| sgd(&sgd_step, w, Some(&mut vec![0.0; LEN]), &grads, copy),
+        ];
+        for update in updates {
+            let mut weights = numbers(0.01);
+            let mut copy = vec![bf16::NAN; COPIED + 1];
+            update(&mut weights, RoundedCopy::new(&mut copy[..COPIED]));
+            assert_ne!(weights, numbers(0.01));
+            let rounded: Vec<bf16> = weights[..COPIED].iter().map(|weight| bf16::store(*weight)).collect();
+            assert_eq!(copy[..COPIED], rounded);
+            assert!(copy[COPIED].is_nan(), "written behind the copy");
         }
     }
 }

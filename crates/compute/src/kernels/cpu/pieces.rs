@@ -24,12 +24,9 @@ impl Threads {
         (self == Self::Pool).then(rayon::current_num_threads)
     }
 
-    /// The least number of tasks of a block: `min_of_pool`, or 1 for the calling thread.
-    pub fn min_tasks(self, min_of_pool: usize) -> usize {
-        match self {
-            Self::Pool => min_of_pool,
-            Self::Caller => 1,
-        }
+    /// `per_thread` tasks for each thread of the pool; one for the calling thread alone.
+    pub fn tasks(self, per_thread: usize) -> usize {
+        self.count().map_or(1, |threads| threads * per_thread)
     }
 
     /// Calls `f` with each number below `count`.

@@ -15,7 +15,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 #[cfg(target_arch = "x86_64")]
 use super::packing::pack_widened_columns;
-use super::{Destination, PANEL_COLUMNS, SUM_BYTES, Threads, split_range};
+use super::{Destination, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
@@ -34,8 +34,6 @@ const COLUMN_STRIDE: usize = 16;
 
 /// A task computes at most this many tiles downwards.
 const TASK_TILES: usize = 4;
-/// Tasks are made smaller until a block has this many for each thread of a pool.
-const TASKS_PER_THREAD: usize = 4;
 /// Panels that one task packs.
 const PACKED_PANELS: usize = 4;
 
@@ -129,7 +127,7 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
 /// The tiles downwards and the panels across of a task, in a block of so many.
 fn task_size(tiles: usize, panels: usize, threads: Threads) -> [usize; 2] {
     let [mut down, mut across] = [TASK_TILES, panels];
-    let min_tasks = threads.count().map_or(1, |threads| threads * TASKS_PER_THREAD);
+    let min_tasks = threads.tasks(TASKS_PER_THREAD);
     while down * across > 1 && tiles.div_ceil(down) * panels.div_ceil(across) < min_tasks {
         let longer = if across > down { &mut across } else { &mut down };
         *longer = longer.div_ceil(2);

@@ -32,6 +32,10 @@ const PANEL_COLUMNS: usize = 32;
 pub(crate) const OPERAND_BYTES: usize = 8 << 20;
 pub(crate) const SUM_BYTES: usize = 16 << 20;
 
+/// Tasks of a product are made smaller until a block has this many for each thread of a pool: enough to balance them. Larger tasks read
+/// what they pack more often.
+const TASKS_PER_THREAD: usize = 4;
+
 /// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic. They sum in
 /// another order than products of more rows.
 const FEW_ROWS: usize = 4;

@@ -15,7 +15,7 @@ use half::bf16;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::packing::{REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
-use super::{Destination, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, Threads, split_range};
+use super::{Destination, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -27,8 +27,6 @@ const PAGE_ELEMENTS: usize = 2048;
 
 /// A task computes at most this many tiles in each direction.
 const TASK_TILES: usize = 4;
-/// Tasks of a pool are made smaller until a block has this many.
-const MIN_TASKS: usize = 64;
 
 /// Instructions that multiply bf16 numbers and sum the products of a tile.
 pub(super) trait TileInstructions {
@@ -183,7 +181,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
     let mut size = TASK_TILES;
     let tasks = |size: usize| tiles.map(|n| n.div_ceil(size));
-    let min_tasks = threads.min_tasks(MIN_TASKS);
+    let min_tasks = threads.tasks(TASKS_PER_THREAD);
     while size > 1 && tasks(size)[0] * tasks(size)[1] < min_tasks {
         size /= 2;
     }
