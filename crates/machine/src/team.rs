@@ -1,8 +1,9 @@
 //! Work in pieces, which the threads of a pool take one after another.
 //!
 //! Rayon divides the work of a parallel iterator in halves, wakes a thread for each, and sleeps until they are done. A training step has
-//! hundreds of such regions, many shorter than waking a thread takes. Here threads stay awake between regions that follow each other, and
-//! take the next piece whenever they have finished one. Which thread computes a piece makes no difference to its result.
+//! hundreds of such regions, many shorter than waking a thread takes. Here threads stay awake between regions that follow each other. Each
+//! begins with its own part of the pieces, so that it often finds in its cache what it wrote in the region before, and then helps others.
+//! Which thread computes a piece makes no difference to its result.
 //!
 //! Where other programs use the cores too, a thread may wait for its core while it holds a piece that the others wait for. They notice, and
 //! let it run on a core of theirs ([`crate::cores`]).
@@ -60,7 +61,8 @@ struct Team {
     /// The region, valid from the opening of its generation until no helper is inside.
     region: UnsafeCell<Option<Region>>,
     state: AtomicU64,
-    next_piece: AtomicUsize,
+    /// For the owner, then each helper: the next of its pieces, which are a range of the region's.
+    next_pieces: Box<[NextPiece]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     owner: Thread,
     owner_sleeps: AtomicBool,
@@ -73,6 +75,11 @@ struct Team {
     sleep: Mutex<()>,
     opened: Condvar,
 }
+
+/// Alone in its lines of a cache.
+#[derive(Default)]
+#[repr(align(128))]
+struct NextPiece(AtomicUsize);
 
 #[derive(Default)]
 struct Helper {
@@ -103,7 +110,7 @@ impl Team {
         Self {
             region: UnsafeCell::new(None),
             state: AtomicU64::new(0),
-            next_piece: AtomicUsize::new(0),
+            next_pieces: (0..threads).map(|_| NextPiece::default()).collect(),
             panic: Mutex::new(None),
             owner: thread::current(),
             owner_sleeps: AtomicBool::new(false),
@@ -125,11 +132,13 @@ impl Team {
         unsafe {
             *self.region.get() = Some(Region { count, work });
         }
-        self.next_piece.store(0, Ordering::Relaxed);
+        for (number, next) in self.next_pieces.iter().enumerate() {
+            next.0.store(self.first_piece(number, count), Ordering::Relaxed);
+        }
         let closed = self.state.load(Ordering::Relaxed);
         self.state.store(((closed / GENERATION + 1) * GENERATION) | OPEN, Ordering::SeqCst);
         self.summon((threads - 1).min(count - 1));
-        let own = catch_unwind(AssertUnwindSafe(|| self.take_pieces()));
+        let own = catch_unwind(AssertUnwindSafe(|| self.take_pieces(0)));
         let state = self.state.fetch_and(!OPEN, Ordering::SeqCst);
         if inside(state) > 0 {
             self.wait_until_empty();
@@ -157,8 +166,13 @@ impl Team {
         }
     }
 
-    /// Computes pieces until all are taken. The caller is the owner, or inside.
-    fn take_pieces(&self) {
+    /// The first of the pieces of thread `number`, of `count`.
+    fn first_piece(&self, number: usize, count: usize) -> usize {
+        number * count / self.next_pieces.len()
+    }
+
+    /// Computes the pieces of thread `me`, then those that other threads have left. The caller is the owner, or inside.
+    fn take_pieces(&self, me: usize) {
         // SAFETY: the owner does not change the region while it is open or a helper is inside.
         #[expect(unsafe_code, reason = "shares the region")]
         let region = unsafe { *self.region.get() };
@@ -168,22 +182,24 @@ impl Team {
         let work = unsafe { &*work };
         let outer = IN_PIECE.replace(true);
         let guard = OnDrop(|| IN_PIECE.set(outer));
-        loop {
-            let piece = self.next_piece.fetch_add(1, Ordering::Relaxed);
-            if piece >= count {
-                break;
+        for number in (me..self.next_pieces.len()).chain(0..me) {
+            let (next, end) = (&self.next_pieces[number].0, self.first_piece(number + 1, count));
+            while next.load(Ordering::Relaxed) < end {
+                let piece = next.fetch_add(1, Ordering::Relaxed);
+                if piece < end {
+                    work(piece);
+                }
             }
-            work(piece);
         }
         drop(guard);
     }
 
     /// The job of a helper: computes pieces of one region after another, until there is none for a while.
     fn help(&self) {
-        let free = |helper: &&Helper| {
+        let free = |helper: &Helper| {
             helper.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let Some(me) = self.helpers.iter().find(free) else { return };
+        let Some((number, me)) = self.helpers.iter().enumerate().find(|(_, helper)| free(helper)) else { return };
         me.thread.enter();
         let (start, mut seen) = (Instant::now(), 0);
         while start.elapsed() < MAX_STAY
@@ -191,7 +207,7 @@ impl Team {
         {
             seen = generation;
             me.is_inside.store(true, Ordering::Relaxed);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_pieces())) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_pieces(number + 1))) {
                 lock(&self.panic).get_or_insert(panic);
             }
             me.is_inside.store(false, Ordering::Relaxed);
