@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 /// A thread that was looked at so long ago, and has had a core for less than a fifth of it since, may wait for one.
 const MIN_LOOK: Duration = Duration::from_micros(50);
-/// A thread that has waited so long for cores shares its own with others.
+/// A thread that has waited so long for cores, and for this part of the time, shares its own with other programs. The threads of its own
+/// process, which exchange gradients, let it wait for less.
 const NOTICED_WAIT: Duration = Duration::from_millis(1);
+const NOTICED_PART: u64 = 5;
 /// How long a thread stays bound to one core. Other programs may have ended after it.
 const BINDING: Duration = Duration::from_secs(1);
 
@@ -63,8 +65,9 @@ pub struct MovableThread {
     bound_since: AtomicU64,
     /// The number after that of the core to which it returns from one that was lent, or [`NONE`].
     returns_to: AtomicU64,
-    /// How long it had waited for cores when another process last asked, in nanoseconds.
+    /// How long it had waited for cores when another process last asked, and when that was on the system's clock, in nanoseconds.
     seen_wait: AtomicU64,
+    seen_at: AtomicU64,
     /// Until when other processes take it for one that shares its core, in nanoseconds of the system's clock.
     shares_until: AtomicU64,
 }
@@ -156,8 +159,9 @@ impl MovableThread {
     /// True if the thread has waited for cores since the last call or shortly before.
     fn shares_core(&self, id: ThreadId) -> Option<bool> {
         let (now, wait) = (system::now(), system::wait_for_cores(id)?);
-        let seen = self.seen_wait.swap(wait, Ordering::Relaxed);
-        if seen != NONE && wait.saturating_sub(seen) > NOTICED_WAIT.as_nanos() as u64 {
+        let elapsed = now.saturating_sub(self.seen_at.swap(now, Ordering::Relaxed));
+        let waited = wait.saturating_sub(self.seen_wait.swap(wait, Ordering::Relaxed));
+        if waited > (elapsed / NOTICED_PART).max(NOTICED_WAIT.as_nanos() as u64) {
             self.shares_until.store(now + BINDING.as_nanos() as u64, Ordering::Relaxed);
         }
         Some(now < self.shares_until.load(Ordering::Relaxed))
