@@ -152,6 +152,8 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S], c
 mod tests {
     use super::*;
 
+    type Update<'a> = &'a dyn Fn(&mut [f32], RoundedCopy<'_>);
+
     /// The copy ends before the weights, and the decayed weights end within a chunk.
     #[test]
     fn first_weights_are_copied_rounded() {
@@ -161,7 +163,6 @@ mod tests {
         let grads = numbers(1e-3);
         let adam = AdamW { lr: 0.1, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 0.5 };
         let sgd_step = Sgd { lr: 0.1, momentum: 0.9, grad_scale: 0.5 };
-        type Update<'a> = &'a dyn Fn(&mut [f32], RoundedCopy<'_>);
         let updates: [Update; 3] = [
             &|w, copy| adamw(&adam, TASK + 9, w, &mut vec![0.0; LEN], &mut vec![0.0; LEN], &grads, copy),
             &|w, copy| sgd(&sgd_step, w, None, &grads, copy),
