@@ -69,10 +69,10 @@ impl Bf16Products {
     ///
     /// | method | processors | time of a training step, divided by that in fp32 |
     /// |---|---|---|
-    /// | [`Self::AmxBf16`] | all that have it | Intel Xeon: 0.52 for a small model, 0.31 for GPT-2 124M |
+    /// | [`Self::AmxBf16`] | all that have it | Intel Xeon: 0.48 for a small model, 0.31 for GPT-2 124M |
     /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 0.65 and 0.52 |
-    /// | | not on others | Intel Xeon: 1.3 and 1.45 |
-    /// | [`Self::F32`] | all others | Intel Xeon: 1.11 and 1.14 |
+    /// | | not on others | Intel Xeon: 1.37 and 1.51 |
+    /// | [`Self::F32`] | all others | Intel Xeon: 0.99 and 1.02 |
     ///
     /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
     pub fn for_processor() -> Self {
