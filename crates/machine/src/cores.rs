@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// A thread that was looked at so long ago, and has had a core for less than a fifth of it since, may wait for one.
 const MIN_LOOK: Duration = Duration::from_micros(50);
-/// A thread that has waited so long for cores, and for this part of the time, shares its own with other programs. The threads of its own
-/// process, which exchange gradients, let it wait for less.
+/// A thread that has waited so long for cores, and for this part of the time, shares its own with other programs. A rank's threads that
+/// exchange gradients let it wait for less.
 const NOTICED_WAIT: Duration = Duration::from_millis(1);
 const NOTICED_PART: u64 = 5;
 /// How long a thread stays bound to one core. Other programs may have ended after it.

@@ -10,12 +10,11 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use half::bf16;
-use parking_lot::{Mutex, MutexGuard};
 use pulp::{Arch, Simd, WithSimd};
 
 #[cfg(target_arch = "x86_64")]
 use super::packing::pack_widened_columns;
-use super::{Destination, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
+use super::{Destination, FreeBuffers, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
@@ -48,22 +47,13 @@ const ROWS_AHEAD: usize = 24;
 #[repr(C, align(64))]
 pub(super) struct PanelRow(pub [f32; PANEL_COLUMNS]);
 
-/// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
-static BUFFERS_OF_POOLS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
-static BUFFERS_OF_CALLERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+static BUFFERS: FreeBuffers<Buffers> = FreeBuffers::new();
 
 #[derive(Default)]
 struct Buffers {
     panels: Vec<PanelRow>,
     /// Sums over the blocks so far, where a product is deeper than a block: rows of a tile for each panel of each tile.
     sums: Vec<PanelRow>,
-}
-
-fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
-    match threads {
-        Threads::Pool => BUFFERS_OF_POOLS.lock(),
-        Threads::Caller => BUFFERS_OF_CALLERS.lock(),
-    }
 }
 
 /// The first `len` rows of the buffer, which grows to hold them. They may hold numbers of an earlier product.
@@ -85,7 +75,7 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
     let block_tiles =
         if keeps_sums { SUM_BYTES / (size_of::<PanelRow>() * block_panels * tile_rows) } else { usize::MAX };
     let block_rows = block_tiles.min(rows.div_ceil(tile_rows)) * tile_rows;
-    let mut buffers = free_buffers(threads).pop().unwrap_or_default();
+    let mut buffers = BUFFERS.take(threads);
     for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_panels * PANEL_COLUMNS) {
             let tiles = row_range.len().div_ceil(tile_rows);
@@ -121,7 +111,7 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
             }
         }
     }
-    free_buffers(threads).push(buffers);
+    BUFFERS.put_back(buffers, threads);
 }
 
 /// The tiles downwards and the panels across of a task, in a block of so many.

@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use half::bf16;
+use parking_lot::{Mutex, MutexGuard};
 use rayon::prelude::*;
 
 use super::elementwise::written;
@@ -199,6 +200,9 @@ fn scaled_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<
 /// # Safety
 /// The destination must have a.rows rows of b.cols elements, which no other thread may touch, and its bias b.cols elements.
 unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
+    if a.rows() == 0 || b.cols() == 0 {
+        return;
+    }
     // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
     unsafe {
         match Bf16Products::in_use() {
@@ -208,6 +212,34 @@ unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, thr
             Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination, threads),
             _ => fma::multiply(a, b, destination, threads),
         }
+    }
+}
+
+/// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
+struct FreeBuffers<B> {
+    of_pools: Mutex<Vec<B>>,
+    of_callers: Mutex<Vec<B>>,
+}
+
+impl<B: Default> FreeBuffers<B> {
+    const fn new() -> Self {
+        Self { of_pools: Mutex::new(Vec::new()), of_callers: Mutex::new(Vec::new()) }
+    }
+
+    fn of(&self, threads: Threads) -> MutexGuard<'_, Vec<B>> {
+        match threads {
+            Threads::Pool => self.of_pools.lock(),
+            Threads::Caller => self.of_callers.lock(),
+        }
+    }
+
+    /// A free buffer, or a new one if there is none.
+    fn take(&self, threads: Threads) -> B {
+        self.of(threads).pop().unwrap_or_default()
+    }
+
+    fn put_back(&self, buffer: B, threads: Threads) {
+        self.of(threads).push(buffer);
     }
 }
 

@@ -278,6 +278,13 @@ fn sums_are_rounded_to_the_nearest_number() {
 }
 
 #[test]
+fn products_without_rows_or_columns_are_empty() {
+    let a = numbers(15, 6);
+    assert!(product(Mat::new(&[], 0, 3), Mat::new(&a, 3, 2), None).is_empty(), "no rows");
+    assert!(product(Mat::new(&a, 2, 3), Mat::new(&[], 3, 0), None).is_empty(), "no columns");
+}
+
+#[test]
 fn few_rows_are_dot_products() {
     for [rows, inner, cols] in [[1, 1, 1], [1, 768, 100], [4, 33, 70]] {
         let (a, b, bias) = (numbers(8, rows * inner), numbers(9, inner * cols), numbers(10, cols));

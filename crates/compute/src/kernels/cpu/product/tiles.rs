@@ -12,10 +12,11 @@ use std::mem::transmute;
 use std::ops::Range;
 
 use half::bf16;
-use parking_lot::{Mutex, MutexGuard};
 
 use super::packing::{REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
-use super::{Destination, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
+use super::{
+    Destination, FreeBuffers, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range,
+};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -53,9 +54,7 @@ pub(super) trait TileInstructions {
     unsafe fn sum_tile(left: Mat<bf16>, right: &[RowPair], sums: &mut Self::Sums);
 }
 
-/// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
-static BUFFERS_OF_POOLS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
-static BUFFERS_OF_CALLERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+static BUFFERS: FreeBuffers<Buffers> = FreeBuffers::new();
 
 #[derive(Default)]
 struct Buffers {
@@ -83,9 +82,6 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
     threads: Threads,
 ) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
-    if rows == 0 || cols == 0 {
-        return;
-    }
     let is_read_in_place = a.col_stride() == 1
         && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
         && inner.is_multiple_of(T::DEPTH_STEP)
@@ -99,7 +95,7 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
         if keeps_sums { SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
     ];
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
-    let mut buffers = free_buffers(threads).pop().unwrap_or_default();
+    let mut buffers = BUFFERS.take(threads);
     let Buffers { left, right, sums } = &mut buffers;
     for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_cols) {
@@ -132,15 +128,7 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
             }
         }
     }
-    free_buffers(threads).push(buffers);
-}
-
-fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
-    let buffers = match threads {
-        Threads::Pool => &BUFFERS_OF_POOLS,
-        Threads::Caller => &BUFFERS_OF_CALLERS,
-    };
-    buffers.lock()
+    BUFFERS.put_back(buffers, threads);
 }
 
 impl Destination<'_> {
