@@ -23,4 +23,4 @@ pub use communicator::{BackgroundOperation, Communicator, Pending};
 pub use error::{CommError, JoinError, OperationKind};
 pub use local::{LocalComm, Region};
 pub use rank_status::{RankPhase, RankSnapshot, RankStatus};
-pub use tcp::{JoinConfig, LastSeen, PeerIdentity, RankToken, RunAbort, TcpComm, TcpMesh};
+pub use tcp::{Connections, JoinConfig, LastSeen, PeerIdentity, RankToken, RunAbort, TcpComm, TcpMesh};

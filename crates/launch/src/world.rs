@@ -2,7 +2,7 @@
 //! failure of one rank reaches all of them and is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use super::protocol::{FromRank, ToRank, describe_invalid_line};
 #[cfg(feature = "mpi")]
 use runner_comm::mpi::{Meeting, MpiLink};
 use runner_comm::{
-    CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm, TcpMesh,
+    CommError, Communicator, Connections, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm,
+    TcpMesh,
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_machine::process;
@@ -37,8 +38,8 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time that a rank waits for the reason after another rank has aborted.
 const ABORT_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time in which the connections of a rank that ends send its last message.
-const SEND_DELAY: Duration = Duration::from_millis(200);
+/// The time in which the connections of a rank that a signal ends must send its last message.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time that a signal which ends a rank leaves it to connect to the others, which may be connected to it already.
 const CONNECTION_TIMEOUT: Duration = Duration::from_millis(500);
@@ -110,7 +111,7 @@ impl World {
             mesh.set_operation_timeout(timeout);
         }
         let mesh = Arc::new(mesh);
-        let _ = joined.set(Arc::downgrade(&mesh));
+        let _ = joined.set(mesh.connections());
         Ok(Self { assigned, max_restarts: OnceLock::new(), mesh })
     }
 
@@ -337,22 +338,21 @@ impl World {
     }
 }
 
-/// Makes a signal that ends this process at once end the other ranks with the same exit code, through the mesh in `joined` once there is one.
-fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Weak<TcpMesh>>>) {
+/// Makes a signal that ends this process at once end the other ranks with the same exit code, through the connections in `joined` once there are some.
+fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Connections>>>) {
     stop.at_early_end(move |reason| {
         let started = Instant::now();
         while joined.get().is_none() && started.elapsed() < CONNECTION_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
-        // The mesh says goodbye when the world is dropped, which this must not delay.
-        let Some(mesh) = joined.get().and_then(Weak::upgrade) else { return };
-        let text = match mesh.status().snapshot().phase {
+        let Some(connections) = joined.get() else { return };
+        let text = match connections.status().snapshot().phase {
             RankPhase::Starting => format!("rank {rank} was stopped before training; nothing is lost"),
             _ => format!("rank {rank} was stopped immediately"),
         };
-        mesh.abort(rank, reason.exit() as u8, &text);
+        connections.abort(rank, reason.exit() as u8, &text);
         // The process ends next, and other threads send the message.
-        thread::sleep(SEND_DELAY);
+        connections.wait_until_sent(SEND_TIMEOUT);
     });
 }
 

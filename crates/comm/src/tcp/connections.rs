@@ -127,6 +127,12 @@ impl Connections {
         self.changed.notify_all();
     }
 
+    /// Waits at most for `timeout` until the connections have taken what was sent.
+    pub fn wait_until_sent(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        self.peers().for_each(|peer| self.send_queues[peer].wait_until_written(deadline));
+    }
+
     /// The abort of the run, if it was aborted.
     pub fn abort_cause(&self) -> Option<RunAbort> {
         self.state.lock().abort.clone()

@@ -84,6 +84,7 @@ impl TcpMesh {
                 while let Some(frame) = writing.send_queues[peer].next() {
                     if let Err(error) = link.write(&frame) {
                         writing.mark_lost(peer, &error.to_string());
+                        writing.send_queues[peer].give_up();
                         return;
                     }
                 }
@@ -107,6 +108,11 @@ impl TcpMesh {
     pub(crate) fn carry_data(&mut self, sender: JoinHandle<()>) -> Arc<Connections> {
         self.connections.carry_data(sender.thread().clone());
         self.threads.push(sender);
+        Arc::clone(&self.connections)
+    }
+
+    /// The connections, which others may hold without owning them.
+    pub fn connections(&self) -> Arc<Connections> {
         Arc::clone(&self.connections)
     }
 

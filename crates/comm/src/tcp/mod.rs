@@ -22,8 +22,7 @@ mod send_queue;
 pub(super) mod tests;
 
 pub use connection_state::{LastSeen, RunAbort};
-#[cfg(feature = "mpi")]
-pub(crate) use connections::Connections;
+pub use connections::Connections;
 #[cfg(feature = "mpi")]
 pub(crate) use data_queues::DataQueues;
 pub use endpoint::TcpComm;

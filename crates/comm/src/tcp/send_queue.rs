@@ -1,6 +1,7 @@
 //! The queue of frames for one peer. Operations fill it, and a thread of the mesh writes its frames to the connection.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,6 +22,8 @@ struct QueuedFrames {
     frames: VecDeque<Frame>,
     bytes: usize,
     is_closed: bool,
+    /// True while the thread that writes frames has one.
+    is_writing: bool,
 }
 
 impl QueuedFrames {
@@ -42,11 +45,14 @@ impl SendQueue {
         }
     }
 
-    /// Waits for the next frame; `None` if the queue is closed and empty.
+    /// Waits for the next frame; `None` if the queue is closed and empty. The frame before counts as written.
     pub(super) fn next(&self) -> Option<Frame> {
         let mut queue = self.state.lock();
+        queue.is_writing = false;
+        self.changed.notify_all();
         loop {
             if let Some(frame) = queue.take() {
+                queue.is_writing = true;
                 self.changed.notify_all();
                 return Some(frame);
             }
@@ -80,6 +86,18 @@ impl SendQueue {
         self.changed.notify_all();
     }
 
+    /// Empties and closes the queue of a connection that takes no more frames.
+    pub(super) fn give_up(&self) {
+        *self.state.lock() = QueuedFrames { is_closed: true, ..QueuedFrames::default() };
+        self.changed.notify_all();
+    }
+
+    /// Waits until the frames in the queue are written, or until `deadline`.
+    pub(super) fn wait_until_written(&self, deadline: Instant) {
+        let is_pending = |queue: &mut QueuedFrames| queue.is_writing || !queue.frames.is_empty();
+        self.changed.wait_while_until(&mut self.state.lock(), is_pending, deadline);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.state.lock().frames.is_empty()
     }
@@ -90,5 +108,39 @@ impl SendQueue {
         let is_full = |queue: &mut QueuedFrames| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.is_closed;
         self.changed.wait_while_for(&mut queue, is_full, MAX_SLEEP);
         !is_full(&mut queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_frame_is_awaited_until_it_is_written() {
+        let queue = SendQueue::default();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let has_written = || {
+            let deadline = soon();
+            queue.wait_until_written(deadline);
+            Instant::now() < deadline
+        };
+        assert!(has_written(), "nothing was queued");
+        queue.push(FrameTag::Control, vec![1]);
+        assert!(!has_written(), "nobody writes");
+        assert!(queue.next().is_some());
+        assert!(!has_written(), "the writer has the frame");
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(queue.next().is_none()));
+            queue.wait_until_written(Instant::now() + Duration::from_mins(1));
+            queue.close();
+        });
+        let queue = SendQueue::default();
+        queue.push(FrameTag::Control, vec![1]);
+        queue.give_up();
+        queue.wait_until_written(Instant::now() + Duration::from_mins(1));
+        assert!(queue.next().is_none(), "the frame is given up");
     }
 }
