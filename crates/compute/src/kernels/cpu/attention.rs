@@ -1,8 +1,8 @@
 //! Self-attention with grouped key-value heads: in blocks of queries, and of new tokens over a key-value cache, for generation.
 //!
 //! A task is one (sample, key-value head). It holds one [block, seq] tile of probabilities at a time, so scores never
-//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Products read probabilities, and
-//! the gradients of scores, as tensors store numbers.
+//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Products with tile instructions
+//! read probabilities, and the gradients of scores, rounded to bf16.
 
 use std::ops::Range;
 
@@ -12,25 +12,73 @@ use super::dropout::DropoutMask;
 use super::elementwise::written;
 use super::gemm::Mat;
 use super::pieces::Pieces;
-use super::simd::{LANES, Shared, axpy, dot, inlined, max, sum_by, vectorize};
+use super::product::panels::{Left, MAX_TRANSPOSED, Panels};
+use super::product::{FreeBuffers, PANEL_COLUMNS};
+use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
 
 /// Queries whose probabilities a thread holds at a time.
-pub(crate) const TILE_QUERIES: usize = 64;
-/// The backward holds probabilities, their gradient, and their dropped or rounded copy for a tile of queries.
+pub(crate) const TILE_QUERIES: usize = MAX_TRANSPOSED;
+/// The backward holds probabilities and their gradient for a tile of queries, and products a rounded copy of one, stored in two orders.
 pub(crate) const TILES: u64 = 3;
-/// It also holds the gradients of keys and values of one head, and products hold packed matrices of it: at most as many.
-pub(crate) const HEAD_BUFFERS: u64 = 7;
+/// It also holds keys, values and their gradients of one head, and the keys and values in another order.
+pub(crate) const HEAD_BUFFERS: u64 = 6;
+
+/// What a task holds. Later tasks of the same thread reuse it.
+struct Buffers<S: Stored> {
+    scores: Panels<S::Real>,
+    gradients: Panels<S::Real>,
+    /// The output of a tile, or the gradient of its queries.
+    rows: Panels<S::Real>,
+    /// Keys and values as the right matrix of products, and their transposes.
+    keys: S::Operand,
+    values: S::Operand,
+    keys_t: S::Operand,
+    values_t: S::Operand,
+    /// The queries of a tile, and the gradient of its output.
+    queries: S::Operand,
+    dout: S::Operand,
+    left: S::Operand,
+    dkeys: Panels<S::Real>,
+    dvalues: Panels<S::Real>,
+    /// A factor of each row of the output.
+    inverse_totals: [S::Real; TILE_QUERIES],
+}
+
+impl<S: Stored> Default for Buffers<S> {
+    fn default() -> Self {
+        Self {
+            scores: Panels::default(),
+            gradients: Panels::default(),
+            rows: Panels::default(),
+            keys: S::Operand::default(),
+            values: S::Operand::default(),
+            keys_t: S::Operand::default(),
+            values_t: S::Operand::default(),
+            queries: S::Operand::default(),
+            dout: S::Operand::default(),
+            left: S::Operand::default(),
+            dkeys: Panels::default(),
+            dvalues: Panels::default(),
+            inverse_totals: [S::Real::ZERO; TILE_QUERIES],
+        }
+    }
+}
 
 impl AttentionShape {
-    /// Calls `f(sample, kv_head)` for every task, in parallel.
+    /// Calls `f(sample, kv_head, buffers)` for every task, in parallel.
     ///
     /// # Panics
     /// If the heads are not divided evenly among key-value heads, so that tasks would not cover them: an invariant of the callers.
-    fn for_each_task(&self, f: impl Fn(usize, usize) + Sync + Send) {
+    fn for_each_task<S: Stored>(&self, f: impl Fn(usize, usize, &mut Buffers<S>) + Sync + Send) {
         assert!(self.heads.is_multiple_of(self.kv_heads), "heads without a key-value head");
-        (0..self.batch * self.kv_heads).into_par_iter().for_each_piece(|t| f(t / self.kv_heads, t % self.kv_heads));
+        let free = FreeBuffers::new();
+        (0..self.batch * self.kv_heads).into_par_iter().for_each_piece(|t| {
+            let mut buffers = free.take();
+            f(t / self.kv_heads, t % self.kv_heads, &mut buffers);
+            free.put_back(buffers);
+        });
     }
 
     /// Calls `f(queries)` for every tile of queries.
@@ -45,23 +93,21 @@ impl AttentionShape {
         (queries.end + self.later_keys()).min(self.seq)
     }
 
-    /// The number of elements of one tile of probabilities.
-    fn tile_len(&self) -> usize {
-        TILE_QUERIES.min(self.seq) * self.seq
-    }
-
     /// The `head_dim` columns from `column` on, of the rows `rows` of sample `b`. Rows of `data` have `width` columns.
     fn head<'a, S>(&self, data: &'a [S], width: usize, b: usize, column: usize, rows: Range<usize>) -> Mat<'a, S> {
         Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.head_dim, width)
     }
 
-    /// Copies `part`, rows of a head from position `first` on, to the `head_dim` columns from `column` on, of sample `b`.
+    /// Copies the rows of `part`, each times its `factor`, to the `head_dim` columns from `column` on, of the rows of sample `b` from position
+    /// `first` on.
     ///
     /// # Safety
     /// These columns of these rows lie in `data`, whose rows have `width` columns, and belong to the calling task alone.
+    #[expect(clippy::too_many_arguments, reason = "one place among rows, heads and samples")]
     unsafe fn store_rows<S: Stored>(
         &self,
-        part: &[S::Real],
+        part: &Panels<S::Real>,
+        factor: impl Fn(usize) -> S::Real,
         first: usize,
         data: Shared<S>,
         width: usize,
@@ -69,11 +115,14 @@ impl AttentionShape {
         column: usize,
     ) {
         vectorize(inlined!(|| {
-            for (i, numbers) in part.chunks_exact(self.head_dim).enumerate() {
+            for i in 0..part.rows() {
+                let factor = factor(i);
                 // SAFETY: the caller's promise.
                 let row = unsafe { data.uninitialized((b * self.seq + first + i) * width + column, self.head_dim) };
-                for (stored, &number) in row.iter_mut().zip(numbers) {
-                    stored.write(S::store(number));
+                for (panel, row) in row.chunks_mut(PANEL_COLUMNS).enumerate() {
+                    for (stored, &number) in row.iter_mut().zip(part.row(panel, i)) {
+                        stored.write(S::store(number * factor));
+                    }
                 }
             }
         }));
@@ -87,26 +136,26 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
     let mut lse = S::Real::zeros(s.batch * s.heads * s.seq);
     let shared_lse = Shared::new(&mut lse);
     let attend = |shared_out: Shared<S>| {
-        s.for_each_task(|b, kv| {
-            let mut tile = S::Real::zeros(s.tile_len());
-            let mut stored = Vec::new();
-            let mut rows = S::Real::zeros(TILE_QUERIES.min(s.seq) * hd);
+        s.for_each_task::<S>(|b, kv, buffers| {
+            let Buffers { scores, rows, values, keys_t, left, inverse_totals, .. } = buffers;
+            S::pack(keys_t, s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq).t());
+            S::pack(values, s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq));
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
                     let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
+                    let before = from + s.later_keys();
                     let q = s.head(qkv, width, b, head * hd, queries);
-                    let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
-                    let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
-                    let p = &mut tile[..n * to];
-                    S::small_product(p, Real::real(s.scale()), false, q, k.t());
+                    scores.reshape(n, to);
+                    S::multiply_panels(scores, Left::Queries(q), keys_t, before, left);
                     // SAFETY: these queries of this head belong to this task alone.
                     let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
-                    softmax_of_visible(p, to, from + s.later_keys(), masks.visible_keys(b), lse);
-                    drop_probabilities(p, to, s, b, head, from, masks.dropout);
-                    let rows = &mut rows[..n * hd];
-                    S::small_product(rows, Real::ONE, false, Mat::new(S::store_all(p, &mut stored), n, to), v);
+                    let keys = masks.visible_keys(b).min(to);
+                    exponentials_of_visible(scores, s.scale(), before, keys, lse, inverse_totals);
+                    drop_probabilities(scores, s, b, head, from, masks.dropout);
+                    rows.reshape(n, hd);
+                    S::multiply_panels(rows, Left::Keys(scores), values, before, left);
                     // SAFETY: the columns of this head belong to this task alone.
-                    unsafe { s.store_rows(rows, from, shared_out, out_width, b, head * hd) };
+                    unsafe { s.store_rows(rows, |i| inverse_totals[i], from, shared_out, out_width, b, head * hd) };
                 });
             }
         });
@@ -116,38 +165,52 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
     (out, lse)
 }
 
-/// Rows of scores become probabilities; row i sees columns up to `last + i`, and none from `keys` on.
-fn softmax_of_visible<T: Real>(p: &mut [T], width: usize, last: usize, keys: usize, lse: &mut [T]) {
-    let keys = keys.min(width);
+/// Rows of scores, which are multiplied by `scale`, become the exponentials of their differences from the largest; row i sees the columns
+/// below `before` + i + 1, and below `keys`, and has 0 in the others.
+fn exponentials_of_visible<T: Real>(
+    scores: &mut Panels<T>,
+    scale: f64,
+    before: usize,
+    keys: usize,
+    lse: &mut [T],
+    inverse_totals: &mut [T],
+) {
+    let scale = T::real(scale);
     vectorize(inlined!(|| {
-        for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let seen = (last + i + 1).min(keys);
-            let top = max(&row[..seen]);
-            for v in whole_registers(row, seen) {
-                *v = (*v - top).fast_exp();
+        for (i, (lse, inverse)) in lse.iter_mut().zip(inverse_totals).enumerate() {
+            let seen = (before + i + 1).min(keys);
+            let mut largest = [T::LOWEST; PANEL_COLUMNS];
+            for panel in 0..seen.div_ceil(PANEL_COLUMNS) {
+                let (row, count) = (scores.row(panel, i), seen - panel * PANEL_COLUMNS);
+                for c in 0..PANEL_COLUMNS {
+                    let score = if c < count { row[c] } else { T::LOWEST };
+                    largest[c] = score.larger(largest[c]);
+                }
             }
-            let total = sum_by(&row[..seen], inlined!(|v| v));
-            let inverse = T::ONE / total;
-            for v in whole_registers(row, seen) {
-                *v *= inverse;
+            let top = max(&largest) * scale;
+            let mut totals = [T::ZERO; PANEL_COLUMNS];
+            for panel in 0..scores.panels() {
+                let (row, count) = (scores.row_mut(panel, i), seen.saturating_sub(panel * PANEL_COLUMNS));
+                if count == 0 {
+                    row.fill(T::ZERO);
+                    continue;
+                }
+                for c in 0..PANEL_COLUMNS {
+                    let exponential = row[c].fma(scale, -top).fast_exp();
+                    row[c] = if c < count { exponential } else { T::ZERO };
+                    totals[c] += row[c];
+                }
             }
-            row[seen..].fill(T::ZERO);
+            let total = sum_by(&totals, inlined!(|v: T| v));
+            *inverse = T::ONE / total;
             *lse = top + total.log();
         }
     }));
 }
 
-/// The first `len` numbers, and those that follow in the last vector register, so that a loop over them has no remainder.
-#[inline(always)]
-fn whole_registers<T>(row: &mut [T], len: usize) -> &mut [T] {
-    let end = len.next_multiple_of(LANES).min(row.len());
-    &mut row[..end]
-}
-
 /// Applies dropout to a tile of probabilities or of their gradients.
 fn drop_probabilities<T: Real>(
-    p: &mut [T],
-    width: usize,
+    p: &mut Panels<T>,
     s: AttentionShape,
     b: usize,
     head: usize,
@@ -155,8 +218,11 @@ fn drop_probabilities<T: Real>(
     dropout: Option<&DropoutMask>,
 ) {
     if let Some(dropout) = dropout {
-        for (i, row) in p.chunks_exact_mut(width).enumerate() {
-            dropout.apply(row, b, (head * s.seq + from + i) * s.seq);
+        for i in 0..p.rows() {
+            let first = (head * s.seq + from + i) * s.seq;
+            for panel in 0..p.panels() {
+                dropout.apply(p.row_mut(panel, i), b, first + panel * PANEL_COLUMNS);
+            }
         }
     }
 }
@@ -173,61 +239,53 @@ pub fn backward<S: Stored>(
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let scale = S::Real::real(s.scale());
     let group = s.heads / s.kv_heads;
-    let dropout = masks.dropout;
     let write = |shared: Shared<S>| {
-        s.for_each_task(|b, kv| {
-            let mut p = S::Real::zeros(s.tile_len());
-            let mut dp = S::Real::zeros(s.tile_len());
-            let mut dropped = S::Real::zeros(if dropout.is_some() { s.tile_len() } else { 0 });
-            let mut stored = Vec::new();
-            let mut dq = S::Real::zeros(TILE_QUERIES.min(s.seq) * hd);
-            let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
+        s.for_each_task::<S>(|b, kv, buffers| {
+            let Buffers {
+                scores, gradients, rows, keys, keys_t, values_t, queries: q_rows, dout: dy_rows, left, ..
+            } = buffers;
+            let Buffers { dkeys, dvalues, .. } = buffers;
+            let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq);
+            let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq);
+            S::pack(keys, k);
+            S::pack(keys_t, k.t());
+            S::pack(values_t, v.t());
+            dkeys.reshape_to_zeros(s.seq, hd);
+            dvalues.reshape_to_zeros(s.seq, hd);
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
                     let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
+                    let before = from + s.later_keys();
                     let q = s.head(qkv, width, b, head * hd, queries.clone());
-                    let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
-                    let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
                     let dy = s.head(dout, out_width, b, head * hd, queries);
-                    let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
-                    S::small_product(p, scale, false, q, k.t());
+                    S::pack(q_rows, q);
+                    S::pack(dy_rows, dy);
+                    scores.reshape(n, to);
+                    S::multiply_panels(scores, Left::Queries(q), keys_t, before, left);
+                    gradients.reshape(n, to);
+                    S::multiply_panels(gradients, Left::Queries(dy), values_t, before, left);
+                    drop_probabilities(gradients, s, b, head, from, masks.dropout);
                     let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
-                    probabilities_from_lse(p, to, from + s.later_keys(), masks.visible_keys(b), lse);
-                    S::small_product(dp, Real::ONE, false, dy, v.t());
-                    let seen: &[S::Real] = if dropout.is_some() {
-                        let dropped = &mut dropped[..n * to];
-                        dropped.copy_from_slice(p);
-                        drop_probabilities(dropped, to, s, b, head, from, dropout);
-                        drop_probabilities(dp, to, s, b, head, from, dropout);
-                        dropped
-                    } else {
-                        p
-                    };
-                    let seen = Mat::new(S::store_all(seen, &mut stored), n, to);
-                    S::small_product(&mut dv, Real::ONE, true, seen.t(), dy);
-                    vectorize(inlined!(|| {
-                        for i in 0..n {
-                            let row = (b * s.seq + from + i) * out_width + head * hd;
-                            // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
-                            let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
-                            let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
-                            for (dp, &p) in dp.iter_mut().zip(p) {
-                                *dp = p * (*dp - delta);
-                            }
-                        }
-                    }));
-                    let ds = Mat::new(S::store_all(dp, &mut stored), n, to);
-                    S::small_product(&mut dk, scale, true, ds.t(), q);
-                    let dq = &mut dq[..n * hd];
-                    S::small_product(dq, scale, false, ds, k);
-                    // SAFETY: the columns of this query head belong to this task alone.
-                    unsafe { s.store_rows(dq, from, shared, width, b, head * hd) };
+                    // Σⱼ pⱼ·dpⱼ of a query, which is the output's row times its gradient.
+                    let delta = inlined!(|i: usize| {
+                        let row = (b * s.seq + from + i) * out_width + head * hd;
+                        dot(&out[row..row + hd], &dout[row..row + hd])
+                    });
+                    let visible = masks.visible_keys(b).min(to);
+                    gradients_of_scores(scores, gradients, scale, before, visible, lse, delta);
+                    drop_probabilities(scores, s, b, head, from, masks.dropout);
+                    S::multiply_panels(dvalues, Left::Transposed(scores), dy_rows, before, left);
+                    S::multiply_panels(dkeys, Left::Transposed(gradients), q_rows, before, left);
+                    rows.reshape(n, hd);
+                    S::multiply_panels(rows, Left::Keys(gradients), keys, before, left);
+                    // SAFETY: the columns of this head belong to this task alone.
+                    unsafe { s.store_rows(rows, |_| scale, from, shared, width, b, head * hd) };
                 });
             }
             // SAFETY: the columns of this key-value head belong to this task alone.
             unsafe {
-                s.store_rows(&dk, 0, shared, width, b, (s.heads + kv) * hd);
-                s.store_rows(&dv, 0, shared, width, b, (s.heads + s.kv_heads + kv) * hd);
+                s.store_rows(dkeys, |_| scale, 0, shared, width, b, (s.heads + kv) * hd);
+                s.store_rows(dvalues, |_| Real::ONE, 0, shared, width, b, (s.heads + s.kv_heads + kv) * hd);
             }
         });
     };
@@ -235,16 +293,34 @@ pub fn backward<S: Stored>(
     unsafe { written(s.batch * s.seq * width, |dqkv| write(Shared::unwritten(dqkv))) }
 }
 
-/// [`softmax_of_visible`] with known log-sum-exps.
-fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, last: usize, keys: usize, lse: &[T]) {
-    let keys = keys.min(width);
+/// Rows of scores become probabilities p, as [`exponentials_of_visible`] and the known log-sum-exps make them; the gradients dp of
+/// probabilities become those of scores, p·(dp − `delta`(row)).
+fn gradients_of_scores<T: Real>(
+    scores: &mut Panels<T>,
+    gradients: &mut Panels<T>,
+    scale: T,
+    before: usize,
+    keys: usize,
+    lse: &[T],
+    delta: impl Fn(usize) -> T,
+) {
     vectorize(inlined!(|| {
-        for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let seen = (last + i + 1).min(keys);
-            for v in whole_registers(row, seen) {
-                *v = (*v - lse).fast_exp();
+        for (i, &lse) in lse.iter().enumerate() {
+            let (seen, delta) = ((before + i + 1).min(keys), delta(i));
+            for panel in 0..scores.panels() {
+                let (p, dp) = (scores.row_mut(panel, i), gradients.row_mut(panel, i));
+                let count = seen.saturating_sub(panel * PANEL_COLUMNS);
+                if count == 0 {
+                    p.fill(T::ZERO);
+                    dp.fill(T::ZERO);
+                    continue;
+                }
+                for c in 0..PANEL_COLUMNS {
+                    let probability = p[c].fma(scale, -lse).fast_exp();
+                    p[c] = if c < count { probability } else { T::ZERO };
+                    dp[c] = if c < count { p[c] * (dp[c] - delta) } else { T::ZERO };
+                }
             }
-            row[seen..].fill(T::ZERO);
         }
     }));
 }

@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use runner_machine::team;
+
 use super::Real;
 use super::elementwise::written;
-use super::pieces::Threads;
+use super::pieces::tasks;
 use super::simd::{Shared, inlined, vectorize};
 
 /// Pieces of a product for each thread: more would pack the same numbers more often.
@@ -89,44 +91,35 @@ pub fn product<T: Real>(a: Mat<T>, b: Mat<T>, bias: Option<&[T]>) -> Vec<T> {
     // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
         written(a.rows * b.cols, |out| {
-            multiply(Shared::unwritten(out), T::ZERO, T::ONE, a, b, bias, Threads::Pool);
+            multiply(Shared::unwritten(out), T::ZERO, a, b, bias);
         })
     }
 }
 
-/// out = keep·out + scale·a·b, row by row. `keep` 0 does not read `out`.
+/// Adds a·b to `sum`, row by row.
 ///
 /// # Panics
 /// If the shapes do not fit: an invariant of the callers.
-pub fn gemm<T: Real>(out: &mut [T], keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Threads) {
+pub fn add_product<T: Real>(sum: &mut [T], a: Mat<T>, b: Mat<T>) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
-    assert!(a.rows * b.cols <= out.len(), "product beyond its slice");
-    // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
-    unsafe { multiply(Shared::new(out), keep, scale, a, b, None, threads) }
+    assert!(a.rows * b.cols <= sum.len(), "product beyond its slice");
+    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
+    unsafe { multiply(Shared::new(sum), T::ONE, a, b, None) }
 }
 
-/// [`gemm`], then adds `bias`, into memory that may be uninitialized if `keep` is 0.
+/// out = keep·out + a·b, to each row of which `bias` is added. `keep` 0 does not read `out`, which may then be uninitialized.
 ///
 /// # Safety
 /// `out` must be valid for `a.rows` rows of `b.cols` elements, and no other thread may touch those.
-unsafe fn multiply<T: Real>(
-    out: Shared<T>,
-    keep: T,
-    scale: T,
-    a: Mat<T>,
-    b: Mat<T>,
-    bias: Option<&[T]>,
-    threads: Threads,
-) {
+unsafe fn multiply<T: Real>(out: Shared<T>, keep: T, a: Mat<T>, b: Mat<T>, bias: Option<&[T]>) {
     let width = b.cols;
-    let [row_pieces, column_pieces] =
-        threads.count().map_or([1, 1], |threads| split(a, b, PIECES_PER_THREAD * threads));
-    threads.for_each(row_pieces * column_pieces, |piece| {
+    let [row_pieces, column_pieces] = split(a, b, tasks(PIECES_PER_THREAD));
+    team::for_each_piece(row_pieces * column_pieces, |piece| {
         let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
         let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);
         let (a, b) = (a.rows_of(&rows), b.t().rows_of(&columns).t());
         // SAFETY: the caller answers for `out`, in which pieces do not overlap.
-        unsafe { gemm_raw(out.pointer(rows.start * width + columns.start), width, keep, scale, a, b) };
+        unsafe { gemm_raw(out.pointer(rows.start * width + columns.start), width, keep, a, b) };
         if let Some(bias) = bias {
             vectorize(inlined!(|| {
                 for row in rows.clone() {
@@ -162,11 +155,11 @@ fn part(len: usize, unit: usize, parts: usize, part: usize) -> Range<usize> {
     bound(part)..bound(part + 1)
 }
 
-/// out = keep·out + scale·a·b, on the calling thread.
+/// out = keep·out + a·b, on the calling thread.
 ///
 /// # Safety
 /// `out` must be valid for `a.rows` rows of `b.cols` elements, `stride` apart, and no other thread may touch those.
-unsafe fn gemm_raw<T: Real>(out: *mut T, stride: usize, keep: T, scale: T, a: Mat<T>, b: Mat<T>) {
+unsafe fn gemm_raw<T: Real>(out: *mut T, stride: usize, keep: T, a: Mat<T>, b: Mat<T>) {
     // SAFETY: `Mat` checked that a and b lie in their slices; the caller answers for `out`.
     unsafe {
         gemm::gemm(
@@ -184,7 +177,7 @@ unsafe fn gemm_raw<T: Real>(out: *mut T, stride: usize, keep: T, scale: T, a: Ma
             b.col_stride as isize,
             b.row_stride as isize,
             keep,
-            scale,
+            T::ONE,
             false,
             false,
             false,
@@ -208,7 +201,7 @@ mod tests {
                 let b = [Mat::new(&b, inner, cols), Mat::new(&b, cols, inner).t()];
                 runner_machine::threads::thread_pool(threads).unwrap().install(|| {
                     let mut sum = numbers(rows * cols);
-                    gemm(&mut sum, 1.0, 0.5, a[0], b[0], Threads::Pool);
+                    add_product(&mut sum, a[0], b[0]);
                     let all = a.iter().flat_map(|a| b.iter().map(|b| product(*a, *b, Some(&bias))));
                     all.chain([sum]).collect::<Vec<_>>()
                 })

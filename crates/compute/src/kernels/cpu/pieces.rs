@@ -9,41 +9,9 @@ use runner_machine::team;
 /// The most pieces of a region: enough to balance them among the cores of a large machine.
 const MAX_PIECES: usize = 1024;
 
-/// The threads that compute a product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Threads {
-    /// Those of the current pool.
-    Pool,
-    /// The calling one: many small products are computed at the same time.
-    Caller,
-}
-
-impl Threads {
-    /// The number of threads of the pool; `None` for the calling one alone.
-    pub fn count(self) -> Option<usize> {
-        (self == Self::Pool).then(rayon::current_num_threads)
-    }
-
-    /// `per_thread` tasks for each thread of the pool; one for the calling thread alone.
-    pub fn tasks(self, per_thread: usize) -> usize {
-        self.count().map_or(1, |threads| threads * per_thread)
-    }
-
-    /// Calls `f` with each number below `count`.
-    pub fn for_each(self, count: usize, f: impl Fn(usize) + Sync) {
-        match self {
-            Self::Pool => team::for_each_piece(count, f),
-            Self::Caller => (0..count).for_each(f),
-        }
-    }
-
-    /// Calls `f` with the number of each chunk of `size` elements, and the chunk.
-    pub fn for_each_chunk<T: Send>(self, elements: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-        match self {
-            Self::Pool => elements.par_chunks_mut(size).enumerate().for_each_piece(|(i, chunk)| f(i, chunk)),
-            Self::Caller => elements.chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
-        }
-    }
+/// `per_thread` tasks for each thread of the current pool.
+pub fn tasks(per_thread: usize) -> usize {
+    rayon::current_num_threads() * per_thread
 }
 
 /// Computes the items of a parallel iterator as the pieces of a region.

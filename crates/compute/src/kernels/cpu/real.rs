@@ -5,9 +5,10 @@ use std::iter::Sum;
 use std::ops::Neg;
 
 use super::Stored;
+use super::product::panels::{PanelProduct, PanelRow};
 
 /// A float that kernels compute in.
-pub trait Real: Stored<Real = Self> + Default + Debug + Neg<Output = Self> + Sum {
+pub trait Real: Stored<Real = Self> + Debug + Neg<Output = Self> + Sum {
     const ZERO: Self;
     const ONE: Self;
     const LOWEST: Self;
@@ -25,6 +26,9 @@ pub trait Real: Stored<Real = Self> + Default + Debug + Neg<Output = Self> + Sum
     fn fma(self, a: Self, b: Self) -> Self;
     #[must_use]
     fn larger(self, other: Self) -> Self;
+    /// The rows of a panel, if they are in f32.
+    fn f32_rows(panel: &mut [PanelRow<Self>]) -> Option<&mut [PanelRow<f32>]>;
+    fn multiply(product: PanelProduct<'_, Self>);
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
@@ -77,6 +81,14 @@ macro_rules! same_for_both {
 impl Real for f32 {
     same_for_both!();
 
+    fn f32_rows(panel: &mut [PanelRow<Self>]) -> Option<&mut [PanelRow<f32>]> {
+        Some(panel)
+    }
+
+    fn multiply(product: PanelProduct<'_, Self>) {
+        pulp::Arch::new().dispatch(product);
+    }
+
     /// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2: n by adding 1.5·2^23, which leaves it in the low mantissa bits; exp(r) by
     /// its Taylor polynomial of degree 7, whose remainder is below half a unit in the last place.
     #[inline(always)]
@@ -100,6 +112,14 @@ impl Real for f32 {
 
 impl Real for f64 {
     same_for_both!();
+
+    fn f32_rows(_: &mut [PanelRow<Self>]) -> Option<&mut [PanelRow<f32>]> {
+        None
+    }
+
+    fn multiply(product: PanelProduct<'_, Self>) {
+        product.multiply_in_order();
+    }
 
     #[inline(always)]
     fn fast_exp(self) -> Self {

@@ -6,14 +6,16 @@ use half::bf16;
 
 use super::Real;
 use super::gemm::{self, Mat};
-use super::pieces::Threads;
 use super::product;
-use super::simd::{inlined, vectorize};
+use super::product::panels::{Left, PanelProduct, Panels};
 
 /// A number as a tensor stores it.
-pub trait Stored: WithDType {
+pub trait Stored: WithDType + Default {
     /// The type that kernels compute in.
     type Real: Real;
+
+    /// The right matrix of a product inside attention, in the form in which the product reads it.
+    type Operand: Default + Send;
 
     /// True if storing a number rounds it to bf16.
     const IS_BF16: bool;
@@ -22,8 +24,6 @@ pub trait Stored: WithDType {
     /// The nearest number that can be stored, ties to even.
     #[must_use]
     fn store(number: Self::Real) -> Self;
-    /// `numbers` as they are stored. `buffer` holds them if that is another type than the one that kernels compute in.
-    fn store_all<'a>(numbers: &'a [Self::Real], buffer: &'a mut Vec<Self>) -> &'a [Self];
     /// Zeros.
     fn zeros(len: usize) -> Vec<Self>;
     /// a·b, with `bias` added to each row if given; row by row. Sums are made in [`Self::Real`], and rounded once.
@@ -36,11 +36,20 @@ pub trait Stored: WithDType {
     /// # Panics
     /// If the shapes do not fit: an invariant of the callers.
     fn add_product(sum: &mut [Self::Real], a: Mat<Self>, b: Mat<Self>);
-    /// `scale`·a·b on the calling thread, which replaces the elements of `out`, row by row, or is added to them.
+    /// `operand` becomes the right matrix `b`.
+    fn pack(operand: &mut Self::Operand, b: Mat<Self>);
+    /// `sums` becomes `left`·`right`, or the product is added where `left` is a transpose, on the calling thread. The rows and columns of
+    /// `sums` are set before; `buffer` is for a copy of `left`. Query i sees `before` + i + 1 keys.
     ///
     /// # Panics
     /// If the shapes do not fit: an invariant of the callers.
-    fn small_product(out: &mut [Self::Real], scale: Self::Real, adds: bool, a: Mat<Self>, b: Mat<Self>);
+    fn multiply_panels(
+        sums: &mut Panels<Self::Real>,
+        left: Left<'_, Self>,
+        right: &Self::Operand,
+        before: usize,
+        buffer: &mut Self::Operand,
+    );
 
     /// The number that is read where `number` was stored.
     #[inline(always)]
@@ -73,6 +82,7 @@ macro_rules! stored_as_computed {
     ($T:ty, $variant:ident) => {
         impl Stored for $T {
             type Real = Self;
+            type Operand = Panels<Self>;
 
             const IS_BF16: bool = false;
 
@@ -84,10 +94,6 @@ macro_rules! stored_as_computed {
             #[inline(always)]
             fn store(number: Self) -> Self {
                 number
-            }
-
-            fn store_all<'a>(numbers: &'a [Self], _: &'a mut Vec<Self>) -> &'a [Self] {
-                numbers
             }
 
             fn zeros(len: usize) -> Vec<Self> {
@@ -102,11 +108,21 @@ macro_rules! stored_as_computed {
             }
 
             fn add_product(sum: &mut [Self], a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(sum, 1.0, 1.0, a, b, Threads::Pool);
+                gemm::add_product(sum, a, b);
             }
 
-            fn small_product(out: &mut [Self], scale: Self, adds: bool, a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(out, if adds { 1.0 } else { 0.0 }, scale, a, b, Threads::Caller);
+            fn pack(operand: &mut Panels<Self>, b: Mat<Self>) {
+                operand.pack(b);
+            }
+
+            fn multiply_panels(
+                sums: &mut Panels<Self>,
+                left: Left<'_, Self>,
+                right: &Panels<Self>,
+                before: usize,
+                buffer: &mut Panels<Self>,
+            ) {
+                PanelProduct::new(sums, left, right, before, buffer).multiply();
             }
 
             elements_of!($variant);
@@ -119,6 +135,7 @@ stored_as_computed!(f64, F64);
 
 impl Stored for bf16 {
     type Real = f32;
+    type Operand = product::Bf16Operand;
 
     const IS_BF16: bool = true;
 
@@ -136,17 +153,6 @@ impl Stored for bf16 {
         Self::from_bits((rounded >> 16) as u16)
     }
 
-    fn store_all<'a>(numbers: &'a [f32], buffer: &'a mut Vec<Self>) -> &'a [Self] {
-        buffer.resize(buffer.len().max(numbers.len()), Self::ZERO);
-        let stored = &mut buffer[..numbers.len()];
-        vectorize(inlined!(|| {
-            for (stored, &number) in stored.iter_mut().zip(numbers) {
-                *stored = Self::store(number);
-            }
-        }));
-        stored
-    }
-
     fn zeros(len: usize) -> Vec<Self> {
         vec![Self::ZERO; len]
     }
@@ -159,8 +165,18 @@ impl Stored for bf16 {
         product::add_product(sum, a, b);
     }
 
-    fn small_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<Self>, b: Mat<Self>) {
-        product::small_product(out, scale, adds, a, b);
+    fn pack(operand: &mut product::Bf16Operand, b: Mat<Self>) {
+        product::pack(operand, b);
+    }
+
+    fn multiply_panels(
+        sums: &mut Panels<f32>,
+        left: Left<'_, Self>,
+        right: &product::Bf16Operand,
+        before: usize,
+        buffer: &mut product::Bf16Operand,
+    ) {
+        product::multiply_panels(sums, left, right, before, buffer);
     }
 
     elements_of!(BF16);

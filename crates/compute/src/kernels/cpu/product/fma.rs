@@ -11,18 +11,22 @@ use std::ops::Range;
 
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+use runner_machine::team;
 
-#[cfg(target_arch = "x86_64")]
-use super::packing::pack_widened_columns;
-use super::{Destination, FreeBuffers, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range};
+use super::panels::{PanelRow, each, pack_panel, padded, sum_tile};
+use super::{Destination, FreeBuffers, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, grow_to, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
-use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
+use crate::kernels::cpu::pieces::{Pieces, tasks};
+use crate::kernels::cpu::simd::{Shared, inlined};
 
 /// The most bytes of a block of the right matrix, unless one panel is larger.
 const BLOCK_BYTES: usize = 1 << 20;
 /// The depth of the deepest block.
 const MAX_DEPTH: usize = 512;
+/// The depth that blocks have at least, if the product is as deep.
+const MIN_DEPTH: usize = 256;
 /// The depth of a part of a tile's copy: in rows of so many numbers, the distance of rows is a constant.
 const PART_DEPTH: usize = 128;
 const PARTS: usize = MAX_DEPTH / PART_DEPTH;
@@ -39,14 +43,6 @@ const PACKED_PANELS: usize = 4;
 /// The most rows of a tile.
 const MAX_TILE_ROWS: usize = 14;
 
-/// Rows of a panel that the processor is asked for ahead of their use.
-const ROWS_AHEAD: usize = 24;
-
-/// A row of a panel of the right matrix, or of a tile's sums.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct PanelRow(pub [f32; PANEL_COLUMNS]);
-
 static BUFFERS: FreeBuffers<Buffers> = FreeBuffers::new();
 
 #[derive(Default)]
@@ -56,26 +52,17 @@ struct Buffers {
     sums: Vec<PanelRow>,
 }
 
-/// The first `len` rows of the buffer, which grows to hold them. They may hold numbers of an earlier product.
-fn grow_to(buffer: &mut Vec<PanelRow>, len: usize) -> &mut [PanelRow] {
-    if buffer.len() < len {
-        buffer.resize(len, PanelRow([0.0; PANEL_COLUMNS]));
-    }
-    &mut buffer[..len]
-}
-
 /// # Safety
-/// That of [`super::multiply`].
-pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
+/// That of [`super::multiply_with`].
+pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
     let tile_rows = tile_rows();
-    let depth = inner.div_ceil(inner.div_ceil(MAX_DEPTH));
-    let block_panels = (BLOCK_BYTES / (size_of::<PanelRow>() * depth)).max(1).min(cols.div_ceil(PANEL_COLUMNS));
+    let (depth, block_panels) = block_shape(inner, cols.div_ceil(PANEL_COLUMNS));
     let keeps_sums = depth < inner;
     let block_tiles =
         if keeps_sums { SUM_BYTES / (size_of::<PanelRow>() * block_panels * tile_rows) } else { usize::MAX };
     let block_rows = block_tiles.min(rows.div_ceil(tile_rows)) * tile_rows;
-    let mut buffers = BUFFERS.take(threads);
+    let mut buffers = BUFFERS.take();
     for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_panels * PANEL_COLUMNS) {
             let tiles = row_range.len().div_ceil(tile_rows);
@@ -84,14 +71,15 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
             for depth in split_range(inner, depth) {
                 let (a, b) = (a.t().rows_of(&depth).t(), b.rows_of(&depth));
                 let panels = grow_to(&mut buffers.panels, count * depth.len());
-                threads.for_each_chunk(panels, PACKED_PANELS * depth.len(), |task, panels| {
+                let tasks_of_packing = panels.par_chunks_mut(PACKED_PANELS * depth.len()).enumerate();
+                tasks_of_packing.for_each_piece(|(task, panels)| {
                     let first = columns.start + task * PACKED_PANELS * PANEL_COLUMNS;
                     pack_panels(b, first..columns.end, panels);
                 });
-                let [down, across] = task_size(tiles, count, threads);
+                let [down, across] = task_size(tiles, count);
                 let tasks_down = tiles.div_ceil(down);
                 // Tasks that follow each other share panels.
-                threads.for_each(tasks_down * count.div_ceil(across), |task| {
+                team::for_each_piece(tasks_down * count.div_ceil(across), |task| {
                     let [tile, panel] = [task % tasks_down * down, task / tasks_down * across];
                     let first_row = row_range.start + tile * tile_rows;
                     let task = Task {
@@ -111,13 +99,22 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
             }
         }
     }
-    BUFFERS.put_back(buffers, threads);
+    BUFFERS.put_back(buffers);
+}
+
+/// The depth of blocks, and their panels: all of the panels if such blocks are deep enough. Blocks have about the same size.
+fn block_shape(inner: usize, panels: usize) -> (usize, usize) {
+    let bytes_per_panel_row = size_of::<PanelRow>();
+    let max_depth = (BLOCK_BYTES / (bytes_per_panel_row * panels)).clamp(MIN_DEPTH, MAX_DEPTH);
+    let depth = inner.div_ceil(inner.div_ceil(max_depth));
+    let max_panels = (BLOCK_BYTES / (bytes_per_panel_row * depth)).max(1);
+    (depth, panels.div_ceil(panels.div_ceil(max_panels)))
 }
 
 /// The tiles downwards and the panels across of a task, in a block of so many.
-fn task_size(tiles: usize, panels: usize, threads: Threads) -> [usize; 2] {
+fn task_size(tiles: usize, panels: usize) -> [usize; 2] {
     let [mut down, mut across] = [TASK_TILES, panels];
-    let min_tasks = threads.tasks(TASKS_PER_THREAD);
+    let min_tasks = tasks(TASKS_PER_THREAD);
     while down * across > 1 && tiles.div_ceil(down) * panels.div_ceil(across) < min_tasks {
         let longer = if across > down { &mut across } else { &mut down };
         *longer = longer.div_ceil(2);
@@ -143,58 +140,12 @@ fn tile_rows() -> usize {
     Arch::new().dispatch(Rows)
 }
 
-/// Packs the columns `columns` of `matrix` into panels, one after another, as many as fit. What is beyond the columns is 0.
+/// Packs the columns `columns` of `matrix` into panels, one after another, as many as fit.
 fn pack_panels(matrix: Mat<bf16>, columns: Range<usize>, panels: &mut [PanelRow]) {
-    let inner = matrix.rows();
     let firsts = columns.clone().step_by(PANEL_COLUMNS);
-    for (first, panel) in firsts.zip(panels.chunks_exact_mut(inner)) {
-        let columns = first..(first + PANEL_COLUMNS).min(columns.end);
-        if matrix.col_stride() == 1 {
-            vectorize(inlined!(|| {
-                for (k, row) in panel.iter_mut().enumerate() {
-                    widen(&matrix.data()[k * matrix.row_stride() + columns.start..][..columns.len()], &mut row.0);
-                }
-            }));
-            continue;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if let Arch::V4(_) = Arch::new() {
-            // SAFETY: the processor has AVX-512 with its extensions BW and VL.
-            unsafe { pack_widened_columns(matrix, columns, panel) };
-            continue;
-        }
-        if columns.len() < PANEL_COLUMNS {
-            panel.fill(PanelRow([0.0; PANEL_COLUMNS]));
-        }
-        vectorize(inlined!(|| {
-            for (block, rows) in panel.chunks_mut(COLUMN_STRIDE).enumerate() {
-                for (c, column) in columns.clone().enumerate() {
-                    let from = column * matrix.col_stride() + block * COLUMN_STRIDE;
-                    for (row, number) in rows.iter_mut().zip(&matrix.data()[from..]) {
-                        row.0[c] = number.load();
-                    }
-                }
-            }
-        }));
+    for (first, panel) in firsts.zip(panels.chunks_exact_mut(matrix.rows())) {
+        pack_panel(matrix, first..(first + PANEL_COLUMNS).min(columns.end), panel);
     }
-}
-
-/// Copies `numbers` to the beginning of `to`; what is behind them becomes 0.
-#[inline(always)]
-fn widen(numbers: &[bf16], to: &mut [f32; PANEL_COLUMNS]) {
-    let numbers = padded(numbers);
-    *to = each(inlined!(|i: usize| numbers[i].load()));
-}
-
-/// `f` of each number below `N`. All are computed before any is stored, so that a compiler may use vectors.
-#[inline(always)]
-fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
-    let mut elements = [MaybeUninit::<T>::uninit(); N];
-    for (i, element) in elements.iter_mut().enumerate() {
-        element.write(f(i));
-    }
-    // SAFETY: all elements are written.
-    unsafe { (&raw const elements).cast::<[T; N]>().read() }
 }
 
 /// What a task computes: `rows` of the left matrix times panels of the right one, whose columns begin with `columns`.
@@ -281,6 +232,7 @@ impl Task<'_> {
                 // SAFETY: as above.
                 unsafe { self.copy_rows::<ROWS, ROW>(tile.clone(), left) };
             }
+            let left = left.cast::<f32>();
             for (p, panel) in panels.chunks_exact(depth).enumerate() {
                 let column = columns.start + p * PANEL_COLUMNS;
                 let tile_columns = column..(column + PANEL_COLUMNS).min(columns.end);
@@ -289,9 +241,16 @@ impl Task<'_> {
                 // this block is not the first.
                 unsafe {
                     if tile.len() <= FEWER {
-                        sum_tile::<S, FEWER, ROW, COLUMN>(simd, left, panel, sums, self.is_first);
+                        sum_tile::<S, FEWER, ROW, COLUMN, PART_DEPTH>(
+                            simd,
+                            left,
+                            LEFT_PART,
+                            panel,
+                            sums,
+                            self.is_first,
+                        );
                     } else {
-                        sum_tile::<S, ROWS, ROW, COLUMN>(simd, left, panel, sums, self.is_first);
+                        sum_tile::<S, ROWS, ROW, COLUMN, PART_DEPTH>(simd, left, LEFT_PART, panel, sums, self.is_first);
                     }
                     if self.is_last {
                         let sums = std::slice::from_raw_parts(sums, tile.len());
@@ -349,72 +308,6 @@ impl Task<'_> {
     }
 }
 
-/// Asks for the line of a cache at `address`.
-#[inline(always)]
-fn prefetch(address: *const f32) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: an address without memory is ignored.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-/// Adds the product of `ROWS` rows, whose copy begins with `parts`, and a panel to `sums`, or stores it there.
-///
-/// # Safety
-/// `parts` must hold the rows, and `sums` a row for each of them, with sums unless `is_first`.
-#[inline(always)]
-unsafe fn sum_tile<S: Simd, const ROWS: usize, const ROW: usize, const COLUMN: usize>(
-    simd: S,
-    parts: *const LeftPart,
-    panel: &[PanelRow],
-    sums: *mut PanelRow,
-    is_first: bool,
-) {
-    /// Registers across a tile.
-    const ACROSS: usize = 2;
-    for first in (0..PANEL_COLUMNS).step_by(ACROSS * S::F32_LANES) {
-        // SAFETY: the caller's promise; `first` and the registers from there on are inside of a row.
-        unsafe {
-            let address = |row: usize, i: usize| sums.cast::<f32>().add(row * PANEL_COLUMNS + first + i * S::F32_LANES);
-            let mut totals = [[simd.splat_f32s(0.0); ACROSS]; ROWS];
-            if !is_first {
-                for (row, totals) in totals.iter_mut().enumerate() {
-                    for (i, total) in totals.iter_mut().enumerate() {
-                        *total = address(row, i).cast::<S::f32s>().read_unaligned();
-                    }
-                }
-            }
-            for (part, panel) in panel.chunks(PART_DEPTH).enumerate() {
-                let mut left = parts.add(part).cast::<f32>();
-                for right in panel {
-                    let right = right.0.as_ptr().add(first);
-                    for i in 0..ACROSS {
-                        prefetch(right.wrapping_add(ROWS_AHEAD * PANEL_COLUMNS + i * S::F32_LANES));
-                    }
-                    let right: [S::f32s; ACROSS] =
-                        std::array::from_fn(|i| right.add(i * S::F32_LANES).cast::<S::f32s>().read_unaligned());
-                    for (row, totals) in totals.iter_mut().enumerate() {
-                        let number = simd.splat_f32s(*left.add(row * ROW));
-                        for (total, right) in totals.iter_mut().zip(right) {
-                            *total = simd.mul_add_e_f32s(number, right, *total);
-                        }
-                    }
-                    left = left.add(COLUMN);
-                }
-            }
-            for (row, totals) in totals.iter().enumerate() {
-                for (i, total) in totals.iter().enumerate() {
-                    address(row, i).cast::<S::f32s>().write_unaligned(*total);
-                }
-            }
-        }
-    }
-}
-
 /// Stores `sums`, as many as there are `columns`, in the elements of the destination from `first` on.
 ///
 /// # Safety
@@ -432,26 +325,12 @@ unsafe fn store_row(sums: &[f32; PANEL_COLUMNS], first: usize, columns: Range<us
             Destination::Rounded(to, None) => {
                 write_first(to.pointer(first), len, inlined!(|i: usize| bf16::store(sums[i])));
             }
-            Destination::Scaled { to, scale, adds: true } => {
+            Destination::Added(to) => {
                 let old = padded(to.slice(first, len));
-                write_first(to.pointer(first), len, inlined!(|i: usize| sums[i].mul_add(scale, old[i])));
-            }
-            Destination::Scaled { to, scale, adds: false } => {
-                write_first(to.pointer(first), len, inlined!(|i: usize| sums[i] * scale));
+                write_first(to.pointer(first), len, inlined!(|i: usize| sums[i] + old[i]));
             }
         }
     }
-}
-
-/// `numbers`, and zeros behind them.
-#[inline(always)]
-fn padded<T: Copy + Default>(numbers: &[T]) -> [T; PANEL_COLUMNS] {
-    if let Ok(all) = numbers.try_into() {
-        return all;
-    }
-    let mut padded = [T::default(); PANEL_COLUMNS];
-    padded[..numbers.len()].copy_from_slice(numbers);
-    padded
 }
 
 /// Writes `f` of each number below `len`.

@@ -9,6 +9,7 @@ mod avx512_bf16;
 mod fma;
 #[cfg(target_arch = "x86_64")]
 mod packing;
+pub mod panels;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
@@ -17,17 +18,19 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use half::bf16;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rayon::prelude::*;
+
+use panels::{Left, PanelProduct, Panels};
 
 use super::elementwise::written;
 use super::gemm::Mat;
-use super::pieces::{Pieces, Threads};
+use super::pieces::Pieces;
 use super::simd::{Shared, TASK, dot, inlined, instruction_set, vectorize};
 use super::{Real, Stored};
 
 /// Columns of a panel, the unit in which the right matrix is packed.
-const PANEL_COLUMNS: usize = 32;
+pub(super) const PANEL_COLUMNS: usize = 32;
 
 /// The most bytes that a product holds of each matrix, in the order in which it reads them, and of f32 sums.
 pub(crate) const OPERAND_BYTES: usize = 8 << 20;
@@ -160,8 +163,8 @@ fn is_amd() -> bool {
 enum Destination<'a> {
     /// Sums, plus a bias for each column if given, are rounded to these elements.
     Rounded(Shared<bf16>, Option<&'a [bf16]>),
-    /// Sums times `scale` replace these elements, or are added to them.
-    Scaled { to: Shared<f32>, scale: f32, adds: bool },
+    /// Sums are added to these elements.
+    Added(Shared<f32>),
 }
 
 /// See [`Stored::product`].
@@ -172,75 +175,138 @@ pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
         written(a.rows() * b.cols(), |out| {
-            multiply(a, b, Destination::Rounded(Shared::unwritten(out), bias), Threads::Pool);
+            multiply(a, b, Destination::Rounded(Shared::unwritten(out), bias));
         })
     }
 }
 
 /// See [`Stored::add_product`].
 pub fn add_product(sum: &mut [f32], a: Mat<bf16>, b: Mat<bf16>) {
-    scaled_product(sum, 1.0, true, a, b, Threads::Pool);
-}
-
-/// See [`Stored::small_product`].
-pub fn small_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<bf16>) {
-    scaled_product(out, scale, adds, a, b, Threads::Caller);
-}
-
-fn scaled_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<bf16>, threads: Threads) {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
     assert_ne!(a.cols(), 0, "a product of nothing");
-    assert!(a.rows() * b.cols() <= out.len(), "product beyond its slice");
-    // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
-    unsafe { multiply(a, b, Destination::Scaled { to: Shared::new(out), scale, adds }, threads) }
+    assert!(a.rows() * b.cols() <= sum.len(), "product beyond its slice");
+    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
+    unsafe { multiply(a, b, Destination::Added(Shared::new(sum))) }
 }
 
 /// Multiplies with the method that is in use.
 ///
 /// # Safety
-/// The destination must have a.rows rows of b.cols elements, which no other thread may touch, and its bias b.cols elements.
-unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
-    if a.rows() == 0 || b.cols() == 0 {
-        return;
+/// As for [`multiply_with`].
+unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    if a.rows() != 0 && b.cols() != 0 {
+        // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
+        unsafe { multiply_with(Bf16Products::in_use(), a, b, destination) };
     }
-    // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
+}
+
+/// # Safety
+/// The machine must have the instructions of `method`. The destination must have a.rows rows of b.cols elements, which no other thread may
+/// touch, and its bias b.cols elements.
+unsafe fn multiply_with(method: Bf16Products, a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    // SAFETY: the caller's promise.
     unsafe {
-        match Bf16Products::in_use() {
+        match method {
             #[cfg(target_arch = "x86_64")]
-            Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination, threads),
+            Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination),
             #[cfg(target_arch = "x86_64")]
-            Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination, threads),
-            _ => fma::multiply(a, b, destination, threads),
+            Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination),
+            _ => fma::multiply(a, b, destination),
         }
     }
 }
 
-/// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
-struct FreeBuffers<B> {
-    of_pools: Mutex<Vec<B>>,
-    of_callers: Mutex<Vec<B>>,
+/// The right matrix of a product inside attention, in the form that a method reads; and buffers for the left one.
+#[derive(Default)]
+pub struct Bf16Operand {
+    panels: Panels<f32>,
+    #[cfg(target_arch = "x86_64")]
+    tiles: tiles::Operand,
 }
+
+impl Bf16Operand {
+    /// # Safety
+    /// The machine must have the instructions of `method`.
+    unsafe fn pack(&mut self, method: Bf16Products, b: Mat<bf16>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match method {
+                #[cfg(target_arch = "x86_64")]
+                Bf16Products::AmxBf16 => self.tiles.pack::<amx_bf16::AmxBf16>(b),
+                #[cfg(target_arch = "x86_64")]
+                Bf16Products::Avx512Bf16 => self.tiles.pack::<avx512_bf16::Avx512Bf16>(b),
+                _ => self.panels.pack(b),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The machine must have the instructions of `method`.
+    unsafe fn multiply(
+        &self,
+        method: Bf16Products,
+        sums: &mut Panels<f32>,
+        left: Left<'_, bf16>,
+        before: usize,
+        buffer: &mut Self,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match method {
+                #[cfg(target_arch = "x86_64")]
+                Bf16Products::AmxBf16 => self.tiles.multiply::<amx_bf16::AmxBf16>(sums, left, &mut buffer.tiles),
+                #[cfg(target_arch = "x86_64")]
+                Bf16Products::Avx512Bf16 => {
+                    self.tiles.multiply::<avx512_bf16::Avx512Bf16>(sums, left, &mut buffer.tiles);
+                }
+                _ => PanelProduct::new(sums, left, &self.panels, before, &mut buffer.panels).multiply(),
+            }
+        }
+    }
+}
+
+/// See [`Stored::pack`].
+pub fn pack(operand: &mut Bf16Operand, b: Mat<bf16>) {
+    // SAFETY: only methods are in use whose instructions the machine has.
+    unsafe { operand.pack(Bf16Products::in_use(), b) };
+}
+
+/// See [`Stored::multiply_panels`].
+pub fn multiply_panels(
+    sums: &mut Panels<f32>,
+    left: Left<'_, bf16>,
+    right: &Bf16Operand,
+    before: usize,
+    buffer: &mut Bf16Operand,
+) {
+    // SAFETY: only methods are in use whose instructions the machine has.
+    unsafe { right.multiply(Bf16Products::in_use(), sums, left, before, buffer) };
+}
+
+/// Buffers that later products reuse: as many as products have run at the same time.
+pub(super) struct FreeBuffers<B>(Mutex<Vec<B>>);
 
 impl<B: Default> FreeBuffers<B> {
-    const fn new() -> Self {
-        Self { of_pools: Mutex::new(Vec::new()), of_callers: Mutex::new(Vec::new()) }
-    }
-
-    fn of(&self, threads: Threads) -> MutexGuard<'_, Vec<B>> {
-        match threads {
-            Threads::Pool => self.of_pools.lock(),
-            Threads::Caller => self.of_callers.lock(),
-        }
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(Vec::new()))
     }
 
     /// A free buffer, or a new one if there is none.
-    fn take(&self, threads: Threads) -> B {
-        self.of(threads).pop().unwrap_or_default()
+    pub(super) fn take(&self) -> B {
+        self.0.lock().pop().unwrap_or_default()
     }
 
-    fn put_back(&self, buffer: B, threads: Threads) {
-        self.of(threads).push(buffer);
+    pub(super) fn put_back(&self, buffer: B) {
+        self.0.lock().push(buffer);
     }
+}
+
+/// The first `len` elements of the buffer, which grows to hold them. They may hold numbers of an earlier product.
+fn grow_to<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, T::default());
+    }
+    &mut buffer[..len]
 }
 
 /// The parts of `0..len` that have `size` elements, and the rest.

@@ -2,20 +2,23 @@
 
 use std::arch::x86_64::{
     __m512i, _mm256_maskz_loadu_epi16, _mm512_cvtepu16_epi32, _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16,
-    _mm512_or_si512, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512,
-    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    _mm512_maskz_loadu_epi32, _mm512_or_si512, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
 use half::bf16;
+use rayon::prelude::*;
 
-use super::fma::PanelRow;
-use super::{PANEL_COLUMNS, Threads};
+use super::panels::PanelRow;
+use super::{PANEL_COLUMNS, grow_to};
+use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
+use crate::kernels::cpu::pieces::Pieces;
 
 /// The numbers of two rows of a matrix, column by column: element c is the first row's number of column c in the low half, the second
 /// row's in the high half.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C, align(64))]
 pub(super) struct RowPair(pub [u32; PANEL_COLUMNS]);
 
@@ -39,35 +42,36 @@ pub(super) unsafe fn pack_panels<'a>(
     columns: Range<usize>,
     padded_depth: usize,
     panels: &'a mut Vec<RowPair>,
-    threads: Threads,
 ) -> &'a [RowPair] {
     let pairs = padded_depth / 2;
     let len = columns.len().div_ceil(PANEL_COLUMNS) * pairs;
-    let panels = grow_to(panels, len, RowPair([0; PANEL_COLUMNS]));
-    threads.for_each_chunk(panels, PANELS_PER_TASK * pairs, |task, panels| {
+    let panels = grow_to(panels, len);
+    panels.par_chunks_mut(PANELS_PER_TASK * pairs).enumerate().for_each_piece(|(task, panels)| {
         let first = columns.start + task * PANELS_PER_TASK * PANEL_COLUMNS;
         let columns = first..(first + PANELS_PER_TASK * PANEL_COLUMNS).min(columns.end);
         // SAFETY: the caller's promise.
-        unsafe {
-            if matrix.col_stride() == 1 {
-                pack_rows(matrix, depth.clone(), columns, pairs, panels);
-            } else {
-                pack_columns(matrix, depth.clone(), columns, pairs, panels);
-            }
-        }
+        unsafe { pack_some_panels(matrix, depth.clone(), columns, pairs, panels) };
     });
     panels
 }
 
-/// The first `len` elements of the buffer, which grows to hold them. They may hold numbers of an earlier product.
-fn grow_to<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
-    if buffer.len() < len {
-        buffer.resize(len, value);
+/// [`pack_panels`] of `pairs` rows each, on the calling thread.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn pack_some_panels(
+    matrix: Mat<bf16>,
+    depth: Range<usize>,
+    columns: Range<usize>,
+    pairs: usize,
+    panels: &mut [RowPair],
+) {
+    if matrix.col_stride() == 1 {
+        pack_rows(matrix, depth, columns, pairs, panels);
+    } else {
+        pack_columns(matrix, depth, columns, pairs, panels);
     }
-    &mut buffer[..len]
 }
 
-/// [`pack_panels`] for one task and a matrix with contiguous rows.
+/// [`pack_some_panels`] of a matrix with contiguous rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for pair in 0..pairs {
@@ -79,7 +83,7 @@ fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pair
     }
 }
 
-/// [`pack_panels`] for one task and a matrix with contiguous columns.
+/// [`pack_some_panels`] of a matrix with contiguous columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
@@ -104,7 +108,7 @@ fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, p
 /// # Safety
 /// The processor must have AVX-512 with its extensions BW and VL.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-pub(super) fn pack_widened_columns(matrix: Mat<bf16>, columns: Range<usize>, panel: &mut [PanelRow]) {
+pub(super) fn pack_widened_columns<S: Stored>(matrix: Mat<S>, columns: Range<usize>, panel: &mut [PanelRow]) {
     let inner = matrix.rows();
     for half in 0..PANEL_COLUMNS / REGISTER_LANES {
         let first = columns.start + half * REGISTER_LANES;
@@ -123,13 +127,20 @@ pub(super) fn pack_widened_columns(matrix: Mat<bf16>, columns: Range<usize>, pan
     }
 }
 
-/// The first 16 of `numbers` in f32; those that lack are 0.
+/// The first 16 of `numbers`, in f32; those that lack are 0.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load_widened(numbers: &[bf16]) -> __m512i {
+fn load_widened<S: Stored>(numbers: &[S]) -> __m512i {
+    let mask = lane_mask(numbers.len());
     // SAFETY: the mask selects numbers of the slice, and no others are read.
-    let numbers = unsafe { _mm256_maskz_loadu_epi16(lane_mask(numbers.len()), numbers.as_ptr().cast()) };
-    _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(numbers))
+    unsafe {
+        if S::IS_BF16 {
+            _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, numbers.as_ptr().cast())))
+        } else {
+            assert_eq!(size_of::<S>(), size_of::<f32>(), "neither bf16 nor f32");
+            _mm512_maskz_loadu_epi32(mask, numbers.as_ptr().cast())
+        }
+    }
 }
 
 /// Copies the columns `depth` of the rows `rows` of `matrix` to rows of `stride` numbers. What is beyond the ranges is 0, up to
@@ -144,25 +155,36 @@ pub(super) unsafe fn copy_rows(
     stride: usize,
     copied_rows: usize,
     copies: &mut Vec<bf16>,
-    threads: Threads,
 ) {
-    let copies = grow_to(copies, copied_rows * stride, bf16::ZERO);
-    threads.for_each_chunk(copies, ROWS_PER_TASK * stride, |task, copies| {
+    let copies = grow_to(copies, copied_rows * stride);
+    copies.par_chunks_mut(ROWS_PER_TASK * stride).enumerate().for_each_piece(|(task, copies)| {
         let first = (rows.start + task * ROWS_PER_TASK).min(rows.end);
         let rows = first..(first + ROWS_PER_TASK).min(rows.end);
-        let (copies, beyond) = copies.split_at_mut(rows.len() * stride);
-        beyond.fill(bf16::ZERO);
-        if matrix.col_stride() == 1 {
-            for (row, copy) in rows.zip(copies.chunks_exact_mut(stride)) {
-                let (copy, beyond) = copy.split_at_mut(depth.len());
-                copy.copy_from_slice(&matrix.data()[row * matrix.row_stride()..][depth.clone()]);
-                beyond.fill(bf16::ZERO);
-            }
-        } else {
-            // SAFETY: the caller's promise.
-            unsafe { copy_columns(matrix.t(), depth.clone(), rows, stride, copies) };
-        }
+        // SAFETY: the caller's promise.
+        unsafe { copy_some_rows(matrix, rows, depth.clone(), stride, copies) };
     });
+}
+
+/// [`copy_rows`] on the calling thread; `copies` is as long as all rows that are copied.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) fn copy_some_rows(
+    matrix: Mat<bf16>,
+    rows: Range<usize>,
+    depth: Range<usize>,
+    stride: usize,
+    copies: &mut [bf16],
+) {
+    let (copies, beyond) = copies.split_at_mut(rows.len() * stride);
+    beyond.fill(bf16::ZERO);
+    if matrix.col_stride() == 1 {
+        for (row, copy) in rows.zip(copies.chunks_exact_mut(stride)) {
+            let (copy, beyond) = copy.split_at_mut(depth.len());
+            copy.copy_from_slice(&matrix.data()[row * matrix.row_stride()..][depth.clone()]);
+            beyond.fill(bf16::ZERO);
+        }
+    } else {
+        copy_columns(matrix.t(), depth, rows, stride, copies);
+    }
 }
 
 /// Copies the rows `depth` of the columns `columns` of a matrix with contiguous rows: each column becomes a row of `stride` numbers.

@@ -1,3 +1,4 @@
+use super::panels::MAX_TRANSPOSED;
 use super::*;
 use crate::kernels::cpu::simd::instruction_set;
 
@@ -16,18 +17,14 @@ fn matrix(numbers: &[bf16], rows: usize, cols: usize, by_columns: bool) -> Mat<'
     if by_columns { Mat::new(numbers, cols, rows).t() } else { Mat::new(numbers, rows, cols) }
 }
 
-type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>, Threads);
-
 /// Every method that this machine has.
-fn methods() -> Vec<(&'static str, Multiply)> {
-    let all: [(&str, bool, Multiply); _] = [
-        ("f32", true, fma::multiply),
-        #[cfg(target_arch = "x86_64")]
-        ("AVX512_BF16", avx512_bf16::is_available(), tiles::multiply::<avx512_bf16::Avx512Bf16>),
-        #[cfg(target_arch = "x86_64")]
-        ("AMX_BF16", amx_bf16::is_available(), tiles::multiply::<amx_bf16::AmxBf16>),
-    ];
-    all.into_iter().filter(|(_, is_available, _)| *is_available).map(|(name, _, multiply)| (name, multiply)).collect()
+fn methods() -> impl Iterator<Item = Bf16Products> {
+    Bf16Products::ALL.into_iter().filter(|method| method.is_available())
+}
+
+/// The error that a sum in f32 may have: below the number of its terms times half a unit in the last place of the sum of magnitudes.
+fn error_of_sum(terms: usize, size: f64) -> f64 {
+    size * (terms + 2) as f64 * 2_f64.powi(-24)
 }
 
 #[test]
@@ -61,8 +58,7 @@ const SHAPES: [[usize; 3]; 14] = [
 /// Elements behind an output, which products must leave as they are.
 const BEHIND: usize = 64;
 
-/// Each element beside its sum in f64. The error of a sum in f32 is below the number of its terms times half a unit in the last place
-/// of the sum of magnitudes. Elements in bf16 are those sums, plus a bias, rounded.
+/// Each element beside its sum in f64. Elements in bf16 are sums in f32, plus a bias, rounded.
 #[test]
 fn products_are_sums_of_products() {
     for [rows, inner, cols] in SHAPES {
@@ -72,46 +68,39 @@ fn products_are_sums_of_products() {
             let at =
                 |m: Mat<bf16>, i: usize, j: usize| f64::from(m.data()[i * m.row_stride() + j * m.col_stride()].load());
             let bias = numbers(3, cols);
-            for (method, multiply) in methods() {
+            for method in methods() {
                 let mut rounded = vec![bf16::NAN; rows * cols + BEHIND];
-                let mut sums = vec![f32::NAN; rows * cols];
+                let mut sums = vec![0.0; rows * cols];
                 let mut total = vec![1.0_f32; rows * cols];
-                let mut half = vec![f32::NAN; rows * cols];
                 // SAFETY: all have a row of `cols` elements for each row.
                 unsafe {
-                    multiply(a, b, Destination::Rounded(Shared::new(&mut rounded), Some(&bias)), Threads::Pool);
-                    let to = Shared::new(&mut sums);
-                    multiply(a, b, Destination::Scaled { to, scale: 1.0, adds: false }, Threads::Pool);
-                    let to = Shared::new(&mut total);
-                    multiply(a, b, Destination::Scaled { to, scale: 1.0, adds: true }, Threads::Pool);
-                    let to = Shared::new(&mut half);
-                    multiply(a, b, Destination::Scaled { to, scale: 0.5, adds: false }, Threads::Caller);
+                    multiply_with(method, a, b, Destination::Rounded(Shared::new(&mut rounded), Some(&bias)));
+                    multiply_with(method, a, b, Destination::Added(Shared::new(&mut sums)));
+                    multiply_with(method, a, b, Destination::Added(Shared::new(&mut total)));
                 }
                 assert!(
                     rounded[rows * cols..].iter().all(|number| number.is_nan()),
-                    "{method}: writes behind its output"
+                    "{method:?}: writes behind its output"
                 );
                 for (element, &sum) in sums.iter().enumerate() {
                     let expected = bf16::store(sum + bias[element % cols].load());
-                    assert_eq!(rounded[element].to_bits(), expected.to_bits(), "{method}: {sum} with a bias");
+                    assert_eq!(rounded[element].to_bits(), expected.to_bits(), "{method:?}: {sum} with a bias");
                 }
                 for element in (0..rows * cols).step_by(1 + rows * cols / 997) {
                     let (i, j) = (element / cols, element % cols);
                     let terms = || (0..inner).map(|k| at(a, i, k) * at(b, k, j));
                     let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>() + 1.0);
-                    let error = size * (inner + 2) as f64 * 2_f64.powi(-24);
-                    let what = format!("{method}, {rows} x {inner} x {cols}, stored {stored}, element {i}, {j}");
+                    let error = error_of_sum(inner, size);
+                    let what = format!("{method:?}, {rows} x {inner} x {cols}, stored {stored}, element {i}, {j}");
                     let off = f64::from(total[element]) - (sum + 1.0);
                     assert!(off.abs() <= error, "{what}: off by {off:e}, {error:e} is allowed");
-                    let off = f64::from(half[element]) - sum / 2.0;
-                    assert!(off.abs() <= error, "{what}: half is off by {off:e}, {error:e} is allowed");
                 }
             }
         }
     }
 }
 
-/// True if products with multiply-adds of f32 round once for each product.
+/// True if products with multiply-adds of f32 round once for each product: with AVX2, AVX-512 and NEON.
 fn has_fused_multiply_adds() -> bool {
     instruction_set() != "baseline"
 }
@@ -135,20 +124,19 @@ fn instructions_sum_in_their_order() {
         pairs.iter().fold(0.0, |sum, (a, b)| a[1].mul_add(b[1], a[0].mul_add(b[0], sum)))
     }
     type Sum = fn(&[([f32; 2], [f32; 2])]) -> f32;
-    for (method, multiply) in methods() {
+    for method in methods() {
         let expected: Sum = match method {
-            "AVX512_BF16" => sum_of_pairs,
-            "AMX_BF16" => sum_of_tiles,
-            // With AVX2, AVX-512 or NEON.
-            _ if has_fused_multiply_adds() => sum_in_order,
-            _ => continue,
+            Bf16Products::Avx512Bf16 => sum_of_pairs,
+            Bf16Products::AmxBf16 => sum_of_tiles,
+            Bf16Products::F32 if has_fused_multiply_adds() => sum_in_order,
+            Bf16Products::F32 => continue,
         };
         for [rows, inner, cols] in [[1, 2, 1], [40, 100, 50], [33, 768, 65], [64, 31, 32]] {
             let (a, b) = (numbers(11, rows * inner), numbers(12, inner * cols));
             let mut sums = vec![0.0; rows * cols];
-            let destination = Destination::Scaled { to: Shared::new(&mut sums), scale: 1.0, adds: false };
+            let destination = Destination::Added(Shared::new(&mut sums));
             // SAFETY: it has a row of `cols` elements for each row.
-            unsafe { multiply(Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination, Threads::Pool) };
+            unsafe { multiply_with(method, Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination) };
             for (element, sum) in sums.iter().enumerate() {
                 let (i, j) = (element / cols, element % cols);
                 let number = |numbers: &[bf16], k: usize, at: usize| if k < inner { numbers[at].load() } else { 0.0 };
@@ -158,7 +146,7 @@ fn instructions_sum_in_their_order() {
                     (left, [low, high].map(|k| number(&b, k, k * cols + j)))
                 });
                 let expected = expected(&pairs.collect::<Vec<_>>());
-                assert_eq!(*sum, expected, "{method}, {rows} x {inner} x {cols}, element {i}, {j}");
+                assert_eq!(*sum, expected, "{method:?}, {rows} x {inner} x {cols}, element {i}, {j}");
             }
         }
     }
@@ -169,30 +157,30 @@ fn instructions_sum_in_their_order() {
 fn parts_have_the_bits_of_the_whole() {
     let (rows, inner, cols) = (61, 4500, 77);
     let (a, b) = (numbers(4, rows * inner), numbers(5, inner * cols));
-    for (method, multiply) in methods() {
+    for method in methods() {
         let product = |a: Mat<bf16>, b: Mat<bf16>, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let mut out = vec![f32::NAN; a.rows() * b.cols()];
-            let destination = Destination::Scaled { to: Shared::new(&mut out), scale: 1.0, adds: false };
+            let mut out = vec![0.0_f32; a.rows() * b.cols()];
+            let destination = Destination::Added(Shared::new(&mut out));
             // SAFETY: it has a row of b.cols elements for each row.
-            pool.install(|| unsafe { multiply(a, b, destination, Threads::Pool) });
+            pool.install(|| unsafe { multiply_with(method, a, b, destination) });
             out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         };
         let (a, b) = (Mat::new(&a, rows, inner), Mat::new(&b, inner, cols));
         let whole = product(a, b, 1);
-        assert_eq!(product(a, b, 3), whole, "{method}: threads");
+        assert_eq!(product(a, b, 3), whole, "{method:?}: threads");
         for (first, n) in [(0, 1), (7, 20), (60, 1)] {
             let part = Mat::new(&a.data()[first * inner..], n, inner);
-            assert_eq!(product(part, b, 2), whole[first * cols..][..n * cols], "{method}: rows from {first} on");
+            assert_eq!(product(part, b, 2), whole[first * cols..][..n * cols], "{method:?}: rows from {first} on");
         }
         // Rows that are a page apart are copied.
         let mut apart = vec![bf16::ZERO; rows * 2 * inner.next_multiple_of(2048)];
         let stride = apart.len() / rows;
         apart.chunks_mut(stride).zip(a.data().chunks(inner)).for_each(|(to, row)| to[..inner].copy_from_slice(row));
-        assert_eq!(product(Mat::strided(&apart, rows, inner, stride), b, 2), whole, "{method}: rows that are copied");
+        assert_eq!(product(Mat::strided(&apart, rows, inner, stride), b, 2), whole, "{method:?}: rows that are copied");
         let narrow = product(a, Mat::strided(&b.data()[40..], inner, 30, cols), 2);
         for (narrow, whole) in narrow.chunks(30).zip(whole.chunks(cols)) {
-            assert_eq!(narrow, &whole[40..70], "{method}: columns");
+            assert_eq!(narrow, &whole[40..70], "{method:?}: columns");
         }
     }
 }
@@ -202,18 +190,18 @@ fn parts_have_the_bits_of_the_whole() {
 fn blocks_of_rows_have_the_bits_of_the_whole() {
     let (rows, inner, cols) = (7800, 4098, 544);
     let (a, b) = (numbers(13, rows * inner), numbers(14, inner * cols));
-    for (method, multiply) in methods() {
+    for method in methods() {
         let product = |rows: Range<usize>| {
             let mut out = vec![bf16::NAN; rows.len() * cols];
             let a = Mat::new(&a[rows.start * inner..], rows.len(), inner);
             let destination = Destination::Rounded(Shared::new(&mut out), None);
             // SAFETY: it has a row of `cols` elements for each row.
-            unsafe { multiply(a, Mat::new(&b, inner, cols), destination, Threads::Pool) };
+            unsafe { multiply_with(method, a, Mat::new(&b, inner, cols), destination) };
             out
         };
         let whole = product(0..rows);
         for part in [0..40, 7690..rows] {
-            assert_eq!(product(part.clone()), whole[part.start * cols..part.end * cols], "{method}");
+            assert_eq!(product(part.clone()), whole[part.start * cols..part.end * cols], "{method:?}");
         }
     }
 }
@@ -225,23 +213,23 @@ fn numbers_beyond_a_matrix_are_not_read() {
     let with_end = |seed: u32, len: usize| [numbers(seed, len), vec![bf16::NAN; 4 * (rows + inner + cols)]].concat();
     let (a, b) = (with_end(6, rows * inner), with_end(7, inner * cols));
     for stored in 0..4 {
-        for (method, multiply) in methods() {
+        for method in methods() {
             let mut out = vec![bf16::NAN; rows * cols];
             let (a, b) = (matrix(&a, rows, inner, stored % 2 == 1), matrix(&b, inner, cols, stored / 2 == 1));
             // SAFETY: it has a row of `cols` elements for each row.
-            unsafe { multiply(a, b, Destination::Rounded(Shared::new(&mut out), None), Threads::Pool) };
-            assert!(out.iter().all(|number| !number.is_nan()), "{method}, stored {stored}");
+            unsafe { multiply_with(method, a, b, Destination::Rounded(Shared::new(&mut out), None)) };
+            assert!(out.iter().all(|number| !number.is_nan()), "{method:?}, stored {stored}");
         }
     }
     let (mut a, b) = (numbers(6, rows * inner), numbers(7, inner * cols));
     a[inner..][..inner].fill(bf16::NAN);
-    for (method, multiply) in methods() {
+    for method in methods() {
         let mut out = vec![bf16::ZERO; rows * cols];
         let destination = Destination::Rounded(Shared::new(&mut out), None);
         // SAFETY: it has a row of `cols` elements for each row.
-        unsafe { multiply(Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination, Threads::Pool) };
+        unsafe { multiply_with(method, Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination) };
         for (i, row) in out.chunks(cols).enumerate() {
-            assert!(row.iter().all(|v| v.is_nan() == (i == 1)), "{method}: row {i}");
+            assert!(row.iter().all(|v| v.is_nan() == (i == 1)), "{method:?}: row {i}");
         }
     }
 }
@@ -263,18 +251,131 @@ fn sums_are_rounded_to_the_nearest_number() {
     ];
     let (b, bias): (Vec<bf16>, Vec<bf16>) = terms.iter().map(|&(b, bias)| (bf16::store(b), bf16::store(bias))).unzip();
     let cols = terms.len();
-    for (method, multiply) in methods() {
+    for method in methods() {
         let mut out = vec![bf16::NAN; cols];
         let destination = Destination::Rounded(Shared::new(&mut out), Some(&bias));
         // SAFETY: it has a row of `cols` elements.
-        unsafe { multiply(Mat::new(&[bf16::ONE], 1, 1), Mat::new(&b, 1, cols), destination, Threads::Pool) };
+        unsafe { multiply_with(method, Mat::new(&[bf16::ONE], 1, 1), Mat::new(&b, 1, cols), destination) };
         for ((out, b), bias) in out.iter().zip(&b).zip(&bias) {
             let sum = b.load() + bias.load();
-            let is_flushed = method != "f32" && sum.abs() < smallest;
+            let is_flushed = method != Bf16Products::F32 && sum.abs() < smallest;
             let expected = if is_flushed { bf16::ZERO } else { bf16::store(sum) };
-            assert_eq!(out.to_bits(), expected.to_bits(), "{method}: {out} for {sum:e}");
+            assert_eq!(out.to_bits(), expected.to_bits(), "{method:?}: {out} for {sum:e}");
         }
     }
+}
+
+/// More rows and columns than any matrix in [`ATTENTIONS`].
+const LARGEST: usize = 400;
+
+/// The products of an attention with such shapes: queries, keys, columns of a head, and keys before those of the first query.
+const ATTENTIONS: [[usize; 4]; 8] = [
+    [1, 1, 1, 0],
+    [5, 5, 3, 0],
+    [64, 64, 64, 0],
+    [64, 200, 70, 136],
+    [64, 200, 32, 64],
+    [37, 100, 33, 50],
+    [17, 40, 128, 39],
+    [MAX_TRANSPOSED, 300, 96, 299],
+];
+
+/// Each product inside attention beside its sums in f64, at the elements that attention reads. Buffers hold NaN before.
+#[test]
+fn products_inside_attention_are_sums_of_products() {
+    for method in methods() {
+        let pack = |operand: &mut Bf16Operand, b: Mat<bf16>| {
+            let nan = vec![bf16::NAN; LARGEST * LARGEST];
+            // SAFETY: the machine has the method.
+            unsafe {
+                operand.pack(method, Mat::new(&nan, LARGEST, LARGEST));
+                operand.pack(method, b);
+            }
+        };
+        let multiply = |sums: &mut Panels<f32>, left: Left<'_, bf16>, right: &Bf16Operand, before: usize| {
+            let mut buffer = Bf16Operand::default();
+            pack(&mut buffer, Mat::new(&[bf16::NAN], 1, 1));
+            // SAFETY: the machine has the method.
+            unsafe { right.multiply(method, sums, left, before, &mut buffer) };
+        };
+        check_products_inside_attention::<bf16>(&format!("{method:?}"), pack, multiply);
+    }
+    let pack = |operand: &mut Panels<f32>, b: Mat<f32>| {
+        operand.pack(Mat::new(&vec![f32::NAN; LARGEST * LARGEST], LARGEST, LARGEST));
+        operand.pack(b);
+    };
+    check_products_inside_attention::<f32>("fp32", pack, |sums, left, right, before| {
+        let mut buffer = Panels::default();
+        pack(&mut buffer, Mat::new(&[f32::NAN], 1, 1));
+        PanelProduct::new(sums, left, right, before, &mut buffer).multiply();
+    });
+}
+
+fn check_products_inside_attention<S: Stored<Real = f32>>(
+    method: &str,
+    pack: impl Fn(&mut S::Operand, Mat<S>),
+    multiply: impl Fn(&mut Panels<f32>, Left<'_, S>, &S::Operand, usize),
+) {
+    let stored = |seed: u32, len: usize| numbers(seed, len).into_iter().map(|v| S::store(v.load())).collect::<Vec<S>>();
+    for [queries, keys, width, before] in ATTENTIONS {
+        let sees = |i: usize, j: usize| j <= before + i;
+        let [q, k, p] =
+            [(16, queries * width), (17, keys * width), (18, queries * keys)].map(|(seed, len)| stored(seed, len));
+        // A sum of terms (left number, right number) beside a result.
+        let check = |what: &str, i: usize, j: usize, result: f32, terms: &mut dyn Iterator<Item = (S, S)>| {
+            let terms: Vec<f64> = terms.map(|(a, b)| f64::from(a.load()) * f64::from(b.load())).collect();
+            let (sum, size) = (terms.iter().sum::<f64>(), terms.iter().map(|v| v.abs()).sum::<f64>() + 1.0);
+            let (off, error) = (f64::from(result) - sum, error_of_sum(terms.len() + 1, size));
+            assert!(
+                off.abs() <= error,
+                "{method}, {what}, {queries} x {keys} x {width}, element {i}, {j}: {off:e}, {error:e} is allowed"
+            );
+        };
+        let (mut right, mut sums) = (S::Operand::default(), Panels::default());
+
+        pack(&mut right, Mat::new(&k, keys, width).t());
+        fill(&mut sums, queries, keys, |_, _| f32::NAN);
+        multiply(&mut sums, Left::Queries(Mat::new(&q, queries, width)), &right, before);
+        for_each_element(queries, keys, |i, j| {
+            if sees(i, j) {
+                check("scores", i, j, at(&sums, i, j), &mut (0..width).map(|c| (q[i * width + c], k[j * width + c])));
+            }
+        });
+
+        let mut scores = Panels::default();
+        fill(&mut scores, LARGEST, LARGEST, |_, _| f32::NAN);
+        fill(&mut scores, queries, keys, |i, j| if sees(i, j) { p[i * keys + j].load() } else { 0.0 });
+        pack(&mut right, Mat::new(&k, keys, width));
+        fill(&mut sums, queries, width, |_, _| f32::NAN);
+        multiply(&mut sums, Left::Keys(&scores), &right, before);
+        for_each_element(queries, width, |i, c| {
+            let seen = (0..keys).filter(|&j| sees(i, j));
+            check("output", i, c, at(&sums, i, c), &mut seen.map(|j| (p[i * keys + j], k[j * width + c])));
+        });
+
+        pack(&mut right, Mat::new(&q, queries, width));
+        fill(&mut sums, keys, width, |_, _| 1.0);
+        multiply(&mut sums, Left::Transposed(&scores), &right, before);
+        for_each_element(keys, width, |j, c| {
+            let seen = (0..queries).filter(|&i| sees(i, j));
+            let terms = seen.map(|i| (p[i * keys + j], q[i * width + c]));
+            check("gradient", j, c, at(&sums, j, c), &mut terms.chain([(S::store(1.0), S::store(1.0))]));
+        });
+    }
+}
+
+fn for_each_element(rows: usize, columns: usize, mut f: impl FnMut(usize, usize)) {
+    (0..rows * columns).for_each(|element| f(element / columns, element % columns));
+}
+
+fn at(panels: &Panels<f32>, row: usize, column: usize) -> f32 {
+    panels.row(column / PANEL_COLUMNS, row)[column % PANEL_COLUMNS]
+}
+
+/// Gives `panels` a shape and elements.
+fn fill(panels: &mut Panels<f32>, rows: usize, columns: usize, element: impl Fn(usize, usize) -> f32) {
+    panels.reshape(rows, columns);
+    for_each_element(rows, columns, |i, j| panels.row_mut(j / PANEL_COLUMNS, i)[j % PANEL_COLUMNS] = element(i, j));
 }
 
 #[test]

@@ -5,20 +5,24 @@
 
 use std::arch::x86_64::{
     __m256bh, __m256i, __m512, _mm256_mask_storeu_epi16, _mm256_maskz_loadu_epi16, _mm512_add_ps, _mm512_castsi512_ps,
-    _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
-    _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32,
+    _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_slli_epi32,
 };
 use std::mem::transmute;
 use std::ops::Range;
 
 use half::bf16;
+use runner_machine::team;
 
-use super::packing::{REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
+use super::packing::{REGISTER_LANES, RowPair, copy_rows, copy_some_rows, lane_mask, pack_panels, pack_some_panels};
+use super::panels::{Left, Panels, each};
 use super::{
-    Destination, FreeBuffers, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, Threads, split_range,
+    Destination, FreeBuffers, OPERAND_BYTES, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, grow_to, split_range,
 };
+use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
-use crate::kernels::cpu::simd::Shared;
+use crate::kernels::cpu::pieces::tasks;
+use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
 
 /// The depth of the deepest block, whose panels fit in the second-level cache. Deeper products consist of blocks of half this depth.
 const MAX_DEPTH: usize = 4096;
@@ -73,19 +77,10 @@ struct Block {
 }
 
 /// # Safety
-/// The promise of [`super::multiply`] must hold, and the processor must have the instructions, and AVX-512 with its extensions BF16, BW and
-/// VL.
-pub(super) unsafe fn multiply<T: TileInstructions>(
-    a: Mat<bf16>,
-    b: Mat<bf16>,
-    destination: Destination<'_>,
-    threads: Threads,
-) {
+/// That of [`super::multiply_with`]. The processor must have the instructions, and AVX-512 with its extensions BF16, BW and VL.
+pub(super) unsafe fn multiply<T: TileInstructions>(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
-    let is_read_in_place = a.col_stride() == 1
-        && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
-        && inner.is_multiple_of(T::DEPTH_STEP)
-        && rows >= T::ROWS;
+    let is_read_in_place = is_read_in_place::<T>(a);
     let depth = if inner <= MAX_DEPTH { inner } else { MAX_DEPTH / 2 };
     let lines = OPERAND_BYTES / (size_of::<bf16>() * depth.next_multiple_of(T::DEPTH_STEP));
     let block_cols = (lines / PANEL_COLUMNS * PANEL_COLUMNS).clamp(PANEL_COLUMNS, cols.next_multiple_of(PANEL_COLUMNS));
@@ -95,7 +90,7 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
         if keeps_sums { SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
     ];
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
-    let mut buffers = BUFFERS.take(threads);
+    let mut buffers = BUFFERS.take();
     let Buffers { left, right, sums } = &mut buffers;
     for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_cols) {
@@ -106,14 +101,14 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
                 let block = Block { rows: row_range.clone(), cols: columns.clone(), depth };
                 let padded = block.depth.len().next_multiple_of(T::DEPTH_STEP);
                 // SAFETY: the caller's promise.
-                let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right, threads) };
+                let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right) };
                 let (left, first_row) = if is_read_in_place {
                     (Mat::strided(&a.data()[block.depth.start..], rows, padded, a.row_stride()), block.rows.start)
                 } else {
-                    let stride = if padded.is_multiple_of(PAGE_ELEMENTS) { padded + PANEL_COLUMNS } else { padded };
+                    let stride = stride_of_copies(padded);
                     let copied = block.rows.len().max(T::ROWS);
                     // SAFETY: the caller's promise.
-                    unsafe { copy_rows(a, block.rows.clone(), block.depth.clone(), stride, copied, left, threads) };
+                    unsafe { copy_rows(a, block.rows.clone(), block.depth.clone(), stride, copied, left) };
                     (Mat::strided(left, copied, padded, stride), 0)
                 };
                 let output = Output {
@@ -124,21 +119,24 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
                     is_last: block.depth.end == inner,
                 };
                 // SAFETY: the caller's promise; the panels are those of this block.
-                unsafe { multiply_block::<T>(&block, left, first_row, panels, output, threads) };
+                unsafe { multiply_block::<T>(&block, left, first_row, panels, output) };
             }
         }
     }
-    BUFFERS.put_back(buffers, threads);
+    BUFFERS.put_back(buffers);
 }
 
-impl Destination<'_> {
-    /// The destination of the sums over a part of the depth, which is the first part or a later one.
-    fn for_depth_block(self, is_first: bool) -> Self {
-        match self {
-            Self::Scaled { to, scale, adds } => Self::Scaled { to, scale, adds: adds || !is_first },
-            rounded @ Self::Rounded(..) => rounded,
-        }
-    }
+/// True if the instructions read the rows of `a` where they are.
+fn is_read_in_place<T: TileInstructions>(a: Mat<bf16>) -> bool {
+    a.col_stride() == 1
+        && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
+        && a.cols().is_multiple_of(T::DEPTH_STEP)
+        && a.rows() >= T::ROWS
+}
+
+/// The distance of rows of `len` numbers that are copied.
+fn stride_of_copies(len: usize) -> usize {
+    if len.is_multiple_of(PAGE_ELEMENTS) { len + PANEL_COLUMNS } else { len }
 }
 
 /// The destination of the sums of a block.
@@ -163,19 +161,18 @@ unsafe fn multiply_block<T: TileInstructions>(
     first_row: usize,
     panels: &[RowPair],
     output: Output<'_>,
-    threads: Threads,
 ) {
     let pairs = left.cols() / 2;
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
     let mut size = TASK_TILES;
-    let tasks = |size: usize| tiles.map(|n| n.div_ceil(size));
-    let min_tasks = threads.tasks(TASKS_PER_THREAD);
-    while size > 1 && tasks(size)[0] * tasks(size)[1] < min_tasks {
+    let tasks_of = |size: usize| tiles.map(|n| n.div_ceil(size));
+    let min_tasks = tasks(TASKS_PER_THREAD);
+    while size > 1 && tasks_of(size)[0] * tasks_of(size)[1] < min_tasks {
         size /= 2;
     }
-    let [down, across] = tasks(size);
+    let [down, across] = tasks_of(size);
     // Tasks that follow each other share panels.
-    threads.for_each(down * across, |task| {
+    team::for_each_piece(down * across, |task| {
         let [i, j] = [task % down * size, task / down * size];
         let task = || {
             let mut sums = T::Sums::default();
@@ -184,15 +181,10 @@ unsafe fn multiply_block<T: TileInstructions>(
                 let panel = &panels[panel * pairs..][..pairs];
                 for tile in i..(i + size).min(tiles[0]) {
                     let rows = tile * T::ROWS..((tile + 1) * T::ROWS).min(block.rows.len());
-                    // A tile at the end begins earlier, and computes rows again that are not stored again.
-                    let from = (first_row + rows.start).min(left.rows() - T::ROWS);
-                    let skipped = first_row + rows.start - from;
-                    let tile_rows =
-                        Mat::strided(&left.data()[from * left.row_stride()..], T::ROWS, left.cols(), left.row_stride());
                     // SAFETY: the caller's promise; `run_task` runs this closure; no other task stores these rows and columns.
                     unsafe {
-                        T::sum_tile(tile_rows, panel, &mut sums);
-                        store_tile(&sums.as_mut()[skipped..], rows, cols.clone(), block, output);
+                        let sums = sum_rows::<T>(left, first_row + rows.start, panel, &mut sums);
+                        store_tile(sums, rows, cols.clone(), block, output);
                     }
                 }
             }
@@ -200,6 +192,24 @@ unsafe fn multiply_block<T: TileInstructions>(
         // SAFETY: the caller's promise.
         unsafe { T::run_task(task) };
     });
+}
+
+/// The product of the rows from `first` on, of at most a tile, and a panel; `left` has at least the rows of a tile.
+///
+/// # Safety
+/// As for [`TileInstructions::sum_tile`].
+unsafe fn sum_rows<'a, T: TileInstructions>(
+    left: Mat<bf16>,
+    first: usize,
+    panel: &[RowPair],
+    sums: &'a mut T::Sums,
+) -> &'a [[f32; PANEL_COLUMNS]] {
+    // A tile at the end begins earlier, and computes rows again that are not stored again.
+    let from = first.min(left.rows() - T::ROWS);
+    let rows = Mat::strided(&left.data()[from * left.row_stride()..], T::ROWS, left.cols(), left.row_stride());
+    // SAFETY: the caller's promise.
+    unsafe { T::sum_tile(rows, panel, sums) };
+    &sums.as_mut()[first - from..]
 }
 
 /// Stores the sums of `rows` and `cols`, which are counted from those of the block.
@@ -214,7 +224,6 @@ unsafe fn store_tile(
     block: &Block,
     output: Output<'_>,
 ) {
-    let destination = output.destination.for_depth_block(output.is_first);
     for (row, sums) in rows.zip(sums) {
         for (half, sums) in sums.as_chunks::<REGISTER_LANES>().0.iter().enumerate() {
             let column = cols.start + half * REGISTER_LANES;
@@ -233,7 +242,7 @@ unsafe fn store_tile(
                     }
                 }
                 let [row, column] = [block.rows.start + row, block.cols.start + column];
-                store_sums(sums, mask, row * output.cols + column, column, destination);
+                store_sums(sums, mask, row * output.cols + column, column, output.destination);
             }
         }
     }
@@ -259,15 +268,91 @@ unsafe fn store_sums(sums: __m512, mask: u16, first: usize, column: usize, desti
                 let rounded = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(sums));
                 _mm256_mask_storeu_epi16(to.pointer(first).cast(), mask, rounded);
             }
-            Destination::Scaled { to, scale, adds } => {
-                let (to, scale) = (to.pointer(first), _mm512_set1_ps(scale));
-                let scaled = if adds {
-                    _mm512_fmadd_ps(sums, scale, _mm512_maskz_loadu_ps(mask, to))
-                } else {
-                    _mm512_mul_ps(sums, scale)
-                };
-                _mm512_mask_storeu_ps(to, mask, scaled);
+            Destination::Added(to) => {
+                let to = to.pointer(first);
+                _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(sums, _mm512_maskz_loadu_ps(mask, to)));
             }
         }
     }
+}
+
+/// The right matrix of a product inside attention, and buffers for the left one.
+#[derive(Default)]
+pub(super) struct Operand {
+    panels: Vec<RowPair>,
+    /// The rows of a panel.
+    pairs: usize,
+    rounded: Vec<bf16>,
+    copied: Vec<bf16>,
+}
+
+impl Operand {
+    /// # Safety
+    /// The processor must have AVX-512 with its extensions BW and VL.
+    pub(super) unsafe fn pack<T: TileInstructions>(&mut self, b: Mat<bf16>) {
+        self.pairs = b.rows().next_multiple_of(T::DEPTH_STEP) / 2;
+        let panels = grow_to(&mut self.panels, b.cols().div_ceil(PANEL_COLUMNS) * self.pairs);
+        // SAFETY: the caller's promise.
+        unsafe { pack_some_panels(b, 0..b.rows(), 0..b.cols(), self.pairs, panels) };
+    }
+
+    /// See [`Stored::multiply_panels`]; `self` is the right matrix.
+    ///
+    /// # Safety
+    /// The processor must have the instructions, and AVX-512 with its extensions BW and VL.
+    pub(super) unsafe fn multiply<T: TileInstructions>(
+        &self,
+        sums: &mut Panels<f32>,
+        left: Left<'_, bf16>,
+        buffer: &mut Self,
+    ) {
+        let Self { rounded, copied, .. } = buffer;
+        let adds = matches!(left, Left::Transposed(_));
+        let left = match left {
+            Left::Queries(matrix) => matrix,
+            Left::Keys(panels) => round_panels(panels, rounded),
+            Left::Transposed(panels) => round_panels(panels, rounded).t(),
+        };
+        let (rows, padded) = (left.rows(), left.cols().next_multiple_of(T::DEPTH_STEP));
+        let left = if is_read_in_place::<T>(left) {
+            left
+        } else {
+            let (stride, all) = (stride_of_copies(padded), rows.max(T::ROWS));
+            let copies = grow_to(copied, all * stride);
+            // SAFETY: the caller's promise.
+            unsafe { copy_some_rows(left, 0..rows, 0..left.cols(), stride, copies) };
+            Mat::strided(copies, all, padded, stride)
+        };
+        let task = || {
+            let mut tile = T::Sums::default();
+            for panel in 0..sums.panels() {
+                let pairs = &self.panels[panel * self.pairs..][..padded / 2];
+                for rows in split_range(rows, T::ROWS) {
+                    // SAFETY: the caller's promise; `run_task` runs this closure.
+                    let tile = unsafe { sum_rows::<T>(left, rows.start, pairs, &mut tile) };
+                    for (row, tile) in rows.zip(tile) {
+                        let sums = sums.row_mut(panel, row);
+                        *sums = if adds { each(inlined!(|i: usize| sums[i] + tile[i])) } else { *tile };
+                    }
+                }
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { T::run_task(task) };
+    }
+}
+
+/// The matrix with its numbers rounded, row by row.
+fn round_panels<'a>(panels: &Panels<f32>, rounded: &'a mut Vec<bf16>) -> Mat<'a, bf16> {
+    let stride = panels.panels() * PANEL_COLUMNS;
+    let numbers = grow_to(rounded, panels.rows() * stride);
+    vectorize(inlined!(|| {
+        for (row, numbers) in numbers.chunks_exact_mut(stride).enumerate() {
+            for (panel, numbers) in numbers.as_chunks_mut().0.iter_mut().enumerate() {
+                let sums = panels.row(panel, row);
+                *numbers = each::<bf16, PANEL_COLUMNS>(inlined!(|i: usize| bf16::store(sums[i])));
+            }
+        }
+    }));
+    Mat::strided(numbers, panels.rows(), panels.columns(), stride)
 }
