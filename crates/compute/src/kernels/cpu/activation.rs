@@ -14,7 +14,7 @@ const CUBIC: f64 = 0.044_715;
 
 /// y = 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
 pub fn gelu<S: Stored>(x: &[S]) -> Vec<S> {
-    elementwise::map(x, inlined!(|x: S| S::store(gelu_of(x.load()))))
+    elementwise::map_real(x, inlined!(|x| gelu_of(x)))
 }
 
 #[inline(always)]
@@ -26,7 +26,7 @@ fn gelu_of<T: Real>(x: T) -> T {
 
 /// `dy` becomes dL/dx.
 pub fn gelu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
-    elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = S::store(dy.load() * slope_of_gelu(x.load()))));
+    elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope_of_gelu(x)));
 }
 
 #[inline(always)]

@@ -19,9 +19,10 @@ pub fn cross_entropy<S: Stored>(
     let rows = rows_per_task(vocab);
     logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each_piece(
         |((logits, targets), losses)| {
+            let mut exponentials = S::Real::zeros(if scale.is_some() { vocab } else { 0 });
             vectorize(inlined!(|| {
                 for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                    *loss = one_row(row, target, scale);
+                    *loss = one_row(row, target, scale, &mut exponentials);
                 }
             }));
         },
@@ -29,7 +30,7 @@ pub fn cross_entropy<S: Stored>(
 }
 
 #[inline(always)]
-fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>) -> f32 {
+fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, exponentials: &mut [S::Real]) -> f32 {
     if target == IGNORED_TARGET {
         if scale.is_some() {
             row.fill(S::store(Real::ZERO));
@@ -38,30 +39,21 @@ fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>) -> f32 {
     }
     let target = target as usize;
     let (top, at_target) = (max(row), row[target].load());
-    // A row that can hold exponentials keeps them for its gradient.
-    let keeps_exponentials = scale.is_some() && !S::IS_BF16;
-    let total = if keeps_exponentials {
-        for v in row.iter_mut() {
-            *v = S::store((v.load() - top).fast_exp());
+    let exponential = inlined!(|v: S| (v.load() - top).fast_exp());
+    let total = if let Some(scale) = scale {
+        for (e, &v) in exponentials.iter_mut().zip(row.iter()) {
+            *e = exponential(v);
         }
-        sum_by(row, inlined!(|v: S| v.load()))
-    } else {
-        sum_by(row, inlined!(|v: S| (v.load() - top).fast_exp()))
-    };
-    if let Some(scale) = scale {
+        let total = sum_by(exponentials, inlined!(|e| e));
+        exponentials[target] -= total;
         let factor = S::Real::real(scale) / total;
-        if keeps_exponentials {
-            row[target] = S::store(row[target].load() - total);
-            for v in row.iter_mut() {
-                *v = S::store(v.load() * factor);
-            }
-        } else {
-            for v in row.iter_mut() {
-                *v = S::store((v.load() - top).fast_exp() * factor);
-            }
-            row[target] = S::store(((at_target - top).fast_exp() - total) * factor);
+        for (v, &e) in row.iter_mut().zip(exponentials.iter()) {
+            *v = S::store(e * factor);
         }
-    }
+        total
+    } else {
+        sum_by(row, exponential)
+    };
     // The difference first: a small loss among large logits keeps its digits.
     (total.log() + (top - at_target)).double() as f32
 }

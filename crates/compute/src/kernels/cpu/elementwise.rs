@@ -34,7 +34,7 @@ pub fn map<D: Stored, S: Stored>(src: &[S], f: impl Fn(S) -> D + Sync) -> Vec<D>
 
 /// [`map`] of a part. As arguments of a function the slices are known not to overlap.
 #[inline(always)]
-fn map_chunk<D: Stored, S: Stored>(dst: &mut [MaybeUninit<D>], src: &[S], f: impl Fn(S) -> D) {
+fn map_chunk<D, S: Copy>(dst: &mut [MaybeUninit<D>], src: &[S], f: impl Fn(S) -> D) {
     for (d, &s) in dst.iter_mut().zip(src) {
         d.write(f(s));
     }
@@ -49,6 +49,64 @@ pub fn zip<D: Stored, S: Stored>(dst: &mut [D], src: &[S], f: impl Fn(&mut D, S)
             }
         }));
     });
+}
+
+/// Numbers that [`map_real`] and [`zip_real`] convert at once.
+const CONVERTED: usize = 256;
+
+/// `f` of each number. bf16 is converted in loops of its own: one loop that converts and computes has worse code.
+pub fn map_real<S: Stored>(src: &[S], f: impl Fn(S::Real) -> S::Real + Sync) -> Vec<S> {
+    if !S::IS_BF16 {
+        return map(src, inlined!(|v: S| S::store(f(v.load()))));
+    }
+    let write = |dst: &mut [MaybeUninit<S>]| {
+        dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each_piece(|(d, s)| {
+            vectorize(inlined!(|| {
+                let mut numbers = [S::Real::ZERO; CONVERTED];
+                for (d, s) in d.chunks_mut(CONVERTED).zip(s.chunks(CONVERTED)) {
+                    let numbers = load_all(&mut numbers, s);
+                    for v in numbers.iter_mut() {
+                        *v = f(*v);
+                    }
+                    map_chunk(d, numbers, inlined!(|v| S::store(v)));
+                }
+            }));
+        });
+    };
+    // SAFETY: the chunks are those of all elements.
+    unsafe { written(src.len(), write) }
+}
+
+/// `dst` becomes `f(dst, src)`, number by number, as in [`map_real`].
+pub fn zip_real<S: Stored>(dst: &mut [S], src: &[S], f: impl Fn(S::Real, S::Real) -> S::Real + Sync) {
+    if !S::IS_BF16 {
+        return zip(dst, src, inlined!(|d: &mut S, s: S| *d = S::store(f(d.load(), s.load()))));
+    }
+    dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each_piece(|(d, s)| {
+        vectorize(inlined!(|| {
+            let mut numbers = [[S::Real::ZERO; CONVERTED]; 2];
+            for (d, s) in d.chunks_mut(CONVERTED).zip(s.chunks(CONVERTED)) {
+                let [old, other] = &mut numbers;
+                let (old, other) = (load_all(old, d), load_all(other, s));
+                for (old, &other) in old.iter_mut().zip(other.iter()) {
+                    *old = f(*old, other);
+                }
+                for (d, &v) in d.iter_mut().zip(old.iter()) {
+                    *d = S::store(v);
+                }
+            }
+        }));
+    });
+}
+
+/// The numbers of `src`, in `numbers`.
+#[inline(always)]
+fn load_all<'a, S: Stored>(numbers: &'a mut [S::Real; CONVERTED], src: &[S]) -> &'a mut [S::Real] {
+    let numbers = &mut numbers[..src.len()];
+    for (number, &v) in numbers.iter_mut().zip(src) {
+        *number = v.load();
+    }
+    numbers
 }
 
 /// Applies `f` to each element.
