@@ -161,7 +161,8 @@ fn the_run_id_of_the_quickstart_stays() {
     assert_eq!(sandbox.only_run().id(), "quickstart-0025e976");
 }
 
-/// The bits of these runs depend on whether vectors have multiply-adds that round once: AVX-512, AVX2 (with FMA) and NEON have, SSE has not.
+/// The bits of these runs depend on whether vectors have multiply-adds that round once: AVX-512, AVX2 (with FMA) and NEON have them,
+/// SSE does not.
 #[derive(Debug, Clone, Copy)]
 enum MultiplyAdds {
     Fused,

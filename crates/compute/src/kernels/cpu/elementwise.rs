@@ -54,7 +54,7 @@ pub fn zip<D: Stored, S: Stored>(dst: &mut [D], src: &[S], f: impl Fn(&mut D, S)
 /// Numbers that [`map_real`] and [`zip_real`] convert at once.
 const CONVERTED: usize = 256;
 
-/// `f` of each number. bf16 is converted in loops of its own: one loop that converts and computes has worse code.
+/// `f` of each number. bf16 is converted in separate loops: a loop that both converts and computes is slower.
 pub fn map_real<S: Stored>(src: &[S], f: impl Fn(S::Real) -> S::Real + Sync) -> Vec<S> {
     if !S::IS_BF16 {
         return map(src, inlined!(|v: S| S::store(f(v.load()))));
