@@ -44,8 +44,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that a signal which ends a rank leaves it to connect to the others, which may be connected to it already.
 const CONNECTION_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The time within which a signal that all ranks get ends this one, if another was lost because of it.
-const SIGNAL_SPREAD: Duration = Duration::from_secs(1);
+/// The time within which a signal that all ranks get ends this one, if another was lost because of it: longer than the two before together.
+const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
@@ -351,7 +351,7 @@ fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Conn
             _ => format!("rank {rank} was stopped immediately"),
         };
         connections.abort(rank, reason.exit() as u8, &text);
-        // The process ends next, and other threads send the message.
+        // The process ends next, so this waits for the threads that write.
         connections.wait_until_sent(SEND_TIMEOUT);
     });
 }

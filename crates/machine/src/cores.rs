@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// A thread that was looked at so long ago, and has had a core for less than a fifth of it since, may wait for one.
 const MIN_LOOK: Duration = Duration::from_micros(50);
-/// A thread that has waited so long for cores, and for this part of the time, shares its own with other programs. A rank's threads that
-/// exchange gradients let it wait for less.
+/// A thread that has waited for cores for longer than this, and for more than a fifth of the time, shares its own with other programs. The
+/// waits that a rank's own threads cause are shorter.
 const NOTICED_WAIT: Duration = Duration::from_millis(1);
-const NOTICED_PART: u64 = 5;
+const NOTICED_DIVISOR: u64 = 5;
 /// How long a thread stays bound to one core. Other programs may have ended after it.
 const BINDING: Duration = Duration::from_secs(1);
 
@@ -107,6 +107,8 @@ impl MovableThread {
         });
         self.bound_since.store(NONE, Ordering::Relaxed);
         self.returns_to.store(NONE, Ordering::Relaxed);
+        self.seen_at.store(NONE, Ordering::Relaxed);
+        self.shares_until.store(NONE, Ordering::Relaxed);
         // Somebody may have bound the thread while it left.
         if system::allowed_cores(own.thread).is_some_and(|cores| cores.is_one() && cores != self.allowed()) {
             let _ = self.unbind(own);
@@ -156,12 +158,13 @@ impl MovableThread {
         (state == "R").then_some(core)
     }
 
-    /// True if the thread has waited for cores since the last call or shortly before.
+    /// True if the thread has waited for cores for a fifth of the time since the last call, or had in a call shortly before.
     fn shares_core(&self, id: ThreadId) -> Option<bool> {
         let (now, wait) = (system::now(), system::wait_for_cores(id)?);
-        let elapsed = now.saturating_sub(self.seen_at.swap(now, Ordering::Relaxed));
-        let waited = wait.saturating_sub(self.seen_wait.swap(wait, Ordering::Relaxed));
-        if waited > (elapsed / NOTICED_PART).max(NOTICED_WAIT.as_nanos() as u64) {
+        let (seen_at, seen_wait) =
+            (self.seen_at.swap(now, Ordering::Relaxed), self.seen_wait.swap(wait, Ordering::Relaxed));
+        let (elapsed, waited) = (now.saturating_sub(seen_at), wait.saturating_sub(seen_wait));
+        if seen_at != NONE && waited > (elapsed / NOTICED_DIVISOR).max(NOTICED_WAIT.as_nanos() as u64) {
             self.shares_until.store(now + BINDING.as_nanos() as u64, Ordering::Relaxed);
         }
         Some(now < self.shares_until.load(Ordering::Relaxed))

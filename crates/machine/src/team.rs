@@ -322,6 +322,25 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_takes_its_own_pieces_first() {
+        let pool = thread_pool(3).unwrap();
+        pool.install(|| {
+            let (firsts, met) = (Mutex::new(Vec::new()), std::sync::Barrier::new(3));
+            for_each_piece(6, |piece| {
+                let own = thread::current().id();
+                let is_first = lock(&firsts).iter().all(|(thread, _)| *thread != own);
+                if is_first {
+                    lock(&firsts).push((own, piece));
+                    met.wait();
+                }
+            });
+            let mut pieces: Vec<usize> = lock(&firsts).iter().map(|(_, piece)| *piece).collect();
+            pieces.sort_unstable();
+            assert_eq!(pieces, [0, 2, 4]);
+        });
+    }
+
+    #[test]
     fn threads_that_have_slept_or_left_come_again() {
         let pool = thread_pool(3).unwrap();
         pool.install(|| {

@@ -127,7 +127,7 @@ impl Connections {
         self.changed.notify_all();
     }
 
-    /// Waits at most for `timeout` until the connections have taken what was sent.
+    /// Waits until the frames in all queues are written to their connections, at most for `timeout`.
     pub fn wait_until_sent(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         self.peers().for_each(|peer| self.send_queues[peer].wait_until_written(deadline));

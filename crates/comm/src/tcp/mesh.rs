@@ -111,7 +111,7 @@ impl TcpMesh {
         Arc::clone(&self.connections)
     }
 
-    /// The connections, which others may hold without owning them.
+    /// A handle that does not delay the goodbye which dropping the mesh sends.
     pub fn connections(&self) -> Arc<Connections> {
         Arc::clone(&self.connections)
     }

@@ -121,26 +121,26 @@ mod tests {
     #[test]
     fn a_frame_is_awaited_until_it_is_written() {
         let queue = SendQueue::default();
-        let soon = || Instant::now() + Duration::from_millis(20);
-        let has_written = || {
-            let deadline = soon();
+        let is_written = |queue: &SendQueue, within: Duration| {
+            let deadline = Instant::now() + within;
             queue.wait_until_written(deadline);
             Instant::now() < deadline
         };
-        assert!(has_written(), "nothing was queued");
+        let [short, long] = [Duration::from_millis(20), Duration::from_mins(1)];
+        assert!(is_written(&queue, long), "nothing was queued");
         queue.push(FrameTag::Control, vec![1]);
-        assert!(!has_written(), "nobody writes");
+        assert!(!is_written(&queue, short), "nobody writes");
         assert!(queue.next().is_some());
-        assert!(!has_written(), "the writer has the frame");
+        assert!(!is_written(&queue, short), "the writer has the frame");
         thread::scope(|scope| {
             scope.spawn(|| assert!(queue.next().is_none()));
-            queue.wait_until_written(Instant::now() + Duration::from_mins(1));
+            assert!(is_written(&queue, long), "the writer asks for the next");
             queue.close();
         });
         let queue = SendQueue::default();
         queue.push(FrameTag::Control, vec![1]);
         queue.give_up();
-        queue.wait_until_written(Instant::now() + Duration::from_mins(1));
-        assert!(queue.next().is_none(), "the frame is given up");
+        assert!(is_written(&queue, long), "the frame is given up");
+        assert!(queue.next().is_none());
     }
 }

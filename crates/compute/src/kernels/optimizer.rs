@@ -1,10 +1,11 @@
 //! Optimizer steps, norms and checks of flat buffers.
 
+use std::cell::RefCell;
+
 use candle_core::{Result, Tensor};
 use half::bf16;
 
 use super::access::{in_place, on_host, write};
-use super::cpu::optimizer::RoundedCopy;
 use super::cpu::simd::{self, inlined};
 use super::cpu::{Real, Stored, elementwise, optimizer};
 
@@ -19,7 +20,7 @@ pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, copy:
             write::<S>(state, "adamw", |state| {
                 let (w, moments) = state.split_at_mut(g.len());
                 let (m, v) = moments.split_at_mut(g.len());
-                optimizer::adamw(step, decayed, w, m, v, g, copy);
+                optimizer::adamw(step, decayed, w, m, v, g, &mut copy.borrow_mut());
             })
         })
     })
@@ -34,16 +35,16 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, copy: Option<&Tensor>) ->
             write::<S>(state, "sgd", |state| {
                 let (w, momentum) = state.split_at_mut(g.len());
                 let momentum = (!momentum.is_empty()).then_some(momentum);
-                optimizer::sgd(step, w, momentum, g, copy);
+                optimizer::sgd(step, w, momentum, g, &mut copy.borrow_mut());
             })
         })
     })
 }
 
 /// Calls `update` with the elements of `copy`: none if there is none.
-fn with_copy(copy: Option<&Tensor>, update: impl Fn(RoundedCopy) -> Result<()>) -> Result<()> {
-    let Some(copy) = copy else { return update(RoundedCopy::new(&mut [])) };
-    in_place(copy, "rounded copy", |storage, range| update(RoundedCopy::new(&mut bf16::elements_mut(storage)?[range])))
+fn with_copy(copy: Option<&Tensor>, update: impl Fn(RefCell<&mut [bf16]>) -> Result<()>) -> Result<()> {
+    let Some(copy) = copy else { return update(RefCell::new(&mut [])) };
+    in_place(copy, "rounded copy", |storage, range| update(RefCell::new(&mut bf16::elements_mut(storage)?[range])))
 }
 
 /// The sum of squares.

@@ -12,20 +12,21 @@ use super::dropout::DropoutMask;
 use super::elementwise::written;
 use super::gemm::Mat;
 use super::pieces::Pieces;
-use super::product::panels::{Left, MAX_TRANSPOSED, Panels};
+use super::product::panels::{Left, MAX_QUERIES, Panels};
 use super::product::{FreeBuffers, PANEL_COLUMNS};
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
 
 /// Queries whose probabilities a thread holds at a time.
-pub(crate) const TILE_QUERIES: usize = MAX_TRANSPOSED;
+pub(crate) const TILE_QUERIES: usize = MAX_QUERIES;
 /// The backward holds probabilities and their gradient for a tile of queries, and products a rounded copy of one, stored in two orders.
 pub(crate) const TILES: u64 = 3;
-/// It also holds keys, values and their gradients of one head, and the keys and values in another order.
-pub(crate) const HEAD_BUFFERS: u64 = 6;
+/// It also holds the keys of one head in two orders, the values in one, and the gradients of both.
+pub(crate) const HEAD_BUFFERS: u64 = 5;
 
-/// What a task holds. Later tasks of the same thread reuse it.
+/// What a task holds. Later tasks of the same call use it again.
+#[derive(Default)]
 struct Buffers<S: Stored> {
     scores: Panels<S::Real>,
     gradients: Panels<S::Real>,
@@ -37,33 +38,11 @@ struct Buffers<S: Stored> {
     keys_t: S::Operand,
     values_t: S::Operand,
     /// The queries of a tile, and the gradient of its output.
-    queries: S::Operand,
-    dout: S::Operand,
+    q_rows: S::Operand,
+    dy_rows: S::Operand,
     left: S::Operand,
     dkeys: Panels<S::Real>,
     dvalues: Panels<S::Real>,
-    /// A factor of each row of the output.
-    inverse_totals: [S::Real; TILE_QUERIES],
-}
-
-impl<S: Stored> Default for Buffers<S> {
-    fn default() -> Self {
-        Self {
-            scores: Panels::default(),
-            gradients: Panels::default(),
-            rows: Panels::default(),
-            keys: S::Operand::default(),
-            values: S::Operand::default(),
-            keys_t: S::Operand::default(),
-            values_t: S::Operand::default(),
-            queries: S::Operand::default(),
-            dout: S::Operand::default(),
-            left: S::Operand::default(),
-            dkeys: Panels::default(),
-            dvalues: Panels::default(),
-            inverse_totals: [S::Real::ZERO; TILE_QUERIES],
-        }
-    }
 }
 
 impl AttentionShape {
@@ -137,7 +116,8 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
     let shared_lse = Shared::new(&mut lse);
     let attend = |shared_out: Shared<S>| {
         s.for_each_task::<S>(|b, kv, buffers| {
-            let Buffers { scores, rows, values, keys_t, left, inverse_totals, .. } = buffers;
+            let Buffers { scores, rows, values, keys_t, left, .. } = buffers;
+            let mut inverse_totals = [S::Real::ZERO; TILE_QUERIES];
             S::pack(keys_t, s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq).t());
             S::pack(values, s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq));
             for head in kv * group..(kv + 1) * group {
@@ -146,14 +126,14 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
                     let before = from + s.later_keys();
                     let q = s.head(qkv, width, b, head * hd, queries);
                     scores.reshape(n, to);
-                    S::multiply_panels(scores, Left::Queries(q), keys_t, before, left);
+                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, before, left);
                     // SAFETY: these queries of this head belong to this task alone.
                     let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
                     let keys = masks.visible_keys(b).min(to);
-                    exponentials_of_visible(scores, s.scale(), before, keys, lse, inverse_totals);
+                    exponentials_of_visible(scores, s.scale(), before, keys, lse, &mut inverse_totals);
                     drop_probabilities(scores, s, b, head, from, masks.dropout);
                     rows.reshape(n, hd);
-                    S::multiply_panels(rows, Left::Keys(scores), values, before, left);
+                    S::multiply_panels(rows, Left::QueriesByKeys(scores), values, before, left);
                     // SAFETY: the columns of this head belong to this task alone.
                     unsafe { s.store_rows(rows, |i| inverse_totals[i], from, shared_out, out_width, b, head * hd) };
                 });
@@ -166,7 +146,8 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
 }
 
 /// Rows of scores, which are multiplied by `scale`, become the exponentials of their differences from the largest; row i sees the columns
-/// below `before` + i + 1, and below `keys`, and has 0 in the others.
+/// below `before` + i + 1, and below `keys`, and has 0 in the others. `lse` becomes the log-sum-exp of each row's scores, and `inverse_totals`
+/// 1 / the sum of its exponentials.
 fn exponentials_of_visible<T: Real>(
     scores: &mut Panels<T>,
     scale: f64,
@@ -242,9 +223,19 @@ pub fn backward<S: Stored>(
     let write = |shared: Shared<S>| {
         s.for_each_task::<S>(|b, kv, buffers| {
             let Buffers {
-                scores, gradients, rows, keys, keys_t, values_t, queries: q_rows, dout: dy_rows, left, ..
+                scores,
+                gradients,
+                rows,
+                keys,
+                keys_t,
+                values_t,
+                q_rows,
+                dy_rows,
+                left,
+                dkeys,
+                dvalues,
+                values: _,
             } = buffers;
-            let Buffers { dkeys, dvalues, .. } = buffers;
             let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq);
             let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq);
             S::pack(keys, k);
@@ -261,9 +252,9 @@ pub fn backward<S: Stored>(
                     S::pack(q_rows, q);
                     S::pack(dy_rows, dy);
                     scores.reshape(n, to);
-                    S::multiply_panels(scores, Left::Queries(q), keys_t, before, left);
+                    S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, before, left);
                     gradients.reshape(n, to);
-                    S::multiply_panels(gradients, Left::Queries(dy), values_t, before, left);
+                    S::multiply_panels(gradients, Left::QueriesByFeatures(dy), values_t, before, left);
                     drop_probabilities(gradients, s, b, head, from, masks.dropout);
                     let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
                     // Σⱼ pⱼ·dpⱼ of a query, which is the output's row times its gradient.
@@ -274,10 +265,10 @@ pub fn backward<S: Stored>(
                     let visible = masks.visible_keys(b).min(to);
                     gradients_of_scores(scores, gradients, scale, before, visible, lse, delta);
                     drop_probabilities(scores, s, b, head, from, masks.dropout);
-                    S::multiply_panels(dvalues, Left::Transposed(scores), dy_rows, before, left);
-                    S::multiply_panels(dkeys, Left::Transposed(gradients), q_rows, before, left);
+                    S::multiply_panels(dvalues, Left::KeysByQueries(scores), dy_rows, before, left);
+                    S::multiply_panels(dkeys, Left::KeysByQueries(gradients), q_rows, before, left);
                     rows.reshape(n, hd);
-                    S::multiply_panels(rows, Left::Keys(gradients), keys, before, left);
+                    S::multiply_panels(rows, Left::QueriesByKeys(gradients), keys, before, left);
                     // SAFETY: the columns of this head belong to this task alone.
                     unsafe { s.store_rows(rows, |_| scale, from, shared, width, b, head * hd) };
                 });

@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 
 use super::pieces::Pieces;
+use super::product::{FreeBuffers, grow_to};
 use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 use runner_spec::data::IGNORED_TARGET;
@@ -17,18 +18,22 @@ pub fn cross_entropy<S: Stored>(
     losses: &mut [f32],
 ) {
     let rows = rows_per_task(vocab);
+    let free = FreeBuffers::new();
     logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each_piece(
         |((logits, targets), losses)| {
-            let mut exponentials = S::Real::zeros(if scale.is_some() { vocab } else { 0 });
+            let mut buffer: Vec<S::Real> = free.take();
+            let exponentials = grow_to(&mut buffer, vocab);
             vectorize(inlined!(|| {
                 for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                    *loss = one_row(row, target, scale, &mut exponentials);
+                    *loss = one_row(row, target, scale, exponentials);
                 }
             }));
+            free.put_back(buffer);
         },
     );
 }
 
+/// The loss of a row; `exponentials` are as many numbers as the row has, for the gradient.
 #[inline(always)]
 fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>, exponentials: &mut [S::Real]) -> f32 {
     if target == IGNORED_TARGET {

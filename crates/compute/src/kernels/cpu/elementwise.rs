@@ -145,3 +145,24 @@ pub fn all_finite<S: Stored>(x: &[S]) -> bool {
     });
     all.into_inner()
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_converted_at_once_have_the_bits_of_each_alone() {
+        for len in [0, 1, CONVERTED - 1, CONVERTED, CONVERTED + 1, TASK - 1, TASK, TASK + 300] {
+            let numbers =
+                |step: usize| (0..len).map(|i| bf16::store((i * step % 1009) as f32 - 504.0)).collect::<Vec<_>>();
+            let (x, mut y) = (numbers(7919), numbers(104_729));
+            let expected: Vec<bf16> = x.iter().map(|v| bf16::store(v.load() * 1.7)).collect();
+            assert_eq!(map_real(&x, |v| v * 1.7), expected);
+            let expected: Vec<bf16> = y.iter().zip(&x).map(|(y, x)| bf16::store(y.load() * 0.3 - x.load())).collect();
+            zip_real(&mut y, &x, |y, x| y * 0.3 - x);
+            assert_eq!(y, expected);
+        }
+    }
+}

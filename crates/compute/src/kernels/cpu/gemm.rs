@@ -6,7 +6,7 @@ use runner_machine::team;
 
 use super::Real;
 use super::elementwise::written;
-use super::pieces::tasks;
+use super::pieces::task_count;
 use super::simd::{Shared, inlined, vectorize};
 
 /// Pieces of a product for each thread: more would pack the same numbers more often.
@@ -69,7 +69,11 @@ impl<'a, T> Mat<'a, T> {
     }
 
     /// Some of the rows.
+    ///
+    /// # Panics
+    /// If it has fewer: an invariant of the callers.
     pub(super) fn rows_of(self, rows: &Range<usize>) -> Self {
+        assert!(rows.end <= self.rows, "rows beyond a matrix");
         Self { data: &self.data[(rows.start * self.row_stride).min(self.data.len())..], rows: rows.len(), ..self }
     }
 
@@ -113,7 +117,7 @@ pub fn add_product<T: Real>(sum: &mut [T], a: Mat<T>, b: Mat<T>) {
 /// `out` must be valid for `a.rows` rows of `b.cols` elements, and no other thread may touch those.
 unsafe fn multiply<T: Real>(out: Shared<T>, keep: T, a: Mat<T>, b: Mat<T>, bias: Option<&[T]>) {
     let width = b.cols;
-    let [row_pieces, column_pieces] = split(a, b, tasks(PIECES_PER_THREAD));
+    let [row_pieces, column_pieces] = split(a, b, task_count(PIECES_PER_THREAD));
     team::for_each_piece(row_pieces * column_pieces, |piece| {
         let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
         let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);

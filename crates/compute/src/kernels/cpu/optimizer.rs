@@ -1,8 +1,6 @@
 //! Optimizer updates: one parallel pass over flat buffers. In bf16, scaled gradients are rounded before, weights and moments after the
 //! arithmetic, which is f32, as PyTorch's fused optimizers do with bfloat16 tensors.
 
-use std::marker::PhantomData;
-
 use half::bf16;
 use rayon::prelude::*;
 
@@ -10,23 +8,22 @@ use super::pieces::Pieces;
 use super::simd::{Shared, TASK, inlined, vectorize};
 use super::{Real, Stored};
 
-/// Where an update stores the first weights rounded, as many as there is room for.
+/// Where the tasks of an update store the first weights rounded, as many as there is room for.
 #[derive(Clone, Copy)]
-pub struct RoundedCopy<'a> {
+struct RoundedCopy {
     to: Shared<bf16>,
     len: usize,
-    borrowed: PhantomData<&'a mut [bf16]>,
 }
 
-impl<'a> RoundedCopy<'a> {
-    pub fn new(to: &'a mut [bf16]) -> Self {
-        Self { to: Shared::new(to), len: to.len(), borrowed: PhantomData }
+impl RoundedCopy {
+    fn new(to: &mut [bf16]) -> Self {
+        Self { to: Shared::new(to), len: to.len() }
     }
 
     /// Stores `weights`, which are those from number `first` on.
     ///
     /// # Safety
-    /// No other task may store these.
+    /// The copy's numbers still exist, and no other task stores these.
     #[inline(always)]
     unsafe fn store<S: Stored>(self, first: usize, weights: &[S]) {
         let len = weights.len().min(self.len.saturating_sub(first));
@@ -61,7 +58,7 @@ pub fn adamw<S: Stored>(
     m: &mut [S],
     v: &mut [S],
     g: &[S],
-    copy: RoundedCopy<'_>,
+    copy: &mut [bf16],
 ) {
     let real = <S::Real as Real>::real;
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
@@ -73,6 +70,7 @@ pub fn adamw<S: Stored>(
     let (eps, scale) = (real(step.eps), real(step.grad_scale));
     let shrink = real(1.0 - step.lr * step.weight_decay);
     let (decay, root) = (real(step.lr * step.weight_decay), real(correction2));
+    let copy = RoundedCopy::new(copy);
     let update = |first: usize, [shrink, decay]: [S::Real; 2], w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]| {
         w.par_chunks_mut(TASK)
             .zip(m.par_chunks_mut(TASK))
@@ -118,9 +116,10 @@ pub struct Sgd {
 }
 
 /// PyTorch's SGD: buf = momentum·buf + g, w −= lr·buf; without momentum, w −= lr·g.
-pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S], copy: RoundedCopy<'_>) {
+pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S], copy: &mut [bf16]) {
     let real = <S::Real as Real>::real;
     let (lr, momentum, scale) = (real(step.lr), real(step.momentum), real(step.grad_scale));
+    let copy = RoundedCopy::new(copy);
     let chunks = w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).enumerate();
     match buf {
         None => chunks.for_each_piece(|(chunk, (w, g))| {
@@ -152,7 +151,7 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S], c
 mod tests {
     use super::*;
 
-    type Update<'a> = &'a dyn Fn(&mut [f32], RoundedCopy<'_>);
+    type Update<'a> = &'a dyn Fn(&mut [f32], &mut [bf16]);
 
     /// The copy ends before the weights, and the decayed weights end within a chunk.
     #[test]
@@ -171,7 +170,7 @@ mod tests {
         for update in updates {
             let mut weights = numbers(0.01);
             let mut copy = vec![bf16::NAN; COPIED + 1];
-            update(&mut weights, RoundedCopy::new(&mut copy[..COPIED]));
+            update(&mut weights, &mut copy[..COPIED]);
             assert_ne!(weights, numbers(0.01));
             let rounded: Vec<bf16> = weights[..COPIED].iter().map(|weight| bf16::store(*weight)).collect();
             assert_eq!(copy[..COPIED], rounded);

@@ -10,7 +10,7 @@ use runner_machine::team;
 const MAX_PIECES: usize = 1024;
 
 /// `per_thread` tasks for each thread of the current pool.
-pub fn tasks(per_thread: usize) -> usize {
+pub fn task_count(per_thread: usize) -> usize {
     rayon::current_num_threads() * per_thread
 }
 

@@ -28,7 +28,7 @@ pub trait Real: Stored<Real = Self> + Debug + Neg<Output = Self> + Sum {
     fn larger(self, other: Self) -> Self;
     /// The rows of a panel, if they are in f32.
     fn f32_rows(panel: &mut [PanelRow<Self>]) -> Option<&mut [PanelRow<f32>]>;
-    fn multiply(product: PanelProduct<'_, Self>);
+    fn multiply_panels(product: PanelProduct<'_, Self>);
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
@@ -85,7 +85,7 @@ impl Real for f32 {
         Some(panel)
     }
 
-    fn multiply(product: PanelProduct<'_, Self>) {
+    fn multiply_panels(product: PanelProduct<'_, Self>) {
         pulp::Arch::new().dispatch(product);
     }
 
@@ -117,8 +117,8 @@ impl Real for f64 {
         None
     }
 
-    fn multiply(product: PanelProduct<'_, Self>) {
-        product.multiply_in_order();
+    fn multiply_panels(product: PanelProduct<'_, Self>) {
+        product.multiply_scalar();
     }
 
     #[inline(always)]

@@ -3,8 +3,8 @@
 //! An element is the sum of its products in the order of the inner dimension, each added with one rounding where the processor has fused
 //! multiply-adds. So its bits depend neither on the width of vectors nor on blocks and threads.
 //!
-//! The right matrix is packed in blocks that fit in the second-level cache of each core. A task packs some tiles of rows of the left one,
-//! and multiplies each with one panel of the block after another; the tile stays in the first-level cache.
+//! The right matrix is packed in blocks of at most 1 MiB, which fit in the second-level cache of recent server cores. A task packs some tiles
+//! of rows of the left one, and multiplies each with one panel of the block after another; the tile stays in the first-level cache.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -18,14 +18,14 @@ use super::panels::{PanelRow, each, pack_panel, padded, sum_tile};
 use super::{Destination, FreeBuffers, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, grow_to, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
-use crate::kernels::cpu::pieces::{Pieces, tasks};
+use crate::kernels::cpu::pieces::{Pieces, task_count};
 use crate::kernels::cpu::simd::{Shared, inlined};
 
-/// The most bytes of a block of the right matrix, unless one panel is larger.
+/// The most bytes of a block of the right matrix.
 const BLOCK_BYTES: usize = 1 << 20;
 /// The depth of the deepest block.
 const MAX_DEPTH: usize = 512;
-/// The depth that blocks have at least, if the product is as deep.
+/// Blocks are not made shallower than this to hold more panels. Equal parts of a deeper product may have half of it.
 const MIN_DEPTH: usize = 256;
 /// The depth of a part of a tile's copy: in rows of so many numbers, the distance of rows is a constant.
 const PART_DEPTH: usize = 128;
@@ -92,6 +92,7 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
                         is_first: depth.start == 0,
                         is_last: depth.end == inner,
                         width: cols,
+                        tile_rows,
                         destination,
                     };
                     Arch::new().dispatch(task);
@@ -107,14 +108,14 @@ fn block_shape(inner: usize, panels: usize) -> (usize, usize) {
     let bytes_per_panel_row = size_of::<PanelRow>();
     let max_depth = (BLOCK_BYTES / (bytes_per_panel_row * panels)).clamp(MIN_DEPTH, MAX_DEPTH);
     let depth = inner.div_ceil(inner.div_ceil(max_depth));
-    let max_panels = (BLOCK_BYTES / (bytes_per_panel_row * depth)).max(1);
+    let max_panels = BLOCK_BYTES / (bytes_per_panel_row * depth);
     (depth, panels.div_ceil(panels.div_ceil(max_panels)))
 }
 
 /// The tiles downwards and the panels across of a task, in a block of so many.
 fn task_size(tiles: usize, panels: usize) -> [usize; 2] {
     let [mut down, mut across] = [TASK_TILES, panels];
-    let min_tasks = tasks(TASKS_PER_THREAD);
+    let min_tasks = task_count(TASKS_PER_THREAD);
     while down * across > 1 && tiles.div_ceil(down) * panels.div_ceil(across) < min_tasks {
         let longer = if across > down { &mut across } else { &mut down };
         *longer = longer.div_ceil(2);
@@ -162,6 +163,8 @@ struct Task<'a> {
     is_last: bool,
     /// Columns of the whole product.
     width: usize,
+    /// Rows of a tile, for which `sums` has places.
+    tile_rows: usize,
     destination: Destination<'a>,
 }
 
@@ -206,6 +209,10 @@ impl Task<'_> {
     fn run<S: Simd, const ROWS: usize, const FEWER: usize, const ROW: usize, const COLUMN: usize>(self, simd: S) {
         let Self { a, rows, panels, columns, .. } = &self;
         let depth = a.cols();
+        assert!(
+            depth <= MAX_DEPTH && rows.len() <= TASK_TILES * ROWS && self.tile_rows == ROWS,
+            "a task that is too large"
+        );
         let mut scratch = MaybeUninit::<Scratch>::uninit();
         let scratch = scratch.as_mut_ptr();
         // SAFETY: only addresses are taken.
@@ -346,6 +353,27 @@ unsafe fn write_first<T: Copy>(to: *mut T, len: usize, f: impl Fn(usize) -> T) {
             to.cast::<[T; PANEL_COLUMNS]>().write(each(f));
         } else {
             to.copy_from_nonoverlapping(each::<T, PANEL_COLUMNS>(f).as_ptr(), len);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_and_tasks_keep_their_limits() {
+        for inner in [1, 255, 256, 257, 512, 513, 768, 3072, 50_304] {
+            for panels in [1, 2, 15, 16, 17, 32, 33, 96, 1572] {
+                let (depth, block_panels) = block_shape(inner, panels);
+                assert!((1..=MAX_DEPTH.min(inner)).contains(&depth), "{inner}, {panels}: depth {depth}");
+                assert!((1..=panels).contains(&block_panels), "{inner}, {panels}: {block_panels} panels");
+                assert!(depth * block_panels * size_of::<PanelRow>() <= BLOCK_BYTES, "{inner}, {panels}: too large");
+                for tiles in [1, 3, 4, 5, 100] {
+                    let [down, across] = task_size(tiles, block_panels);
+                    assert!((1..=TASK_TILES).contains(&down) && (1..=block_panels).contains(&across));
+                }
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Products of bf16 matrices, summed in f32, and products of a few rows in any type.
+//! Products of bf16 matrices, summed in f32; and, in any type, products of a few rows and those inside attention.
 //!
 //! Sums over the inner dimension have a fixed order, so that no element depends on how rows and columns are divided among threads.
 
@@ -36,8 +36,8 @@ pub(super) const PANEL_COLUMNS: usize = 32;
 pub(crate) const OPERAND_BYTES: usize = 8 << 20;
 pub(crate) const SUM_BYTES: usize = 16 << 20;
 
-/// Tasks of a product are made smaller until a block has this many for each thread of a pool: enough to balance them. Larger tasks read
-/// what they pack more often.
+/// Tasks of a product are made smaller until a block has this many for each thread of a pool: enough to balance them. Larger tasks use
+/// what they have packed more often.
 const TASKS_PER_THREAD: usize = 4;
 
 /// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic. They sum in
@@ -71,12 +71,11 @@ impl Bf16Products {
 
     /// The method for this processor, of those that it has. It follows from measurements (docs/cpu-speed.md), not from what is newest:
     ///
-    /// | method | processors | time of a training step, divided by that in fp32 |
-    /// |---|---|---|
-    /// | [`Self::AmxBf16`] | all that have it | Intel Xeon: 0.48 for a small model, 0.31 for GPT-2 124M |
-    /// | [`Self::Avx512Bf16`] | AMD | EPYC, Zen 4: 0.65 and 0.52 |
-    /// | | not on others | Intel Xeon: 1.37 and 1.51 |
-    /// | [`Self::F32`] | all others | Intel Xeon: 0.99 and 1.02 |
+    /// | method | processors |
+    /// |---|---|
+    /// | [`Self::AmxBf16`] | all that have it |
+    /// | [`Self::Avx512Bf16`] | AMD's; on Intel's Xeons a step takes 1.4 to 1.5 times as long as in fp32 |
+    /// | [`Self::F32`] | all others |
     ///
     /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
     pub fn for_processor() -> Self {
@@ -283,7 +282,7 @@ pub fn multiply_panels(
     unsafe { right.multiply(Bf16Products::in_use(), sums, left, before, buffer) };
 }
 
-/// Buffers that later products reuse: as many as products have run at the same time.
+/// Buffers that are used again: as many as were used at the same time.
 pub(super) struct FreeBuffers<B>(Mutex<Vec<B>>);
 
 impl<B: Default> FreeBuffers<B> {
@@ -302,7 +301,7 @@ impl<B: Default> FreeBuffers<B> {
 }
 
 /// The first `len` elements of the buffer, which grows to hold them. They may hold numbers of an earlier product.
-fn grow_to<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+pub(super) fn grow_to<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, T::default());
     }

@@ -135,6 +135,7 @@ fn load_widened<S: Stored>(numbers: &[S]) -> __m512i {
     // SAFETY: the mask selects numbers of the slice, and no others are read.
     unsafe {
         if S::IS_BF16 {
+            assert_eq!(size_of::<S>(), size_of::<u16>(), "not bf16");
             _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, numbers.as_ptr().cast())))
         } else {
             assert_eq!(size_of::<S>(), size_of::<f32>(), "neither bf16 nor f32");

@@ -20,17 +20,17 @@ use crate::kernels::cpu::{Real, Stored};
 #[repr(C, align(64))]
 pub struct PanelRow<T = f32>(pub [T; PANEL_COLUMNS]);
 
-/// The rows of a panel are a multiple of this, which divides [`PANEL_COLUMNS`]: tiles have so many rows, or a part of them.
+/// Panels are padded to a multiple of this many rows, so that every tile, of 8 or 4 rows, is whole. It divides [`PANEL_COLUMNS`].
 const ROW_UNIT: usize = 8;
 
-/// Columns that are packed together where a column is contiguous.
+/// Rows that are packed together if columns are contiguous.
 const PACKED_ROWS: usize = 16;
 
-/// The most rows of the left matrix in [`Left::Transposed`].
-pub const MAX_TRANSPOSED: usize = 64;
+/// The most rows of the left matrix in [`Left::KeysByQueries`].
+pub const MAX_QUERIES: usize = 64;
 
-/// A matrix in panels of 32 columns: the first 32 numbers of each row, then the next 32. Rows that make up the last tile, and columns that
-/// make up the last panel, hold any numbers.
+/// A matrix in panels of 32 columns: the first 32 numbers of each row, then the next 32. Padding, of rows to a multiple of 8 and of columns
+/// to a multiple of 32, holds any numbers.
 #[derive(Debug, Default)]
 pub struct Panels<T> {
     numbers: Vec<PanelRow<T>>,
@@ -149,28 +149,28 @@ pub(super) fn each<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
 #[derive(Clone, Copy)]
 pub enum Left<'a, S: Stored> {
     /// A row for each query; columns of the product are keys. What a query does not see is any number.
-    Queries(Mat<'a, S>),
+    QueriesByFeatures(Mat<'a, S>),
     /// A row for each query, a column for each key; keys that a query does not see are 0.
-    Keys(&'a Panels<S::Real>),
-    /// The transpose of such a matrix of at most [`MAX_TRANSPOSED`] queries. The product is added to the sums.
-    Transposed(&'a Panels<S::Real>),
+    QueriesByKeys(&'a Panels<S::Real>),
+    /// The transpose of such a matrix of at most [`MAX_QUERIES`] queries. The product is added to the sums.
+    KeysByQueries(&'a Panels<S::Real>),
 }
 
 /// A product of matrices in panels.
 pub struct PanelProduct<'a, T> {
-    pub left: &'a Panels<T>,
-    pub kind: Kind,
-    pub right: &'a Panels<T>,
-    pub before: usize,
-    pub sums: &'a mut Panels<T>,
+    left: &'a Panels<T>,
+    kind: Kind,
+    right: &'a Panels<T>,
+    before: usize,
+    sums: &'a mut Panels<T>,
 }
 
 /// The form of [`Left`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Queries,
-    Keys,
-    Transposed,
+enum Kind {
+    QueriesByFeatures,
+    QueriesByKeys,
+    KeysByQueries,
 }
 
 impl<'a, T: Real> PanelProduct<'a, T> {
@@ -183,19 +183,21 @@ impl<'a, T: Real> PanelProduct<'a, T> {
         packed: &'a mut Panels<T>,
     ) -> Self {
         let (kind, left) = match left {
-            Left::Queries(matrix) => {
+            Left::QueriesByFeatures(matrix) => {
                 packed.pack(matrix);
-                (Kind::Queries, &*packed)
+                (Kind::QueriesByFeatures, &*packed)
             }
-            Left::Keys(panels) => (Kind::Keys, panels),
-            Left::Transposed(panels) => (Kind::Transposed, panels),
+            Left::QueriesByKeys(panels) => (Kind::QueriesByKeys, panels),
+            Left::KeysByQueries(panels) => (Kind::KeysByQueries, panels),
         };
         let [rows, depth] = match kind {
-            Kind::Queries | Kind::Keys => [left.rows, left.columns],
-            Kind::Transposed => [left.columns, left.rows],
+            Kind::QueriesByFeatures | Kind::QueriesByKeys => [left.rows, left.columns],
+            Kind::KeysByQueries => [left.columns, left.rows],
         };
-        assert!(rows <= sums.rows && depth <= right.rows && sums.columns <= right.columns, "shapes of a product");
-        assert!(kind != Kind::Transposed || depth <= MAX_TRANSPOSED, "too many queries");
+        // The last tile computes rows of padding, which must not be others of `sums`.
+        assert!(rows == sums.rows || (rows < sums.rows && rows.is_multiple_of(ROW_UNIT)), "rows of a product");
+        assert!(depth <= right.rows && sums.columns <= right.columns, "shapes of a product");
+        assert!(kind != Kind::KeysByQueries || depth <= MAX_QUERIES, "too many queries");
         Self { left, kind, right, before, sums }
     }
 
@@ -205,19 +207,19 @@ impl<'a, T: Real> PanelProduct<'a, T> {
         let (queries, keys) = (self.left.rows, self.left.columns);
         for panel in 0..self.sums.panels() {
             match self.kind {
-                Kind::Queries => {
+                Kind::QueriesByFeatures => {
                     for row in (0..queries).step_by(tile) {
                         if panel * PANEL_COLUMNS < self.before + row + tile {
                             f(row, panel, 0..keys);
                         }
                     }
                 }
-                Kind::Keys => {
+                Kind::QueriesByKeys => {
                     for row in (0..queries).step_by(tile) {
                         f(row, panel, 0..keys.min(self.before + row + tile));
                     }
                 }
-                Kind::Transposed => {
+                Kind::KeysByQueries => {
                     for row in (0..keys).step_by(tile) {
                         f(row, panel, row.saturating_sub(self.before).min(queries)..queries);
                     }
@@ -227,18 +229,18 @@ impl<'a, T: Real> PanelProduct<'a, T> {
     }
 
     pub fn multiply(self) {
-        Real::multiply(self);
+        Real::multiply_panels(self);
     }
 
     /// Multiplies one number after another.
-    pub fn multiply_in_order(self) {
+    pub fn multiply_scalar(self) {
         let mut tiles = Vec::new();
         self.for_each_tile(1, |row, panel, depth| tiles.push((row, panel, depth)));
         for (row, panel, depth) in tiles {
             let mut sums =
-                if self.kind == Kind::Transposed { *self.sums.row(panel, row) } else { [T::ZERO; PANEL_COLUMNS] };
+                if self.kind == Kind::KeysByQueries { *self.sums.row(panel, row) } else { [T::ZERO; PANEL_COLUMNS] };
             for k in depth {
-                let [i, column] = if self.kind == Kind::Transposed { [k, row] } else { [row, k] };
+                let [i, column] = if self.kind == Kind::KeysByQueries { [k, row] } else { [row, k] };
                 let number = self.left.row(column / PANEL_COLUMNS, i)[column % PANEL_COLUMNS];
                 for (sum, &right) in sums.iter_mut().zip(self.right.row(panel, k)) {
                     *sum = number.fma(right, *sum);
@@ -254,7 +256,7 @@ impl WithSimd for PanelProduct<'_, f32> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // Registers hold the sums of two times so many rows.
+        // A row's sums take two registers at a time: 16 of 32 with AVX-512 or NEON, 8 of 16 with AVX2.
         match S::F32_LANES {
             4 | 16 => self.multiply_tiles::<S, 8>(simd),
             _ => self.multiply_tiles::<S, 4>(simd),
@@ -276,12 +278,10 @@ impl PanelProduct<'_, f32> {
                 // panels.
                 unsafe {
                     let sums = sums.add(panel * sums_height + row);
-                    if self.kind == Kind::Transposed {
+                    if self.kind == Kind::KeysByQueries {
                         let left = left
                             .add(row / PANEL_COLUMNS * panel_len + depth.start * PANEL_COLUMNS + row % PANEL_COLUMNS);
-                        sum_tile::<S, ROWS, 1, PANEL_COLUMNS, MAX_TRANSPOSED>(
-                            simd, left, panel_len, right, sums, false,
-                        );
+                        sum_tile::<S, ROWS, 1, PANEL_COLUMNS, MAX_QUERIES>(simd, left, panel_len, right, sums, false);
                     } else {
                         let left = left.add(row * PANEL_COLUMNS);
                         sum_tile::<S, ROWS, PANEL_COLUMNS, 1, PANEL_COLUMNS>(simd, left, panel_len, right, sums, true);
@@ -312,7 +312,8 @@ fn prefetch(address: *const f32) {
 /// `left` + i·`ROW` + k·`COLUMN` for the k below `DEPTH`; the next `DEPTH` columns are `part` numbers further on, and so on.
 ///
 /// # Safety
-/// `left` must be valid for the rows, and `sums` for a row for each of them.
+/// `left` must be valid for the elements of `ROWS` rows and of a column for each row of `panel`. `sums` must be valid for `ROWS` rows, which
+/// hold numbers unless the product `is_first`.
 #[inline(always)]
 pub(super) unsafe fn sum_tile<S: Simd, const ROWS: usize, const ROW: usize, const COLUMN: usize, const DEPTH: usize>(
     simd: S,

@@ -1,4 +1,4 @@
-use super::panels::MAX_TRANSPOSED;
+use super::panels::MAX_QUERIES;
 use super::*;
 use crate::kernels::cpu::simd::instruction_set;
 
@@ -206,9 +206,9 @@ fn blocks_of_rows_have_the_bits_of_the_whole() {
     }
 }
 
-/// Numbers beyond a matrix, and rows whose last number is alone, must not be read: a NaN may be there.
+/// Numbers beyond a matrix must make no difference, and rows may end with a number without a partner. A NaN may be beyond.
 #[test]
-fn numbers_beyond_a_matrix_are_not_read() {
+fn numbers_beyond_a_matrix_make_no_difference() {
     let (rows, inner, cols) = (20, 33, 40);
     let with_end = |seed: u32, len: usize| [numbers(seed, len), vec![bf16::NAN; 4 * (rows + inner + cols)]].concat();
     let (a, b) = (with_end(6, rows * inner), with_end(7, inner * cols));
@@ -268,7 +268,8 @@ fn sums_are_rounded_to_the_nearest_number() {
 /// More rows and columns than any matrix in [`ATTENTIONS`].
 const LARGEST: usize = 400;
 
-/// The products of an attention with such shapes: queries, keys, columns of a head, and keys before those of the first query.
+/// The products of a tile of an attention with such shapes: queries, keys that they see, columns of a head, and keys before those of the
+/// first query. The head has more keys than a tile sees.
 const ATTENTIONS: [[usize; 4]; 8] = [
     [1, 1, 1, 0],
     [5, 5, 3, 0],
@@ -277,7 +278,7 @@ const ATTENTIONS: [[usize; 4]; 8] = [
     [64, 200, 32, 64],
     [37, 100, 33, 50],
     [17, 40, 128, 39],
-    [MAX_TRANSPOSED, 300, 96, 299],
+    [MAX_QUERIES, 300, 96, 299],
 ];
 
 /// Each product inside attention beside its sums in f64, at the elements that attention reads. Buffers hold NaN before.
@@ -319,8 +320,9 @@ fn check_products_inside_attention<S: Stored<Real = f32>>(
     let stored = |seed: u32, len: usize| numbers(seed, len).into_iter().map(|v| S::store(v.load())).collect::<Vec<S>>();
     for [queries, keys, width, before] in ATTENTIONS {
         let sees = |i: usize, j: usize| j <= before + i;
+        let all_keys = keys + 50;
         let [q, k, p] =
-            [(16, queries * width), (17, keys * width), (18, queries * keys)].map(|(seed, len)| stored(seed, len));
+            [(16, queries * width), (17, all_keys * width), (18, queries * keys)].map(|(seed, len)| stored(seed, len));
         // A sum of terms (left number, right number) beside a result.
         let check = |what: &str, i: usize, j: usize, result: f32, terms: &mut dyn Iterator<Item = (S, S)>| {
             let terms: Vec<f64> = terms.map(|(a, b)| f64::from(a.load()) * f64::from(b.load())).collect();
@@ -333,9 +335,9 @@ fn check_products_inside_attention<S: Stored<Real = f32>>(
         };
         let (mut right, mut sums) = (S::Operand::default(), Panels::default());
 
-        pack(&mut right, Mat::new(&k, keys, width).t());
+        pack(&mut right, Mat::new(&k, all_keys, width).t());
         fill(&mut sums, queries, keys, |_, _| f32::NAN);
-        multiply(&mut sums, Left::Queries(Mat::new(&q, queries, width)), &right, before);
+        multiply(&mut sums, Left::QueriesByFeatures(Mat::new(&q, queries, width)), &right, before);
         for_each_element(queries, keys, |i, j| {
             if sees(i, j) {
                 check("scores", i, j, at(&sums, i, j), &mut (0..width).map(|c| (q[i * width + c], k[j * width + c])));
@@ -345,21 +347,24 @@ fn check_products_inside_attention<S: Stored<Real = f32>>(
         let mut scores = Panels::default();
         fill(&mut scores, LARGEST, LARGEST, |_, _| f32::NAN);
         fill(&mut scores, queries, keys, |i, j| if sees(i, j) { p[i * keys + j].load() } else { 0.0 });
-        pack(&mut right, Mat::new(&k, keys, width));
+        pack(&mut right, Mat::new(&k, all_keys, width));
         fill(&mut sums, queries, width, |_, _| f32::NAN);
-        multiply(&mut sums, Left::Keys(&scores), &right, before);
+        multiply(&mut sums, Left::QueriesByKeys(&scores), &right, before);
         for_each_element(queries, width, |i, c| {
             let seen = (0..keys).filter(|&j| sees(i, j));
             check("output", i, c, at(&sums, i, c), &mut seen.map(|j| (p[i * keys + j], k[j * width + c])));
         });
 
         pack(&mut right, Mat::new(&q, queries, width));
-        fill(&mut sums, keys, width, |_, _| 1.0);
-        multiply(&mut sums, Left::Transposed(&scores), &right, before);
+        fill(&mut sums, all_keys, width, |_, _| 1.0);
+        multiply(&mut sums, Left::KeysByQueries(&scores), &right, before);
         for_each_element(keys, width, |j, c| {
             let seen = (0..queries).filter(|&i| sees(i, j));
             let terms = seen.map(|i| (p[i * keys + j], q[i * width + c]));
             check("gradient", j, c, at(&sums, j, c), &mut terms.chain([(S::store(1.0), S::store(1.0))]));
+        });
+        for_each_element(all_keys, width, |j, c| {
+            assert!(j < keys || at(&sums, j, c) == 1.0, "{method}: the gradient of key {j}, which no query sees");
         });
     }
 }
@@ -383,6 +388,8 @@ fn products_without_rows_or_columns_are_empty() {
     let a = numbers(15, 6);
     assert!(product(Mat::new(&[], 0, 3), Mat::new(&a, 3, 2), None).is_empty(), "no rows");
     assert!(product(Mat::new(&a, 2, 3), Mat::new(&[], 3, 0), None).is_empty(), "no columns");
+    add_product(&mut [], Mat::new(&[], 0, 3), Mat::new(&a, 3, 2));
+    add_product(&mut [], Mat::new(&a, 2, 3), Mat::new(&[], 3, 0));
 }
 
 #[test]

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;
-use crate::kernels::cpu::pieces::tasks;
+use crate::kernels::cpu::pieces::task_count;
 use crate::kernels::cpu::simd::{Shared, inlined, vectorize};
 
 /// The depth of the deepest block, whose panels fit in the second-level cache. Deeper products consist of blocks of half this depth.
@@ -166,7 +166,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
     let mut size = TASK_TILES;
     let tasks_of = |size: usize| tiles.map(|n| n.div_ceil(size));
-    let min_tasks = tasks(TASKS_PER_THREAD);
+    let min_tasks = task_count(TASKS_PER_THREAD);
     while size > 1 && tasks_of(size)[0] * tasks_of(size)[1] < min_tasks {
         size /= 2;
     }
@@ -282,6 +282,8 @@ pub(super) struct Operand {
     panels: Vec<RowPair>,
     /// The rows of a panel.
     pairs: usize,
+    rows: usize,
+    columns: usize,
     rounded: Vec<bf16>,
     copied: Vec<bf16>,
 }
@@ -290,6 +292,7 @@ impl Operand {
     /// # Safety
     /// The processor must have AVX-512 with its extensions BW and VL.
     pub(super) unsafe fn pack<T: TileInstructions>(&mut self, b: Mat<bf16>) {
+        (self.rows, self.columns) = (b.rows(), b.cols());
         self.pairs = b.rows().next_multiple_of(T::DEPTH_STEP) / 2;
         let panels = grow_to(&mut self.panels, b.cols().div_ceil(PANEL_COLUMNS) * self.pairs);
         // SAFETY: the caller's promise.
@@ -307,13 +310,17 @@ impl Operand {
         buffer: &mut Self,
     ) {
         let Self { rounded, copied, .. } = buffer;
-        let adds = matches!(left, Left::Transposed(_));
+        let adds = matches!(left, Left::KeysByQueries(_));
         let left = match left {
-            Left::Queries(matrix) => matrix,
-            Left::Keys(panels) => round_panels(panels, rounded),
-            Left::Transposed(panels) => round_panels(panels, rounded).t(),
+            Left::QueriesByFeatures(matrix) => matrix,
+            Left::QueriesByKeys(panels) => round_panels(panels, rounded),
+            Left::KeysByQueries(panels) => round_panels(panels, rounded).t(),
         };
         let (rows, padded) = (left.rows(), left.cols().next_multiple_of(T::DEPTH_STEP));
+        assert!(
+            rows <= sums.rows() && left.cols() <= self.rows && sums.columns() <= self.columns,
+            "shapes of a product"
+        );
         let left = if is_read_in_place::<T>(left) {
             left
         } else {
