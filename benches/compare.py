@@ -415,7 +415,7 @@ def parse_arguments():
             parser.error(f"--{key}: no program at {path}; build it: {build}")
         setattr(options, key, path and path.resolve())
     if not options.dtypes or not (options.modes or options.products or options.llmc):
-        parser.error("nothing to compare: name --dtypes, and --modes, --products or --llmc")
+        parser.error("nothing to compare: name --dtypes, and at least one of --modes, --products and --llmc")
     if options.llmc and "fp32" not in options.dtypes:
         parser.error("--llmc: llm.c's program for the CPU computes in fp32, which --dtypes leaves out")
     if options.pairs < 1 or options.threads < 1 or options.warmup < 1 or options.turn <= 0:

@@ -57,7 +57,7 @@ pub enum Bf16Products {
 
 /// A method that does not exist, or whose instructions this machine lacks. `available` lists those that it has.
 #[derive(Debug, thiserror::Error)]
-#[error("must be one of {available}, got {name:?}")]
+#[error("must be one of {available} on this processor, got {name:?}")]
 pub struct UnavailableProducts {
     name: String,
     available: String,
@@ -74,7 +74,7 @@ impl Bf16Products {
     /// | method | processors |
     /// |---|---|
     /// | [`Self::AmxBf16`] | all that have it |
-    /// | [`Self::Avx512Bf16`] | AMD's; on Intel's Xeons a step takes 1.4 to 1.5 times as long as in fp32 |
+    /// | [`Self::Avx512Bf16`] | AMD's; on Intel's Xeons a step takes 1.4 to 1.8 times as long as in fp32 |
     /// | [`Self::F32`] | all others |
     ///
     /// The vendor decides, not the model: virtual machines show models that are not those of their instructions.
