@@ -108,8 +108,8 @@ impl Golden {
     }
 
     /// Every parameter-shaped element under `prefix`. In f64: the fixture's rounding and `drift`. In f32: a multiple of
-    /// PyTorch's f32 error.
-    fn assert_flat(&self, prefix: &str, ours: &[f64], dtype: DType, drift: f64) {
+    /// PyTorch's f32 error, and `slack` of the element.
+    fn assert_flat(&self, prefix: &str, ours: &[f64], dtype: DType, drift: f64, slack: impl Fn(usize) -> f64) {
         let expected = self.flat(prefix);
         for entry in &self.layout.entries {
             let name = &entry.spec.name;
@@ -119,7 +119,7 @@ impl Golden {
                 } else if self.is_key_bias(name, i) {
                     F32_FACTOR * self.float32_error[&format!("{prefix}:key biases")]
                 } else {
-                    F32_FACTOR * self.float32_error[prefix]
+                    F32_FACTOR * self.float32_error[prefix] + slack(at)
                 };
                 let (a, b) = (ours[at], expected[at]);
                 assert!((a - b).abs() <= tolerance, "{prefix}.{name}[{i}]: {a:e}, PyTorch {b:e} ± {tolerance:e}");
@@ -139,13 +139,12 @@ impl Golden {
         }
     }
 
-    /// Numbers under `name`, relative to each in f64.
-    fn assert_values(&self, name: &str, ours: &[f64], dtype: DType, relative: f64) {
+    /// Numbers under `name`, relative to each in f64. In f32: `factor` times PyTorch's f32 error.
+    fn assert_values(&self, name: &str, ours: &[f64], dtype: DType, relative: f64, factor: f64) {
         let expected = self.values(name);
         assert_eq!(ours.len(), expected.len(), "{name}");
         for (i, (a, b)) in ours.iter().zip(&expected).enumerate() {
-            let tolerance =
-                if dtype == DType::F64 { relative * b.abs() } else { F32_FACTOR * self.float32_error[name] };
+            let tolerance = if dtype == DType::F64 { relative * b.abs() } else { factor * self.float32_error[name] };
             assert!((a - b).abs() <= tolerance, "{name}[{i}]: {a:e}, PyTorch {b:e} ± {tolerance:e}");
         }
     }
@@ -180,11 +179,11 @@ fn logits_loss_and_every_gradient() {
         let (losses, saved) = model.forward_losses(&params, &mb);
         let loss = losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale;
         // Each token's loss is an f32, and so is the fixture's mean.
-        golden.assert_values("loss", &[loss], dtype, 2.0 * ROUNDING);
+        golden.assert_values("loss", &[loss], dtype, 2.0 * ROUNDING, F32_FACTOR);
 
         let grads = zeros(&params);
         model.backward(&params, &grads, saved, None, &mb).unwrap();
-        golden.assert_flat("grads", &values(&grads.flat), dtype, 1e-13);
+        golden.assert_flat("grads", &values(&grads.flat), dtype, 1e-13, |_| 0.0);
     });
 }
 
@@ -202,7 +201,7 @@ fn padding_without_a_causal_mask() {
         golden
             .assert_logits("padded.logits", &logits, dtype, |position| position % LENGTH < lengths[position / LENGTH]);
         let loss = model.losses(&params, &mb).unwrap().iter().map(|&l| f64::from(l)).sum::<f64>() / valid(&targets);
-        golden.assert_values("padded.loss", &[loss], dtype, 2.0 * ROUNDING);
+        golden.assert_values("padded.loss", &[loss], dtype, 2.0 * ROUNDING, F32_FACTOR);
     });
 }
 
@@ -210,6 +209,8 @@ fn padding_without_a_causal_mask() {
 struct Run {
     losses: Vec<f64>,
     norms: Vec<f64>,
+    /// Of the first step, before they are clipped.
+    first_grads: Vec<f64>,
     weights: Vec<f64>,
 }
 
@@ -223,7 +224,7 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
     let (tokens, targets) = (golden.ids("train.tokens"), golden.ids("train.targets"));
-    let (mut losses, mut norms) = (Vec::new(), Vec::new());
+    let (mut losses, mut norms, mut first_grads) = (Vec::new(), Vec::new(), Vec::new());
     for (step, &lr) in lrs.iter().enumerate() {
         let batch = 4 * LENGTH;
         let (tokens, targets) = (&tokens[step * batch..][..batch], &targets[step * batch..][..batch]);
@@ -242,13 +243,16 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
             first += rows;
         }
         let norm = crate::common::grad_norm(&trainer);
+        if step == 0 {
+            first_grads = values(&trainer.grads.flat);
+        }
         trainer.update(lr, optim::clip_scale(norm, Some(clip))).unwrap();
         losses.push(loss);
         norms.push(norm);
     }
     assert_eq!(trainer.state.step, lrs.len() as u64);
     assert!(values(&trainer.grads.flat).iter().all(|&g| g == 0.0), "gradients are cleared");
-    Run { losses, norms, weights: values(&trainer.state.weights().unwrap()) }
+    Run { losses, norms, first_grads, weights: values(&trainer.state.weights().unwrap()) }
 }
 
 /// Learning rates of the schedule are stored as f32: 6e-8 of a sum of updates of about 20 · 2e-3, so some 1e-9 in the
@@ -261,9 +265,14 @@ fn twenty_steps_of_adamw_with_clipping_and_schedule() {
             OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
         for rows in [vec![4], vec![1, 3]] {
             let run = train(golden, dtype, adamw, 0.5, &lrs, &rows);
-            golden.assert_values("train.losses", &run.losses, dtype, 2.0 * ROUNDING);
-            golden.assert_values("train.grad_norms", &run.norms, dtype, 2.0 * ROUNDING);
-            golden.assert_flat("final", &run.weights, dtype, 1e-8);
+            golden.assert_values("train.losses", &run.losses, dtype, 2.0 * ROUNDING, F32_FACTOR);
+            // AdamW's first update divides a gradient by its size. One element of GPT-2 has a first gradient of 4e-8, less than the error of
+            // gradients in f32, so rounding decides how far it moves. The norms of later steps show it.
+            golden.assert_values("train.grad_norms", &run.norms, dtype, 2.0 * ROUNDING, 2.0 * F32_FACTOR);
+            let error_of_gradients = F32_FACTOR * golden.float32_error["grads"];
+            golden.assert_flat("final", &run.weights, dtype, 1e-8, |i| {
+                lrs[0] * error_of_gradients / run.first_grads[i].abs().max(error_of_gradients)
+            });
         }
     });
 }
@@ -274,9 +283,9 @@ fn five_steps_of_sgd_with_momentum() {
     for golden in [Golden::load(Kind::Gpt2), Golden::load(Kind::Encoder)] {
         for dtype in [DType::F64, DType::F32] {
             let run = train(&golden, dtype, OptimizerSpec::Sgd { momentum: 0.9 }, 1.8, &[0.1; 5], &[4]);
-            golden.assert_values("sgd.losses", &run.losses, dtype, 2.0 * ROUNDING);
-            golden.assert_values("sgd.grad_norms", &run.norms, dtype, 2.0 * ROUNDING);
-            golden.assert_flat("sgd.final", &run.weights, dtype, 1e-13);
+            golden.assert_values("sgd.losses", &run.losses, dtype, 2.0 * ROUNDING, F32_FACTOR);
+            golden.assert_values("sgd.grad_norms", &run.norms, dtype, 2.0 * ROUNDING, F32_FACTOR);
+            golden.assert_flat("sgd.final", &run.weights, dtype, 1e-13, |_| 0.0);
         }
     }
 }
