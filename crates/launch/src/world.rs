@@ -44,7 +44,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The time that a signal which ends a rank leaves it to connect to the others, which may be connected to it already.
 const CONNECTION_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The time within which a signal that all ranks get ends this one, if another was lost because of it: longer than the two before together.
+/// The time within which a signal that all ranks get ends this one, if another was lost because of it: longer than `SEND_TIMEOUT` and
+/// `CONNECTION_TIMEOUT` together.
 const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
@@ -338,7 +339,8 @@ impl World {
     }
 }
 
-/// Makes a signal that ends this process at once end the other ranks with the same exit code, through the connections in `joined` once there are some.
+/// Makes a signal that ends this process at once end the other ranks with the same exit code, through the connections in `joined` once there
+/// are some.
 fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Connections>>>) {
     stop.at_early_end(move |reason| {
         let started = Instant::now();

@@ -74,7 +74,8 @@ impl MpiLink {
 
     /// Carries the frames of the operations of `mesh` from now on. The mesh ends MPI when it is dropped.
     pub fn carry(self, mesh: &mut TcpMesh) {
-        let connections = mesh.carry_data(self.thread);
+        mesh.carry_data(self.thread);
+        let connections = mesh.connections();
         // If the thread has ended, the first operation waits for it in vain, so the run must not begin.
         if self.mesh.send(Arc::clone(&connections)).is_err() {
             connections.abort(connections.rank(), 1, "the thread that calls MPI has ended");

@@ -105,10 +105,9 @@ impl TcpMesh {
 
     /// Makes `sender` carry the frames of operations. It ends when the connections are closed.
     #[cfg(feature = "mpi")]
-    pub(crate) fn carry_data(&mut self, sender: JoinHandle<()>) -> Arc<Connections> {
+    pub(crate) fn carry_data(&mut self, sender: JoinHandle<()>) {
         self.connections.carry_data(sender.thread().clone());
         self.threads.push(sender);
-        Arc::clone(&self.connections)
     }
 
     /// A handle that does not delay the goodbye which dropping the mesh sends.
