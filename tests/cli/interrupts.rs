@@ -20,19 +20,14 @@ fn new_sandbox() -> Sandbox {
     Sandbox::new().with_numbers(4000).with("exp.yaml", yaml).with("my sweep.yaml", sweep)
 }
 
-/// Starts a command, interrupts it once the newest run has trained a few steps, and returns what it printed.
-fn interrupted(sandbox: &Sandbox, arguments: &[&str], runs_before: usize) -> String {
+/// Starts a command, interrupts it once it has trained a few steps, and returns what it printed.
+fn interrupted(sandbox: &Sandbox, arguments: &[&str]) -> String {
+    let new_session = sandbox.next_session();
     let mut command = sandbox.command(arguments);
     let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    wait_until("a new run trains", || {
-        let runs = sandbox.runs();
-        let is_training = |run: &RunFolder| {
-            let manifest = run.manifest();
-            let session = manifest["sessions"].as_array().and_then(|all| all.last());
-            let from = session.and_then(|session| session["from_step"].as_u64());
-            manifest["status"] == "running" && from.is_some_and(|from| run.has_step(from as usize + 3))
-        };
-        (runs.len() > runs_before && runs.values().any(is_training)) || child.has_ended()
+    wait_until("a new session trains", || {
+        let is_training = |run: &RunFolder| new_session(run).is_some_and(|from| run.has_step(from as usize + 3));
+        sandbox.runs().values().any(is_training) || child.has_ended()
     });
     child.signal("INT");
     let (code, text) = child.finish();
@@ -105,17 +100,17 @@ fn a_closed_terminal_is_an_interrupt() {
 #[test]
 fn apply_resume_and_fork_name_the_resumption() {
     let sandbox = new_sandbox();
-    let text = interrupted(&sandbox, &["apply", "exp.yaml", "--threads", "1", "--new"], 0);
+    let text = interrupted(&sandbox, &["apply", "exp.yaml", "--threads", "1", "--new"]);
     let id = sandbox.only_run().id();
     let next = next_command(&text);
     assert_eq!(next, format!("runner resume {id}"), "{text}");
     let step = sandbox.only_run().summary()["steps"].as_u64().unwrap();
     let resumed = run_line(&sandbox, &format!("{next} --until-step {}", step + 2)).expect_code(0).text();
     assert!(resumed.contains(&format!("resuming from step {step}")), "{resumed}");
-    let text = interrupted(&sandbox, &["fork", &id, "--from", "latest", "--set", "seed=7", "--threads", "1"], 1);
+    let text = interrupted(&sandbox, &["fork", &id, "--from", "latest", "--set", "seed=7", "--threads", "1"]);
     let fork = sandbox.runs().into_keys().find(|other| *other != id).unwrap();
     assert_eq!(next_command(&text), format!("runner resume {fork}"), "{text}");
-    let text = interrupted(&sandbox, &["resume", &fork, "--threads", "1"], 0);
+    let text = interrupted(&sandbox, &["resume", &fork, "--threads", "1"]);
     assert_eq!(next_command(&text), format!("runner resume {fork}"), "{text}");
 }
 
@@ -125,7 +120,7 @@ fn reproduce_names_itself() {
     // Long enough to be interrupted on a fast machine.
     sandbox.expect(0, "apply exp.yaml --threads 2 --quiet --set train.steps=3000 --set eval=null");
     let id = sandbox.only_run().id();
-    let text = interrupted(&sandbox, &["reproduce", &id, "--threads", "1", "--tolerance", "1e-3"], 1);
+    let text = interrupted(&sandbox, &["reproduce", &id, "--threads", "1", "--tolerance", "1e-3"]);
     let next = next_command(&text);
     assert_eq!(next, format!("runner reproduce {id} --threads 1 --tolerance 1e-3"), "{text}");
     let resumed = run_line(&sandbox, &next).expect_code(0).text();
@@ -135,7 +130,7 @@ fn reproduce_names_itself() {
 #[test]
 fn a_sweep_names_itself_without_new() {
     let sandbox = new_sandbox();
-    let text = interrupted(&sandbox, &["sweep", "my sweep.yaml", "--new", "--threads", "1"], 0);
+    let text = interrupted(&sandbox, &["sweep", "my sweep.yaml", "--new", "--threads", "1"]);
     let next = next_command(&text);
     assert_eq!(next, "runner sweep 'my sweep.yaml' --threads 1", "{text}");
     let planned = run_line(&sandbox, &format!("{next} --dry-run")).expect_code(0).text();
@@ -176,7 +171,7 @@ fn a_notice_before_the_first_checkpoint_suggests_what_works() {
         sandbox.edit("exp.yaml", "fraction: 0.1", "fraction: 0.8");
         let mut command = sandbox.command("apply exp.yaml --threads 1");
         let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-        let has_session = |run: &RunFolder| run.manifest()["sessions"].as_array().is_some_and(|all| !all.is_empty());
+        let has_session = |run: &RunFolder| run.sessions().next().is_some();
         wait_until("the session begins", || sandbox.runs().values().any(has_session) || child.has_ended());
         child.signal("TERM");
         let (code, text) = child.finish();

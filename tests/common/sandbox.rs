@@ -213,6 +213,13 @@ impl Sandbox {
         runs.into_values().next().unwrap()
     }
 
+    /// Says of a run from which step its first session after this call started. A session heeds signals before its first step; steps of
+    /// earlier sessions, which may have gone further than a test waited for, say nothing about it.
+    pub fn next_session(&self) -> impl Fn(&RunFolder) -> Option<u64> + use<> {
+        let earlier: BTreeMap<_, _> = self.runs().into_iter().map(|(id, run)| (id, run.sessions().count())).collect();
+        move |run| run.sessions().nth(earlier.get(&run.id()).copied().unwrap_or(0))
+    }
+
     /// Starts a command, and waits until a run is at the given moment or the command has ended.
     pub fn spawn_until(
         &self,
@@ -292,7 +299,11 @@ impl RunningProcess {
 
     /// Waits for the end, and returns the exit code; None if a signal ended the process.
     pub fn wait(&mut self) -> Option<i32> {
-        self.0.wait().unwrap().code()
+        let status = self.0.wait().unwrap();
+        if status.code().is_none() {
+            eprintln!("process {} ended: {status}", self.id());
+        }
+        status.code()
     }
 
     /// Waits for the end, and returns the exit code, and what was printed to the standard output and error that are pipes.
@@ -423,6 +434,12 @@ impl RunFolder {
     /// True if the step has been recorded.
     pub fn has_step(&self, step: usize) -> bool {
         self.metrics().iter().any(|line| line["kind"] == "train" && line["step"] == step)
+    }
+
+    /// The steps from which the run's sessions started.
+    pub fn sessions(&self) -> impl Iterator<Item = u64> {
+        let sessions = self.manifest()["sessions"].as_array().cloned();
+        sessions.into_iter().flatten().map(|session| session["from_step"].as_u64().unwrap())
     }
 
     /// True while a checkpoint is being written.
