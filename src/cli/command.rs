@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::common::apply_process_variables;
@@ -122,6 +123,11 @@ pub(crate) fn run() -> ExitCode {
                 print_to_stderr(text.trim_end());
                 return ExitCode::from(error.exit_code() as u8);
             }
+            if error.kind() == ErrorKind::DisplayVersion
+                && let Err(error) = variables
+            {
+                return report(&error);
+            }
             // Help or a version that cannot be written is an error.
             return match error.print() {
                 Err(failure) if !is_reader_gone(&failure) => {
@@ -136,11 +142,14 @@ pub(crate) fn run() -> ExitCode {
     let clock = runner_record::time::check_clock().map_err(CommandError::from);
     match clock.and(variables).and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
-        Err(error) => {
-            print_to_stderr(&render(&error, console::colors_enabled_stderr()));
-            Exit::of_error(error.kind()).into()
-        }
+        Err(error) => report(&error),
     }
+}
+
+/// Writes `error` to standard error, and returns its exit code.
+fn report(error: &CommandError) -> ExitCode {
+    print_to_stderr(&render(error, console::colors_enabled_stderr()));
+    Exit::of_error(error.kind()).into()
 }
 
 fn execute(command: &Command) -> Result<Exit> {

@@ -337,7 +337,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         assert_eq!(of(&params, 0, None), None);
         assert_eq!(of(&params, 1, Some(&hidden)), None);
         assert_eq!(of(&params, 2, Some(&hidden)), said("logits of the head"), "only the head remains");
-        assert_eq!(of(&params, 1, Some(&nan)), said("input of block 1"));
+        assert_eq!(of(&params, 1, Some(&nan)), said("output of the embedding, received from another stage"));
         let layer = if spec.dropout > 0.0 { "h.1." } else { "layers.1." };
         assert_eq!(of(&broken(layer), 1, Some(&hidden)), said("output of layer 1"));
         let (table, mut mb) = (broken(if spec.dropout > 0.0 { "wte" } else { "embed_tokens" }), mb.clone());

@@ -46,9 +46,11 @@ pub(super) const MACHINE_FACTS: [Fact<Session>; 13] = [
     Fact::new("matrix products", Bits("sums inside matrix products are split differently"), |session| {
         of_platform(session, |p| p.matmul_instructions.clone())
     }),
-    Fact::new("bf16 products", Bits("sums inside products of bf16 matrices are rounded differently"), |session| {
-        of_platform(session, |p| p.bf16_matmul_instructions.clone())
-    }),
+    Fact::new(
+        "bf16 products",
+        Bits("sums inside products of bf16 matrices are rounded differently; RUNNER_BF16_PRODUCTS chooses how"),
+        |session| of_platform(session, |p| p.bf16_matmul_instructions.clone()),
+    ),
     Fact::new("GPUs", Bits("a different kind of GPU adds in a different order"), |session| {
         session.platform.as_ref().map(|p| describe_gpus(&p.gpus).into())
     }),

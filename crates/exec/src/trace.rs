@@ -9,7 +9,7 @@ use candle_core::{Result, Tensor};
 
 use super::trainer::Trainer;
 use runner_compute::kernels::{bytes, on_host};
-use runner_compute::model::Params;
+use runner_compute::model::{Params, name_of_output};
 use runner_spec::event::{TraceLine, TracedTensor};
 
 /// The hashes of a rank's current step.
@@ -47,11 +47,7 @@ impl Trace {
         }
         let head = trainer.models.first().map_or(0, |model| model.spec.layers + 1);
         for (block, hasher) in blocks {
-            let name = match block {
-                0 => "output of the embedding".to_owned(),
-                block if block == head => "losses".to_owned(),
-                block => format!("output of layer {}", block - 1),
-            };
+            let name = if block == head { "losses".to_owned() } else { name_of_output(block) };
             self.lines.push(trace_line(step, TracedTensor::Output, block, name, &hasher.finalize()));
         }
         let updated = trainer.updated_weights()?;

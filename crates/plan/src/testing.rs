@@ -117,7 +117,7 @@ pub fn cluster() -> ClusterFacts {
     let kernels = KernelWorkspace {
         attention_queries: 64,
         attention_tiles: 3,
-        attention_head_buffers: 7,
+        attention_head_buffers: 5,
         product_operand_bytes: 8 << 20,
         product_sum_bytes: 16 << 20,
         gpu_scratch_bytes: [4 << 20, 32 << 20],

@@ -22,8 +22,10 @@ const MAX_ALIGNED_VALUE: usize = 24;
 /// The whole difference as text.
 pub fn diff_text(diff: &Diff) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "{}", describe_side("A", &diff.a));
-    let _ = writeln!(out, "{}\n", describe_side("B", &diff.b));
+    // Runs of two folders may have one id.
+    let with_folder = diff.a.label == diff.b.label && diff.a.path != diff.b.path;
+    let _ = writeln!(out, "{}", describe_side("A", &diff.a, with_folder));
+    let _ = writeln!(out, "{}\n", describe_side("B", &diff.b, with_folder));
     let colour = match diff.classification.class {
         DifferenceClass::SameRun => Style::new().green(),
         DifferenceClass::Bookkeeping | DifferenceClass::Rounding => Style::new().yellow(),
@@ -75,9 +77,10 @@ pub fn diff_text(diff: &Diff) -> String {
     out
 }
 
-fn describe_side(letter: &str, named: &DiffSide) -> String {
+fn describe_side(letter: &str, named: &DiffSide, with_folder: bool) -> String {
     let status = named.status.map_or_else(String::new, |status| format!("  {status}"));
-    format!("{letter}  {:4}  {}{status}", named.kind, printable(&named.label))
+    let folder = if with_folder { format!("  {}", named.path.display()) } else { String::new() };
+    format!("{letter}  {:4}  {}{status}{}", named.kind, printable(&named.label), printable(&folder))
 }
 
 fn add_heading(out: &mut String, name: &str, rest: &str) {

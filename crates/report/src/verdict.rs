@@ -6,9 +6,15 @@ use runner_compare::verdict::{FirstDifferingTensor, NumberDifference, Reproducti
 use runner_spec::event::TracedTensor;
 use runner_spec::format::{count, counted, printable};
 
+/// The names of the original and the copy. A copy in another folder may have the original's id.
+fn names(verdict: &ReproductionVerdict) -> (&str, &str) {
+    let ReproductionVerdict { original, copy, .. } = verdict;
+    (original, if copy == original { "the copy" } else { copy })
+}
+
 /// The verdict in one line, then its reasons, one per line.
 pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
-    let ReproductionVerdict { original, copy, .. } = verdict;
+    let (original, copy) = names(verdict);
     let (steps, evaluations) = (counted(verdict.steps, "step"), counted(verdict.evaluations, "evaluation"));
     let mut out = match (verdict.verdict, &verdict.diverged) {
         (Verdict::Bitwise | Verdict::BitwiseNumbers, _) => {
@@ -78,7 +84,7 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
 
 /// The first step or evaluation that only one of the two runs recorded.
 fn describe_missing(verdict: &ReproductionVerdict) -> String {
-    let ReproductionVerdict { original, copy, .. } = verdict;
+    let (original, copy) = names(verdict);
     let Some(first) = &verdict.first_missing else {
         return if verdict.record_damage.is_empty() {
             format!("no step of {original} could be compared")

@@ -29,6 +29,15 @@ pub enum Output {
     Losses(Losses),
 }
 
+/// The name of what `block` of a model's list returns, unless it is the head.
+#[must_use]
+pub fn name_of_output(block: usize) -> String {
+    match block.checked_sub(1) {
+        None => "output of the embedding".to_owned(),
+        Some(layer) => format!("output of layer {layer}"),
+    }
+}
+
 /// Blocks `range` of a model's list. They hold the indexes of their parameters, not the values.
 #[derive(Debug)]
 pub struct Model {
@@ -209,17 +218,16 @@ impl Model {
             }
             Ok(())
         };
-        if let Some(x) = &input {
-            check(&|| format!("input of block {}", self.range.start), x)?;
+        if let Some((x, sent)) = input.as_ref().zip(self.range.start.checked_sub(1)) {
+            check(&|| format!("{}, received from another stage", name_of_output(sent)), x)?;
         }
         let pass = ForwardPass { params, mb };
         let (_, head) = self.run_to_head(pass, input, self.range.clone(), 0, |block, layer, x| {
-            let Some(layer) = layer else {
-                check(&|| "output of the embedding".to_owned(), &x)?;
-                return Ok(x);
+            let y = match layer {
+                Some(layer) => layer.forward(pass, x)?.0,
+                None => x,
             };
-            let (y, _) = layer.forward(pass, x)?;
-            check(&|| format!("output of layer {}", block - 1), &y)?;
+            check(&|| name_of_output(block), &y)?;
             Ok(y)
         })?;
         Ok(first.or_else(|| head.map(|_| "logits of the head".to_owned())))

@@ -10,5 +10,5 @@ mod tests;
 
 pub use crate::nn::Params;
 pub use block::{Block, SavedActivations};
-pub use blocks::{Model, Output, OutputHook};
+pub use blocks::{Model, Output, OutputHook, name_of_output};
 pub use decode::KvCache;
