@@ -16,7 +16,8 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use super::group::{group_spec, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
-    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
+    AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Objective, ObjectiveMetric,
+    SweepSpec,
 };
 use super::verdict::CONFIDENCE;
 use super::{exclude, expand};
@@ -272,6 +273,18 @@ impl SweepReader<'_> {
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
         let named_metric = value(sweep, "/objective/metric");
         let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
+        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal());
+        let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
+        let key = |name: &str| objective.iter().find(|entry| entry.key == name);
+        // A metric that is wrong has been reported.
+        if let Some(entry) =
+            key("goal").filter(|_| goal != metric.goal() && (named_metric.is_some() || key("metric").is_none()))
+        {
+            let better = if metric.goal() == Goal::Minimize { "lower" } else { "higher" };
+            let message =
+                format!("{} would choose the worst points: {better} is better in {}", goal.name(), metric.name());
+            self.error(entry.place, "sweep.objective.goal", message, "leave out `goal`: each metric has its own");
+        }
         let spec = SweepSpec {
             name: get("name")
                 .and_then(|entry| self.read_name(entry, sweep))
@@ -286,7 +299,7 @@ impl SweepReader<'_> {
             is_ladder: false,
             objective: Objective {
                 metric,
-                goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),
+                goal,
                 at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last),
                 smallest_difference: value(sweep, "/objective/smallest_difference"),
             },
