@@ -22,11 +22,11 @@ fn new_sandbox() -> Sandbox {
 
 /// Starts a command, interrupts it once it has trained a few steps, and returns what it printed.
 fn interrupted(sandbox: &Sandbox, arguments: &[&str]) -> String {
-    let new_session = sandbox.next_session();
+    let start_of = sandbox.new_session_start();
     let mut command = sandbox.command(arguments);
     let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
     wait_until("a new session trains", || {
-        let is_training = |run: &RunFolder| new_session(run).is_some_and(|from| run.has_step(from as usize + 3));
+        let is_training = |run: &RunFolder| start_of(run).is_some_and(|from| run.has_step(from as usize + 3));
         sandbox.runs().values().any(is_training) || child.has_ended()
     });
     child.signal("INT");
@@ -42,7 +42,7 @@ fn next_command(text: &str) -> String {
     next.lines().next().unwrap().trim().to_owned()
 }
 
-/// Runs the shell's command `line`, in which `runner` is the program under test, up to a few more steps.
+/// Runs the shell's command `line`, in which `runner` is the program under test.
 fn run_line(sandbox: &Sandbox, line: &str) -> Finished {
     let function = format!("runner() {{ '{}' \"$@\"; }}; {line}", runner_binary().display());
     Finished::of(sandbox.prepare(Command::new("sh").args(["-c", &function])))
@@ -171,7 +171,7 @@ fn a_notice_before_the_first_checkpoint_suggests_what_works() {
         sandbox.edit("exp.yaml", "fraction: 0.1", "fraction: 0.8");
         let mut command = sandbox.command("apply exp.yaml --threads 1");
         let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-        let has_session = |run: &RunFolder| run.sessions().next().is_some();
+        let has_session = |run: &RunFolder| run.session_starts().next().is_some();
         wait_until("the session begins", || sandbox.runs().values().any(has_session) || child.has_ended());
         child.signal("TERM");
         let (code, text) = child.finish();

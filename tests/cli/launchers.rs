@@ -152,7 +152,7 @@ fn a_stop_reaches_all_and_is_resumed() {
     expect_trained(&sandbox, 4, &["apply", "exp.yaml", "--threads", "2", "--until-step", "15"]);
     let id = sandbox.only_run().id();
     let port = free_port();
-    let ranks: Vec<RunningProcess> = (0..4)
+    let mut ranks: Vec<RunningProcess> = (0..4)
         .map(|rank| rank_command(&sandbox, rank, 4, port, &["resume", &id, "--threads", "2"]))
         .map(|mut command| RunningProcess(command.spawn().unwrap()))
         .collect();
@@ -193,7 +193,7 @@ fn a_notice_before_training_reaches_all() {
             let pipe = fs::read_link(format!("/proc/{}/fd/0", ranks[3].id())).ok();
             descriptors.filter(|entry| fs::read_link(entry.path()).ok() == pipe).count() > 1
         });
-        let victims = if only_one { &ranks[3..] } else { &ranks[..] };
+        let victims = if only_one { &mut ranks[3..] } else { &mut ranks[..] };
         for rank in victims {
             rank.signal("USR1");
         }
@@ -231,7 +231,7 @@ fn a_second_signal_to_one_rank_gives_all_the_same_code() {
 fn kill_ranks(victims: &[usize]) -> Vec<String> {
     let sandbox = new_sandbox(MESH, 100_000);
     let port = free_port();
-    let ranks: Vec<RunningProcess> = (0..4)
+    let mut ranks: Vec<RunningProcess> = (0..4)
         .map(|rank| rank_command(&sandbox, rank, 4, port, &["apply", "exp.yaml", "--threads", "2"]))
         .map(|mut command| RunningProcess(command.spawn().unwrap()))
         .collect();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::sandbox::{RunFolder, Sandbox, read_json};
 
 /// A signal is heeded up to 50 ms later, in which these models train some 25 steps.
-const STEPS: u64 = 300;
+const STEPS: u64 = 400;
 
 /// Losses of layouts differ by the order of sums in f32, which training amplifies: by 6e-8 at most in 20 runs, whose learning rate is
 /// low for this reason.
@@ -53,20 +53,20 @@ fn a_run_moves_through_layouts_and_visits_every_row_once() {
         };
         if stop == sections.len() {
             // A later session keeps the newest layout.
-            moved.expect(0, &[&arguments[..], &["--until-step", "280"]].concat()[..]);
+            moved.expect(0, &[&arguments[..], &["--until-step", "380"]].concat()[..]);
             moved.expect(0, &["resume", &id, "--threads", "2", "--quiet"]);
             break;
         }
         // Somewhere after the session's first checkpoint, killed or stopped.
         let steps = 9 + u64::from(seed >> (5 * stop)) % 16;
-        let new_session = moved.next_session();
+        let start_of = moved.new_session_start();
         let mut process = moved.spawn_until(&arguments[..], |run| {
             // A checkpoint is committed while later steps run.
-            new_session(run).is_some_and(|from| {
+            start_of(run).is_some_and(|from| {
                 run.has_step((from + steps) as usize) && (from + 1..=STEPS).any(|step| run.checkpoint(step).exists())
             })
         });
-        if (seed >> stop).is_multiple_of(2) {
+        if (seed >> (20 + stop)).is_multiple_of(2) {
             process.kill();
         } else {
             process.signal("USR1");
@@ -150,7 +150,7 @@ fn sessions_show_what_replicas_divide() {
 #[test]
 fn a_point_of_a_sweep_keeps_its_newest_layout() {
     let sandbox = sandbox("lab", "").with("s.yaml", "sweep:\n  base: exp.yaml\n  grid: {seed: [1]}\n");
-    sandbox.edit("exp.yaml", &format!("steps: {STEPS}"), "steps: 600");
+    sandbox.edit("exp.yaml", &format!("steps: {STEPS}"), "steps: 1000");
     let mut sweep = sandbox.spawn_until("sweep s.yaml --threads 2", |run| run.has_step(9));
     sweep.signal("INT");
     assert_eq!(sweep.wait(), Some(130));

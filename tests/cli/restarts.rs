@@ -24,7 +24,7 @@ fn kill_in_training(sandbox: &Sandbox, victim: usize, port: u16, steps: usize) -
     let mut ranks: Vec<RunningProcess> = (0..2).map(|rank| start(sandbox, rank, port)).collect();
     let recorded = || sandbox.runs().values().map(|run| run.metrics_of("train").len()).max();
     wait_until("steps are recorded", || recorded() >= Some(steps));
-    let killed = ranks.remove(victim);
+    let mut killed = ranks.remove(victim);
     killed.signal("KILL");
     killed.finish();
     ranks.remove(0)

@@ -520,6 +520,25 @@ fn weights_that_cannot_be_read_are_not_missing() {
 }
 
 #[test]
+fn weights_that_are_not_finite_are_refused() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
+    let file = sandbox.path("out/model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    let last = bytes.len() - 4;
+    bytes[last..].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    write_experiment(&sandbox, "x", "init: {from: out}", "");
+    let printed = sandbox.expect(1, "apply x.yaml --threads 1");
+    assert!(
+        printed.contains("model.safetensors: every number must be finite, got NaN in tensor transformer."),
+        "{printed}"
+    );
+}
+
+#[test]
 fn the_weights_belong_to_the_plan() {
     let sandbox = new_sandbox();
     write_experiment(&sandbox, "a", GPT2, SINGLE);

@@ -213,11 +213,13 @@ impl Sandbox {
         runs.into_values().next().unwrap()
     }
 
-    /// Says of a run from which step its first session after this call started. A session heeds signals before its first step; steps of
-    /// earlier sessions, which may have gone further than a test waited for, say nothing about it.
-    pub fn next_session(&self) -> impl Fn(&RunFolder) -> Option<u64> + use<> {
-        let earlier: BTreeMap<_, _> = self.runs().into_iter().map(|(id, run)| (id, run.sessions().count())).collect();
-        move |run| run.sessions().nth(earlier.get(&run.id()).copied().unwrap_or(0))
+    /// Returns a function that gives the step at which a run's first session after this call started, or `None` before that session. Its
+    /// process heeds signals from then on. Steps that a run has recorded do not show that: earlier sessions may have gone further than a test
+    /// waited for.
+    pub fn new_session_start(&self) -> impl Fn(&RunFolder) -> Option<u64> + use<> {
+        let earlier: BTreeMap<_, _> =
+            self.runs().into_iter().map(|(id, run)| (id, run.session_starts().count())).collect();
+        move |run| run.session_starts().nth(earlier.get(&run.id()).copied().unwrap_or(0))
     }
 
     /// Starts a command, and waits until a run is at the given moment or the command has ended.
@@ -319,7 +321,10 @@ impl RunningProcess {
     }
 
     /// Sends a signal by its name, such as `INT`.
-    pub fn signal(&self, name: &str) {
+    #[track_caller]
+    pub fn signal(&mut self, name: &str) {
+        // The number of a process whose end is known may be another's.
+        assert!(!self.has_ended(), "the process ended before its signal");
         send_signal(name, self.id().into());
     }
 }
@@ -436,8 +441,8 @@ impl RunFolder {
         self.metrics().iter().any(|line| line["kind"] == "train" && line["step"] == step)
     }
 
-    /// The steps from which the run's sessions started.
-    pub fn sessions(&self) -> impl Iterator<Item = u64> {
+    /// The steps at which the run's sessions started.
+    pub fn session_starts(&self) -> impl Iterator<Item = u64> {
         let sessions = self.manifest()["sessions"].as_array().cloned();
         sessions.into_iter().flatten().map(|session| session["from_step"].as_u64().unwrap())
     }

@@ -4,6 +4,7 @@
 //! Kernels move threads between cores too, but Linux does not move one that ran within the last half millisecond, nor move one to a core
 //! that is idle for shorter. A training step has no longer pauses.
 
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -51,7 +52,22 @@ impl Cores {
 
 thread_local! {
     /// The cores that this thread may run on while it is not bound; none where the system does not say it.
-    static OWN_CORES: Cores = system::allowed_cores(system::own_thread().thread).unwrap_or_default();
+    static OWN_CORES: Cell<Cores> = Cell::new(system::allowed_cores(system::own_thread().thread).unwrap_or_default());
+}
+
+/// The cores that the calling thread, and those that it starts, may run on while they are not bound.
+pub(crate) fn own_cores() -> Cores {
+    OWN_CORES.get()
+}
+
+/// Lets the calling thread run on `cores`, the [`own_cores`] of the thread that started it: if that is bound to one core, the system gives
+/// a new thread this core alone, for good.
+pub(crate) fn start_on(cores: Cores) {
+    let own = system::own_thread();
+    if !cores.is_empty() && system::allowed_cores(own.thread) != Some(cores) {
+        let _ = system::bind(own, &cores);
+    }
+    OWN_CORES.set(cores);
 }
 
 /// A thread that may be bound to one core for a while, or nobody yet. It may be in memory that processes share; they are those of one user.
@@ -100,11 +116,9 @@ impl MovableThread {
         if self.id() == Some(own) {
             return;
         }
-        OWN_CORES.with(|own| {
-            for (word, own) in self.allowed.iter().zip(own.0) {
-                word.store(own, Ordering::Relaxed);
-            }
-        });
+        for (word, own) in self.allowed.iter().zip(own_cores().0) {
+            word.store(own, Ordering::Relaxed);
+        }
         self.bound_since.store(NONE, Ordering::Relaxed);
         self.returns_to.store(NONE, Ordering::Relaxed);
         self.seen_at.store(NONE, Ordering::Relaxed);
@@ -176,7 +190,11 @@ impl MovableThread {
         let lent = system::current_core().zip(self.awaited_core(look)).filter(|(own, awaited)| own != awaited);
         lent.is_some_and(|(own, awaited)| {
             self.returns_to.store(awaited as u64 + 1, Ordering::Release);
-            self.bind_to(own)
+            let is_bound = self.bind_to(own);
+            if !is_bound {
+                self.returns_to.store(NONE, Ordering::Release);
+            }
+            is_bound
         })
     }
 
@@ -224,8 +242,12 @@ impl MovableThread {
     /// Binds the thread to one of its cores for a while. Returns true if that was possible.
     fn bind_to(&self, core: usize) -> bool {
         let Some(id) = self.id().filter(|_| self.may_run_on(core)) else { return false };
-        self.bound_since.store(system::now(), Ordering::Release);
-        system::bind(id, &Cores::of(&[core])).is_ok()
+        let before = self.bound_since.swap(system::now(), Ordering::AcqRel);
+        let is_bound = system::bind(id, &Cores::of(&[core])).is_ok();
+        if !is_bound {
+            self.bound_since.store(before, Ordering::Release);
+        }
+        is_bound
     }
 
     fn unbind(&self, id: ThreadId) -> io::Result<()> {
@@ -239,7 +261,10 @@ impl MovableThread {
 /// # Errors
 /// If the system refuses, or has no such call.
 pub fn bind_current_thread(cores: &[usize]) -> io::Result<()> {
-    system::bind(system::own_thread(), &Cores::of(cores))
+    let cores = Cores::of(cores);
+    system::bind(system::own_thread(), &cores)?;
+    OWN_CORES.set(cores);
+    Ok(())
 }
 
 #[cfg(target_os = "linux")]
@@ -355,8 +380,9 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::threads;
 
-    fn own_cores() -> Option<Cores> {
+    fn allowed_cores() -> Option<Cores> {
         system::allowed_cores(system::own_thread().thread)
     }
 
@@ -365,9 +391,8 @@ mod tests {
     fn a_thread_that_waits_runs_on_a_core_that_is_lent() {
         let waiting = MovableThread::default();
         let (entered, moved, ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
-        let allowed: Vec<usize> = (0..1024)
-            .filter(|core| OWN_CORES.with(|own| own.0[core / WORD_BITS] >> (core % WORD_BITS) & 1 == 1))
-            .collect();
+        let allowed: Vec<usize> =
+            (0..1024).filter(|core| own_cores().0[core / WORD_BITS] >> (core % WORD_BITS) & 1 == 1).collect();
         let (shared, lent) = (allowed[0], *allowed.last().unwrap());
         let spin_until = |flag: &AtomicBool| {
             while !flag.load(Ordering::Acquire) {
@@ -386,14 +411,14 @@ mod tests {
                 entered.store(true, Ordering::Release);
                 spin_until(&moved);
                 if shared != lent {
-                    assert_eq!(own_cores(), Some(Cores::of(&[lent])));
+                    assert_eq!(allowed_cores(), Some(Cores::of(&[lent])));
                     waiting.return_core();
                 }
-                assert_eq!(own_cores(), Some(Cores::of(&[shared])));
+                assert_eq!(allowed_cores(), Some(Cores::of(&[shared])));
                 waiting.return_core();
-                assert_eq!(own_cores(), Some(Cores::of(&[shared])), "the binding is not old");
+                assert_eq!(allowed_cores(), Some(Cores::of(&[shared])), "the binding is not old");
                 waiting.leave();
-                assert_eq!(own_cores(), Some(OWN_CORES.with(|own| *own)));
+                assert_eq!(allowed_cores(), Some(own_cores()));
                 assert!(!waiting.bind_to(shared), "nobody");
                 ended.store(true, Ordering::Release);
             });
@@ -410,6 +435,30 @@ mod tests {
                 moved.store(true, Ordering::Release);
             });
         });
+    }
+
+    #[test]
+    fn threads_of_a_bound_thread_may_run_on_all_its_cores() {
+        let thread = MovableThread::default();
+        thread.enter();
+        let (all, last) = (own_cores(), (0..1024).rfind(|core| thread.may_run_on(*core)).unwrap());
+        assert!(thread.bind_to(last));
+        assert_eq!(allowed_cores(), Some(Cores::of(&[last])));
+        let spawned = threads::spawn("test", || (allowed_cores(), own_cores())).unwrap().join().unwrap();
+        assert_eq!(spawned, (Some(all), all));
+        assert_eq!(threads::thread_pool(1).unwrap().install(allowed_cores), Some(all));
+        let together = threads::run_together("test", vec![allowed_cores]).unwrap();
+        assert_eq!(together, [Some(Some(all))]);
+        thread.leave();
+        // What a thread is told to use, its own threads use too.
+        threads::spawn("test", move || {
+            bind_current_thread(&[last]).unwrap();
+            let spawned = threads::spawn("test", allowed_cores).unwrap().join().unwrap();
+            assert_eq!(spawned, Some(Cores::of(&[last])));
+        })
+        .unwrap()
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -297,6 +297,8 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
     use crate::threads::thread_pool;
 
@@ -346,11 +348,22 @@ mod tests {
         pool.install(|| {
             for pause in [0, 1, 100, 1_000, 5_000, 0, 20_000] {
                 thread::sleep(Duration::from_micros(pause));
-                let met = std::sync::Barrier::new(3);
-                // Three pieces that wait for each other need three threads.
-                for_each_piece(3, |_| {
-                    met.wait();
-                });
+                let start = Instant::now();
+                // A helper that is leaving takes no piece, and is replaced for the next region.
+                let three_met = || {
+                    let met = Mutex::new(HashSet::new());
+                    for_each_piece(3, |_| {
+                        lock(&met).insert(thread::current().id());
+                        let arrived = Instant::now();
+                        while lock(&met).len() < 3 && arrived.elapsed() < Duration::from_millis(20) {
+                            thread::yield_now();
+                        }
+                    });
+                    lock(&met).len() == 3
+                };
+                while !three_met() {
+                    assert!(start.elapsed() < Duration::from_secs(20), "three threads never meet after {pause} µs");
+                }
             }
         });
     }

@@ -9,6 +9,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use runner_spec::format::counted;
 use runner_spec::panics::CaughtPanic;
 
+use crate::cores;
+
 /// Bytes of the stack of each thread of a pool: deep models need them.
 const STACK_BYTES: usize = 8 << 20;
 
@@ -17,6 +19,7 @@ const STACK_BYTES: usize = 8 << 20;
 /// # Errors
 /// If the system refuses.
 pub fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+    let work = on_own_cores(work);
     Builder::new().name(name.to_owned()).spawn(work).map_err(|error| explain_start_error("a thread", &error))
 }
 
@@ -30,7 +33,16 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
     work: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
     let builder = Builder::new().name(name.to_owned());
-    builder.spawn_scoped(scope, work).map_err(|error| explain_start_error("a thread", &error))
+    builder.spawn_scoped(scope, on_own_cores(work)).map_err(|error| explain_start_error("a thread", &error))
+}
+
+/// `work` of a new thread, which may run on all the cores of the calling one.
+fn on_own_cores<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let cores = cores::own_cores();
+    move || {
+        cores::start_on(cores);
+        work()
+    }
 }
 
 /// Does all of `works` at the same time, each on a thread called `name`. Returns their results in order; `None` for one that panicked.
@@ -53,7 +65,9 @@ pub fn run_together<T: Send>(name: &str, works: Vec<impl FnOnce() -> T + Send>) 
 /// If the system refuses one of them.
 pub fn thread_pool(count: usize) -> io::Result<ThreadPool> {
     let count = count.max(1);
+    let cores = cores::own_cores();
     let builder = ThreadPoolBuilder::new().num_threads(count).stack_size(STACK_BYTES);
+    let builder = builder.start_handler(move |_| cores::start_on(cores));
     builder.build().map_err(|error| explain_start_error(&counted(count as u64, "thread"), &io::Error::other(error)))
 }
 

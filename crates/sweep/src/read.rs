@@ -59,7 +59,8 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
     read_text(text, path, false)
 }
 
-pub(super) fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
+/// Reads the text of a sweep file. One that `is_new` needs its base.
+pub(super) fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSpec, ConfigError> {
     let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
     let mut reader = SweepReader {
         source: &source,
@@ -71,7 +72,7 @@ pub(super) fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<Swe
         settings: Vec::new(),
     };
     let spec = if let Some(tree) = tree.filter(|tree| !tree.is_null()) {
-        reader.read_file(&tree, text, path, needs_base)
+        reader.read_file(&tree, text, path, is_new)
     } else {
         if reader.diagnostics.is_empty() {
             reader.diagnostics.push(source.diagnostic_whole("the file is empty".into(), SHORTEST.into()));
@@ -148,7 +149,7 @@ impl SweepReader<'_> {
         }
     }
 
-    fn read_file(&mut self, tree: &Node, text: &str, path: &Path, needs_base: bool) -> Option<SweepSpec> {
+    fn read_file(&mut self, tree: &Node, text: &str, path: &Path, is_new: bool) -> Option<SweepSpec> {
         if !matches!(tree.value, Yaml::Map(_)) {
             self.error(tree.place, "", "a sweep file is a mapping with the key `sweep`".into(), SHORTEST);
             return None;
@@ -176,7 +177,7 @@ impl SweepReader<'_> {
         if let Some(ladder) = ladder.filter(|_| sweep.is_none()) {
             let value = file.get("ladder").filter(|value| value.is_object())?;
             self.section = "ladder";
-            let spec = self.read_ladder(ladder, value, text, path, needs_base);
+            let spec = self.read_ladder(ladder, value, text, path, is_new);
             return Some(spec);
         }
         let Some(sweep) = sweep else {
@@ -186,11 +187,11 @@ impl SweepReader<'_> {
             return None;
         };
         let value = file.get("sweep").filter(|value| value.is_object())?;
-        Some(self.read_sweep(sweep, value, text, path, needs_base))
+        Some(self.read_sweep(sweep, value, text, path, is_new))
     }
 
     /// Reads the key `sweep`, whose legal part is `sweep`.
-    fn read_sweep(&mut self, at: &Entry, sweep: &Value, text: &str, path: &Path, needs_base: bool) -> SweepSpec {
+    fn read_sweep(&mut self, at: &Entry, sweep: &Value, text: &str, path: &Path, is_new: bool) -> SweepSpec {
         let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
         let get = |key: &str| given().find(|entry| entry.key == key);
         let mut bases = given().filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
@@ -205,7 +206,7 @@ impl SweepReader<'_> {
             self.error(at.place, "sweep", "`sweep` has neither `template` nor `base`".into(), help);
         }
         let is_template = chosen.map(|entry| entry.key == "template");
-        let base = chosen.and_then(|entry| self.read_base(entry, sweep, path, needs_base));
+        let base = chosen.and_then(|entry| self.read_base(entry, sweep, path, is_new));
         self.name_check =
             is_template.map(|is_template| if is_template { check_variable_name as NameCheck } else { check_key_path });
         let mut vars = Map::new();
@@ -276,14 +277,16 @@ impl SweepReader<'_> {
         let goal = value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal());
         let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
         let key = |name: &str| objective.iter().find(|entry| entry.key == name);
-        // A metric that is wrong has been reported.
-        if let Some(entry) =
-            key("goal").filter(|_| goal != metric.goal() && (named_metric.is_some() || key("metric").is_none()))
-        {
-            let better = if metric.goal() == Goal::Minimize { "lower" } else { "higher" };
-            let message =
-                format!("{} would choose the worst points: {better} is better in {}", goal.name(), metric.name());
-            self.error(entry.place, "sweep.objective.goal", message, "leave out `goal`: each metric has its own");
+        // A metric that is wrong has been reported. The copies of earlier versions may have the other goal.
+        let is_wrong = goal != metric.goal() && is_new && (named_metric.is_some() || key("metric").is_none());
+        if let Some(entry) = key("goal").filter(|_| is_wrong) {
+            let message = format!(
+                "`sweep.objective.goal` must be `{}` for `{}`, got `{}`",
+                metric.goal().name(),
+                metric.name(),
+                goal.name()
+            );
+            self.error(entry.place, "sweep.objective.goal", message, "remove `goal`: the metric determines it");
         }
         let spec = SweepSpec {
             name: get("name")
@@ -361,7 +364,7 @@ impl SweepReader<'_> {
         None
     }
 
-    fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, needs_base: bool) -> Option<PathBuf> {
+    fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, is_new: bool) -> Option<PathBuf> {
         let file = sweep[&entry.key].as_str()?;
         let key = format!("{}.{}", self.section, entry.key);
         let is_template = runner_template::is_template(Path::new(file));
@@ -381,7 +384,7 @@ impl SweepReader<'_> {
             return None;
         }
         let file = path.parent().unwrap_or(Path::new("")).join(file);
-        if needs_base && !file.exists() {
+        if is_new && !file.exists() {
             let message = format!("there is no file {}", file.display());
             let help = "paths are relative to the folder of the sweep file".to_owned();
             self.missing_base = Some(Box::new(self.source.diagnostic(entry.value.place, &key, message, help)));

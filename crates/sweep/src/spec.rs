@@ -242,7 +242,7 @@ impl ObjectiveMetric {
         }
     }
 
-    /// The goal unless the file names one.
+    /// The only goal that a new file may have with this metric.
     #[must_use]
     pub fn goal(self) -> Goal {
         match self {

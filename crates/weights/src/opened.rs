@@ -222,7 +222,7 @@ impl OpenedWeights {
     /// without any are zeros.
     ///
     /// # Errors
-    /// If there is no such tensor of such a shape, or the file cannot be read.
+    /// If there is no such tensor of such a shape, it has a number that is not finite, or the file cannot be read.
     pub fn read(&self, name: &str, shape: &[usize], values: &mut [f32]) -> Result<(), WeightsError> {
         if name == Head::WEIGHT && self.lacks_head() {
             return Ok(());
@@ -252,7 +252,12 @@ impl OpenedWeights {
             [out, columns] if tensor.transposed => tensor.read_transposed(&file, *out, *columns, values),
             _ => tensor.read_plain(&file, values),
         };
-        read.map_err(WeightsError::io(path))
+        read.map_err(WeightsError::io(path))?;
+        if let Some(number) = values.iter().find(|number| !number.is_finite()) {
+            let message = format!("every number must be finite, got {number} in tensor {name}");
+            return WeightsError::invalid(path, message);
+        }
+        Ok(())
     }
 
     /// True if they are a state dict without a head, whose model may tie it to the embedding or not.

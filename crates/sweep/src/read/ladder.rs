@@ -29,13 +29,13 @@ impl SweepReader<'_> {
         ladder: &Value,
         text: &str,
         path: &Path,
-        needs_base: bool,
+        is_new: bool,
     ) -> SweepSpec {
         let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
         let get = |key: &str| given().find(|entry| entry.key == key);
         self.require(at, "ladder", "base", "name an experiment file: `base: experiment.yaml`");
         self.require(at, "ladder", "dial", "list the sizes: `dial: {model.layers: [1, 2, 3, 4, 6, 8]}`");
-        let base = get("base").and_then(|entry| self.read_base(entry, ladder, path, needs_base));
+        let base = get("base").and_then(|entry| self.read_base(entry, ladder, path, is_new));
         self.name_check = Some(check_key_path as NameCheck);
         let mut set = self.read_set(get("set"), ladder);
         let mut axes: Vec<Dimension> =

@@ -138,7 +138,6 @@ says! {
     a_race_with_too_few_seeds: "sweep:\n  base: e.yaml\n  grid: {model.layers: [1, 2]}\n  seeds: 3\n  early_stop: {race: {confidence: 0.9}}\n";
     a_race_without_seeds: "sweep:\n  base: e.yaml\n  grid: {model.layers: [1, 2]}\n  early_stop: {race: {min_seeds: 1, confidence: 1}}\n  objective: {smallest_difference: 0}\n";
     slips_in_keys: "sweep:\n  templat: t.yaml.j2\n  base: e.yaml\n  gird: {seed: [1]}\n  grid: {seed: [1, 2]}\n  objective: {metrics: val_loss, goal: maximise, at: first}\n  early_stop: {ahsa: {min_steps: 5}}\nsweeep: 1\nparallel: 3\nversion: 2\n";
-    a_goal_that_the_metric_contradicts: "sweep:\n  base: e.yaml\n  grid: {seed: [1, 2]}\n  objective: {metric: hellaswag_acc, goal: minimize}\n";
     wrong_types: "sweep:\n  name: [a]\n  template: {a: b}\n  vars: [1]\n  grid: {lr: 1e-4, layers: {int_uniform: [1, 3]}, heads: []}\n  zip: [1, 2]\n  random: {samples: many, seed: -1, space: {a: [1, 2], b: {choice: 3}, c: 4}}\n  exclude: layers == 4\n  objective: val_loss\n  early_stop: asha\n  parallel: '2'\n  retries: 1.5\n";
     wrong_values: "sweep:\n  name: a/b\n  base: e.yaml\n  grid: {seed: [1, 2, 1], train.steps: [.nan]}\n  zip: {model.layers: [2, 4], model.heads: [2, 4, 8], log.every: [1]}\n  random:\n    samples: 0\n    space:\n      optimizer.adamw.lr: {log_uniform: [0, 1e-2]}\n      optimizer.adamw.beta1: {log_uniform: [1e-2, 1e-5]}\n      optimizer.adamw.beta2: {uniform: [0.5, 0.5]}\n      schedule.warmup: {int_uniform: [200, 10]}\n      batch.sequences: {int_log_uniform: [0, 10]}\n      batch.micro_batch: {uniform: [1]}\n      model.d_model: {uniform: [1, .inf]}\n  early_stop: {asha: {min_steps: 0, reduction: 1}}\n  parallel: 0\n  retries: -1\n";
     names_that_cannot_be: "sweep:\n  base: e.yaml\n  set: {modle.layers: 3, seed: 1, log.every: 2}\n  grid: {lr: [1], optimizer.adam.lr: [1], seed: [1, 2], train.steps: [5]}\n  random: {samples: 2, space: {train.steps: {choice: [1, 2]}, nonsense: {choice: [1, 2]}}}\n";
@@ -182,6 +181,20 @@ fn files_that_cannot_be_read() {
     std::fs::write(&file, WHOLE).unwrap();
     std::fs::write(folder.path().join("gpt2-lr.yaml.j2"), "").unwrap();
     assert_eq!(load(&file).unwrap().base, folder.path().join("gpt2-lr.yaml.j2"));
+}
+
+#[test]
+fn a_goal_that_the_metric_contradicts_is_refused_unless_an_earlier_version_recorded_it() {
+    let text =
+        "sweep:\n  template: t.yaml.j2\n  grid: {x: [1, 2]}\n  objective: {metric: hellaswag_acc, goal: minimize}\n";
+    assert_eq!(read_text(text).unwrap().objective.goal, Goal::Minimize);
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("t.yaml.j2"), "").unwrap();
+    let file = folder.path().join("s.yaml");
+    std::fs::write(&file, text).unwrap();
+    let refused = load(&file).unwrap_err().to_string();
+    let message = "`sweep.objective.goal` must be `maximize` for `hellaswag_acc`, got `minimize`";
+    assert!(refused.contains(message) && refused.contains("s.yaml:4:38"), "{refused}");
 }
 
 #[test]

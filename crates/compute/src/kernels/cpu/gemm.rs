@@ -19,6 +19,9 @@ const COLUMNS: usize = 64;
 /// Rows or columns of a part, at least. `gemm` divides sums of matrices with at most 64 rows and columns in another way, so a part must
 /// not be so small if the whole is not.
 const MIN_PART: usize = 128;
+/// A product with at most so many rows or columns is not divided: `gemm` also sums products of at most 256 numbers in another way, which a
+/// part of it might be if the whole is not.
+const MAX_UNDIVIDED: usize = 256 / MIN_PART;
 
 /// A matrix in a slice: `rows` × `cols`, row r starting at r·`stride`, or its transpose.
 #[derive(Clone, Copy)]
@@ -143,6 +146,9 @@ unsafe fn multiply<T: Real>(out: Shared<T>, keep: T, a: Mat<T>, b: Mat<T>, bias:
 /// Each piece packs its rows of `a` and its columns of `b` again, so what is divided first follows from measurements: columns, unless there
 /// are many more rows; in the gradient of weights, where `a` is a transpose, the longer of both.
 fn split<T: Real>(a: Mat<T>, b: Mat<T>, wanted: usize) -> [usize; 2] {
+    if a.rows.min(b.cols) <= MAX_UNDIVIDED {
+        return [1, 1];
+    }
     let wanted = wanted.min(a.rows * a.cols * b.cols / PIECE_PRODUCTS).max(1);
     let most = [(a.rows / MIN_PART).max(1), (b.cols / MIN_PART).max(1)];
     let columns_first = if a.row_stride == 1 { b.cols > a.rows } else { 3 * b.cols >= 2 * a.rows };
@@ -198,7 +204,9 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let numbers = |len: usize| (0..len).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 504.0).collect::<Vec<_>>();
-        for (rows, inner, cols) in [(300, 700, 1), (64, 1500, 300), (1, 600, 900), (1030, 70, 140), (257, 1100, 513)] {
+        let shapes = [(64, 1500, 300), (1030, 70, 140), (257, 1100, 513)];
+        let narrow = [(300, 8192, 1), (256, 4096, 2), (400, 6000, 3), (1, 6000, 900), (2, 6000, 400), (3, 6000, 400)];
+        for (rows, inner, cols) in shapes.into_iter().chain(narrow) {
             let (a, b, bias) = (numbers(rows * inner), numbers(inner * cols), numbers(cols));
             let products = |threads: usize| {
                 let a = [Mat::new(&a, rows, inner), Mat::new(&a, inner, rows).t()];
