@@ -33,7 +33,7 @@ pub(crate) const CACHE: &str = "RUNNER_CACHE";
 /// The variable with the secret that ranks of a launcher share.
 pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
 /// The variable with the name of the method with which a CPU multiplies bf16 matrices.
-const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
+pub(crate) const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 
 /// Applies the variables that concern the whole process.
 ///

@@ -17,7 +17,7 @@ use runner_spec::format::{counted, duration, printable, shell_word};
 use runner_sweep::sweep_dir::absolute_path;
 use serde::Serialize;
 
-use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host, read_cluster};
+use super::common::{BF16_PRODUCTS, ExperimentArgs, RunsFolderArgs, ThreadArgs, host, read_cluster};
 use super::exit::{Context as _, ErrorKind, Exit, Result, refuse};
 use super::job_args::JobArgs;
 use super::output::{print, print_result};
@@ -151,7 +151,10 @@ fn job_command(scheduler: Scheduler, path: &Path) -> Result<String> {
         Scheduler::Slurm | Scheduler::Pbs => std::env::current_exe().context("this program's file")?,
     };
     let word = |path: &Path| shell_word(&path.to_string_lossy()).into_owned();
-    Ok(format!("{} resume {}", word(&program), word(path)))
+    // Not all schedulers give a job the variables of the shell that submits it.
+    let products = std::env::var(BF16_PRODUCTS).ok().filter(|method| !method.is_empty());
+    let variable = products.map_or_else(String::new, |method| format!("env {BF16_PRODUCTS}={} ", shell_word(&method)));
+    Ok(format!("{variable}{} resume {}", word(&program), word(path)))
 }
 
 /// Writes `job`, and submits it if the scheduler is Slurm and has no job of the run.

@@ -402,7 +402,7 @@ fn a_fork_begins_with_a_checkpoint() {
         );
         // Where the beginning is gone it cannot be done again; the fork keeps the checkpoint that it began with, as it may.
         fs::remove_dir_all(&run.0).unwrap();
-        assert!(sandbox.expect(0, "runs show third").contains("(which is gone)"), "{name}");
+        assert!(sandbox.expect(0, "runs show third").contains("(which is not in this folder)"), "{name}");
         sandbox.expect(0, &format!("reproduce {copy} --threads 1 --quiet"));
         fs::remove_dir_all(again.path("checkpoints/step-00000008")).unwrap();
         let printed = sandbox.expect(2, &format!("reproduce {copy} --threads 1"));

@@ -138,6 +138,49 @@ fn reports_missing_metrics_and_long_decays_with_advice() {
     assert!(printed.contains("the losses of the run are missing") && printed.contains("--new`"), "{printed}");
 }
 
+/// What one run, sweep or folder has from another that was computed otherwise is not taken for its own.
+#[test]
+fn runs_that_were_computed_otherwise_are_told_apart() {
+    let sandbox = new_sandbox().with("s.yaml", "sweep:\n  base: exp.yaml\n  grid: {seed: [1, 2]}\n");
+    let elsewhere = |arguments: &str| {
+        let mut command = sandbox.command(arguments);
+        Finished::of(command.env("GLIBC_TUNABLES", "glibc.malloc.perturb=0")).expect_code(0).text()
+    };
+    elsewhere("apply exp.yaml --threads 1 --quiet --runs a");
+    let first = sandbox.only_run_in("a").id();
+    let continued =
+        ["apply", "exp.yaml", "--threads", "1", "--runs", "a", "--set", "train.steps=8", "--continue", &first];
+    let printed = sandbox.expect(0, &[&continued[..], &["--continue-step", "2"]].concat()[..]);
+    assert!(printed.contains("warning: variables: "), "{printed}");
+    let (id, run) = sandbox.runs_in("a").into_iter().find(|(id, _)| *id != first).unwrap();
+    let printed = sandbox.expect(3, &["reproduce", &id, "--runs", "a", "--threads", "1", "--check"]);
+    assert!(printed.contains("glibc.malloc.perturb=0 (steps 1 to 2), none (steps 3 to 8)"), "{printed}");
+
+    // A checkpoint of the same run and step, but of another state, is not that with which a fork began.
+    let fork =
+        ["fork", &id, "--from", "4", "--set", "seed=3", "--name", "fk", "--threads", "1", "--quiet", "--runs", "a"];
+    sandbox.expect(0, &fork);
+    let fork = sandbox.runs_in("a").into_values().find(|run| run.id().starts_with("fk-")).unwrap();
+    let mut manifest = fork.manifest();
+    assert_eq!(manifest["continued_from"]["state_hash"].as_str().map(str::len), Some(64));
+    sandbox.expect(0, &["reproduce", &fork.id(), "--runs", "a", "--threads", "1", "--quiet"]);
+    manifest["continued_from"]["state_hash"] = "0".repeat(64).into();
+    fork.write_unsealed("manifest.json", manifest);
+    let refused = sandbox.expect(2, &["reproduce", &fork.id(), "--runs", "a", "--threads", "1"]);
+    assert!(refused.contains("which neither of them still has"), "{refused}");
+
+    // A run that has the id of the run in another folder that it repeats is not made from itself.
+    let path = run.path("").display().to_string();
+    sandbox.expect(0, &["reproduce", &path, "--runs", "b", "--threads", "1", "--quiet"]);
+    let shown = sandbox.expect(0, &["runs", "show", &id, "--runs", "b"]);
+    let ancestor = format!("reproduction of {id} (which is not in this folder)");
+    assert_eq!((shown.matches("ancestor").count(), shown.contains(&ancestor)), (1, true), "{shown}");
+
+    elsewhere("apply exp.yaml --threads 1 --quiet --runs c --set seed=1");
+    let printed = sandbox.expect(0, "sweep s.yaml --threads 1 --runs c");
+    assert!(printed.contains("note: the runs differ in variables, not in their settings alone"), "{printed}");
+}
+
 /// The method of multiplying bf16 matrices is recorded, and can be chosen; a name that is none is refused before anything runs.
 #[test]
 fn products_in_bf16_can_be_chosen_and_are_recorded() {
@@ -185,6 +228,9 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
         let said = format!("a later session of B has {of_processor}, the one before {with_f32}");
         assert!(printed.replace(['\n', ' '], "").contains(&said.replace(' ', "")), "{printed}");
         assert!(printed.contains("so every number should be equal, up to what `bits may differ` names"), "{printed}");
+        let printed = sandbox.expect(0, &["compare", &automatic, &both]);
+        let [automatic, both] = [of_processor.to_owned(), format!("{with_f32}, then {of_processor}")];
+        assert!([&automatic, &both, "bf16_products"].iter().all(|word| printed.contains(*word)), "{printed}");
     }
     let mut version = sandbox.command("--version");
     let version = Finished::of(version.env("RUNNER_BF16_PRODUCTS", "f32")).expect_code(0).text();

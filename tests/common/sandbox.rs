@@ -301,11 +301,7 @@ impl RunningProcess {
 
     /// Waits for the end, and returns the exit code; None if a signal ended the process.
     pub fn wait(&mut self) -> Option<i32> {
-        let status = self.0.wait().unwrap();
-        if status.code().is_none() {
-            eprintln!("process {} ended: {status}", self.id());
-        }
-        status.code()
+        self.0.wait().unwrap().code()
     }
 
     /// Waits for the end, and returns the exit code, and what was printed to the standard output and error that are pipes.

@@ -89,7 +89,7 @@ const VARIABLES: Fact<Session> =
     });
 
 /// The name of the fact about the division of the work among ranks.
-pub(super) const LAYOUT: &str = "layout";
+pub const LAYOUT: &str = "layout";
 
 const LAYOUT_FACT: Fact<Session> = Fact::new(LAYOUT, Bits("a different layout adds in a different order"), |session| {
     session.layout.as_ref().map(|layout| layout.describe_sums().into())

@@ -276,8 +276,14 @@ impl Original {
     fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
         let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
+        // A run of the same plan may have another state: on another machine, or in a folder that was copied.
+        let is_the_one = |folder: &Path| {
+            let hash = checkpoint::recorded_hash(folder, began.step).map(|hash| hash.state);
+            began.state_hash.is_none() || hash == began.state_hash
+        };
         for run in same.then_some(parent).into_iter().chain([self.path.clone()]) {
-            if checkpoint::saved_steps(&run.join(CHECKPOINTS))?.contains(&began.step) {
+            let folder = run.join(CHECKPOINTS);
+            if checkpoint::saved_steps(&folder)?.contains(&began.step) && is_the_one(&folder) {
                 return Ok(run);
             }
         }

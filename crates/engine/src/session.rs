@@ -171,7 +171,8 @@ impl RunSession<'_> {
         let earlier = run_dir::read_summary(&path);
         warnings.extend(earlier.as_ref().err().map(|unreadable| format!("skipped: {unreadable}")));
         let session = describe_session(self.host, self.experiment, self.plan());
-        if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
+        let inherits = run.manifest().continued_from.as_ref().is_some_and(|from| !from.sessions.is_empty());
+        if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new || inherits) {
             let changes = fact_changes(last, &session).into_iter();
             warnings.extend(changes.map(|change| format!("{change}; {}", describe_consequence(&change))));
         }

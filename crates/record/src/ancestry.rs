@@ -37,10 +37,14 @@ pub struct Ancestor {
 pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
     let mut chain: Vec<Ancestor> = Vec::new();
     let mut next = parent(manifest.origin.as_ref(), manifest.continued_from.as_ref());
+    let own_id = &manifest.id;
     while let Some(mut ancestor) = next.take().filter(|_| chain.len() < MAX_ANCESTORS) {
         // A folder without a readable manifest of the plan is no longer the ancestor.
         let manifest = run_dir::read_manifest(&root.join(&ancestor.id)).ok();
         let manifest = manifest.filter(|m| m.plan_hash == ancestor.plan_hash);
+        // One run may have the id of another, in another folder, that it was made from.
+        let manifest =
+            manifest.filter(|_| ancestor.id != *own_id && chain.iter().all(|nearer| nearer.id != ancestor.id));
         ancestor.gone = manifest.is_none();
         next = manifest.and_then(|m| parent(m.origin.as_ref(), m.continued_from.as_ref()));
         chain.push(ancestor);
@@ -66,7 +70,7 @@ impl Ancestor {
     /// The ancestor as text: `fork of a-1234 after step 5`.
     pub fn describe(&self) -> String {
         let step = self.step.map_or_else(String::new, |step| format!(" after step {step}"));
-        let gone = if self.gone { " (which is gone)" } else { "" };
+        let gone = if self.gone { " (which is not in this folder)" } else { "" };
         format!("{} of {}{step}{gone}", self.relation.name(), self.id)
     }
 }
@@ -101,7 +105,7 @@ mod tests {
         let fork = format!("fork of {} after step 5", first.id());
         assert_eq!(chain(&third), [format!("reproduction of {}", second.id()), fork.clone()]);
         std::fs::remove_dir_all(first.path()).unwrap();
-        assert_eq!(chain(&third)[1], format!("{fork} (which is gone)"));
+        assert_eq!(chain(&third)[1], format!("{fork} (which is not in this folder)"));
         // One that names itself.
         let itself = run_dir::base_id(&plan.experiment_name, &plan.hash) + "-4";
         let odd = make(Some(RunOrigin::Fork { id: itself, step: None, plan_hash: hash() }));

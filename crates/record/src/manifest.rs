@@ -90,7 +90,7 @@ pub struct Manifest {
 }
 
 /// The run whose checkpoint a run began with.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContinuedFrom {
     /// The other run's id and plan.
     pub id: String,
@@ -108,6 +108,12 @@ pub struct ContinuedFrom {
     /// The inherited steps after which the training data was read from its first row again, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_restarts: Vec<u64>,
+    /// The hash of the checkpoint's weights and moments; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_hash: Option<String>,
+    /// The sessions that computed the inherited steps, if this is the same computation. Records of older versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<Session>,
 }
 
 /// The run from which `fork` or `reproduce` made this run.
@@ -363,9 +369,11 @@ impl Manifest {
         self.sessions.first().map_or(1, Session::text_reading)
     }
 
-    /// The sessions, each with version and machine. A run of an older format recorded them once, for its newest session.
+    /// The sessions, those that computed inherited steps of the same computation among them, each with version and machine. A run of an older
+    /// format recorded these once, for its newest session.
     pub fn described_sessions(&self) -> Vec<Session> {
-        let mut sessions = self.sessions.clone();
+        let inherited = self.continued_from.as_ref().map_or_else(Vec::new, |from| from.sessions.clone());
+        let mut sessions = [inherited, self.sessions.clone()].concat();
         if sessions.is_empty() {
             sessions.push(Session {
                 environment: self.environment.clone(),

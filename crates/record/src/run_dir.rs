@@ -10,7 +10,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::checkpoint::{CheckpointChoice, Checkpoints, recorded_position};
+use super::checkpoint::{CheckpointChoice, Checkpoints, recorded_hash, recorded_position};
 use super::error::RecordError;
 use super::files::{
     check_format, file_name, if_present, indented_json, read_sealed_json, sealed_json, sync_dir, write_atomic,
@@ -380,11 +380,14 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
     let changes = EvaluationChanges::between(from.plan, ours);
     let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, changes.keeps_loss())?;
     let tokens = recorded_position(&to.join(CHECKPOINTS), step).map(|saved| saved.tokens);
+    let state_hash = recorded_hash(&to.join(CHECKPOINTS), step).map(|hash| hash.state);
     let copy = |name: &str| (from.path.join(name), to.join(name));
     let ((metrics, new_metrics), (samples, new_samples)) = (copy(METRICS), copy(SAMPLES));
     copy_through_step(&metrics, &new_metrics, step, |line| inherited_line(line, &changes))?;
     copy_through_step(&samples, &new_samples, step, |line| line.into())?;
     let (omitted_evaluations, data_restarts) = (changes.describe(), inherited_restarts(&other, from.plan, step));
+    let mut sessions = if from.is_same_computation { other.described_sessions() } else { Vec::new() };
+    sessions.retain(|session| session.from_step < step);
     Ok(ContinuedFrom {
         id: other.id,
         step,
@@ -393,6 +396,8 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
         tokens,
         omitted_evaluations,
         data_restarts,
+        state_hash,
+        sessions,
     })
 }
 

@@ -71,6 +71,22 @@ fn split<'t, 'e>(tokens: Tokens<'t, 'e>, word: &str) -> Vec<Tokens<'t, 'e>> {
     parts.collect()
 }
 
+/// The field of `run` with a number that `tokens` compare with a text: to minijinja every text is above every number.
+fn number_beside_text<'t>(tokens: Tokens<'t, '_>, run: &Json) -> Option<&'t str> {
+    let is_text = |token: &Token<'_>| matches!(token, Token::Str(_) | Token::String(_));
+    tokens.windows(3).find_map(|window| {
+        let [(left, _), (Token::Eq | Token::Ne | Token::Lt | Token::Lte | Token::Gt | Token::Gte, _), (right, _)] =
+            window
+        else {
+            return None;
+        };
+        [(left, right), (right, left)].into_iter().find_map(|(field, text)| match field {
+            Token::Ident(name) if is_text(text) && run[*name].is_number() => Some(*name),
+            _ => None,
+        })
+    })
+}
+
 /// Whether the part of `text` that `tokens` are holds for a run with the fields `run`; `None` if that depends on a number that it lacks. The
 /// expression is divided at `and`, `or` and `not`, and minijinja evaluates the rest.
 fn holds(
@@ -115,6 +131,10 @@ fn holds(
     let fields = fields().filter(|field| names.contains(*field));
     if !asks_for_none && fields.clone().any(|field| is_unknown(run, field)) {
         return Ok(None);
+    }
+    if let Some(field) = number_beside_text(tokens, run) {
+        let message = format!("`{field}` is a number, and is compared with a text; write numbers without quotes");
+        return Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message));
     }
     let values: BTreeMap<&str, Value> = fields.map(|field| (field, to_value(&run[field]))).collect();
     Ok(Some(expression.eval(values)?.is_true()))
@@ -259,6 +279,10 @@ mod tests {
         assert!(kept("qqq < 3").unwrap_err().contains("the fields are id, name"));
         assert!(kept("val_loss <").unwrap_err().starts_with("--where \"val_loss <\": "));
         assert!(kept("status + 3 > 1").unwrap_err().contains("of run a"));
+        for quoted in ["val_loss < '3'", "status == 'done' and '3' >= val_loss"] {
+            let refused = kept(quoted).unwrap_err();
+            assert!(refused.contains("`val_loss` is a number, and is compared with a text"), "{refused}");
+        }
     }
 
     #[test]

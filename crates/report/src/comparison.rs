@@ -144,7 +144,7 @@ pub struct RunToCompare {
 
 /// Compares `runs`.
 pub fn compare(runs: &[RunToCompare]) -> Comparison {
-    let all: Vec<RunSettings> = runs.iter().map(|run| settings(&run.experiment)).collect();
+    let all: Vec<RunSettings> = runs.iter().map(settings_and_products).collect();
     let differing = differing_keys(&all.iter().collect::<Vec<_>>());
     let ids = runs.iter().map(|run| run.record.manifest.id.as_str());
     let names = name_runs(&ids.zip(&all).collect::<Vec<_>>());
@@ -167,6 +167,20 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
     let notes = runs.iter().filter_map(|run| describe_moved_speed(&run.record)).collect();
     Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
+}
+
+/// The settings of `run`, and how its sessions multiplied in bf16, as if that were one of them.
+fn settings_and_products(run: &RunToCompare) -> RunSettings {
+    let mut settings = settings(&run.experiment);
+    let mut products: Vec<String> = Vec::new();
+    for session in run.record.manifest.described_sessions() {
+        products.extend(session.platform.and_then(|platform| platform.bf16_matmul_instructions));
+    }
+    products.dedup();
+    if !products.is_empty() {
+        settings.insert("precision.bf16_products".to_owned(), products.join(", then ").into());
+    }
+    settings
 }
 
 /// A note on the speed of a run that changed its layout; `None` if it has had one layout.

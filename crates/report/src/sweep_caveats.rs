@@ -24,6 +24,12 @@ pub fn caveat_text(caveat: &BestPointCaveat) -> String {
             let (name, value) = (printable(name), printable(&value_text(value)));
             format!("the leading `{name}` is {value}, the {edge} of {values} values: a {beyond} one may be better")
         }
+        BestPointCaveat::DifferentFacts { facts } => {
+            format!(
+                "the runs differ in {}, not in their settings alone: `runner diff` says what that means",
+                facts.join(" and ")
+            )
+        }
     }
 }
 
@@ -33,6 +39,7 @@ pub fn short_caveat(caveat: &BestPointCaveat) -> String {
         BestPointCaveat::EdgeOfRange { name, is_highest, .. } => {
             format!("{} {}", if *is_highest { "highest" } else { "lowest" }, printable(name))
         }
+        BestPointCaveat::DifferentFacts { facts } => format!("runs differ in {}", facts.join(" and ")),
     }
 }
 
@@ -54,5 +61,8 @@ mod tests {
         let text = caveat_text(&edge);
         assert_eq!(text, "the leading `lr` is 0.1, the lowest of 3 values: a lower one may be better");
         assert_eq!(short_caveat(&edge), "lowest lr");
+        let facts = BestPointCaveat::DifferentFacts { facts: vec!["bf16 products", "processor"] };
+        assert!(caveat_text(&facts).starts_with("the runs differ in bf16 products and processor, not in"));
+        assert_eq!(short_caveat(&facts), "runs differ in bf16 products and processor");
     }
 }

@@ -1,9 +1,15 @@
 //! What must be known of a sweep's leading setting before it is believed, apart from the noise: the best value may lie outside of the values
-//! that were tried.
+//! that were tried, and runs may differ in more than their settings.
 
+use std::collections::BTreeSet;
+
+use runner_compare::session_facts::{LAYOUT, fact_changes};
+use runner_record::manifest::Session;
+use runner_record::run_dir;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::progress::SweepProgress;
 use super::results::SweepResults;
 use super::verdict::SettingResult;
 
@@ -24,6 +30,19 @@ pub enum BestPointCaveat {
         /// The number of different values.
         values: usize,
     },
+    /// The runs of the points were not all computed alike: the facts about their sessions that differ, and may change bits.
+    DifferentFacts { facts: Vec<&'static str> },
+}
+
+/// The caveat that the runs of `progress` were not all computed alike. Runs that cannot be read are left out.
+pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPointCaveat> {
+    let runs = progress.points.iter().flatten().filter_map(|run| run_dir::read_manifest(&run.path).ok());
+    let sessions: Vec<Session> = runs.flat_map(|manifest| manifest.described_sessions()).collect();
+    let (first, others) = sessions.split_first()?;
+    let changed = others.iter().flat_map(|session| fact_changes(first, session)).map(|change| change.name);
+    // A layout is a setting of a point.
+    let facts: BTreeSet<&str> = changed.filter(|name| *name != LAYOUT).collect();
+    (!facts.is_empty()).then(|| BestPointCaveat::DifferentFacts { facts: facts.into_iter().collect() })
 }
 
 /// The caveats of `leader`, which leads `results`.

@@ -16,8 +16,7 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use super::group::{group_spec, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
-    AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Objective, ObjectiveMetric,
-    SweepSpec,
+    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
 };
 use super::verdict::CONFIDENCE;
 use super::{exclude, expand};

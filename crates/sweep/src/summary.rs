@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::caveat::{BestPointCaveat, find_caveats};
+use super::caveat::{BestPointCaveat, find_caveats, find_different_facts};
 use super::importance::{AxisNote, Importance, axis_notes, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
@@ -107,7 +107,10 @@ impl SweepSummary {
         Self {
             axis_notes: axis_notes(&axes, &measured, &record.seed_names()),
             importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
-            caveats: find_caveats(&results, verdict.leader()),
+            caveats: find_caveats(&results, verdict.leader())
+                .into_iter()
+                .chain(find_different_facts(progress))
+                .collect(),
             verdict,
             results,
             measured_at,

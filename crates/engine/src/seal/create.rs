@@ -255,7 +255,8 @@ fn published(mut manifest: Manifest) -> Manifest {
     }
     manifest.is_sealed = true;
     manifest.environment.retain(|name, _| is_computing_variable(name));
-    for session in &mut manifest.sessions {
+    let inherited = manifest.continued_from.iter_mut().flat_map(|from| &mut from.sessions);
+    for session in manifest.sessions.iter_mut().chain(inherited) {
         session.environment.retain(|name, _| is_computing_variable(name));
     }
     manifest
