@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::error::{CommError, OperationKind};
 
-/// An operation that waits longer for a rank fails. A checkpoint to a slow disk is faster, and a night is longer.
+/// An operation that waits longer for a rank fails: long enough for a checkpoint to a slow disk, and short enough that a hang does not cost
+/// a night.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// The longest sleep of a thread that waits. It notices the end of the run after this time at the latest.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::classification::{Classification, DifferenceClass, classify};
+use super::classification::{Classification, DifferenceClass, TrainingEquality, classify};
 use super::facts::{Fact, FactChange, FactPair};
 use super::inherited_steps::{self, InheritedSteps};
 use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
@@ -147,7 +147,11 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
     let has_bookkeeping = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
     let inherited = inherited_steps::compare_inherited_steps((&a.side, &began_a), (&b.side, &began_b));
-    let classification = classify(&a.side, &b.side, has_bookkeeping, inherited);
+    let mut classification = classify(&a.side, &b.side, has_bookkeeping, inherited);
+    let bits = describe_bit_differences(a, b);
+    if !bits.is_empty() && classification.training == TrainingEquality::SameBits {
+        classification.meaning += ", up to what `bits may differ` names";
+    }
     let mut plan: Vec<FactPair> = PLAN_FIGURES.iter().map(|fact| fact.pair(&a.side.plan, &b.side.plan)).collect();
     let began = |began: &[InheritedSteps]| began.first().map(|first| format!("step {} of {}", first.step, first.id));
     plan.extend(known([FactPair::of("began with", began(&began_a), began(&began_b))]));
@@ -175,7 +179,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
             FactPair::of("template variables", x.vars.clone(), y.vars.clone()),
             compare_environments(&x.session, &y.session),
         ]),
-        bits: describe_bit_differences(a, b),
+        bits,
         outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes((a, &began_a), (b, &began_b))),
         notes,
     }

@@ -184,7 +184,8 @@ pub(crate) fn open_or_create(
     }
     if let Some((path, manifest)) = found.run.filter(|_| !request.starts_new()) {
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
-        return open_unless_done(path, &manifest, observer);
+        let name = request.options.name_of(&path, host);
+        return open_unless_done(path, &name, &manifest, observer);
     }
     if let Some(position) = loaded.experiment.data.position.filter(|position| position.step > 0 && source.is_none()) {
         return Err(CommandError::request(format!(

@@ -311,7 +311,8 @@ impl ForkedRun {
         let origin = Some(self.origin());
         let made = run_dir::runs_of_plan(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
-            return open_unless_done(path, &manifest, observer);
+            let name = request.options.name_of(&path, host);
+            return open_unless_done(path, &name, &manifest, observer);
         }
         if let Some((source, (theirs, position))) = self.source.as_ref().zip(begins) {
             warn_of_inherited_damage(&self.path, &self.manifest, observer)?;

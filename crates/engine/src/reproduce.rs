@@ -104,7 +104,8 @@ pub fn reproduce(
     check_memory(&ready.plan, None)?;
     let (from, last, steps) = (original.from, original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {
-        return Err(CommandError::request(format!("{id} has only inherited steps, so there is nothing to compare")));
+        let which = if from == 0 { "no steps" } else { "only inherited steps" };
+        return Err(CommandError::request(format!("{id} has {which}, so there is nothing to compare")));
     }
     if last < steps && request.steps.is_none() {
         let note = format!("repeat {id} recorded {last} of {steps} steps; only these are repeated");

@@ -58,7 +58,8 @@ pub fn resume(
         let requested = request.parallel.as_ref().map(under_section).transpose()?;
         // The rank that keeps the record takes the lock.
         let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
-            match open_unless_done(path.clone(), &manifest, observer)? {
+            let name = request.options.name_of(&path, host);
+            match open_unless_done(path.clone(), &name, &manifest, observer)? {
                 FoundRun::Unfinished(run) => Some(run),
                 FoundRun::Done(report) => return Ok(report),
             }

@@ -23,8 +23,13 @@ pub(crate) enum FoundRun {
     Done(RunReport),
 }
 
-/// Opens the run in `path`, or reports to `observer` that it is up to date.
-pub(crate) fn open_unless_done(path: PathBuf, manifest: &Manifest, observer: &mut dyn RunObserver) -> Result<FoundRun> {
+/// Opens the run in `path`, which other commands call `name`, or reports to `observer` that it is up to date.
+pub(crate) fn open_unless_done(
+    path: PathBuf,
+    name: &str,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<FoundRun> {
     // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
     if manifest.status != RunStatus::Done {
         let run = RunDir::open(&path)?;
@@ -34,19 +39,19 @@ pub(crate) fn open_unless_done(path: PathBuf, manifest: &Manifest, observer: &mu
         }
     }
     restore_summary(&path, manifest, observer);
-    check_newest_checkpoint(&path, &manifest.id)?;
+    check_newest_checkpoint(&path, name)?;
     let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
-    report_nothing_to_do(&path, &manifest.id, damage, observer);
+    report_nothing_to_do(&path, name, damage, observer);
     Ok(FoundRun::Done(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }
 
 /// # Errors
-/// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
-fn check_newest_checkpoint(path: &Path, id: &str) -> Result<()> {
+/// If the newest checkpoint of the finished run in `path`, which other commands call `name`, is damaged. Every byte of it is read.
+fn check_newest_checkpoint(path: &Path, name: &str) -> Result<()> {
     let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
     Err(CommandError::failure(format!(
-        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or train the same \
-         weights again in a different folder with `runner reproduce {id}`"
+        "{name} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or train the same \
+         weights again in a different folder with `runner reproduce {name}`"
     )))
 }
 

@@ -426,11 +426,17 @@ impl RunSession<'_> {
         kept.chain([next]).fold(error, CommandError::hint)
     }
 
-    /// The name by which other commands find the run: its id where they would look for it, else its folder.
     fn name(&self, path: &Path) -> String {
+        self.options.name_of(path, self.host)
+    }
+}
+
+impl SessionOptions {
+    /// The name by which other commands find the run in `path`: its id where they would look for it, else its folder.
+    pub(crate) fn name_of(&self, path: &Path, host: &Host) -> String {
         let real = |path: &Path| path.canonicalize().ok();
-        let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&self.host.runs).as_deref());
-        let id = path.file_name().filter(|_| is_in_runs && !self.options.has_other_runs_folder).map(PathBuf::from);
+        let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&host.runs).as_deref());
+        let id = path.file_name().filter(|_| is_in_runs && !self.has_other_runs_folder).map(PathBuf::from);
         id.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }

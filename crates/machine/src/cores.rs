@@ -1,8 +1,8 @@
 //! Cores that threads may run on, and threads that wait for their core because other programs use it: they get the core of a thread that
 //! has nothing to do.
 //!
-//! Kernels move threads between cores too, but Linux does not move one that ran within the last half millisecond, nor move one to a core
-//! that is idle for shorter. A training step has no longer pauses.
+//! Linux moves threads between cores too, but not one that ran within the last half millisecond, nor to a core that has been idle for less.
+//! Pauses in a training step are shorter, so Linux never moves its threads in time.
 
 use std::cell::Cell;
 use std::io;
@@ -70,7 +70,7 @@ pub(crate) fn start_on(cores: Cores) {
     OWN_CORES.set(cores);
 }
 
-/// A thread that may be bound to one core for a while, or nobody yet. It may be in memory that processes share; they are those of one user.
+/// A slot for a thread that may be bound to one core for a while; at first for nobody. It may be in memory that processes of one user share.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct MovableThread {
@@ -155,7 +155,7 @@ impl MovableThread {
         Look { start: Instant::now(), time: self.id().filter(|id| id.is_own()).and_then(system::cpu_time) }
     }
 
-    /// The core that the thread waits for; `None` if it has run since `look`, or sleeps. A thread of another process, of which the system does
+    /// The core that the thread waits for; `None` if it had a core for a fifth of the time since `look`, or sleeps. A thread of another process, of which the system does
     /// not say how long it has run, may run too if it shared its core a short time ago.
     fn awaited_core(&self, look: &Look) -> Option<usize> {
         let id = self.id()?;
@@ -212,9 +212,9 @@ impl MovableThread {
         }
     }
 
-    /// Changes cores with `other`, if that has waited for its core since `look`. This thread has nothing to do: it sleeps, or will now.
+    /// Swaps cores with `other`, if that has waited for its core since `look`. This thread has nothing to do: it sleeps, or will now.
     /// Returns true if so.
-    pub fn change_cores_with(&self, other: &Self, look: &Look) -> bool {
+    pub fn swap_cores_with(&self, other: &Self, look: &Look) -> bool {
         let changed = || {
             let (id, awaited) = (other.id()?, other.awaited_core(look)?);
             let own = system::last_core(self.id()?)?.1;

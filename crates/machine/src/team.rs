@@ -245,7 +245,7 @@ impl Team {
                 let is_first = owner.is_none();
                 let look = owner.get_or_insert_with(|| self.owner_on_cores.look());
                 if !is_first {
-                    me.change_cores_with(&self.owner_on_cores, look);
+                    me.swap_cores_with(&self.owner_on_cores, look);
                 }
                 let sleep = lock(&self.sleep);
                 self.sleeping.fetch_add(1, Ordering::SeqCst);

@@ -134,7 +134,8 @@ pub fn describe(path: &Path) -> ListedRun {
     listed.error = manifest.error;
     listed.steps = manifest.steps;
     (listed.started, listed.ended) = (Some(manifest.started), manifest.ended);
-    (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
+    (listed.sweep, listed.origin) = (manifest.sweep, manifest.origin);
+    listed.continued_from = manifest.continued_from.map(|from| ContinuedFrom { sessions: Vec::new(), ..from });
     // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
     listed.tags = tags::read(path).unwrap_or_default();
     listed

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::comparison::FIGURES;
 use crate::table::{Align, table};
-use runner_compare::classification::{DifferenceClass, TrainingEquality};
+use runner_compare::classification::DifferenceClass;
 use runner_compare::diff::{ChangedSetting, Diff, DiffSide};
 use runner_compare::facts::{FactPair, MathematicsPart};
 use runner_compare::outcome_comparison::{LossPair, OutcomeComparison};
@@ -31,9 +31,7 @@ pub fn diff_text(diff: &Diff) -> String {
         DifferenceClass::Bookkeeping | DifferenceClass::Rounding => Style::new().yellow(),
         DifferenceClass::Mathematics => Style::new().red(),
     };
-    let has_doubt = !diff.bits.is_empty() && diff.classification.training == TrainingEquality::SameBits;
-    let doubt = if has_doubt { ", up to what `bits may differ` names" } else { "" };
-    let _ = writeln!(out, "{}{doubt}", colour.bold().apply_to(&diff.classification.meaning));
+    let _ = writeln!(out, "{}", colour.bold().apply_to(&diff.classification.meaning));
     for note in &diff.notes {
         let _ = writeln!(out, "note: {}", printable(note));
     }

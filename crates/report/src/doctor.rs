@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::table::{Align, table};
 use runner_machine::doctor::DoctorReport;
-use runner_spec::format::{bytes, printable};
+use runner_spec::format::{bytes, counted, printable};
 
 /// Values of environment variables are cut after this many characters. The report as JSON has more of them.
 const MAX_VALUE_CHARS: usize = 100;
@@ -26,7 +26,7 @@ pub fn doctor_text(report: &DoctorReport) -> String {
     let machine = &report.machine;
     let memory = machine.memory_bytes.map_or_else(|| "unknown memory".to_owned(), |n| format!("{} memory", bytes(n)));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
-    line("machine", &format!("{cpu}, {} cores, {memory}, {}", machine.cores, machine.os));
+    line("machine", &format!("{cpu}, {}, {memory}, {}", counted(machine.cores as u64, "core"), machine.os));
     line("", &report.cpu.to_string());
     let driver = &report.driver;
     line(

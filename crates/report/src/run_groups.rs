@@ -87,8 +87,13 @@ pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<Run
 /// The settings of `runs`, in the order of their first runs. A second run of a setting with the same seed counts for nothing.
 fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSetting> {
     let without_seed = |settings: &RunSettings| -> RunSettings {
-        let is_training =
-            |key: &str| !matches!(SettingGroup::of_key(key), SettingGroup::Seed | SettingGroup::Bookkeeping);
+        // How a run is evaluated is compared by what its figures measure.
+        let is_training = |key: &str| {
+            !matches!(
+                SettingGroup::of_key(key),
+                SettingGroup::Seed | SettingGroup::Evaluation | SettingGroup::Bookkeeping
+            )
+        };
         settings.iter().filter(|(key, _)| is_training(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     let common: Vec<RunSettings> = settings.iter().map(without_seed).collect();

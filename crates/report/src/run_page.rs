@@ -122,10 +122,13 @@ fn describe_session(s: &Session) -> String {
     };
     let started = short_time(&s.started);
     let (from, threads) = (count(s.from_step), counted(s.threads as u64, "thread"));
-    format!("{started}  steps {from}–{to}  {threads}  runner {}{git}{restarts}", s.version)
+    let products = s.platform.as_ref().and_then(|platform| platform.bf16_matmul_instructions.as_ref());
+    let products = products.map_or_else(String::new, |name| format!("  bf16 products {name}"));
+    format!("{started}  steps {from}–{to}  {threads}  runner {}{git}{products}{restarts}", s.version)
 }
 
 fn describe_machine(m: &Machine) -> String {
     let memory = m.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
-    format!("{} ({} cores{memory}), {}", m.cpu.as_deref().unwrap_or(&m.arch), m.cores, m.os)
+    let cores = counted(m.cores as u64, "core");
+    format!("{} ({cores}{memory}), {}", m.cpu.as_deref().unwrap_or(&m.arch), m.os)
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_sweep::{BudgetKind, RaceSettings, ScheduleDecision, TrainingSegment, value_text};
+use runner_sweep::{BudgetKind, ObjectiveMetric, RaceSettings, ScheduleDecision, TrainingSegment, value_text};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
@@ -150,8 +150,12 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
 
 fn objective_text(record: &SweepRecord) -> String {
     let objective = &record.objective;
-    let (metric, goal, at) = (objective.metric.name(), objective.goal.name(), objective.at.name());
-    let mut out = format!("judged   by {metric} ({goal}, {at} value of a run)");
+    let (metric, goal) = (objective.metric.name(), objective.goal.name());
+    let at = match objective.metric {
+        ObjectiveMetric::TokensPerSecond => "median of a run's steps".to_owned(),
+        _ => format!("{} value of a run", objective.at.name()),
+    };
+    let mut out = format!("judged   by {metric} ({goal}, {at})");
     if let Some(asha) = &record.early_stop {
         let mut rungs: Vec<&Vec<u64>> = record.points.iter().map(|p| &p.rungs).collect();
         rungs.dedup();

@@ -31,7 +31,7 @@ pub fn describe_validation_use(used: ValidationUse) -> String {
     let ValidationUse { settings, runs, sweeps } = used;
     let of = match sweeps {
         0 => String::new(),
-        n => format!(" in {}", counted(n as u64, "sweep")),
+        n => format!(", those of {} among them", counted(n as u64, "sweep")),
     };
     let has = if settings == 1 { "has" } else { "have" };
     let (settings, runs) = (counted(settings as u64, "setting"), counted(runs as u64, "run"));

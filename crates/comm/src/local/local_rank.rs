@@ -87,7 +87,7 @@ impl LocalRank {
                 let left = self.timeout.time_left(operation, self.rank, peer, started, &status.snapshot())?;
                 let looks = !has_changed && round < u64::from(YIELD_ROUNDS) + LOOKS;
                 let own = self.status();
-                has_changed |= looks && own.is_idle() && own.thread.change_cores_with(thread, &look);
+                has_changed |= looks && own.is_idle() && own.thread.swap_cores_with(thread, &look);
                 let longest = if looks { LOOK_INTERVAL } else { MAX_SLEEP };
                 let must_wake = || ready() || status.has_left() || self.ensure_running(operation).is_err();
                 look = thread.look();

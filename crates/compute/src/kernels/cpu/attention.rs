@@ -1,8 +1,8 @@
 //! Self-attention with grouped key-value heads: in blocks of queries, and of new tokens over a key-value cache, for generation.
 //!
-//! A task is one (sample, key-value head). It holds one [block, seq] tile of probabilities at a time, so scores never
-//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Products with tile instructions
-//! read probabilities, and the gradients of scores, rounded to bf16.
+//! A task is one (sample, key-value head). It holds one [queries, keys] tile of probabilities at a time, so scores never
+//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). With AMX_BF16 and AVX512_BF16,
+//! products read probabilities, and the gradients of scores, rounded to bf16.
 
 use std::ops::Range;
 
