@@ -140,7 +140,7 @@ fn reports_missing_metrics_and_long_decays_with_advice() {
 
 /// What one run, sweep or folder has from another that was computed otherwise is not taken for its own.
 #[test]
-fn runs_that_were_computed_otherwise_are_told_apart() {
+fn runs_that_were_computed_otherwise_are_distinguished() {
     let sandbox = new_sandbox().with("s.yaml", "sweep:\n  base: exp.yaml\n  grid: {seed: [1, 2]}\n");
     let elsewhere = |arguments: &str| {
         let mut command = sandbox.command(arguments);

@@ -450,7 +450,7 @@ mod tests {
         let together = threads::run_together("test", vec![allowed_cores]).unwrap();
         assert_eq!(together, [Some(Some(all))]);
         thread.leave();
-        // What a thread is told to use, its own threads use too.
+        // Cores to which a thread is bound for good are those of the threads that it starts.
         threads::spawn("test", move || {
             bind_current_thread(&[last]).unwrap();
             let spawned = threads::spawn("test", allowed_cores).unwrap().join().unwrap();
