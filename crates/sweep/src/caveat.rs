@@ -34,14 +34,19 @@ pub enum BestPointCaveat {
     DifferentFacts { facts: Vec<&'static str> },
 }
 
+/// The facts that differ because a point's setting, its layout, does.
+const OF_LAYOUT: [&str; 3] = [LAYOUT, "GPUs", "NCCL"];
+
 /// The caveat that the runs of `progress` were not all computed alike. Runs that cannot be read are left out.
 pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPointCaveat> {
     let runs = progress.points.iter().flatten().filter_map(|run| run_dir::read_manifest(&run.path).ok());
     let sessions: Vec<Session> = runs.flat_map(|manifest| manifest.described_sessions()).collect();
     let (first, others) = sessions.split_first()?;
-    let changed = others.iter().flat_map(|session| fact_changes(first, session)).map(|change| change.name);
-    // A layout is a setting of a point.
-    let facts: BTreeSet<&str> = changed.filter(|name| *name != LAYOUT).collect();
+    let changed = others.iter().flat_map(|session| {
+        let names = fact_changes(first, session).into_iter().map(|change| change.name);
+        names.filter(|name| session.layout == first.layout || !OF_LAYOUT.contains(name))
+    });
+    let facts: BTreeSet<&str> = changed.collect();
     (!facts.is_empty()).then(|| BestPointCaveat::DifferentFacts { facts: facts.into_iter().collect() })
 }
 
