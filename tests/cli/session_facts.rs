@@ -178,6 +178,9 @@ fn runs_that_were_computed_otherwise_are_distinguished() {
     let ancestor = format!("reproduction of {id} (which is not in this folder)");
     assert_eq!((shown.matches("ancestor").count(), shown.contains(&ancestor)), (1, true), "{shown}");
 
+    let compared = sandbox.expect(0, &["compare", &path, &format!("b/{id}")]);
+    assert!(compared.contains(path.trim_end_matches('/')) && compared.contains(&format!("b/{id}")), "{compared}");
+
     elsewhere("apply exp.yaml --threads 1 --quiet --runs c --set seed=1");
     let printed = sandbox.expect(0, "sweep s.yaml --threads 1 --runs c");
     assert!(printed.contains("note: the runs differ in variables, not in their settings alone"), "{printed}");

@@ -20,6 +20,7 @@ use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds,
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ComparedRun {
+    /// The run's folder, if another run of the table has the same id.
     pub id: String,
     /// The settings that distinguish the run from the others, and its id.
     pub name: String,
@@ -146,16 +147,16 @@ pub struct RunToCompare {
 pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let all: Vec<RunSettings> = runs.iter().map(settings_and_products).collect();
     let differing = differing_keys(&all.iter().collect::<Vec<_>>());
-    let ids = runs.iter().map(|run| run.record.manifest.id.as_str());
-    let names = name_runs(&ids.zip(&all).collect::<Vec<_>>());
-    let row = |((RunToCompare { record, .. }, settings), name): ((&RunToCompare, &RunSettings), String)| ComparedRun {
-        id: record.manifest.id.clone(),
+    let ids: Vec<String> = runs.iter().map(|run| distinct_id(run, runs)).collect();
+    let names = name_runs(&ids.iter().map(String::as_str).zip(&all).collect::<Vec<_>>());
+    let row = |(i, (id, name)): (usize, (String, String))| ComparedRun {
+        id,
         name,
-        status: record.status.name(),
-        settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
-        figures: record.figures(),
+        status: runs[i].record.status.name(),
+        settings: differing.iter().filter_map(|key| Some((key.clone(), all[i].get(key)?.clone()))).collect(),
+        figures: runs[i].record.figures(),
     };
-    let compared: Vec<ComparedRun> = runs.iter().zip(&all).zip(names).map(row).collect();
+    let compared: Vec<ComparedRun> = ids.into_iter().zip(names).enumerate().map(row).collect();
     let measured = FIGURES.iter().filter_map(|figure| {
         let has_value = |run: &ComparedRun| (figure.value)(&run.figures).is_some();
         let measured = compared.iter().zip(runs).filter(move |(run, _)| has_value(run));
@@ -167,6 +168,13 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
     let notes = runs.iter().filter_map(|run| describe_moved_speed(&run.record)).collect();
     Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
+}
+
+/// The id of `run`; its folder if another one of `runs`, in another folder of runs, has the same id.
+fn distinct_id(RunToCompare { record, .. }: &RunToCompare, runs: &[RunToCompare]) -> String {
+    let id = &record.manifest.id;
+    let is_shared = runs.iter().any(|other| other.record.manifest.id == *id && other.record.path != record.path);
+    if is_shared { record.path.display().to_string() } else { id.clone() }
 }
 
 /// The settings of `run`, and how its sessions multiplied in bf16, as if that were one of them.
