@@ -155,8 +155,8 @@ impl MovableThread {
         Look { start: Instant::now(), time: self.id().filter(|id| id.is_own()).and_then(system::cpu_time) }
     }
 
-    /// The core that the thread waits for; `None` if it had a core for a fifth of the time since `look`, or sleeps. A thread of another process, of which the system does
-    /// not say how long it has run, may run too if it shared its core a short time ago.
+    /// The core that the thread waits for; `None` if it had a core for a fifth of the time since `look`, or sleeps. A thread of another
+    /// process, of which the system does not say how long it has run, may run too if it shared its core a short time ago.
     fn awaited_core(&self, look: &Look) -> Option<usize> {
         let id = self.id()?;
         let waits = if id.is_own() {
