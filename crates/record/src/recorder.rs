@@ -76,7 +76,7 @@ impl Recorder {
         }
         if dropped > 0 {
             let lines = counted(dropped, "line");
-            let text = format!("dropped {lines} after step {step} from the record; those steps run again");
+            let text = format!("dropped {lines} of the record: what was done after step {step} is done again");
             warnings.push(text);
         }
         let recorder = Self {
