@@ -19,6 +19,8 @@ use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, names_in, sen
 pub(crate) const FAULTS: &str = "TEST_FAULTS_OF_RUNNER";
 
 const STEPS: usize = 120;
+/// The steps from one checkpoint to the next.
+const EVERY: usize = 10;
 
 const SINGLE: &str = "";
 const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
@@ -40,7 +42,7 @@ fn yaml(parallel: &str) -> String {
          data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
          batch: {{sequences: 8, micro_batch: 2}}\ntrain: {{steps: {STEPS}}}\n\
          eval: {{every: 30, at_start: true, loss: {{batches: 3}}, samples: {{prompts: [\"1\", \"2\"], count: 1, max_tokens: 4}}}}\n\
-         checkpoint: {{every: 10, keep: 2}}\n{parallel}"
+         checkpoint: {{every: {EVERY}, keep: 2}}\n{parallel}"
     )
 }
 
@@ -122,9 +124,10 @@ fn errors_of(sandbox: &Sandbox) -> String {
     sandbox.read("err.txt")
 }
 
-/// True once the step is recorded.
+/// True once the step is recorded, and a checkpoint is there if one was due before it: it is written while later steps run.
 fn at(step: usize) -> impl Fn(&RunFolder) -> bool {
-    move |run| run.has_step(step)
+    let is_saved = |run: &RunFolder| (EVERY..=STEPS).step_by(EVERY).any(|saved| run.checkpoint(saved as u64).exists());
+    move |run| run.has_step(step) && (step <= EVERY || is_saved(run))
 }
 
 fn pids() -> Vec<u32> {

@@ -145,7 +145,10 @@ fn a_run_with_several_ranks_is_recorded_alike() {
     let chosen = resumed.unwrap();
     assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
     assert_eq!(recorder.newest_checkpoint(), Some(&saved));
-    assert!(warnings.iter().any(|w| w.starts_with("dropped 1 line of the record: what was done after step 4 ")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|w| w.starts_with("dropped 1 line of the record: what was done after step 4 ")),
+        "{warnings:?}"
+    );
     let back = load_state(&chosen.path, Some("abc"), &layout(), 2, DType::F32).unwrap();
     assert_eq!(values(&back), values(&state));
 }
