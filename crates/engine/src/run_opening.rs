@@ -13,6 +13,7 @@ use runner_spec::plan::Plan;
 
 use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use crate::session::SessionOptions;
 
 /// The run that a command asks for.
 #[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
@@ -21,6 +22,16 @@ pub(crate) enum FoundRun {
     Unfinished(RunDir),
     /// There is nothing to do.
     Done(RunReport),
+}
+
+impl SessionOptions {
+    /// The name by which other commands find the run in `path`: its id where they would look for it, else its folder.
+    pub(crate) fn name_of(&self, path: &Path, host: &Host) -> String {
+        let real = |path: &Path| path.canonicalize().ok();
+        let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&host.runs).as_deref());
+        let id = path.file_name().filter(|_| is_in_runs && !self.has_other_runs_folder).map(PathBuf::from);
+        id.unwrap_or_else(|| path.to_owned()).display().to_string()
+    }
 }
 
 /// Opens the run in `path`, which other commands call `name`, or reports to `observer` that it is up to date.

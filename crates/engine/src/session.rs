@@ -1,6 +1,6 @@
 //! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record shows how it ended.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use runner_compare::session_facts::{describe_consequence, fact_changes};
@@ -428,16 +428,6 @@ impl RunSession<'_> {
 
     fn name(&self, path: &Path) -> String {
         self.options.name_of(path, self.host)
-    }
-}
-
-impl SessionOptions {
-    /// The name by which other commands find the run in `path`: its id where they would look for it, else its folder.
-    pub(crate) fn name_of(&self, path: &Path, host: &Host) -> String {
-        let real = |path: &Path| path.canonicalize().ok();
-        let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&host.runs).as_deref());
-        let id = path.file_name().filter(|_| is_in_runs && !self.has_other_runs_folder).map(PathBuf::from);
-        id.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }
 

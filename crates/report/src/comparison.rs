@@ -170,7 +170,7 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
 }
 
-/// The id of `run`; its folder if another one of `runs`, in another folder of runs, has the same id.
+/// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.
 fn distinct_id(RunToCompare { record, .. }: &RunToCompare, runs: &[RunToCompare]) -> String {
     let id = &record.manifest.id;
     let is_shared = runs.iter().any(|other| other.record.manifest.id == *id && other.record.path != record.path);
