@@ -7,7 +7,7 @@ use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Precision, Recompute};
 use runner_spec::model::ModelSpec;
-use runner_spec::model::parts::Buffer;
+use runner_spec::model::parts::{Buffer, Linear};
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
 use runner_spec::program::{OptimizerSpec, Program};
@@ -25,6 +25,20 @@ const BACKWARD_PASSES: f64 = 2.0;
 /// Numbers moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
 /// the gradient read once more for the norm, and cleared.
 const ADAMW_NUMBERS_PER_PARAMETER: f64 = 9.0;
+
+/// The time of a bf16 product whose rows hold an odd number of elements, over that of one with aligned rows: cuBLASLt has only slow kernels
+/// for rows that are not multiples of 4 bytes. Fitted to GPT-2 124M with 50,257 logits on an H100 (docs/gpu-check.md), and counted from its
+/// compute capability on; other rows that are not multiples of 16 bytes were not measured.
+const ODD_ROWS_SLOWDOWN: f64 = 5.8;
+const ODD_ROWS_CAPABILITY: u32 = 9;
+
+/// FLOPs at the peak of fp32 that an element of a dropout mask takes. Fitted to GPT-2 124M with a dropout of 0.1 on an H100.
+const FLOPS_PER_MASK_ELEMENT: f64 = 135.0;
+
+/// Under `master_weights: false` each micro-batch's gradients are added in f32: a tensor's sum is converted there (6 bytes an element) and
+/// back. What this takes beyond the bytes, in kernel starts per tensor, is fitted to GPT-2 124M on an H100.
+const ROUNDED_SUM_BYTES: f64 = 12.0;
+const ROUNDED_SUM_STARTS: f64 = 7.0;
 
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
@@ -104,31 +118,58 @@ impl BlockTimer<'_> {
         let moved = |buffers: &[Buffer]| -> f64 {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
         };
-        let block_seconds = |block: usize, attention: f64, moved: f64| {
-            let flops = cost::forward_flops(spec, &(block..block + 1), length) * n;
+        let slowdown = |linear: &Linear| if self.has_odd_rows(linear) { ODD_ROWS_SLOWDOWN } else { 1.0 };
+        let mask_seconds = |elements: f64| {
+            let seconds_per_element = self.device.peak_flops.fp32.map_or(0.0, |peak| FLOPS_PER_MASK_ELEMENT / peak);
+            n * elements * seconds_per_element
+        };
+        let counts = cost::count_kinds(spec);
+        let block_seconds = |linears: &[&Linear], attention: f64, moved: f64, masks: [f64; 2], counts: ParamCounts| {
             let attention = attention * n;
-            let linear = flops - attention;
+            let linear: f64 = linears.iter().map(|linear| 2.0 * n * linear.size() as f64 * slowdown(linear)).sum();
             let traffic = n * moved / memory;
             let start = KERNELS_PER_FORWARD * KERNEL_START_SECONDS;
+            let rounded_sums = if precision::state_bytes(self.program.master_weights) < 4 {
+                let tensors = (counts.decayed_tensors + counts.other_tensors) as f64;
+                counts.total as f64 * ROUNDED_SUM_BYTES / memory + tensors * ROUNDED_SUM_STARTS * KERNEL_START_SECONDS
+            } else {
+                0.0
+            };
             BlockSeconds {
-                forward: (flops / products + FORWARD_PASSES * traffic).max(start),
+                forward: ((linear + attention) / products + FORWARD_PASSES * traffic).max(start)
+                    + mask_seconds(masks[0]),
                 // Attention has no weights: both products of its backward are the input's.
-                input: ((linear + 2.0 * attention) / products + BACKWARD_PASSES * traffic).max(start),
-                weight: (linear / products).max(start),
+                input: ((linear + 2.0 * attention) / products + BACKWARD_PASSES * traffic).max(start)
+                    + mask_seconds(masks[1]),
+                weight: (linear / products).max(start) + rounded_sums,
             }
         };
         let kept = moved(&layer.kept(Recompute::None));
-        let mut seconds = block_seconds(1, layer.attention.score_flops(length), kept);
+        let (scores, masks) = (layer.attention.score_flops(length), layer.mask_elements(length));
+        let mut seconds = block_seconds(&layer.linears(), scores, kept, masks, counts.layer);
         if self.recompute != Recompute::None {
             let again = layer.recomputed_flops(self.recompute, length);
             let dropped = kept - moved(&layer.kept(self.recompute));
-            seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory);
+            seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
         }
+        let (embedding, head) = (&decoder.embedding, &decoder.head);
+        let dropped = if embedding.dropout > 0.0 { embedding.width as f64 } else { 0.0 };
+        // The table of a tied embedding gets gradients from both ends of the model.
+        let tied = if head.tied { head.project.size() as u64 } else { 0 };
+        let head_counts = ParamCounts { total: counts.head.total + tied, ..counts.head };
         Some(BlockKindSeconds {
-            embedding: block_seconds(0, 0.0, spec.d_model as f64 * bytes),
+            embedding: block_seconds(&[], 0.0, spec.d_model as f64 * bytes, [dropped; 2], counts.embedding),
             layer: seconds,
-            head: block_seconds(spec.layers + 1, 0.0, moved(&decoder.head.kept())),
+            head: block_seconds(&[&head.project], 0.0, moved(&head.kept()), [0.0; 2], head_counts),
         })
+    }
+
+    /// True if the rows of a bf16 product hold an odd number of elements, on a device where that was measured to be slow.
+    fn has_odd_rows(&self, linear: &Linear) -> bool {
+        let capability = self.device.compute_capability.is_some_and(|c| c.major >= ODD_ROWS_CAPABILITY);
+        capability
+            && self.program.precision == Precision::Bf16
+            && linear.row_widths().iter().any(|width| !width.is_multiple_of(2))
     }
 
     fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {

@@ -9,6 +9,7 @@ use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::run_length::{StepSizes, run_steps};
 use crate::search::settle_micro_batch;
+use crate::slow_sizes::describe_slow_sizes;
 use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
@@ -94,6 +95,7 @@ pub fn compile_continuation(
         notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
     }
     notes.extend(devices::advise_replica_per_node(&hardware, sequences));
+    notes.extend(describe_slow_sizes(&model, experiment.precision, &hardware));
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(

@@ -41,7 +41,7 @@ pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
 }
 
 /// Parameters of one block of each kind. All layers are alike.
-fn count_kinds(spec: &ModelSpec) -> PerBlockKind<ParamCounts> {
+pub(crate) fn count_kinds(spec: &ModelSpec) -> PerBlockKind<ParamCounts> {
     let decoder = spec.decoder();
     PerBlockKind {
         embedding: count(&decoder.embedding.parameters()),

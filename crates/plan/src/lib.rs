@@ -26,6 +26,7 @@ pub mod schedule;
 pub mod search;
 mod shard;
 mod simulate;
+mod slow_sizes;
 mod step_costs;
 mod step_program;
 pub mod svg;

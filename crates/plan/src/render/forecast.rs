@@ -5,7 +5,7 @@ use crate::quantity::{seconds, three_decimals};
 use crate::timeline::timeline;
 use runner_spec::forecast::{Forecast, ForecastBasis};
 use runner_spec::format::{choice_name, count, counted, percent};
-use runner_spec::plan::Plan;
+use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::Device;
 
 /// The basis of a forecast that may be wrong.
@@ -53,8 +53,12 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
         ForecastBasis::Disturbed => DISTURBED,
         ForecastBasis::Assumed => "from data sheets and assumed efficiencies",
     });
-    if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.options.mlp_dropout > 0.0) {
-        page.more("without dropout, which is not modelled and may take as long as the rest on a CPU");
+    let is_dropped_on_a_cpu = |rank: &RankPlan| {
+        let model = &rank.program.model;
+        rank.device == Device::Cpu && (model.dropout > 0.0 || model.options.mlp_dropout > 0.0)
+    };
+    if plan.ranks.first().is_some_and(is_dropped_on_a_cpu) {
+        page.more("without dropout, which is not modelled on a CPU and may take as long as the rest");
     }
     let hours = if f.device_hours < 0.01 {
         format!("{} device-seconds", three_decimals(3600.0 * f.device_hours))

@@ -1,5 +1,7 @@
 //! One rank of a plan as text: its model, memory, computation and program.
 
+use std::collections::BTreeSet;
+
 use super::page::Page;
 use crate::quantity::{bytes, scientific, si};
 use runner_spec::experiment::{CosineRepeat, Decays, Recompute};
@@ -15,11 +17,7 @@ pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
     let memory = hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes);
     page.line(&format!("rank {}", rank.rank), format!("{}: {}, {threads}, {memory}", rank.device, hardware.name));
     page.line("model", model_line(&rank.program));
-    let decays = match rank.program.optimizer {
-        OptimizerSpec::AdamW { decays, .. } => decays,
-        OptimizerSpec::Sgd { .. } => Decays::Matrices,
-    };
-    parameter_lines(&rank.params, decays, page);
+    parameter_lines(&rank.params, &rank.program, page);
     memory_lines(&rank.memory, full, page);
     computation_lines(rank, None, page);
     program_lines(&rank.program, full, page);
@@ -57,6 +55,9 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
     page.line("precision", &rank.precision);
     page.line("optimizer", optimizer_line(program));
     page.line("learning rate", schedule_line(&program.schedule));
+    for line in rate_table(&program.schedule, program.steps) {
+        page.more(line);
+    }
 }
 
 /// The model's family, sizes and options.
@@ -77,11 +78,12 @@ pub(super) fn model_line(program: &Program) -> String {
     )
 }
 
-fn parameter_lines(p: &ParamCounts, decays: Decays, page: &mut Page) {
+/// Counts of parameters: of a rank, or of the whole model that `program` trains a part of.
+pub(super) fn parameter_lines(p: &ParamCounts, program: &Program, page: &mut Page) {
     page.line("parameters", count(p.total));
-    let [matrices, others] = match decays {
-        Decays::Matrices => ["decayed", "not decayed"],
-        Decays::All => ["matrices", "others"],
+    let [matrices, others] = match program.optimizer {
+        OptimizerSpec::AdamW { decays: Decays::All, .. } => ["matrices", "others"],
+        OptimizerSpec::AdamW { decays: Decays::Matrices, .. } | OptimizerSpec::Sgd { .. } => ["decayed", "not decayed"],
     };
     page.more(format!("{matrices}: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
     page.more(format!("{others}: {} tensors, {}", p.other_tensors, count(p.other)));
@@ -158,6 +160,36 @@ fn schedule_line(s: &LrSchedule) -> String {
         LrDecay::Constant => "constant".to_owned(),
     });
     phases.join("; ")
+}
+
+/// The rates of the first step, the first one at the peak, those that divide the rest of the run into quarters, and the last: a line of
+/// steps, counted from 1, and a line of rates. Empty if the rate is constant.
+fn rate_table(s: &LrSchedule, steps: u64) -> Vec<String> {
+    let Some(last) = steps.checked_sub(1) else { return Vec::new() };
+    // Without `warmup_from`, the last step of the warmup has the peak rate.
+    let to_peak = if s.warmup_from.is_none() { s.warmup_steps.saturating_sub(1) } else { s.warmup_steps };
+    let peak = s.start.saturating_add(to_peak).min(last);
+    let quarter = |n: u64| peak + ((last - peak) as f64 * n as f64 / 4.0).round() as u64;
+    let shown: BTreeSet<u64> = [0, peak, quarter(1), quarter(2), quarter(3), last].into();
+    let rates: Vec<(String, String)> =
+        shown.into_iter().map(|step| (count(step + 1), scientific(rounded_to_digits(s.rate(step))))).collect();
+    if rates.iter().all(|(_, rate)| *rate == rates[0].1) {
+        return Vec::new();
+    }
+    let mut lines = ["step".to_owned(), "rate".to_owned()];
+    for (step, rate) in rates {
+        let width = step.len().max(rate.len()) + 2;
+        for (line, cell) in lines.iter_mut().zip([step, rate]) {
+            *line += &format!("{cell:>width$}");
+        }
+    }
+    lines.into()
+}
+
+/// Three significant digits.
+#[expect(clippy::expect_used, reason = "what was printed as a number is read as one")]
+fn rounded_to_digits(rate: f64) -> f64 {
+    format!("{rate:.2e}").parse().expect("a printed number can be read")
 }
 
 /// The program of a step, folded unless `full`, and what is done beside the steps.

@@ -1,13 +1,14 @@
 //! Plans of many ranks as text: what the run has in common, then one block per group of equal ranks.
 
 use super::page::Page;
-use super::rank::{computation_lines, model_line, program_lines};
+use super::rank::{computation_lines, model_line, parameter_lines, program_lines};
+use crate::cost::count_chunks;
 use crate::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::Program;
+use runner_spec::program::{BlockRange, Program};
 
 /// The most stages whose programs are all shown; of more stages, only the first and the last are.
 const MAX_STAGES_SHOWN: usize = 4;
@@ -61,7 +62,8 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
         page.more(neighbours_line(first));
     }
     page.line("model", model_line(&first.program));
-    page.line("parameters", count(plan.totals.parameters));
+    let whole = BlockRange { start: 0, end: first.program.model.block_count() };
+    parameter_lines(&count_chunks(&first.program.model, &[whole]), &first.program, page);
     computation_lines(first, Some(plan), page);
 }
 

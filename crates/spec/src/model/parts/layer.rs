@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Attention, Buffer, Linear, Mlp, Names, Norm, NormKind, PartParameter, Place, buffer, statistic};
+use super::{Attention, Buffer, Linear, Mlp, MlpKind, Names, Norm, NormKind, PartParameter, Place, buffer, statistic};
 use crate::model::ModelSpec;
 
 /// Before attention and MLP, or after them.
@@ -99,6 +99,21 @@ impl Layer {
             }
             Recompute::Block => self.forward_flops(length),
         }
+    }
+
+    /// Elements of dropout masks that the forward and the backward draw for one position of rows of `length`. Attention's backward draws its
+    /// mask in each of its two kernels.
+    pub fn mask_elements(&self, length: usize) -> [f64; 2] {
+        let counted = |dropout: f64, elements: f64| if dropout > 0.0 { elements } else { 0.0 };
+        let attention = &self.attention;
+        let scores = attention.heads as f64 * length as f64 * attention.relative_pairs() / 2.0;
+        let scores = counted(attention.dropout, scores);
+        let others = counted(self.dropout, 2.0 * self.width as f64)
+            + match self.mlp.kind {
+                MlpKind::Plain(_, dropout) => counted(dropout, self.mlp.down.inputs as f64),
+                MlpKind::SwiGlu => 0.0,
+            };
+        [scores + others, 2.0 * scores + others]
     }
 
     /// The tensors that the layer keeps from its forward to its backward.

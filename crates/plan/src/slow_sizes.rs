@@ -1,0 +1,78 @@
+//! Sizes of a model for which a GPU has only slow kernels, as notes of the plan with the change that avoids them.
+
+use runner_spec::cluster::DeviceFacts;
+use runner_spec::experiment::Precision;
+use runner_spec::format::count;
+use runner_spec::model::ModelSpec;
+use runner_spec::precision;
+use runner_spec::program::Device;
+
+/// Tensor cores read rows in pieces of this many bytes.
+const ALIGNED_BYTES: usize = 16;
+
+/// The multiple to which vocabularies are usually padded.
+const VOCABULARY_MULTIPLE: usize = 64;
+
+/// The widest heads that attention computes in tiles (`compute/kernels/cuda/attention.rs`).
+const MAX_TILE_HEAD_DIM: usize = 128;
+
+/// A note for each size of `model` that the GPUs among `hardware` compute slowly.
+pub(crate) fn describe_slow_sizes(model: &ModelSpec, precision: Precision, hardware: &[DeviceFacts]) -> Vec<String> {
+    if !hardware.iter().any(|facts| matches!(facts.device, Device::Cuda(_))) {
+        return Vec::new();
+    }
+    let mut notes = Vec::new();
+    if precision != Precision::Fp32 {
+        let multiple = ALIGNED_BYTES / precision::activation_bytes(precision) as usize;
+        let vocabulary = model.vocab_size;
+        if !vocabulary.is_multiple_of(multiple) {
+            notes.push(format!(
+                "model.vocab_size: a row of {} logits is not a multiple of {ALIGNED_BYTES} bytes, so the head's matrix products are slow; \
+                 set model.pad_vocab_to: {VOCABULARY_MULTIPLE} for {}",
+                count(vocabulary as u64),
+                count(vocabulary.next_multiple_of(VOCABULARY_MULTIPLE) as u64)
+            ));
+        }
+        for (key, width) in [("d_model", model.d_model), ("d_ff", model.d_ff)] {
+            if !width.is_multiple_of(multiple) {
+                notes.push(format!(
+                    "model.{key}: a row of {} numbers is not a multiple of {ALIGNED_BYTES} bytes, so matrix products are slow; use a \
+                     multiple of {multiple}, such as {}",
+                    count(width as u64),
+                    count(width.next_multiple_of(multiple) as u64)
+                ));
+            }
+        }
+    }
+    if model.head_dim() > MAX_TILE_HEAD_DIM {
+        notes.push(format!(
+            "model.heads: attention with heads of {} is computed row by row, which is slow; use more heads, of at most {MAX_TILE_HEAD_DIM}",
+            model.head_dim()
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::gpt2_124m;
+    use runner_machine::cluster_description::named_cluster;
+
+    fn notes(model: &ModelSpec, precision: Precision) -> String {
+        let cluster = named_cluster("1x1xH100").expect("known");
+        describe_slow_sizes(model, precision, &cluster.devices).join("\n")
+    }
+
+    #[test]
+    fn unaligned_rows_and_wide_heads_are_named_with_the_sizes_to_use() {
+        let odd = ModelSpec { d_ff: 3_001, heads: 3, kv_heads: 3, ..gpt2_124m(50_257) };
+        insta::assert_snapshot!(notes(&odd, Precision::Bf16));
+        // 50,300 numbers of 4 bytes are a multiple of 16 bytes; fp32 does not use tensor cores.
+        let even = gpt2_124m(50_300);
+        assert!(notes(&even, Precision::Bf16).contains("50,304"));
+        assert_eq!(notes(&even, Precision::Tf32), "");
+        assert_eq!(notes(&gpt2_124m(50_257), Precision::Fp32), "");
+        assert_eq!(describe_slow_sizes(&odd, Precision::Bf16, &[]), Vec::<String>::new());
+    }
+}
