@@ -1,23 +1,27 @@
 //! `runner calibrate`: measures this machine, so that plans can predict how long a run takes.
 
+use std::path::Path;
 use std::time::Instant;
 
 use super::common::cache_dir;
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output;
 use runner_data::claim_cache;
-use runner_engine::calibrate::{Effort, Measurement, calibrate};
+use runner_engine::calibrate::{measure_parts, part_count};
 use runner_exec::ExecError;
 use runner_machine::host::load_average;
-use runner_prepare::calibration::{Calibration, load, path, save, this_processor};
+use runner_prepare::calibration::{
+    CalibrationParts, MAX_SPREAD, load, load_parts, path, save, save_parts, this_processor,
+};
 use runner_report::calibration::calibration_text;
 use runner_spec::format::{counted, percent};
 
 /// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
 /// The measurement takes about 40 s. It times the program's own kernels with one thread and with all threads, and stores the
-/// results in the cache folder. Measure while the machine is idle, and again after you update runner. If the machine is busy, or
-/// its measurements vary by more than a quarter twice in a row, nothing is stored.
+/// results in the cache folder. Measure while the machine is idle, and again after you update runner. Parts during which the machine
+/// was more than a quarter slower than in its fastest part are measured again. If some are still disturbed after three attempts, the
+/// command keeps the other parts, and the next call measures only the disturbed ones.
 #[derive(Debug, Clone, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct CalibrateArgs {
@@ -35,10 +39,8 @@ pub(crate) struct CalibrateArgs {
     pub json: bool,
 }
 
-/// The largest spread of a measurement on an idle machine.
-const MAX_SPREAD: f64 = 0.25;
-/// The number of times that a machine is measured before its measurements count as disturbed.
-const ATTEMPTS: u32 = 2;
+/// The number of times that disturbed parts are measured in one call.
+const ATTEMPTS: u32 = 3;
 
 /// # Errors
 /// If there is nothing to show, the machine is busy or short of memory, or the cache folder cannot be written.
@@ -61,8 +63,9 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
         }
         // A folder that cannot hold the result is refused before the measurement.
         claim_cache(&dir)?;
-        let (mut calibration, variation) = measure(args, &device, cores)?;
-        if let Some(disturbance) = load.or(variation) {
+        let parts = measure(args, &dir, &device, cores)?;
+        let mut calibration = parts.calibration();
+        if let Some(disturbance) = load.or_else(|| variation(&parts)) {
             output::print_to_stderr(&format!(
                 "warning: {disturbance}; plans that use this calibration warn that their predictions may be wrong"
             ));
@@ -86,40 +89,51 @@ fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
     ))
 }
 
-/// Measures this machine, and measures once more if the measurements vary. If they still vary, returns by how much.
+/// Measures the parts that an earlier call did not keep, and measures disturbed parts again.
 ///
 /// # Errors
-/// If they still vary and `--force` is not given; if memory is short.
-fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> Result<(Calibration, Option<String>)> {
-    let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
-    output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
+/// If parts are still disturbed and `--force` is not given: then the others are stored. If memory is short, or `dir` cannot be written.
+fn measure(args: &CalibrateArgs, dir: &Path, device: &str, cores: usize) -> Result<CalibrationParts> {
+    let mut parts = load_parts(dir, device, cores, args.quick);
+    let all = part_count(cores, args.quick);
+    // A finished calibration keeps no parts, so a full set was stored by a call that was refused: with all of them disturbed, or some.
+    match parts.quiet_parts() {
+        0 => {
+            let time = if args.quick { "a few seconds" } else { "about 40 s" };
+            output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
+        }
+        kept => output::print_to_stderr(&format!(
+            "an earlier call kept {kept} of {all} parts; leave the machine idle while the other {} measured",
+            if all - kept == 1 { "one is".to_owned() } else { format!("{} are", all - kept) }
+        )),
+    }
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
-    let mut attempt = 0;
-    loop {
-        attempt += 1;
+    for attempt in 1.. {
         let started = Instant::now();
-        let Measurement { calibration, spread } =
-            calibrate(device, cores, effort, &progress).map_err(ExecError::from).context("measuring")?;
+        measure_parts(&mut parts, &progress).map_err(ExecError::from).context("measuring")?;
         output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
-        if spread <= MAX_SPREAD {
-            return Ok((calibration, None));
-        }
-        let disturbed = format!(
-            "the same work took up to {} longer than in its fastest run, so another program is using the \
-                CPU",
-            percent(spread)
-        );
-        if args.force {
-            return Ok((calibration, Some(disturbed)));
-        }
+        let Some(disturbed) = variation(&parts).filter(|_| !args.force) else { break };
+        let quiet = parts.quiet_parts();
         if attempt == ATTEMPTS {
+            save_parts(dir, &parts).map_err(|error| output::describe_write_error(dir, error))?;
             refuse!(
-                "{disturbed}; nothing was stored; run the command while the machine is idle, or use `--force` to \
-                 store the measurements anyway"
+                "{disturbed}; {quiet} of {all} parts were measured in quiet and are kept; run the command again to measure \
+                 the other {}, or use `--force` to store all measurements as they are",
+                all - quiet
             );
         }
-        output::print_to_stderr(&format!("{disturbed}; measuring once more"));
+        output::print_to_stderr(&format!("{disturbed}; measuring {} of {all} parts again", all - quiet));
     }
+    Ok(parts)
+}
+
+/// Describes how much slower the machine was in its slowest part, if parts were disturbed.
+fn variation(parts: &CalibrationParts) -> Option<String> {
+    let spread = Some(parts.spread()).filter(|spread| *spread > MAX_SPREAD)?;
+    Some(format!(
+        "the same work took up to {} longer than in its fastest run, so another program is using the CPU",
+        percent(spread)
+    ))
 }
 
 #[cfg(test)]

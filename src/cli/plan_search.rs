@@ -1,4 +1,4 @@
-//! `runner plan --search`: the best layout of an experiment on this machine or a cluster, and the file that has it.
+//! `runner plan --search`: the layout with the shortest forecast on this machine or a cluster, and the file that has it.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +16,11 @@ use runner_yaml::edit::set_value;
 /// Flags of `runner plan` for the search.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct SearchArgs {
-    /// Compare every layout that fits: mode, replicas, stages, schedule, micro-batch, recomputation and sharding. Shows the fastest, and
-    /// those that need less memory or send less.
+    /// Compare every layout that fits: mode, replicas, stages, schedule, micro-batch, recomputation and sharding. Shows those with the
+    /// shortest forecasts, and those that need less memory or send less.
     #[arg(long, conflicts_with_all = ["price", "timeline", "rank", "program"])]
     pub search: bool,
-    /// Write the file with the best layout that `--search` finds.
+    /// Write the file with the layout of the shortest forecast.
     #[arg(long, value_name = "OUT.yaml", requires = "search")]
     pub write: Option<PathBuf>,
     /// Replace the file that `--write` names.
@@ -28,7 +28,7 @@ pub(crate) struct SearchArgs {
     pub force: bool,
 }
 
-/// Searches, shows the result, and writes the best layout if `args` ask for it.
+/// Searches, shows the result, and writes the layout with the shortest forecast if `args` ask for it.
 ///
 /// # Errors
 /// Those of [`search`]; a file that cannot be written.
@@ -39,14 +39,15 @@ pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &C
         print_to_stderr(&line);
     }
     let exit = print_result(args.json, &result, || render_search(&result))?;
-    if let (Some(path), Some(best)) = (&args.search.write, result.best.first()) {
-        let (text, keeps_comments) = file_with_layout(&loaded.text, &experiment, &best.layout, path);
+    if let (Some(path), Some(shortest)) = (&args.search.write, result.shortest_forecasts.first()) {
+        let (text, keeps_comments) = file_with_layout(&loaded.text, &experiment, &shortest.layout, path);
         write_file(path, text.as_bytes(), args.search.force)?;
         let (file, from) = (path.display(), loaded.path.display());
+        let layout = "the layout of the shortest forecast";
         let how = if keeps_comments {
-            format!("{from} with the best layout and its comments")
+            format!("{from} with {layout} and its comments")
         } else {
-            format!("all settings of {from} with the best layout, without its comments")
+            format!("all settings of {from} with {layout}, without its comments")
         };
         print_to_stderr(&format!("wrote {file}: {how}\n"));
     }

@@ -27,7 +27,7 @@ const CLUSTER: &str = "--cluster 1x4xA100 --rows 1000";
 fn the_written_file_has_the_numbers_of_the_search() {
     let sandbox = Sandbox::new().with("exp.yaml", FILE);
     let found = sandbox.json_of(&format!("plan exp.yaml --search {CLUSTER} --json --write best.yaml"));
-    let best = &found["best"][0];
+    let best = &found["shortest_forecasts"][0];
     let plan = sandbox.json_of(&format!("plan best.yaml {CLUSTER} --json"));
     assert_eq!(plan["forecast"]["step_seconds"], best["step_seconds"]);
     let ranks = plan["ranks"].as_array().unwrap();
@@ -54,7 +54,9 @@ fn the_written_file_has_the_numbers_of_the_search() {
 fn a_search_shows_the_best_the_front_and_what_fell_out() {
     let sandbox = Sandbox::new().with("exp.yaml", FILE);
     let page = sandbox.stdout_of(&format!("plan exp.yaml --search {CLUSTER}"));
-    for part in ["they differ in how sums are rounded", "best", "file", "front", "left out", "takes", "as the best"] {
+    for part in
+        ["they differ in how sums are rounded", "shortest", "file", "front", "left out", "of the file's layout is"]
+    {
         assert!(page.contains(part), "{page}");
     }
     assert!(page.contains("replicas that do not divide batch.sequences 64: 3"), "{page}");
@@ -68,7 +70,9 @@ fn a_written_file_replaces_none_and_has_every_setting_of_the_search() {
     assert_eq!(sandbox.read("best.yaml"), "mine");
     let said = sandbox.expect(0, &format!("plan exp.yaml --search {CLUSTER} --write best.yaml --force --set seed=7"));
     assert!(
-        said.contains("wrote best.yaml: all settings of exp.yaml with the best layout, without its comments"),
+        said.contains(
+            "wrote best.yaml: all settings of exp.yaml with the layout of the shortest forecast, without its comments"
+        ),
         "{said}"
     );
     assert!(sandbox.read("best.yaml").contains("seed: 7"));

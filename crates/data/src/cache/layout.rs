@@ -148,7 +148,7 @@ fn is_temporary(name: &str) -> bool {
 /// True for a file of the machine's measurements, of a secret, or an unfinished one.
 fn is_file_of_root(name: &str) -> bool {
     let calibration = name.strip_prefix("calibration-").and_then(|rest| rest.strip_suffix(".json"));
-    calibration.is_some_and(is_hexadecimal)
+    calibration.is_some_and(|key| is_hexadecimal(key.strip_prefix("parts-").unwrap_or(key)))
         || name.strip_prefix("rank-secret-").is_some_and(is_number)
         || is_temporary(name)
 }

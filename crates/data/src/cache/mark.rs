@@ -220,7 +220,9 @@ mod tests {
         }
         fs::create_dir_all(root.join(format!("tokens/{key}"))).unwrap();
         fs::create_dir_all(root.join(format!("tokenizers/{key}"))).unwrap();
-        for file in ["tmp/.lock", "tmp/.tmpa1B2c3", "locks/corpora-stories-1", "calibration-0123456789abcdef.json"] {
+        for file in
+            ["tmp/.lock", "tmp/.tmpa1B2c3", "locks/corpora-stories-1", "calibration-parts-0123456789abcdef.json"]
+        {
             fs::write(root.join(file), "").unwrap();
         }
         for file in [format!("locks/tokens-{key}"), format!("fingerprints/{key}.json"), format!("scans/{key}")] {

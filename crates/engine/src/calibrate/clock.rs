@@ -16,6 +16,13 @@ pub(super) struct Repetitions {
     pub seconds: f64,
 }
 
+impl Repetitions {
+    /// The repetitions of each measurement of a quick or a full calibration.
+    pub(super) fn of(quick: bool) -> Self {
+        if quick { Self { least: 2, most: 5, seconds: 0.02 } } else { Self { least: 3, most: 15, seconds: 0.06 } }
+    }
+}
+
 /// Runs the work that `make` returns on `busy.ranks` ranks at the same time. Each repetition measures `N` durations. Returns their medians
 /// over the repetitions, averaged over the ranks: a run, too, reports the median of its steps.
 pub(super) fn timed<const N: usize, W>(

@@ -6,18 +6,10 @@ use super::blocks::{self, MeasuredShape};
 use super::clock::Repetitions;
 use super::copies;
 use super::sums;
-use runner_prepare::calibration::{Calibration, VERSION};
+use runner_prepare::calibration::{CalibrationParts, MeasuredPart, PartRates};
 use runner_spec::experiment::Family;
 use runner_spec::format::counted;
-use runner_spec::rates::{ConcurrentLoad, DeviceRates, Link, Links, MeasuredRates, Rates};
-
-/// The duration of the measurement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    Full,
-    /// Fewer widths, fewer repetitions.
-    Quick,
-}
+use runner_spec::rates::{ConcurrentLoad, Link};
 
 /// Seconds until a rank sees what another wrote: an assumption, not measured.
 const LATENCY: f64 = 20e-6;
@@ -26,92 +18,108 @@ const LATENCY: f64 = 20e-6;
 const SHORT: usize = 64;
 const LONG: usize = 256;
 
-/// The measurement of a machine.
-#[derive(Debug)]
-pub struct Measurement {
-    pub calibration: Calibration,
-    /// The share by which the slowest repetition of one piece of work took longer than the fastest, over the whole measurement. It is
-    /// small unless another program computed at the same time.
-    pub spread: f64,
+/// A part of the measurement.
+struct Part {
+    name: String,
+    measure: Box<dyn Fn() -> Result<PartRates>>,
 }
 
-/// Measures this machine, called `device`, with `cores` cores. `progress` receives the name of each measurement.
+/// Measures the parts that `known` lacks, or that were disturbed. `progress` receives the name of each part.
 ///
 /// # Errors
 /// If memory or threads are short.
-pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&str)) -> Result<Measurement> {
-    let quick = effort == Effort::Quick;
-    let widths: &[usize] = if quick { &[128, 512] } else { &[64, 128, 256, 512, 768] };
-    let repetitions = if quick {
-        Repetitions { least: 2, most: 5, seconds: 0.02 }
-    } else {
-        Repetitions { least: 3, most: 15, seconds: 0.06 }
-    };
-    let mut rates = MeasuredRates {
-        cores,
-        layers: Vec::new(),
-        heads: Vec::new(),
-        embeddings: Vec::new(),
-        updates: Vec::new(),
-        bf16_factor: 1.0,
-        disturbance: None,
-    };
-    let all = ConcurrentLoad { ranks: 1, threads: cores };
-    let shape = MeasuredShape { d_model: 256, positions: 512, length: SHORT };
-    let seconds = |bf16| -> Result<f64> {
-        let point = blocks::layer(all, Family::default(), shape, bf16, repetitions)?;
-        Ok(point.forward + point.backward)
-    };
-    let mut probes = Vec::new();
-    for busy in loads_to_measure(cores) {
-        probes.push(seconds(false)?);
-        progress(&format!("{} with {}", counted(busy.ranks as u64, "rank"), counted(busy.threads as u64, "thread")));
-        for &d_model in widths {
-            // The layers of all families take similar times, so all but the first are measured at fewer widths. The planner interpolates.
-            let families = if [64, 512].contains(&d_model) && !quick { 1 } else { Family::ALL.len() };
-            for family in Family::ALL.into_iter().take(families) {
-                for (positions, length) in positions_and_lengths(d_model) {
-                    let shape = MeasuredShape { d_model, positions, length };
-                    rates.layers.push(blocks::layer(busy, family, shape, false, repetitions)?);
-                }
-            }
-            let shape = |positions| MeasuredShape { d_model, positions, length: SHORT };
-            for vocab in [1024, if d_model > 256 { 4096 } else { 8192 }] {
-                for positions in positions(most_positions(d_model)) {
-                    rates.heads.push(blocks::head(busy, vocab, shape(positions), repetitions)?);
-                }
-            }
-        }
-        for d_model in [128, 768] {
-            let shape = MeasuredShape { d_model, positions: 1024, length: SHORT };
-            rates.embeddings.push(blocks::embedding(busy, shape, repetitions)?);
-        }
-        for parameters in if quick { vec![1 << 18, 1 << 22] } else { vec![1 << 16, 1 << 20, 1 << 23] } {
-            rates.updates.push(blocks::update(busy, parameters, repetitions)?);
-        }
+pub fn measure_parts(known: &mut CalibrationParts, progress: &dyn Fn(&str)) -> Result<()> {
+    let pending: Vec<Part> =
+        parts(known.cores, known.quick).into_iter().filter(|part| !known.has_quiet(&part.name)).collect();
+    let probe = || probe_seconds(known.cores, false, Repetitions::of(known.quick));
+    let mut before = probe()?;
+    let mut measured = Vec::new();
+    for Part { name, measure } in pending {
+        progress(&name);
+        let rates = measure()?;
+        let after = probe()?;
+        measured.push(MeasuredPart { name, rates, probe_seconds: before.max(after) });
+        before = after;
     }
-    progress("bf16");
-    let in_f32 = seconds(false)?;
-    rates.bf16_factor = seconds(true)? / in_f32;
-    probes.push(in_f32);
-    progress("copies");
-    let link = Link {
-        bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 })?,
-        latency: LATENCY,
-        copied_by_ranks: true,
-        sum_bytes_per_second: sums::bytes_per_second(cores, if quick { 5 } else { 15 })?,
-    };
-    let links = Some(Links { within: link, between: Link { sum_bytes_per_second: None, ..link } });
-    let rates = Rates { devices: [(device.to_owned(), DeviceRates::Measured(rates))].into(), links, gpu_links: None };
-    probes.push(seconds(false)?);
-    let calibration = Calibration { version: VERSION.to_owned(), device: device.to_owned(), cores, rates };
-    Ok(Measurement { calibration, spread: spread_of(&probes) })
+    measured.into_iter().for_each(|part| known.add(part));
+    Ok(())
 }
 
-/// The share by which the largest of `seconds` exceeds the smallest.
-fn spread_of(seconds: &[f64]) -> f64 {
-    let (least, most) = seconds.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), &s| (least.min(s), most.max(s)));
-    if least > 0.0 && least.is_finite() { most / least - 1.0 } else { f64::INFINITY }
+/// The number of parts of a calibration.
+pub fn part_count(cores: usize, quick: bool) -> usize {
+    parts(cores, quick).len()
+}
+
+/// Seconds of a forward and a backward of a layer, with all cores: the same work whenever it is measured.
+fn probe_seconds(cores: usize, bf16: bool, repetitions: Repetitions) -> Result<f64> {
+    let all = ConcurrentLoad { ranks: 1, threads: cores };
+    let shape = MeasuredShape { d_model: 256, positions: 512, length: SHORT };
+    let point = blocks::layer(all, Family::default(), shape, bf16, repetitions)?;
+    Ok(point.forward + point.backward)
+}
+
+fn parts(cores: usize, quick: bool) -> Vec<Part> {
+    let repetitions = Repetitions::of(quick);
+    let widths: &[usize] = if quick { &[128, 512] } else { &[64, 128, 256, 512, 768] };
+    let part = |name: String, measure: Box<dyn Fn() -> Result<PartRates>>| Part { name, measure };
+    let mut parts = Vec::new();
+    for busy in loads_to_measure(cores) {
+        let load = format!("{} with {}", counted(busy.ranks as u64, "rank"), counted(busy.threads as u64, "thread"));
+        for &d_model in widths {
+            let measure = move || layers_and_heads(busy, d_model, quick);
+            parts.push(part(format!("{load}, width {d_model}"), Box::new(measure)));
+        }
+        parts
+            .push(part(format!("{load}, embedding and update"), Box::new(move || embeddings_and_updates(busy, quick))));
+    }
+    let bf16_factor = move || {
+        let [in_f32, in_bf16] = [false, true].map(|bf16| probe_seconds(cores, bf16, repetitions));
+        Ok(PartRates { bf16_factor: Some(in_bf16? / in_f32?), ..PartRates::default() })
+    };
+    parts.push(part("bf16".to_owned(), Box::new(bf16_factor)));
+    let copies = move || {
+        let link = Link {
+            bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 })?,
+            latency: LATENCY,
+            copied_by_ranks: true,
+            sum_bytes_per_second: sums::bytes_per_second(cores, if quick { 5 } else { 15 })?,
+        };
+        Ok(PartRates { link: Some(link), ..PartRates::default() })
+    };
+    parts.push(part("copies".to_owned(), Box::new(copies)));
+    parts
+}
+
+fn layers_and_heads(busy: ConcurrentLoad, d_model: usize, quick: bool) -> Result<PartRates> {
+    let (mut rates, repetitions) = (PartRates::default(), Repetitions::of(quick));
+    // The layers of all families take similar times, so all but the first are measured at fewer widths. The planner interpolates.
+    let families = if [64, 512].contains(&d_model) && !quick { 1 } else { Family::ALL.len() };
+    for family in Family::ALL.into_iter().take(families) {
+        for (positions, length) in positions_and_lengths(d_model) {
+            let shape = MeasuredShape { d_model, positions, length };
+            rates.layers.push(blocks::layer(busy, family, shape, false, repetitions)?);
+        }
+    }
+    for vocab in [1024, if d_model > 256 { 4096 } else { 8192 }] {
+        for positions in positions(most_positions(d_model)) {
+            let shape = MeasuredShape { d_model, positions, length: SHORT };
+            rates.heads.push(blocks::head(busy, vocab, shape, repetitions)?);
+        }
+    }
+    Ok(rates)
+}
+
+fn embeddings_and_updates(busy: ConcurrentLoad, quick: bool) -> Result<PartRates> {
+    let (mut rates, repetitions) = (PartRates::default(), Repetitions::of(quick));
+    for d_model in [128, 768] {
+        let shape = MeasuredShape { d_model, positions: 1024, length: SHORT };
+        rates.embeddings.push(blocks::embedding(busy, shape, repetitions)?);
+    }
+    let parameters: &[usize] = if quick { &[1 << 18, 1 << 22] } else { &[1 << 16, 1 << 20, 1 << 23] };
+    for &parameters in parameters {
+        rates.updates.push(blocks::update(busy, parameters, repetitions)?);
+    }
+    Ok(rates)
 }
 
 /// A rank alone on a core, a rank on each core, and a rank on all cores.
@@ -150,13 +158,16 @@ fn positions(most: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn the_spread_is_that_of_the_slowest() {
-        assert_eq!(spread_of(&[2.0, 3.0, 2.5]), 0.5);
-        assert_eq!(spread_of(&[2.0]), 0.0);
-        assert!(spread_of(&[]).is_infinite() && spread_of(&[0.0, 1.0]).is_infinite());
+    fn every_part_has_a_name_of_its_own() {
+        for (cores, quick, count) in [(1, false, 8), (2, false, 20), (8, true, 11)] {
+            let names: BTreeSet<String> = parts(cores, quick).into_iter().map(|part| part.name).collect();
+            assert_eq!((names.len(), part_count(cores, quick)), (count, count), "{names:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use runner_spec::format::{choice_name, count, counted};
 /// Layouts of the front that take more than this many times the least time are not in the text.
 const SLOWEST_SHOWN: f64 = 2.0;
 
-/// The result of a search as text: the fastest layouts, the front, and why others fell out.
+/// The result of a search as text: the layouts with the shortest forecasts, the front, and why others fell out.
 pub fn render_search(result: &SearchResult) -> String {
     let mut page = Page::default();
     let layouts = counted(result.layouts as u64, "layout");
@@ -19,38 +19,39 @@ pub fn render_search(result: &SearchResult) -> String {
     page.more(match result.basis {
         ForecastBasis::Measured => "times are predicted from what runner calibrate measured",
         ForecastBasis::Disturbed => {
-            "times are predicted from what runner calibrate --force measured on a busy machine, so the order may be wrong"
+            "times are predicted from measurements on a busy machine, so any of the layouts may be the fastest; calibrate again while the machine is idle"
         }
         ForecastBasis::Assumed => "times are predicted from data sheets and assumed efficiencies, so close ones may be in the wrong order",
     });
     page.blank();
-    page.line("best", heading());
-    for layout in &result.best {
+    page.line("shortest", heading());
+    for layout in &result.shortest_forecasts {
         page.more(row(layout));
     }
     page.blank();
-    match (&result.current, result.best.first()) {
-        (Some(current), Some(best)) => {
+    match (&result.current, result.shortest_forecasts.first()) {
+        (Some(current), Some(shortest)) => {
             page.line("file", row(current));
-            let times = current.step_seconds / best.step_seconds;
-            page.more(if current.layout == best.layout {
-                "the layout of the file is the best".to_owned()
+            let times = current.step_seconds / shortest.step_seconds;
+            page.more(if current.layout == shortest.layout {
+                "the layout of the file has the shortest forecast".to_owned()
             } else {
-                format!("the layout of the file takes {times:.2} times as long as the best")
+                format!("the forecast of the file's layout is {times:.2} times the shortest")
             });
         }
         _ => page.line("file", result.current_problem.as_deref().unwrap_or("its layout cannot be planned here")),
     }
     page.blank();
     page.line("front", "no faster layout of the front needs as little memory and sends as little, within 25%");
-    let limit = result.best.first().map_or(f64::INFINITY, |best| SLOWEST_SHOWN * best.step_seconds);
+    let limit =
+        result.shortest_forecasts.first().map_or(f64::INFINITY, |shortest| SLOWEST_SHOWN * shortest.step_seconds);
     let (shown, slower): (Vec<_>, Vec<_>) = result.front.iter().partition(|layout| layout.step_seconds <= limit);
     for layout in shown {
         page.more(row(layout));
     }
     if !slower.is_empty() {
         let slower = counted(slower.len() as u64, "layout");
-        page.more(format!("{slower} of more than {SLOWEST_SHOWN} times the least time: see --json"));
+        page.more(format!("{slower} of more than {SLOWEST_SHOWN} times the shortest time: see --json"));
     }
     if !result.excluded.is_empty() {
         page.blank();

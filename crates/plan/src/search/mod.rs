@@ -93,8 +93,8 @@ pub struct SearchResult {
     /// Layouts whose step was simulated. The others cannot be faster than the best, nor on the front.
     pub simulated: usize,
     pub excluded: Vec<Exclusion>,
-    /// The fastest layouts.
-    pub best: Vec<RankedLayout>,
+    /// The layouts with the shortest forecasts, which may be in the wrong order.
+    pub shortest_forecasts: Vec<RankedLayout>,
     /// From the fastest layout on, those for which no faster one of the front needs and sends at most 25% more.
     pub front: Vec<RankedLayout>,
     /// The layout of the file; `None` if it does not fit or cannot be planned here.
@@ -146,7 +146,7 @@ pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts)
         fit,
         simulated: simulated.len(),
         excluded,
-        best: without_basis(best),
+        shortest_forecasts: without_basis(best),
         front: without_basis(front),
         current,
         current_problem,

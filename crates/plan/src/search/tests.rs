@@ -91,8 +91,8 @@ fn the_best_is_the_fastest_of_all() {
             all.push(costs);
         });
         times.sort_by(f64::total_cmp);
-        let mut best: Vec<f64> = found.best.iter().map(|layout| layout.step_seconds).collect();
-        assert!(found.best.is_sorted_by(|a, b| a.rank_seconds() <= b.rank_seconds()));
+        let mut best: Vec<f64> = found.shortest_forecasts.iter().map(|layout| layout.step_seconds).collect();
+        assert!(found.shortest_forecasts.is_sorted_by(|a, b| a.rank_seconds() <= b.rank_seconds()));
         best.sort_by(f64::total_cmp);
         // Moved layers may be faster still.
         assert!(best.iter().zip(&times).all(|(found, all)| found <= all), "{best:?}, not {times:?}");
@@ -110,7 +110,7 @@ fn the_best_is_the_fastest_of_all() {
 fn layouts_keep_the_mathematics() {
     let experiment = experiment();
     let found = search(&experiment, &data(), &named("1x4xH100")).unwrap();
-    for ranked in found.best.iter().chain(&found.front) {
+    for ranked in found.shortest_forecasts.iter().chain(&found.front) {
         let plan = compile(&ranked.layout.apply(&experiment), &data(), &named("1x4xH100")).unwrap();
         assert_eq!(plan.math_hash, found.math_hash);
         assert_eq!(plan.hash, ranked.hash);
@@ -127,7 +127,7 @@ fn the_devices_of_the_file_are_kept() {
     let found = search(&experiment, &data(), &named("1x4xH100")).unwrap();
     assert!(
         found
-            .best
+            .shortest_forecasts
             .iter()
             .all(|layout| layout.ranks == 2 && layout.layout.parallel.devices == experiment.parallel.devices)
     );
