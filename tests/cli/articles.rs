@@ -32,6 +32,7 @@ struct Fixture {
     groups: BTreeMap<String, Map<String, Value>>,
     files: BTreeMap<String, Map<String, Value>>,
     stages: Vec<Stage>,
+    forecasts: Vec<RowForecast>,
     behaviours: BTreeMap<String, Vec<Topic>>,
 }
 
@@ -50,6 +51,8 @@ struct Articles {
     groups: BTreeMap<String, BTreeMap<String, SourceValue>>,
     /// Keys that a source lists for a file after another source.
     repeated: Vec<String>,
+    /// Forecasts that rows of the page give.
+    forecasts: Vec<RowForecast>,
     stages: Vec<Stage>,
     /// What the sources do beside the values of keys, by the name of the page's table.
     behaviours: BTreeMap<String, Vec<Topic>>,
@@ -110,6 +113,15 @@ struct Stage {
     forecast_ms: BTreeMap<String, u64>,
 }
 
+/// The forecast of a file's step that a row of the page gives.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowForecast {
+    file: String,
+    cluster: String,
+    ms: u64,
+}
+
 /// A time that the write-up logs: the median of its steps without the first.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,8 +164,8 @@ fn articles(text: &str) -> Articles {
         }
         files.insert(file, values);
     }
-    let Fixture { documents, elsewhere, undetermined, stages, behaviours, .. } = fixture;
-    Articles { documents, elsewhere, undetermined, files, groups, repeated, stages, behaviours }
+    let Fixture { documents, elsewhere, undetermined, stages, forecasts, behaviours, .. } = fixture;
+    Articles { documents, elsewhere, undetermined, files, groups, repeated, stages, forecasts, behaviours }
 }
 
 impl SourceValue {

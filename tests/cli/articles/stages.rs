@@ -1,11 +1,12 @@
-//! The stages of build-nanogpt.yaml.j2: what each changes, and what the planner forecasts.
+//! The stages of build-nanogpt.yaml.j2: what each changes, and what the planner forecasts. The forecasts that other rows give.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{articles, fixture, is_equal, resolved};
+use super::{RowForecast, articles, fixture, is_equal, resolved};
 use crate::sandbox::{Sandbox, repository_path};
+use runner_spec::format::count;
 
 const TEMPLATE: &str = "build-nanogpt.yaml.j2";
 
@@ -57,5 +58,20 @@ fn forecasts_of_stages_are_the_planners() {
             let seconds = sandbox.json_of(&line)["forecast"]["step_seconds"].as_f64().unwrap();
             assert_eq!(format!("{:.0}", seconds * 1e3), listed.to_string(), "stage {number} on {device}");
         }
+    }
+}
+
+#[test]
+fn forecasts_in_rows_are_the_planners() {
+    let sandbox = Sandbox::new();
+    let articles = articles(&fixture());
+    let rows = articles.behaviours.values().flatten().flat_map(|topic| &topic.rows);
+    let texts: String = rows.map(|row| row.here.as_str()).collect();
+    for RowForecast { file, cluster, ms } in &articles.forecasts {
+        let path = repository_path("experiments").join(file).display().to_string();
+        let plan = sandbox.json_of(&["plan", &path, "--rows", "100000", "--cluster", cluster, "--json"]);
+        let seconds = plan["forecast"]["step_seconds"].as_f64().unwrap();
+        assert_eq!((seconds * 1e3).round() as u64, *ms, "{file} on {cluster}");
+        assert!(texts.contains(&count(*ms)), "no row has the {ms} ms of {file} on {cluster}");
     }
 }
