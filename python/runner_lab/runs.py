@@ -12,7 +12,11 @@ from .program import call
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as `runner runs --json` describes it. Values that a run does not have are None."""
+    """A run, as `runner runs --json` describes it. Values that a run does not have are None.
+
+    `step`, `tokens` and `seconds` count everything that the model was trained on. `own_steps`, `own_tokens` and `own_seconds`
+    leave out what other runs did, from whose checkpoint the run started.
+    """
 
     id: str
     name: str
@@ -20,8 +24,11 @@ class Run:
     status: str
     step: int
     steps: Optional[int]
-    tokens: int
+    own_steps: int
+    tokens: Optional[int]
+    own_tokens: Optional[int]
     seconds: Optional[float]
+    own_seconds: Optional[float]
     loss: Optional[float]
     val_loss: Optional[float]
     best_val_loss: Optional[float]

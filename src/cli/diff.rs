@@ -22,7 +22,7 @@ use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
-use runner_report::comparison::{compare, describe_moved_speed};
+use runner_report::comparison::{compare, describe_figures};
 use runner_report::run_groups::RunGroups;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
@@ -259,7 +259,7 @@ impl Side {
             return Ok(DiffInput { label, path, side, record: None, invocation });
         };
         notes.extend_from_slice(&record.problems);
-        notes.extend(describe_moved_speed(&record));
+        notes.extend(describe_figures(&record));
         if read && side.plan.hash != plan.hash {
             notes.push(format!(
                 "{label}: the recorded plan has the hash {}, but this version of runner plans resolved.yaml with \

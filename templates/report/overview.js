@@ -10,6 +10,7 @@ function numbers(run) {
   const best = curves.best_eval;
   const forecast = run.plan.forecast;
   const inherited = run.manifest?.continued_from?.step;
+  const own = (text) => (isNumber(inherited) ? `${text} in this run` : null);
   const bestText =
     best && last && best.step !== last.step
       ? `best ${loss(best.val_loss)} at step ${count(best.step)}`
@@ -23,9 +24,18 @@ function numbers(run) {
     [
       "steps",
       count(curves.last_step),
-      `of ${count(run.steps)}${isNumber(inherited) ? `, ${count(inherited)} inherited` : ""}`,
+      [`of ${count(run.steps)}`, own(count(curves.last_step - inherited))].filter(Boolean).join(", "),
     ],
-    ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : ""],
+    [
+      "tokens",
+      large(run.tokens ?? curves.tokens),
+      [
+        own(large(run.own_tokens ?? curves.own_tokens)),
+        isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : null,
+      ]
+        .filter(Boolean)
+        .join(", "),
+    ],
     [
       "tokens/s",
       large(medians.tokens_per_second),
@@ -33,7 +43,11 @@ function numbers(run) {
     ],
     ["step", milliseconds(medians.step_ms), forecast ? `planned ${milliseconds(1e3 * forecast.step_seconds)}` : "median"],
     ["memory", bytes(run.peak_rss), isNumber(run.plan.memory_bytes) ? `planned ${bytes(run.plan.memory_bytes)}` : ""],
-    ["time", duration(run.wall_seconds ?? curves.seconds), isNumber(run.wall_seconds) ? "all sessions" : "in steps"],
+    [
+      "time",
+      duration(run.wall_seconds ?? curves.seconds),
+      own(duration(run.own_wall_seconds ?? curves.own_seconds)) ?? (isNumber(run.wall_seconds) ? "all sessions" : "in steps"),
+    ],
     isNumber(medians.mfu) ? ["MFU", percent(medians.mfu), "median"] : null,
   ].filter(Boolean);
 }
@@ -98,7 +112,7 @@ function overviewTable() {
       loss(best?.val_loss),
       loss(last?.val_bits_per_byte),
       loss(run.curves.final_loss),
-      large(run.curves.tokens),
+      large(run.tokens ?? run.curves.tokens),
       large(medians.tokens_per_second),
       milliseconds(medians.step_ms),
       bytes(run.peak_rss),
@@ -111,7 +125,9 @@ function overviewTable() {
     { name: "status" },
     ...["steps", "val loss", "best", "bits/byte", "train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
   ];
-  return table("All runs: losses at the end, medians of speed", columns, rows, { rowHeads: true, tall: true });
+  const forked = data.runs.some((run) => run.manifest?.continued_from);
+  const totals = forked ? "; steps, tokens and time with those of the runs from whose checkpoints they started" : "";
+  return table(`All runs: losses at the end, medians of speed${totals}`, columns, rows, { rowHeads: true, tall: true });
 }
 
 function renderOverview() {

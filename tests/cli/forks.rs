@@ -180,24 +180,50 @@ fn a_fork_records_its_position_epochs_and_tokens() {
         format!("{id} after 7 steps: 28 rows read, 1.400 epochs; the next row is row 9 of epoch 2\n"),
         "batch.sequences is 6, was 4\n".to_owned(),
         format!("the learning rate of step 8 is 1e-30; that of {id} is 1e-30\n"),
-        "steps 8 to 11: 4 steps, 192 tokens; inherited: 7 steps, 224 tokens\n".to_owned(),
+        "11 steps, 416 tokens; of these 4 steps, 192 tokens in this run\n".to_owned(),
     ] {
         assert!(printed.contains(&format!("fork   {line}")), "{line}: {printed}");
     }
     let run = other(&sandbox, &id);
-    assert!(printed.contains(&format!("done: {}, 4 steps, 192 tokens in ", run.id())), "{printed}");
-    assert!(printed.contains("; inherited: 7 steps, 224 tokens in "), "{printed}");
+    assert!(printed.contains(&format!("done: {}, 11 steps, 416 tokens in ", run.id())), "{printed}");
+    assert!(printed.contains("; of these 4 steps, 192 tokens in "), "{printed}");
     assert_close(&own(&run, 7, "epoch"), &[1.7, 2.0, 2.0 + 6.0 / 18.0, 2.0 + 12.0 / 18.0], "epochs");
     assert_eq!(
         state(&run, 11)["position"],
         serde_json::json!({"step": 11, "epoch": 2, "row": 12, "rows": 52, "tokens": 416})
     );
     let summary = run.summary();
-    let totals = ["steps", "tokens"].map(|field| (summary[field].as_u64(), summary["inherited"][field].as_u64()));
-    assert_eq!(totals, [(Some(11), Some(7)), (Some(192), Some(224))]);
+    let amounts = ["steps", "own_steps", "tokens", "own_tokens"].map(|field| summary[field].as_u64().unwrap());
+    assert_eq!(amounts, [11, 4, 416, 192]);
     let seconds = |run: &RunFolder, after: u64| own(run, after, "step_ms").iter().sum::<f64>() / 1e3;
-    let inherited = summary["inherited"]["seconds"].as_f64().unwrap();
-    assert!((inherited - seconds(&first, 0)).abs() < 1e-9, "{inherited}");
+    let [total, own_time] = ["wall_seconds", "own_wall_seconds"].map(|field| summary[field].as_f64().unwrap());
+    assert!((total - own_time - seconds(&first, 0)).abs() < 1e-9, "{summary}");
+    // Every other output has the same amounts.
+    let compared = sandbox.json_of(&format!("compare {} {id} --json", run.id()));
+    let outcomes = &compared["runs"][0]["outcomes"];
+    for field in ["steps", "own_steps", "tokens", "own_tokens", "wall_seconds", "own_wall_seconds"] {
+        assert_eq!(outcomes[field], summary[field], "{field}: {compared}");
+    }
+    assert!(!compared.to_string().contains("position null"), "{compared}");
+    let table = sandbox.expect(0, &format!("compare {} {id}", run.id()));
+    let note = format!(
+        "note: {} started from step 7 of {id}; its own part of its totals is 4 steps, 192 tokens, a time of ",
+        run.id()
+    );
+    assert!(table.contains(&note), "{table}");
+    assert!(!table.lines().next().unwrap().contains("row"), "the position is no column: {table}");
+    sandbox.expect(0, &format!("export-metrics {} --csv out.csv", run.id()));
+    let last = sandbox.read("out.csv").lines().last().unwrap().to_owned();
+    let head = sandbox.read("out.csv").lines().next().unwrap().to_owned();
+    let column = head.split(',').position(|name| name == "cumulative_tokens").unwrap();
+    assert_eq!(last.split(',').nth(column), Some("416"), "{last}");
+    sandbox.expect(0, &format!("seal {} sealed", run.id()));
+    let card = sandbox.read("sealed/README.md");
+    assert!(card.contains("| tokens | 416 in ") && card.contains("; of these 192 in "), "{card}");
+    sandbox.expect(0, &format!("report {} {id} -o page.html", run.id()));
+    let page = sandbox.read("page.html");
+    assert!(page.contains("\"tokens\":416,\"own_tokens\":192"), "{page}");
+    assert!(!page.contains("position null"), "{page}");
     // Its plan counts as the record does.
     let resolved = run.path("resolved.yaml").display().to_string();
     let plan = sandbox.json_of(&["plan", &resolved, "--json"]);
@@ -206,8 +232,17 @@ fn a_fork_records_its_position_epochs_and_tokens() {
     assert_close(&[totals["epochs"].as_f64().unwrap()], &[2.0 + 12.0 / 18.0], "epochs of the plan");
     let listed = sandbox.json_of(&["runs", "--json"]);
     let listed = listed.as_array().unwrap().iter().find(|listed| listed["id"] == run.id().as_str()).unwrap().clone();
-    assert_eq!(listed["tokens"], 192);
-    assert!(sandbox.expect(0, &format!("runs show {}", run.id())).contains("11 of 11 (7 inherited)"));
+    assert_eq!((&listed["step"], &listed["own_steps"]), (&11.into(), &4.into()));
+    assert_eq!((&listed["tokens"], &listed["own_tokens"]), (&416.into(), &192.into()));
+    assert_eq!((&listed["seconds"], &listed["own_seconds"]), (&summary["wall_seconds"], &summary["own_wall_seconds"]));
+    let shown = sandbox.expect(0, &format!("runs show {}", run.id()));
+    for line in [
+        "  steps       11 of 11 (4 in this run)\n",
+        "  tokens      416 (192 in this run)\n",
+        " in this run)\n  started ",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
     // A file with its position starts at step 0, where the position means nothing.
     let refused = sandbox.expect(2, &["apply", &resolved, "--threads", "1"]);
     assert!(refused.contains("data.position is the position of a fork after step 7"), "{refused}");

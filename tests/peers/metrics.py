@@ -24,9 +24,12 @@ run, logs, csv, parquet = map(pathlib.Path, sys.argv[1:5])
 record = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
+cumulative_tokens = 0
 for line in record:
     if line["kind"] == "train":
         line["perplexity"] = math.exp(line["loss"])
+        cumulative_tokens += line["tokens"]
+    line["cumulative_tokens"] = cumulative_tokens
 
 
 def check_events(folder):
@@ -41,7 +44,7 @@ def check_events(folder):
     assert times == sorted(times)
     checked = 0
     for kind, key, tag in [
-        *(("train", k, f"train/{k}") for k in ["epoch", "loss", "perplexity", "lr", "grad_norm", "tokens", "tokens_per_second", "mfu"]),
+        *(("train", k, f"train/{k}") for k in ["epoch", "loss", "perplexity", "lr", "grad_norm", "tokens", "cumulative_tokens", "tokens_per_second", "mfu"]),
         *(("train", f"{k}_ms", f"time/{k}_ms") for k in ["step", "data", "forward", "backward", "optimizer", "comm"]),
         *(("eval", k, f"eval/{k}") for k in ["val_loss", "val_perplexity", "hellaswag_acc", "hellaswag_acc_norm", "hellaswag_acc_norm_chars", "hellaswag_n"]),
     ]:

@@ -34,7 +34,14 @@ pub struct RunRecord {
 /// The figures of a run; `None` if not measured.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RunFigures {
+    /// Optimizer steps, valid tokens and seconds that the model was trained for, inherited steps included: the losses follow from all of
+    /// them. `own_…` are the amounts of the run itself.
     pub steps: u64,
+    pub own_steps: u64,
+    pub tokens: Option<u64>,
+    pub own_tokens: Option<u64>,
+    pub wall_seconds: Option<f64>,
+    pub own_wall_seconds: Option<f64>,
     pub train_loss: Option<f64>,
     /// The loss of the last evaluation.
     pub val_loss: Option<f64>,
@@ -49,8 +56,6 @@ pub struct RunFigures {
     /// The median over the steps in the newest layout.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
-    /// Seconds of training, those of inherited steps included: the losses follow from all of them.
-    pub wall_seconds: Option<f64>,
     pub final_hash: Option<String>,
     pub weights_hash: Option<String>,
 }
@@ -122,8 +127,15 @@ impl RunRecord {
         let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();
+        let own = summary.map(Summary::own);
+        let steps = summary.map_or_else(|| last_step.map_or(0, |step| step.step), |s| s.steps);
         RunFigures {
-            steps: summary.map_or_else(|| last_step.map_or(0, |step| step.step), |s| s.steps),
+            steps,
+            own_steps: steps.saturating_sub(self.manifest.inherited_steps()),
+            tokens: summary.map(|s| s.tokens),
+            own_tokens: own.map(|own| own.tokens),
+            wall_seconds: summary.map(|s| s.wall_seconds),
+            own_wall_seconds: own.map(|own| own.wall_seconds),
             train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
             val_loss: last(|e| e.val_loss),
             best_val_loss: losses.min_by(f64::total_cmp),
@@ -134,7 +146,6 @@ impl RunRecord {
             hellaswag_acc_norm_chars: last(|e| e.hellaswag_acc_norm_chars),
             tokens_per_second: median(&mut speeds),
             peak_memory_bytes: summary.and_then(|s| s.peak_rss_bytes),
-            wall_seconds: summary.map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
             final_hash: summary.and_then(|s| s.final_hash.clone()),
             weights_hash: summary.and_then(|s| s.weights_hash.clone()),
         }

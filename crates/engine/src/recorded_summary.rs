@@ -6,7 +6,7 @@ use runner_compare::stored_plan;
 use runner_prepare::{RunEvent, RunObserver};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunDir, SUMMARY};
-use runner_record::summary::{Summary, step_seconds};
+use runner_record::summary::Summary;
 use runner_record::{RecordError, checkpoint};
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
@@ -61,7 +61,6 @@ pub(crate) fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStat
         id: manifest.id.clone(),
         status,
         steps_total: manifest.steps,
-        wall_seconds: step_seconds(&metrics, manifest.inherited_steps())?,
         predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
         is_prediction_disturbed: plan.as_ref().is_some_and(is_prediction_disturbed),
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),

@@ -97,8 +97,8 @@ impl RunSession<'_> {
         self.stop.arm();
         let end = self.train(resume_point, &mut run, &mut recording);
         let (end, tested) = self.test(end, &run, &mut recording);
-        let wall_seconds = seconds_before + started.elapsed().as_secs_f64();
-        let recorded = self.record_end(&mut run, &end, tested, wall_seconds, &mut recording);
+        let own_seconds = seconds_before + started.elapsed().as_secs_f64();
+        let recorded = self.record_end(&mut run, &end, tested, own_seconds, &mut recording);
         let stop_reason = self.stop_reason(&end);
         self.report_end(&end, recorded.as_ref().ok(), recording);
         match (end, recorded) {
@@ -228,13 +228,13 @@ impl RunSession<'_> {
         }
     }
 
-    /// Records how the session ended, after `wall_seconds` of all sessions.
+    /// Records how the session ended, after `own_seconds` of all sessions.
     fn record_end(
         &self,
         run: &mut RunDir,
         end: &Result<TrainingEnd, RunError>,
         test: Option<TestResult>,
-        wall_seconds: f64,
+        own_seconds: f64,
         recording: &mut Recording<'_>,
     ) -> Result<Summary, RecordError> {
         let (path, newest) = (recording.path.clone(), recording.recorder.newest_checkpoint());
@@ -250,14 +250,14 @@ impl RunSession<'_> {
         let saved = newest.and_then(|(step, _)| checkpoint::recorded_position(&path.join(CHECKPOINTS), *step));
         let (manifest, began) = (run.manifest(), run.manifest().newest_layout_began());
         let numbers =
-            Summary::from_metrics(&path.join(METRICS), manifest.continued_from.as_ref(), began, saved.as_ref())?;
+            Summary::from_metrics(&path.join(METRICS), manifest.continued_from.as_ref(), began, saved.as_ref())?
+                .with_own_seconds(own_seconds);
         let summary = Summary {
             id: run.id(),
             status,
             error: error.clone(),
             not_finite: end.as_ref().is_err_and(RunError::is_not_finite),
             steps_total: self.plan().totals.steps,
-            wall_seconds,
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
             is_prediction_disturbed: is_prediction_disturbed(self.plan()),
             peak_rss_bytes: match peaks {
@@ -443,12 +443,8 @@ fn warn_all(warnings: &[String], log: &mut Log, observer: &mut dyn RunObserver) 
 /// The seconds that the earlier sessions of `run` took up to the step `from`. The `summary` of the last session has them, unless that session
 /// was killed: then the times of the recorded steps are added.
 fn seconds_before(run: &RunDir, summary: Option<&Summary>, from: u64) -> Result<f64, RecordError> {
-    let is_continuation = run.manifest().continued_from.is_some();
     match summary {
-        // A summary of an older version counts the time of the steps before those of the run itself.
-        Some(summary) if summary.steps == from && summary.inherited.is_some() == is_continuation => {
-            Ok(summary.wall_seconds)
-        }
+        Some(summary) if summary.steps == from => Ok(summary.own().wall_seconds),
         _ => step_seconds(&run.path().join(METRICS), run.manifest().inherited_steps()),
     }
 }

@@ -63,17 +63,21 @@ pub struct ListedRun {
     #[serde(serialize_with = "serialize_path")]
     pub path: PathBuf,
     pub status: ListedStatus,
-    /// Optimizer steps that are done, and those that are planned.
+    /// Optimizer steps that are done, inherited steps included, and steps that are planned.
     pub step: u64,
     pub steps: u64,
+    /// The steps that the run did itself.
+    pub own_steps: u64,
     /// True if the metrics of a run that no process works on lack steps: if they are shorter than when the run ended, or lack the first step
     /// or the last one. Their content is not read.
     pub lost_steps: bool,
     /// True if the metrics of a run that has ended are longer than when it ended.
     pub changed_metrics: bool,
-    /// Valid tokens seen, and seconds of training, from the summary.
+    /// Valid tokens that the model has seen, and seconds of its training, from the summary; and the parts of the run itself.
     pub tokens: Option<u64>,
+    pub own_tokens: Option<u64>,
     pub seconds: Option<f64>,
+    pub own_seconds: Option<f64>,
     pub loss: Option<f64>,
     /// The loss of the last evaluation, and the lowest one from the summary.
     pub val_loss: Option<f64>,
@@ -130,6 +134,7 @@ pub fn describe(path: &Path) -> ListedRun {
         Some(summary) => listed.add_summary(summary),
         None => listed.add_metrics(&manifest),
     }
+    listed.own_steps = listed.step.saturating_sub(manifest.inherited_steps());
     listed.name = Some(manifest.name);
     listed.error = manifest.error;
     listed.steps = manifest.steps;
@@ -144,7 +149,9 @@ pub fn describe(path: &Path) -> ListedRun {
 impl ListedRun {
     fn add_summary(&mut self, summary: Summary) {
         self.step = summary.steps;
-        (self.tokens, self.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
+        let own = summary.own();
+        (self.tokens, self.own_tokens) = (Some(summary.tokens), Some(own.tokens));
+        (self.seconds, self.own_seconds) = (Some(summary.wall_seconds), Some(own.wall_seconds));
         self.loss = summary.final_train_loss;
         self.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
         self.val_loss = summary.last_eval.and_then(|e| e.val_loss);
@@ -405,6 +412,7 @@ mod tests {
         assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
         assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
         assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
+        assert_eq!((listed.own_steps, listed.own_tokens, listed.own_seconds), (100, Some(5), Some(1.5)));
         assert!(listed.lost_steps, "the metrics end with step 7");
         let train = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}\n");
         let lost = |(first, last): (u64, u64)| {

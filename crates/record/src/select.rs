@@ -15,8 +15,8 @@ use runner_spec::diagnostic::nearest;
 use runner_spec::error::PlainError;
 
 /// The fields of a listed run, as expressions and sort keys name them.
-const FIELDS: &str = "id name status step steps lost_steps changed_metrics tokens seconds loss val_loss best_val_loss val_bits_per_byte tokens_per_second started \
-     ended tags sweep point origin origin_step error";
+const FIELDS: &str = "id name status step steps own_steps lost_steps changed_metrics tokens own_tokens seconds own_seconds loss val_loss \
+     best_val_loss val_bits_per_byte tokens_per_second started ended tags sweep point origin origin_step error";
 
 /// The fields that are texts and may be missing. All other fields that may be missing are numbers.
 const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin", "error"];

@@ -21,16 +21,17 @@ pub struct Summary {
     /// True if it failed because a number was not finite: then a retry would fail in the same way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_finite: bool,
-    /// The number of the last step, and that of the last step planned. Steps before those of the run itself are in `inherited`.
+    /// The number of the last step, and of the last planned step.
     pub steps: u64,
     pub steps_total: u64,
-    /// Valid tokens seen by the run itself.
+    /// Valid tokens that the model has seen.
     pub tokens: u64,
-    /// Training time of the run itself in seconds, summed over all sessions. For a killed session, the time in its recorded steps.
+    /// Training time of the model in seconds: the recorded steps of other runs from whose checkpoint this one started, and all sessions of
+    /// this run. Of a killed session, the time in its recorded steps.
     pub wall_seconds: f64,
-    /// The part of the training that other runs did, whose checkpoint this one began with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inherited: Option<InheritedTotals>,
+    /// The part of these totals that this run did itself. Records of older versions lack it; see [`Self::own`].
+    #[serde(flatten)]
+    pub own: Option<OwnAmounts>,
     pub final_train_loss: Option<f64>,
     pub last_eval: Option<EvalLine>,
     /// The evaluation with the lowest validation loss among this run's own, not those of a run that it continues.
@@ -58,14 +59,15 @@ pub struct Summary {
     pub metrics: Option<FileRecord>,
 }
 
-/// Totals of the steps that a run did not do itself.
+/// The part of a run's totals that the run did itself. The rest comes from the run from whose checkpoint it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct InheritedTotals {
+pub struct OwnAmounts {
+    #[serde(rename = "own_steps")]
     pub steps: u64,
-    /// Valid tokens seen.
+    #[serde(rename = "own_tokens")]
     pub tokens: u64,
-    /// The time in these steps.
-    pub seconds: f64,
+    #[serde(rename = "own_wall_seconds")]
+    pub wall_seconds: f64,
 }
 
 /// The result of a checkpoint on the test data.
@@ -117,18 +119,27 @@ impl Summary {
 
     /// True if another run trained `step`.
     pub fn is_inherited(&self, step: u64) -> bool {
-        self.inherited.is_some_and(|inherited| step <= inherited.steps)
+        step <= self.steps.saturating_sub(self.own().steps)
     }
 
-    /// Steps of the run itself, done and planned.
-    pub fn own_steps(&self) -> (u64, u64) {
-        let inherited = self.inherited.map_or(0, |inherited| inherited.steps);
-        (self.steps.saturating_sub(inherited), self.steps_total.saturating_sub(inherited))
+    /// What the run did itself: everything, unless it started from another run's checkpoint.
+    #[must_use]
+    pub fn own(&self) -> OwnAmounts {
+        let &Self { steps, tokens, wall_seconds, .. } = self;
+        self.own.unwrap_or(OwnAmounts { steps, tokens, wall_seconds })
     }
 
-    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Totals leave out the steps up to
-    /// that of `continued_from`, which other runs did, and medians those up to `layout_began`, which a different layout did. `saved` is the
-    /// newest checkpoint: it counts where lines up to its step are missing.
+    /// This summary of a run whose own sessions took `seconds`.
+    #[must_use]
+    pub fn with_own_seconds(self, seconds: f64) -> Self {
+        let own = self.own();
+        let inherited = self.wall_seconds - own.wall_seconds;
+        Self { wall_seconds: inherited + seconds, own: Some(OwnAmounts { wall_seconds: seconds, ..own }), ..self }
+    }
+
+    /// The numbers that `metrics` records, the time in its steps among them; everything else is empty, for the caller to fill in. Own amounts
+    /// leave out the steps of other runs, up to the one in `continued_from`. Medians also leave out the steps up to `layout_began`, which a
+    /// different layout did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -142,18 +153,21 @@ impl Summary {
         let foreign = continued_from.filter(|from| !from.is_same_computation).map_or(0, |from| from.step);
         let is_own = |step: u64| foreign == 0 || step > foreign;
         let saved_step = saved.map_or(0, |saved| saved.step);
-        let mut inherited = InheritedTotals { steps: began, ..InheritedTotals::default() };
-        let (mut tokens, mut inherited_ms) = (0_u64, 0.0);
+        let (mut inherited_tokens, mut tokens_since_saved) = (0_u64, 0_u64);
+        let (mut ms, mut own_ms) = (0.0, 0.0);
         let mut summary = Self { steps: saved_step, ..Self::default() };
         let mut series: [Vec<f64>; SERIES] = Default::default();
         let read = for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(t) => {
                 summary.steps = summary.steps.max(t.step);
+                ms += t.step_ms.unwrap_or(0.0);
                 if t.step <= began {
-                    inherited.tokens = inherited.tokens.saturating_add(t.tokens);
-                    inherited_ms += t.step_ms.unwrap_or(0.0);
-                } else if t.step > saved_step {
-                    tokens = tokens.saturating_add(t.tokens);
+                    inherited_tokens = inherited_tokens.saturating_add(t.tokens);
+                } else {
+                    own_ms += t.step_ms.unwrap_or(0.0);
+                    if t.step > saved_step {
+                        tokens_since_saved = tokens_since_saved.saturating_add(t.tokens);
+                    }
                 }
                 summary.final_train_loss = t.loss;
                 let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
@@ -172,13 +186,15 @@ impl Summary {
             }
         })?;
         summary.metrics = Some(read.content);
-        if let Some(from) = continued_from {
-            inherited.tokens = from.tokens.unwrap_or(inherited.tokens);
-            inherited.seconds = inherited_ms / 1e3;
-            summary.inherited = Some(inherited);
-        }
-        let saved_tokens = saved.map_or(0, |saved| saved.tokens.saturating_sub(inherited.tokens));
-        summary.tokens = saved_tokens.saturating_add(tokens);
+        let inherited_tokens = continued_from.and_then(|from| from.tokens).unwrap_or(inherited_tokens);
+        let saved_tokens = saved.map_or(inherited_tokens, |saved| saved.tokens.max(inherited_tokens));
+        summary.tokens = saved_tokens.saturating_add(tokens_since_saved);
+        summary.wall_seconds = ms / 1e3;
+        summary.own = Some(OwnAmounts {
+            steps: summary.steps.saturating_sub(began),
+            tokens: summary.tokens.saturating_sub(inherited_tokens),
+            wall_seconds: own_ms / 1e3,
+        });
         let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
         let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
         if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {
@@ -235,21 +251,28 @@ pub fn headline(summary: &Summary) -> String {
         RunStatus::Interrupted => "interrupted",
         RunStatus::Failed => "failed",
     };
-    let (own, planned) = summary.own_steps();
     let steps = match summary.status {
-        RunStatus::Done => count(own),
-        _ => format!("{} of {}", count(own), count(planned)),
+        RunStatus::Done => count(summary.steps),
+        _ => format!("{} of {}", count(summary.steps), count(summary.steps_total)),
     };
-    let inherited = summary.inherited.map_or_else(String::new, |inherited| {
-        let InheritedTotals { steps, tokens, seconds: time } = inherited;
-        format!("; inherited: {}, {} tokens in {}", counted(steps, "step"), count(tokens), seconds(time))
-    });
+    let own = summary.own();
+    let own = if own.steps == summary.steps {
+        String::new()
+    } else {
+        let OwnAmounts { steps, tokens, wall_seconds } = own;
+        format!(
+            "; of these {}, {} tokens in {} in this run",
+            counted(steps, "step"),
+            count(tokens),
+            seconds(wall_seconds)
+        )
+    };
     let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
     let bits = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
     let bits = bits.map_or_else(String::new, |bits| format!(" ({bits:.4} bits/byte)"));
     let (id, tokens, time) = (&summary.id, count(summary.tokens), seconds(summary.wall_seconds));
-    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}{inherited}")
+    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}{own}")
 }
 
 #[cfg(test)]
@@ -285,15 +308,16 @@ mod tests {
             id: "a".into(),
             status: RunStatus::Done,
             steps_total: 3,
-            wall_seconds: 1.0,
             predicted_step_ms: Some(250.0),
             is_prediction_disturbed: true,
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
-            ..Summary::from_metrics(&path, None, 0, None).unwrap()
+            ..Summary::from_metrics(&path, None, 0, None).unwrap().with_own_seconds(1.0)
         };
+        assert_eq!(summary.own(), OwnAmounts { steps: 3, tokens: 30, wall_seconds: 1.0 });
+        assert_eq!((summary.wall_seconds, summary.is_inherited(1)), (1.0, false));
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
         assert_eq!(summary.medians.mfu, None);
@@ -311,19 +335,25 @@ mod tests {
         let summary = Summary::from_metrics(&path, None, 0, Some(&saved)).unwrap();
         let best = summary.best_eval.map(|best| (best.step, best.val_loss));
         assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
-        assert_eq!(summary.inherited, None);
         let from = ContinuedFrom { id: "other".into(), step: 2, tokens: Some(25), ..ContinuedFrom::default() };
         let continued = Summary::from_metrics(&path, Some(&from), 0, Some(&saved)).unwrap();
         // Step 3 is its own, of 10 tokens; the checkpoint of step 2 had seen 25.
-        assert_eq!((continued.steps, continued.tokens, continued.own_steps().0), (3, 10, 1));
-        assert_eq!(continued.inherited, Some(InheritedTotals { steps: 2, tokens: 25, seconds: 0.3 }));
+        assert_eq!((continued.steps, continued.tokens, continued.wall_seconds), (3, 35, 0.9));
+        assert_eq!(continued.own(), OwnAmounts { steps: 1, tokens: 10, wall_seconds: 0.6 });
+        assert_eq!([1, 2, 3].map(|step| continued.is_inherited(step)), [true, true, false]);
+        let timed = continued.clone().with_own_seconds(2.0);
+        assert!((timed.wall_seconds - 2.3).abs() < 1e-9 && timed.own().wall_seconds == 2.0, "{timed:?}");
+        let text = serde_json::to_string(&timed).unwrap();
+        assert!(text.contains("\"own_steps\":1,\"own_tokens\":10,\"own_wall_seconds\":2.0"), "{text}");
+        assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), timed);
         let own = SavedPosition { step: 3, tokens: 36, ..saved };
-        assert_eq!(Summary::from_metrics(&path, Some(&from), 0, Some(&own)).unwrap().tokens, 11);
+        let own = Summary::from_metrics(&path, Some(&from), 0, Some(&own)).unwrap();
+        assert_eq!((own.tokens, own.own().tokens), (36, 11));
         // Records of older versions do not have the tokens: those of the lines count.
         let older = ContinuedFrom { tokens: None, ..from };
         let older =
             Summary::from_metrics(&path, Some(&older), 0, Some(&SavedPosition { step: 2, tokens: 20, ..saved }));
-        assert_eq!(older.map(|s| (s.tokens, s.inherited.unwrap().tokens)).unwrap(), (10, 20));
+        assert_eq!(older.map(|s| (s.tokens, s.own().tokens)).unwrap(), (30, 10));
         assert_eq!(continued.best_eval.unwrap().step, 3, "the best of another run is not this run's");
     }
 }

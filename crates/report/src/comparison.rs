@@ -15,7 +15,7 @@ use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice,
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{SettingGroup, differing_keys, settings};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds, setting_text};
+use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -166,7 +166,7 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = group_by_reason(measured).into_iter();
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
-    let notes = runs.iter().filter_map(|run| describe_moved_speed(&run.record)).collect();
+    let notes = runs.iter().flat_map(|run| describe_figures(&run.record)).collect();
     Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
 }
 
@@ -177,7 +177,8 @@ fn distinct_id(RunToCompare { record, .. }: &RunToCompare, runs: &[RunToCompare]
     if is_shared { record.path.display().to_string() } else { id.clone() }
 }
 
-/// The settings of `run`, and how its sessions multiplied in bf16, as if that were one of them.
+/// The settings of `run`, with the kinds of its devices instead of `auto`, and how its sessions multiplied in bf16, as if that were one of
+/// them.
 fn settings_and_products(run: &RunToCompare) -> RunSettings {
     let mut settings = settings(&run.experiment);
     let mut products: Vec<String> = Vec::new();
@@ -191,11 +192,21 @@ fn settings_and_products(run: &RunToCompare) -> RunSettings {
     settings
 }
 
-/// A note on the speed of a run that changed its layout; `None` if it has had one layout.
-#[must_use]
-pub fn describe_moved_speed(record: &RunRecord) -> Option<String> {
-    let (id, began) = (&record.manifest.id, record.moved_after()?);
-    Some(format!("{id} changed its layout after step {began}; its speed is that of the steps since then"))
+/// Notes on the figures of a run that changed its layout, or that started from another run's checkpoint.
+pub fn describe_figures(record: &RunRecord) -> impl Iterator<Item = String> {
+    let id = &record.manifest.id;
+    let moved = record.moved_after();
+    let moved = moved
+        .map(|began| format!("{id} changed its layout after step {began}; its speed is that of the steps since then"));
+    let inherited = record.manifest.continued_from.as_ref().map(|from| {
+        let figures = record.figures();
+        let mut own = vec![counted(figures.own_steps, "step")];
+        own.extend(figures.own_tokens.map(|tokens| format!("{} tokens", count(tokens))));
+        own.extend(figures.own_wall_seconds.map(|time| format!("a time of {}", seconds(time))));
+        let (step, own) = (count(from.step), own.join(", "));
+        format!("{id} started from step {step} of {}; its own part of its totals is {own}", from.id)
+    });
+    moved.into_iter().chain(inherited)
 }
 
 impl Comparison {

@@ -67,6 +67,7 @@ pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<Run
             objective,
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
+            own_seconds: figures[i].own_wall_seconds,
             val_bits_per_byte: None,
             tokens_per_second: None,
             mfu: None,

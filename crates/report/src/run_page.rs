@@ -10,7 +10,7 @@ use runner_record::ancestry::Ancestor;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::manifest::{ContinuedFrom, Manifest, Session};
 use runner_record::summary::Summary;
-use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, rate, short_hash};
+use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, rate, seconds, short_hash};
 use runner_spec::mesh::Mesh;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
@@ -36,9 +36,16 @@ pub fn run_page(
     row("tags", (!listed.tags.is_empty()).then(|| listed.tags.join(" ")));
     row("sweep", listed.sweep.as_ref().map(|point| format!("{}, point {}{values}", point.id, point.point)));
     row("from", listed.origin.as_ref().map(|_| origin(listed)));
-    let inherited = manifest.continued_from.as_ref().map(|from| from.step);
-    let inherited = inherited.map_or_else(String::new, |step| format!(" ({} inherited)", count(step)));
-    row("steps", Some(format!("{} of {}{inherited}", count(listed.step), count(listed.steps))));
+    let own =
+        |own: String| if manifest.continued_from.is_some() { format!(" ({own} in this run)") } else { String::new() };
+    let done = format!("{} of {}", count(listed.step), count(listed.steps));
+    row("steps", Some(done + &own(count(listed.own_steps))));
+    if let (Some(tokens), Some(own_tokens)) = (listed.tokens, listed.own_tokens) {
+        row("tokens", Some(count(tokens) + &own(count(own_tokens))));
+    }
+    if let (Some(time), Some(own_time)) = (listed.seconds, listed.own_seconds) {
+        row("time", Some(seconds(time) + &own(seconds(own_time))));
+    }
     row("started", Some(short_time(&manifest.started)));
     row("ended", manifest.ended.as_deref().map(short_time));
     if summary.is_none() {

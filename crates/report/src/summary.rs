@@ -90,7 +90,7 @@ pub fn short_time(time: &str) -> String {
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: bool) -> String {
     let last = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
     let last = last.map_or_else(String::new, |last| format!(", val loss {}", loss(last)));
-    let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.own_steps().0)));
+    let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
     let deleted = if has_checkpoints { "" } else { "; its checkpoints were deleted" };
     format!("up to date: {id}{steps}{last}{deleted}")
 }
@@ -123,7 +123,7 @@ mod tests {
             steps_total: 2000,
             tokens: 1_536_000,
             wall_seconds: 112.4,
-            inherited: None,
+            own: None,
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),

@@ -126,8 +126,9 @@ pub struct PointProgress {
     pub error: Option<String>,
     /// True if the run failed because a number was not finite, so that a retry would fail in the same way.
     pub not_finite: bool,
-    /// Training time in seconds, summed over all sessions and the steps that the run inherited.
+    /// Training time in seconds, summed over all sessions and the steps that the run inherited, and the part of the run itself.
     pub seconds: Option<f64>,
+    pub own_seconds: Option<f64>,
     /// The medians of tokens per second and of MFU over the steps, once no process works on the run; `mfu` is `None` too if the peak of
     /// the device is unknown.
     pub tokens_per_second: Option<f64>,
@@ -202,7 +203,8 @@ impl PointProgress {
             status: manifest.status,
             is_held,
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
-            seconds: summary.as_ref().map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
+            seconds: summary.as_ref().map(|s| s.wall_seconds),
+            own_seconds: summary.as_ref().map(|s| s.own().wall_seconds),
             tokens_per_second: summary.as_ref().and_then(|s| s.medians.tokens_per_second),
             mfu: summary.as_ref().and_then(|s| s.medians.mfu),
             error: manifest.error,
@@ -392,6 +394,7 @@ mod tests {
             error: None,
             not_finite: false,
             seconds: None,
+            own_seconds: None,
             tokens_per_second: None,
             mfu: None,
             basis: None,

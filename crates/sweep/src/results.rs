@@ -45,7 +45,10 @@ pub struct ResultsRow {
     pub diverged: bool,
     /// The id of the point's run.
     pub run: Option<String>,
+    /// Seconds of training, steps inherited from a trunk included; and the seconds of the run itself, whose sum is the time of all points.
     pub seconds: Option<f64>,
+    #[serde(default)]
+    pub own_seconds: Option<f64>,
     /// The validation loss in bits per byte of text at the evaluation that gave the objective, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
@@ -114,7 +117,7 @@ impl SweepResults {
     }
 
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
-    /// `steps_done`, the metric, `seconds`, `run`, and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
+    /// `steps_done`, the metric, `seconds`, `own_seconds`, `run`, and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
     /// If settings of `verdict` have several seeds, the columns `setting` (its rank), `setting_mean`, `setting_half_width` (of the mean's
     /// interval), `difference_to_leader` and `adjusted_p` follow. Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
     /// formula gets the prefix `'`.
@@ -124,7 +127,7 @@ impl SweepResults {
     pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
         let measured = ["val_bits_per_byte", "tokens_per_second", "mfu"];
-        let mut own = vec!["point", "status", "steps_done", metric, "seconds", "run"];
+        let mut own = vec!["point", "status", "steps_done", metric, "seconds", "own_seconds", "run"];
         own.extend(measured.iter().filter(|name| **name != metric));
         let of_setting = ["setting", "setting_mean", "setting_half_width", "difference_to_leader", "adjusted_p"];
         let of_setting = if verdict.has_seeds() { &of_setting[..] } else { &[] };
@@ -151,6 +154,7 @@ impl SweepResults {
                 row.steps.to_string(),
                 number(row.objective),
                 number(row.seconds),
+                number(row.own_seconds),
                 row.run.as_deref().map(escape_formula).unwrap_or_default(),
             ];
             let measured = measured.iter().zip([row.val_bits_per_byte, row.tokens_per_second, row.mfu]);
@@ -201,6 +205,7 @@ mod tests {
             diverged: false,
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
+            own_seconds: Some(0.5),
             val_bits_per_byte: None,
             tokens_per_second: None,
             mfu: None,
@@ -276,15 +281,16 @@ mod tests {
         (first.val_bits_per_byte, first.mfu) = (Some(0.5), Some(0.25));
         let table =
             results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();
-        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,run,val_bits_per_byte,tokens_per_second,mfu\n\
-                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2,0.5,,0.25\n\
-                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1,,,\n";
+        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,own_seconds,run,val_bits_per_byte,tokens_per_second,mfu\n\
+                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,0.5,run-2,0.5,,0.25\n\
+                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,0.5,run-1,,,\n";
         assert_eq!(table, expected);
         let mut reader = csv::Reader::from_reader(table.as_bytes());
-        assert!(reader.records().all(|record| record.unwrap().len() == 12));
+        assert!(reader.records().all(|record| record.unwrap().len() == 13));
         let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
         speed.objective.metric = ObjectiveMetric::TokensPerSecond;
-        let header = "point,lr,decay,status,steps_done,tokens_per_second,seconds,run,val_bits_per_byte,mfu\n";
+        let header =
+            "point,lr,decay,status,steps_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,mfu\n";
         assert!(speed.csv(&no_settings()).unwrap().starts_with(header), "the objective has one column");
     }
 

@@ -79,6 +79,7 @@ pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
             diverged,
             run: Some(index.to_string()),
             seconds: None,
+            own_seconds: None,
             val_bits_per_byte: None,
             tokens_per_second: None,
             mfu: None,

@@ -170,14 +170,16 @@ impl ForkCheckpoint {
         }
         let Totals { steps, tokens, has_padding, .. } = new.totals;
         let at_most = if has_padding { "at most " } else { "" };
+        let own = tokens.saturating_sub(next.tokens);
+        let total = inherited.map_or_else(
+            || "an unknown number of".to_owned(),
+            |inherited| format!("{at_most}{}", count(inherited.saturating_add(own))),
+        );
         lines.push(format!(
-            "steps {} to {}: {}, {at_most}{} tokens; inherited: {}, {} tokens",
-            count(step + 1),
-            count(steps),
+            "{}, {total} tokens; of these {}, {at_most}{} tokens in this run",
+            counted(steps, "step"),
             counted(steps.saturating_sub(*step), "step"),
-            count(tokens.saturating_sub(next.tokens)),
-            counted(*step, "step"),
-            inherited.map_or_else(|| "unknown".to_owned(), count),
+            count(own),
         ));
         lines
     }

@@ -74,14 +74,16 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row("inherited", format!("the first {} from `{}`{same}", counted(from.step, "step"), from.id));
     }
     if let Some(summary) = &summary {
-        row(
-            "tokens",
-            format!(
-                "{} in {}",
-                count(summary.tokens),
-                duration(std::time::Duration::from_secs_f64(summary.wall_seconds.max(0.0)))
-            ),
-        );
+        let amount = |tokens: u64, time: f64| {
+            format!("{} in {}", count(tokens), duration(std::time::Duration::from_secs_f64(time.max(0.0))))
+        };
+        let own = summary.own();
+        let of_run = if own.steps == summary.steps {
+            String::new()
+        } else {
+            format!("; of these {} in `{}`", amount(own.tokens, own.wall_seconds), seal.run)
+        };
+        row("tokens", amount(summary.tokens, summary.wall_seconds) + &of_run);
     }
     let mut machines: Vec<String> = manifest.described_sessions().iter().map(describe_machine).collect();
     machines.dedup();

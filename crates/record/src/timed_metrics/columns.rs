@@ -10,7 +10,7 @@ use runner_spec::format::json_value;
 pub struct Column {
     /// The group in which TensorBoard shows it.
     pub group: &'static str,
-    /// Its key in `metrics.jsonl`, or `perplexity`, which follows from the loss.
+    /// Its key in `metrics.jsonl`, or `perplexity`, which follows from the loss, or `cumulative_tokens`.
     pub name: &'static str,
 }
 
@@ -19,8 +19,10 @@ pub struct Column {
 pub struct MetricValues(Value);
 
 impl MetricValues {
-    pub fn new(line: &MetricLine) -> Self {
+    /// The values of `line`. The model has seen `cumulative_tokens` after its step, if they are known.
+    pub fn new(line: &MetricLine, cumulative_tokens: Option<u64>) -> Self {
         let mut values = json_value(line);
+        values["cumulative_tokens"] = json_value(&cumulative_tokens);
         if let MetricLine::Train(train) = line {
             values["perplexity"] = json_value(&train.perplexity());
         }
@@ -40,9 +42,10 @@ impl MetricValues {
         self.0[column.name].as_f64()
     }
 
-    /// The tag (such as `train/loss`) and value of each number that is present.
+    /// The tag (such as `train/loss`) and value of each number that is present. An evaluation does not repeat the tokens of its step.
     pub fn scalars(&self) -> Vec<(String, f64)> {
-        let columns = INTEGERS.iter().chain(&FLOATS);
+        let is_of_kind = |column: &&Column| (column.group == "eval") == (self.kind() == "eval");
+        let columns = INTEGERS.iter().chain(&FLOATS).filter(is_of_kind);
         columns.filter_map(|c| Some((format!("{}/{}", c.group, c.name), self.float(c)?))).collect()
     }
 }
@@ -52,7 +55,8 @@ const fn column(group: &'static str, name: &'static str) -> Column {
 }
 
 /// Columns of whole numbers.
-pub const INTEGERS: [Column; 2] = [column("train", "tokens"), column("eval", "hellaswag_n")];
+pub const INTEGERS: [Column; 3] =
+    [column("train", "tokens"), column("train", "cumulative_tokens"), column("eval", "hellaswag_n")];
 
 /// Columns of floating-point numbers.
 pub const FLOATS: [Column; 19] = [

@@ -168,6 +168,9 @@ pub(super) struct Clock {
     sessions: Vec<(u64, f64)>,
     next_session: usize,
     now: f64,
+    /// The last step, and the tokens that the model has seen after it. They are unknown once a step is missing.
+    step: u64,
+    tokens: Option<u64>,
 }
 
 impl Clock {
@@ -190,7 +193,7 @@ impl Clock {
             sessions.push((from, at));
         }
         let now = sessions.first().map_or(started, |(_, at)| *at) - inherited_seconds;
-        Ok(Self { started, sessions, next_session: 0, now })
+        Ok(Self { started, sessions, next_session: 0, now, step: 0, tokens: Some(0) })
     }
 
     /// `line`, the next one, with its time.
@@ -209,16 +212,40 @@ impl Clock {
         }
         if let MetricLine::Train(train) = line {
             self.now += step_seconds(train);
+            let is_next = step == self.step + 1;
+            self.tokens = self.tokens.filter(|_| is_next).and_then(|tokens| tokens.checked_add(train.tokens));
+            self.step = step;
         }
-        TimedLine { step, wall_time: self.now, values: MetricValues::new(line) }
+        let tokens = self.tokens.filter(|_| step == self.step);
+        TimedLine { step, wall_time: self.now, values: MetricValues::new(line, tokens) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::INTEGERS;
     use super::*;
     use crate::testing::{eval, timed_run, train};
     use runner_plan::testing::{compiled, experiment};
+
+    #[test]
+    fn tokens_add_up_until_a_step_is_missing() {
+        let root = tempfile::tempdir().unwrap();
+        let lines = [eval(0, "4.0"), train(1, "3.0"), train(2, "3.0"), eval(2, "3.0"), train(4, "3.0"), eval(4, "3.0")];
+        let sessions = [(0, "2026-01-01T00:00:10.000Z")];
+        let path = timed_run(root.path(), &compiled(&experiment()), &sessions, &lines.concat(), "");
+        let mut found = Vec::new();
+        let mut take = |line: TimedLine| {
+            let scalars = line.values.scalars();
+            let scalar = scalars.iter().find(|(tag, _)| tag == "train/cumulative_tokens").map(|(_, value)| *value);
+            let [_, cumulative, _] = &INTEGERS;
+            found.push((line.step, line.values.integer(cumulative), scalar));
+            Ok::<(), RecordError>(())
+        };
+        TimedRecord::open(&path).unwrap().for_each_line(&mut take).unwrap();
+        let known = [(0, Some(0), None), (1, Some(8), Some(8.0)), (2, Some(16), Some(16.0)), (2, Some(16), None)];
+        assert_eq!(found, [&known[..], &[(4, None, None); 2]].concat());
+    }
 
     fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
         let root = tempfile::tempdir().unwrap();

@@ -37,9 +37,11 @@ pub(super) struct Curves {
     pub(super) final_loss: Option<f64>,
     /// The evaluation with the lowest validation loss among those that the run did itself.
     pub(super) best_eval: Option<EvalLine>,
-    /// Tokens of the steps that the run did itself, and the time in them.
+    /// Tokens of all recorded steps, and the time in them; and of those that the run did itself.
     pub(super) tokens: u64,
+    pub(super) own_tokens: u64,
     pub(super) seconds: f64,
+    pub(super) own_seconds: f64,
 }
 
 /// Points that convert a step to tokens and seconds. The page interpolates between them.
@@ -134,7 +136,12 @@ fn curves(
         let n = evals.len();
         evals = (0..MAX_EVALS).map(|i| evals[i * (n - 1) / (MAX_EVALS - 1)].clone()).collect();
     }
-    let own = || train.iter().filter(|t| t.step > inherited_steps);
+    let totals = |first: u64| {
+        let counted = || train.iter().filter(move |t| t.step > first);
+        let tokens = counted().fold(0_u64, |sum, t| sum.saturating_add(t.tokens));
+        (tokens, rounded(counted().filter_map(|t| t.step_ms).sum::<f64>() / 1e3))
+    };
+    let ((tokens, seconds), (own_tokens, own_seconds)) = (totals(0), totals(inherited_steps));
     Curves {
         steps: train.len(),
         last_step: train.last().map_or(0, |t| t.step),
@@ -149,8 +156,10 @@ fn curves(
         evals,
         final_loss: train.last().and_then(|t| t.loss),
         best_eval,
-        tokens: own().fold(0, |sum, t| sum.saturating_add(t.tokens)),
-        seconds: rounded(own().filter_map(|t| t.step_ms).sum::<f64>() / 1e3),
+        tokens,
+        own_tokens,
+        seconds,
+        own_seconds,
     }
 }
 
@@ -229,7 +238,8 @@ mod tests {
         let train: Vec<_> = (1..=1000).map(line).collect();
         // Of 1,000 steps the first 700 are another run's.
         let curves = curves(&train, vec![], [700, 700], 700, 100);
-        assert_eq!((curves.last_step, curves.tokens, curves.seconds), (1000, 3_000, 3.0));
+        assert_eq!((curves.last_step, curves.tokens, curves.seconds), (1000, 10_000, 10.0));
+        assert_eq!((curves.own_tokens, curves.own_seconds), (3_000, 3.0));
         let axis = curves.axis;
         assert!(axis.step.len() <= AXIS_POINTS + 2 && axis.step.len() == axis.tokens.len());
         let last = axis.step.len() - 1;

@@ -86,7 +86,11 @@ pub struct RunData {
     pub(super) problems: Vec<String>,
     /// The steps that are planned; those that are done are in `curves`.
     pub(super) steps: u64,
+    /// Tokens that the model has seen, and seconds of its training; `None` while the run trains. Each with the part of the run itself.
+    pub(super) tokens: Option<u64>,
+    pub(super) own_tokens: Option<u64>,
     pub(super) wall_seconds: Option<f64>,
+    pub(super) own_wall_seconds: Option<f64>,
     pub(super) final_hash: Option<String>,
     /// The peak of resident memory, over all ranks.
     pub(super) peak_rss: Option<u64>,
@@ -203,7 +207,10 @@ impl RunReader {
             status: listed.status,
             error: listed.error,
             steps: listed.steps,
-            wall_seconds: current.map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
+            tokens: current.map(|s| s.tokens),
+            own_tokens: current.map(|s| s.own().tokens),
+            wall_seconds: current.map(|s| s.wall_seconds),
+            own_wall_seconds: current.map(|s| s.own().wall_seconds),
             final_hash: current.and_then(|s| s.final_hash.clone()),
             peak_rss: current.and_then(|s| s.peak_rss_bytes),
             memory: memory.unwrap_or_default(),

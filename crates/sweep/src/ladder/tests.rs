@@ -26,6 +26,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
                 diverged: false,
                 run: None,
                 seconds: None,
+                own_seconds: None,
                 val_bits_per_byte: None,
                 tokens_per_second: None,
                 mfu: None,
