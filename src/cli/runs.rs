@@ -62,7 +62,7 @@ pub(crate) struct ListArgs {
     /// Sort by a field, from low to high; -FIELD sorts from high to low [default: started].
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
     pub sort: Option<String>,
-    /// Show at most this many runs.
+    /// Show only the N newest runs, the newest last; with --sort, the first N of that order.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     #[command(flatten)]
@@ -117,10 +117,13 @@ fn list(args: &ListArgs) -> Result<Exit> {
     if let Some(expression) = &args.filter {
         select::keep_where(&mut runs, expression)?;
     }
+    let limit = args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     if let Some(key) = &args.sort {
         select::sort(&mut runs, key)?;
+        runs.truncate(limit);
+    } else {
+        select::keep_newest(&mut runs, limit);
     }
-    runs.truncate(args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
     for warning in args.sort.iter().flat_map(|key| describe_incomparable(&runs, key.trim_start_matches('-'))) {
         print_to_stderr(&printable(&format!("warning: {warning}")));
     }

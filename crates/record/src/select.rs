@@ -42,6 +42,14 @@ fn fields_of(run: &ListedRun) -> Json {
     fields
 }
 
+/// Keeps the `limit` runs of `runs` that started last, in their order: from the oldest to the newest, and then those whose start is unknown,
+/// which count as older than all others.
+pub fn keep_newest(runs: &mut Vec<ListedRun>, limit: usize) {
+    let dated = runs.iter().take_while(|run| run.started.is_some()).count();
+    runs.truncate(dated.max(limit));
+    runs.drain(..runs.len().saturating_sub(limit));
+}
+
 /// True if the run has no value for the number `field`.
 fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
@@ -233,6 +241,22 @@ mod tests {
         let mut runs = vec![run("a", 100, Some(3.5)), tagged, failed];
         keep_where(&mut runs, expression).map_err(|e| e.to_string())?;
         Ok(runs.iter().map(|r| r.id.as_str()).collect())
+    }
+
+    #[test]
+    fn the_newest_runs_are_kept_in_their_order() {
+        let run = |id: &str, started: Option<&str>| ListedRun {
+            id: id.to_owned(),
+            started: started.map(str::to_owned),
+            ..ListedRun::default()
+        };
+        let kept = |limit| {
+            let mut runs =
+                vec![run("a", Some("2026-01-01")), run("b", Some("2026-01-02")), run("x", None), run("y", None)];
+            keep_newest(&mut runs, limit);
+            runs.iter().map(|run| run.id.as_str()).collect::<String>()
+        };
+        assert_eq!([1, 2, 3, 4, 9].map(kept), ["b", "ab", "abx", "abxy", "abxy"]);
     }
 
     #[test]
