@@ -14,7 +14,8 @@ use runner_sweep::progress::SweepProgress;
 use runner_sweep::{stopped_points, sweep_dir};
 
 /// The folder of the sweep that `wanted` names; `None` if it names a run. The beginning of a run's id is preferred to that of a sweep's, but
-/// the name of a sweep to the beginning of several runs.
+/// the name of a sweep to the beginning of several runs. Of the sweeps of a file that was changed, its name stands for the newest, which a
+/// note states.
 ///
 /// # Errors
 /// If `wanted` is the beginning of the ids of several sweeps.
@@ -22,11 +23,12 @@ pub(crate) fn find_sweep(root: &Path, wanted: &str) -> Result<Option<PathBuf>> {
     if let Some(folder) = sweep_dir::find_folder(root, wanted) {
         return Ok(Some(folder));
     }
-    let is_its_name = |folder: &PathBuf| file_name(folder).rsplit_once('-').is_some_and(|(name, _)| name == wanted);
+    let is_its_name = |folder: &Path| sweep_dir::read_record(folder).is_ok_and(|record| record.name == wanted);
     match catalog::resolve(root, wanted) {
         Ok(run) => {
-            // Several sweeps of one name are as ambiguous as none.
-            if let Some(folder) = sweep_dir::find(root, wanted).ok().flatten().filter(is_its_name) {
+            // Sweeps of several files are as ambiguous as none.
+            let found = sweep_dir::find_newest(root, wanted).ok().flatten();
+            if let Some((folder, _)) = found.filter(|(folder, _)| is_its_name(folder)) {
                 let (run, group) = (file_name(&run), file_name(&folder));
                 let text =
                     format!("note: {wanted} stands for the run {run} here; the runs of {group} are named by that id");
@@ -34,8 +36,22 @@ pub(crate) fn find_sweep(root: &Path, wanted: &str) -> Result<Option<PathBuf>> {
             }
             Ok(None)
         }
-        Err(error) if error.is_ambiguous() => Ok(sweep_dir::find(root, wanted)?.filter(is_its_name)),
-        Err(_) => Ok(sweep_dir::find(root, wanted)?),
+        Err(error) => {
+            let mut found = sweep_dir::find_newest(root, wanted)?;
+            if error.is_ambiguous() {
+                found = found.filter(|(folder, _)| is_its_name(folder));
+            }
+            let Some((folder, older)) = found else { return Ok(None) };
+            if !older.is_empty() {
+                let older: Vec<String> = older.iter().map(|folder| file_name(folder)).collect();
+                let (newest, older) = (file_name(&folder), older.join(", "));
+                let text = format!(
+                    "note: {wanted} stands for {newest}, the newest of its file; earlier versions are named by their ids: {older}"
+                );
+                print_to_stderr(&printable(&text));
+            }
+            Ok(Some(folder))
+        }
     }
 }
 

@@ -234,7 +234,7 @@ fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, Rec
     if runs.iter().any(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == wanted)) {
         return Ok(wanted.to_owned());
     }
-    Ok(sweep_dir::read_record(&sweep_dir::resolve(root, Some(wanted))?)?.id)
+    Ok(sweep_dir::read_record(&sweep_dir::resolve_one(root, wanted)?)?.id)
 }
 
 /// Parses an age or a date as a time in seconds since 1970.

@@ -68,6 +68,30 @@ fn what_a_group_cannot_be_is_refused() {
 }
 
 #[test]
+fn the_name_of_a_group_whose_file_was_changed_stands_for_the_newest() {
+    let sandbox = new_sandbox();
+    sandbox.write("gb.yaml", EXPERIMENT.replace("name: g\n", "name: gb\noptimizer: {adamw: {lr: 2e-2}}\n"));
+    for file in ["g.yaml", "gb.yaml"] {
+        sandbox.expect(0, &format!("apply {file} --threads 1 --quiet"));
+    }
+    sandbox.edit("g.yaml", "seeds: 3", "seeds: 4");
+    sandbox.expect(0, "apply g.yaml --threads 1 --quiet");
+    let newest = sandbox.expect(0, "sweep status g");
+    assert!(newest.contains("4 points"), "{newest}");
+    for command in ["compare g gb", "diff g gb", "report g -o page.html"] {
+        let printed = sandbox.expect(0, command);
+        assert!(printed.contains("note: g stands for g-") && printed.contains("the newest of its file"), "{printed}");
+    }
+    let compared = sandbox.json_of("compare g gb --json");
+    assert_eq!(compared["runs"].as_array().unwrap().len(), 7, "{compared}");
+    // What removes or lists runs does not guess.
+    for command in ["sweep rm g --yes", "runs --sweep g"] {
+        let refused = sandbox.expect(2, command);
+        assert!(refused.contains("g matches several sweeps: g-"), "{refused}");
+    }
+}
+
+#[test]
 fn groups_are_compared_over_their_seeds() {
     let sandbox = new_sandbox();
     sandbox.expect(0, "apply g.yaml --threads 1 --quiet");

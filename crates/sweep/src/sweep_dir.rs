@@ -198,8 +198,39 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
 /// # Errors
 /// If there are several.
 pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
+    let mut matching = find_all(root, wanted);
+    if matching.len() > 1 {
+        let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
+        let candidates = candidates.join(", ");
+        let message = format!("{wanted} matches several sweeps: {candidates}; use a longer prefix of the id");
+        return Err(RecordError::Refused(message));
+    }
+    Ok(matching.pop())
+}
+
+/// Finds the sweep that `wanted` names as [`find`] does, for a command that changes nothing: the name of several sweeps of one file, which
+/// was changed in between, stands for the newest of them. Returns the others, too.
+///
+/// # Errors
+/// If there are several of different files or names.
+pub fn find_newest(root: &Path, wanted: &str) -> Result<Option<(PathBuf, Vec<PathBuf>)>, RecordError> {
+    let mut matching = find_all(root, wanted);
+    if matching.len() > 1 {
+        let sweeps = list(root).0.into_iter().filter(|(path, _)| matching.contains(path));
+        let (paths, records): (Vec<PathBuf>, Vec<SweepRecord>) = sweeps.unzip();
+        let are_versions = records.iter().all(|record| record.name == wanted && record.file == records[0].file);
+        if paths.len() < matching.len() || !are_versions {
+            return find(root, wanted).map(|found| Some((found?, Vec::new())));
+        }
+        matching = paths;
+    }
+    Ok(matching.pop().map(|newest| (newest, matching)))
+}
+
+/// The sweeps that `wanted` names.
+fn find_all(root: &Path, wanted: &str) -> Vec<PathBuf> {
     if let Some(folder) = find_folder(root, wanted) {
-        return Ok(Some(folder));
+        return vec![folder];
     }
     let mut matching = folders(root);
     matching.retain(|path| !wanted.is_empty() && file_name(path).starts_with(wanted));
@@ -208,26 +239,18 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
         let named: Vec<PathBuf> = matching.iter().filter(has_name).cloned().collect();
         matching = if named.is_empty() { matching } else { named };
     }
-    if matching.len() > 1 {
-        let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
-        let candidates = candidates.join(", ");
-        let message = format!("{wanted} matches several sweeps: {candidates}; use a longer prefix of the id");
-        return Err(RecordError::Refused(message));
-    }
     if matching.is_empty() && !wanted.is_empty() {
         let file = absolute_path(Path::new(wanted));
         matching.extend(list(root).0.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path));
     }
-    Ok(matching.pop())
+    matching
 }
 
-/// Finds the sweep that `wanted` names, as [`find`] does. `None` names the newest sweep.
+/// Finds the sweep that `wanted` names, as [`find_newest`] does. `None` names the newest sweep.
 ///
 /// # Errors
 /// If there is no such sweep, or there are several; if the newest is wanted and a record cannot be read.
 pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, RecordError> {
-    let none =
-        || RecordError::Refused(format!("no sweeps in {} yet; start one with `runner sweep FILE`", root.display()));
     let Some(wanted) = wanted else {
         let (mut sweeps, unreadable) = list(root);
         if let Some((_, error)) = unreadable.first() {
@@ -235,15 +258,29 @@ pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, RecordError
                 format!("the newest sweep is unknown, because a record cannot be read: {error}; name a sweep");
             return Err(RecordError::Refused(message));
         }
-        return sweeps.pop().map(|(path, _)| path).ok_or_else(none);
+        return sweeps.pop().map(|(path, _)| path).ok_or_else(|| no_sweeps(root));
     };
-    find(root, wanted)?.ok_or_else(|| {
-        let ids: Vec<String> = folders(root).iter().map(|path| file_name(path)).collect();
-        if ids.is_empty() {
-            return none();
-        }
-        RecordError::Refused(format!("no sweep {wanted:?} in {}; there are: {}", root.display(), ids.join(", ")))
-    })
+    find_newest(root, wanted)?.map(|(path, _)| path).ok_or_else(|| unknown_sweep(root, wanted))
+}
+
+/// Finds the sweep that `wanted` names, as [`find`] does.
+///
+/// # Errors
+/// If there is no such sweep, or there are several.
+pub fn resolve_one(root: &Path, wanted: &str) -> Result<PathBuf, RecordError> {
+    find(root, wanted)?.ok_or_else(|| unknown_sweep(root, wanted))
+}
+
+fn no_sweeps(root: &Path) -> RecordError {
+    RecordError::Refused(format!("no sweeps in {} yet; start one with `runner sweep FILE`", root.display()))
+}
+
+fn unknown_sweep(root: &Path, wanted: &str) -> RecordError {
+    let ids: Vec<String> = folders(root).iter().map(|path| file_name(path)).collect();
+    if ids.is_empty() {
+        return no_sweeps(root);
+    }
+    RecordError::Refused(format!("no sweep {wanted:?} in {}; there are: {}", root.display(), ids.join(", ")))
 }
 
 impl SweepDir {
@@ -350,6 +387,8 @@ mod tests {
         let resolved = |wanted: Option<&str>| resolve(root.path(), wanted).map(|path| file_name(&path));
         assert_eq!(resolved(None).unwrap(), "s-12345678-2");
         assert_eq!(resolved(Some("s-12345678")).unwrap(), "s-12345678");
+        assert_eq!(resolved(Some("s")).unwrap(), "s-12345678-2", "the newest of this name and file");
+        assert!(find(root.path(), "s").unwrap_err().to_string().contains("matches several sweeps"));
         assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("use a longer prefix of the id"));
         assert!(resolved(Some("none")).unwrap_err().kind() == ErrorKind::Request);
         assert_eq!(fs::read_dir(root.path().join(SWEEPS)).unwrap().count(), 2, "nothing temporary stays");

@@ -18,7 +18,7 @@ use runner_sweep::sweep_dir;
 /// If there is no such sweep, a process runs it, nobody can confirm, or a file cannot be removed.
 pub(super) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
-    let path = sweep_dir::resolve(&root, Some(&args.sweep))?;
+    let path = sweep_dir::resolve_one(&root, &args.sweep)?;
     remove_sweep::check(&root, &path)?;
     let id = file_name(&path);
     if RunLock::is_held(&path) {
