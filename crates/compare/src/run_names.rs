@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::settings::{CHOICES, SettingGroup, differing_keys, is_choice};
+use super::settings::{CHOICES, DATA_POSITION, SettingGroup, differing_keys, is_choice};
+use runner_spec::experiment::Train;
 use runner_spec::format::setting_text;
 
 /// The settings that a name has at most.
@@ -15,12 +16,16 @@ const MAX_CHARACTERS: usize = 28;
 /// The settings of a run, as [`settings`](super::settings::settings) returns them.
 pub type RunSettings = BTreeMap<String, Value>;
 
-/// The settings that distinguish runs, the seed last. Bookkeeping influences no outcome, and a setting of a choice that all runs
-/// with this choice agree on follows from the choice.
+/// The settings that distinguish runs, the seed last. Bookkeeping influences no outcome. A setting of a choice that all runs
+/// with this choice agree on follows from the choice, and the position of a fork from its checkpoint.
 #[must_use]
 pub fn distinguishing_keys(runs: &[&RunSettings]) -> Vec<String> {
     let mut keys = differing_keys(runs);
-    keys.retain(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping && !is_implied_by_choice(key, runs));
+    keys.retain(|key| {
+        SettingGroup::of_key(key) != SettingGroup::Bookkeeping
+            && key != DATA_POSITION
+            && !is_implied_by_choice(key, runs)
+    });
     keys.sort_by_key(|key| SettingGroup::of_key(key) == SettingGroup::Seed);
     keys
 }
@@ -68,9 +73,16 @@ pub fn describe_differences(runs: &[&RunSettings]) -> Vec<String> {
     let heads: Vec<String> = keys.iter().map(|key| shortest_name(key, &all, &[])).collect();
     let describe = |settings: &&RunSettings| {
         let pairs = keys.iter().zip(&heads).filter_map(|(key, head)| Some((head.as_str(), settings.get(key)?)));
+        // Another key gives the length of the run.
+        let pairs = pairs.filter(|(head, value)| !value.is_null() || !is_length(head));
         describe_settings(&pairs.collect::<Vec<_>>())
     };
     runs.iter().map(describe).collect()
+}
+
+/// True for the end of a key that gives the length of a run, of which an experiment has one.
+fn is_length(head: &str) -> bool {
+    Train::LENGTH_KEYS.iter().any(|key| *key == head || key.ends_with(&format!(".{head}")))
 }
 
 /// The names of `runs`, each an id and its settings, in their order: `lr 0.01, layers 4, seed 2 (stories-a960bb14)`. A run that nothing
@@ -128,6 +140,16 @@ mod tests {
         );
         assert_eq!(names(&[run(0.01, "adamw", 1), run(0.01, "adamw", 1)]), ["exp-0", "exp-1"]);
         assert_eq!(names(&[run(0.01, "adamw", 1)]), ["exp-0"]);
+        let with = |key: &str, value: Value, other: &str| {
+            let mut settings = run(0.01, "adamw", 1);
+            settings.extend([(key.to_owned(), value), (other.to_owned(), Value::Null)]);
+            settings
+        };
+        let fork = with("data.position", json!({"step": 7}), "name");
+        let whole = with("train.steps", json!(9), "train.epochs");
+        assert_eq!(names(&[run(0.01, "adamw", 1), fork]), ["exp-0", "exp-1"]);
+        let epochs = with("train.epochs", json!(2), "train.steps");
+        assert_eq!(names(&[whole, epochs]), ["steps 9 (exp-0)", "epochs 2 (exp-1)"]);
         let value = json!(1);
         let many: Vec<(&str, &Value)> = ["a", "b", "c", "d", "e"].map(|name| (name, &value)).to_vec();
         assert_eq!(describe_settings(&many), "a 1, b 1, c 1, d 1, …");

@@ -69,12 +69,16 @@ pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
     out
 }
 
+/// The position in the data from which a fork reads. It is one value, and no setting of other runs.
+pub const DATA_POSITION: &str = "data.position";
+
 /// The keys and values of a document with the keys of the file, as [`settings`] returns them.
 #[must_use]
 pub fn flatten(document: &Value) -> BTreeMap<String, Value> {
     fn visit(value: &Value, path: &str, out: &mut BTreeMap<String, Value>) {
         let map = match value {
-            Value::Object(map) if path != "seed" => map,
+            Value::Null if path == DATA_POSITION => return,
+            Value::Object(map) if !["seed", DATA_POSITION].contains(&path) => map,
             _ => {
                 out.insert(path.to_owned(), value.clone());
                 return;
@@ -212,6 +216,15 @@ mod tests {
         let changed: Vec<String> = changes(&a, &b).into_iter().map(|change| change.key).collect();
         assert_eq!(changed, ["data.tokenizer", "optimizer"], "a choice is one value");
         assert!(changes(&a, &a).is_empty());
+    }
+
+    #[test]
+    fn the_position_of_a_fork_is_one_value_and_no_key_of_other_runs() {
+        let (a, mut b) = (experiment(), experiment());
+        b.data.position = Some(runner_spec::program::DataPosition { step: 7, row: 9, ..Default::default() });
+        let found = differences(&a, &b);
+        let [SettingDifference { key, a: None, b: Some(position), .. }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((key.as_str(), &position["step"]), (DATA_POSITION, &Value::from(7)));
     }
 
     #[test]

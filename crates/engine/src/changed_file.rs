@@ -5,7 +5,7 @@ use std::path::Path;
 use runner_compare::plan_facts::describe_changed_data;
 use runner_compare::planned_experiment::cluster_of;
 use runner_compare::setting_effect::{SettingEffect, effect_of_setting};
-use runner_compare::settings::{self, SettingDifference, SettingGroup};
+use runner_compare::settings::{self, DATA_POSITION, SettingDifference, SettingGroup};
 use runner_compare::{PlannedExperiment, stored_plan};
 use runner_config::Loaded;
 use runner_record::catalog::{self, ListedRun, ListedStatus};
@@ -27,9 +27,6 @@ const MAX_LISTED_KEYS: usize = 8;
 
 /// The keys that change no number, but the plan.
 const PLAN_KEYS: [&str; 2] = ["train.recompute", "parallel.shard"];
-
-/// The key of a fork that records the position in the data. No file of a new run has it.
-const POSITION_KEY: &str = "data.position";
 
 /// An earlier run under the name of a file.
 struct EarlierRun {
@@ -90,7 +87,7 @@ fn find_earlier_run(root: &Path, experiment: &Experiment) -> Option<EarlierRun> 
     let compared = listed.into_iter().rev().filter(is_run_of_file).take(MAX_COMPARED_RUNS).filter_map(|listed| {
         let theirs = runner_config::load_resolved(&listed.path.join(RESOLVED)).ok()?.experiment;
         let mut changes = settings::changes(&theirs, experiment);
-        changes.retain(|change| change.group != SettingGroup::Bookkeeping && change.key != POSITION_KEY);
+        changes.retain(|change| change.group != SettingGroup::Bookkeeping && change.key != DATA_POSITION);
         (has_its_name(&listed) || changes.is_empty()).then_some(EarlierRun { listed, experiment: theirs, changes })
     });
     compared.min_by_key(|run| run.changes.len())

@@ -13,7 +13,7 @@ use crate::table::{Align, Column, table_of_width};
 use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
-use runner_compare::settings::{SettingGroup, differing_keys, settings};
+use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text};
 
@@ -254,7 +254,8 @@ impl Comparison {
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping);
         let settings: Vec<&RunSettings> = self.runs.iter().map(|run| &run.settings).collect();
-        shown_keys.retain(|key| !is_implied_by_choice(key, &settings));
+        // A note names the checkpoint from which a fork started.
+        shown_keys.retain(|key| *key != DATA_POSITION && !is_implied_by_choice(key, &settings));
         let heads: Vec<String> = shown_keys.iter().map(|key| printable(&head_of(key, &self.keys))).collect();
         let figures: Vec<&Figure> = FIGURES
             .iter()
