@@ -24,11 +24,13 @@ use runner_record::{RecordError, catalog};
 use runner_report::Screen;
 use runner_report::comparison::{compare, describe_figures};
 use runner_report::run_groups::RunGroups;
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment};
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
+use runner_spec::program::Device;
 use runner_sweep::stopped_points;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
@@ -112,8 +114,13 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
         let rows = rows.unwrap_or_else(|| sufficient_rows(&[&a.experiment, &b.experiment]));
         [assume_data(&a.experiment, rows), assume_data(&b.experiment, rows)]
     });
-    let a = a.plan(args, x, read, &mut notes)?;
-    let b = b.plan(args, y, read, &mut notes)?;
+    let local = runner_machine::local_cluster::local_cluster(args.threads.count());
+    let cluster = cluster_for(&[&a.experiment, &b.experiment], local.clone());
+    let a = a.plan(args, x, read, &cluster, &mut notes)?;
+    let b = b.plan(args, y, read, &cluster, &mut notes)?;
+    for side in [&a, &b] {
+        notes.extend(describe_absent_gpu(side, &local));
+    }
     // Two sides of one run, or of one missing file, give the same notes.
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
@@ -241,13 +248,36 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<O
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
 }
 
+/// States that the `device: auto` of the file `side` stands for a GPU which the machine `local` lacks; `None` if it does not.
+fn describe_absent_gpu(side: &DiffInput, local: &ClusterFacts) -> Option<String> {
+    let is_gpu = |device: &Device| *device != Device::Cpu;
+    let experiment = &side.side.experiment;
+    let is_auto = experiment.device == DeviceChoice::Auto && experiment.parallel.devices == AutoOr::Auto;
+    let is_auto = is_auto && side.record.is_none();
+    let on_gpus = side.side.plan.ranks.iter().any(|rank| is_gpu(&rank.device));
+    let is_absent = is_auto && on_gpus && !local.devices.iter().any(|facts| is_gpu(&facts.device));
+    is_absent.then(|| {
+        let label = &side.label;
+        format!(
+            "`device: auto` of {label} is planned for a GPU, which the other side names; on this machine it is the CPU"
+        )
+    })
+}
+
 impl Side {
-    /// The side planned for `data`.
-    fn plan(self, args: &DiffArgs, data: DataFacts, read: bool, notes: &mut Vec<String>) -> Result<DiffInput> {
+    /// The side planned for `data`, and for `here` if it is a file.
+    fn plan(
+        self,
+        args: &DiffArgs,
+        data: DataFacts,
+        read: bool,
+        here: &ClusterFacts,
+        notes: &mut Vec<String>,
+    ) -> Result<DiffInput> {
         let Self { label, path, experiment, run, env_read, .. } = self;
         let cluster = match &run {
             Some((_, plan)) => cluster_of(plan),
-            None => cluster_for(&experiment, runner_machine::local_cluster::local_cluster(args.threads.count())),
+            None => here.clone(),
         };
         let side = PlannedExperiment::new(experiment, data, cluster).context(label.clone())?;
         let Some((record, plan)) = run else {

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::facts::MathematicsPart;
 use super::inherited_steps::InheritedStepsComparison;
-use super::plan_facts::differing_parts;
+use super::plan_facts::{devices, differing_parts, have_same_kinds};
 use super::planned_experiment::PlannedExperiment;
 
 /// The class of the differences between two experiments, from equal to different.
@@ -93,6 +93,14 @@ pub fn classify(
         }
         (DifferenceClass::Rounding, TrainingEquality::Unknown) => {
             "same mathematics; B cannot be planned with A's evaluation, so it is unknown whether the bits of training are the same"
+        }
+        (DifferenceClass::Rounding, _) if !have_same_kinds(p, q) => {
+            let meaning = format!(
+                "same mathematics on different devices, which round differently: A on {}, B on {}",
+                devices(p),
+                devices(q)
+            );
+            return Classification { class, parts, training, meaning };
         }
         (DifferenceClass::Rounding, _) => "same mathematics, different rounding",
         (DifferenceClass::Mathematics, TrainingEquality::SameBits) => {

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::facts::NONE;
+use super::plan_facts::device_kinds;
 use super::plan_files::{PlanDifference, RebuiltPlan, rebuild_plan};
 use super::session_facts::bit_facts;
 use runner_machine::host::Git;
@@ -92,7 +93,9 @@ impl Drift {
             items.push(DriftItem { what: fact.name, state, affects_numbers: true, was, is, meaning });
         }
         let devices: Vec<String> = new.ranks.iter().map(|rank| rank.device.to_string()).collect();
-        items.push(DriftItem::new("devices", true, manifest.devices.join(" "), devices.join(" ")));
+        // The index of a device on its machine changes no number.
+        let other_kinds = device_kinds(&manifest.devices) != device_kinds(&devices);
+        items.push(DriftItem::new("devices", other_kinds, manifest.devices.join(" "), devices.join(" ")));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
         items.push(DriftItem::new("threads", false, manifest.threads.to_string(), here.threads.to_string()));
         let describe = |git: Option<&Git>| match git {

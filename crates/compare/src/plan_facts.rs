@@ -1,5 +1,7 @@
 //! The facts about plans and their data.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::facts::{Fact, MathematicsPart as Part, Meaning};
@@ -123,8 +125,21 @@ fn passes(program: &Program) -> Vec<&Instruction> {
     program.step.iter().filter(|_| program.mesh.stages > 1).filter(is_pass).collect()
 }
 
+/// True if the ranks of both plans are on devices of the same kinds, CPUs or GPUs.
+pub(super) fn have_same_kinds(a: &Plan, b: &Plan) -> bool {
+    let kinds = |plan: &Plan| device_kinds(plan.ranks.iter().map(|rank| rank.device.to_string()));
+    kinds(a) == kinds(b)
+}
+
+/// The kinds of the devices with these names, as the key `device` names them: `cpu`, `cuda`, or `cpu and cuda`.
+#[must_use]
+pub fn device_kinds(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    let kinds = names.into_iter().map(|name| name.as_ref().split(':').next().unwrap_or_default().to_owned());
+    kinds.collect::<BTreeSet<String>>().into_iter().collect::<Vec<_>>().join(" and ")
+}
+
 /// The kinds of devices: `4 cpu`.
-fn devices(plan: &Plan) -> String {
+pub(super) fn devices(plan: &Plan) -> String {
     let cuda = plan.ranks.iter().filter(|r| matches!(r.device, Device::Cuda(_))).count();
     match (plan.ranks.len() - cuda, cuda) {
         (cpu, 0) => format!("{cpu} cpu"),
@@ -290,7 +305,7 @@ mod tests {
             json!({"parallel": {"mode": "ddp", "replicas": 2, "shard": null}}),
             json!({"model": {"family": "llama"}}),
         ];
-        let mut found = std::collections::BTreeSet::new();
+        let mut found = BTreeSet::new();
         for over in bases {
             let mut document = crate::settings::document(&experiment());
             for (section, values) in over.as_object().unwrap() {

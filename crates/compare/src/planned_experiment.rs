@@ -72,23 +72,27 @@ pub fn cluster_of(plan: &Plan) -> ClusterFacts {
     ClusterFacts { devices, sharing: true, ..ClusterFacts::default() }
 }
 
-/// `local` and the GPUs that `experiment` names, even if the machine does not have them: a comparison needs none.
+/// `local` and the GPUs that one of `experiments` names, even if the machine does not have them: a comparison needs none. Experiments that
+/// are compared are planned for the same devices, so `device: auto` stands for the same ones in all of them.
 #[must_use]
-pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts {
+pub fn cluster_for(experiments: &[&Experiment], local: ClusterFacts) -> ClusterFacts {
     /// The largest number of GPUs that are listed.
     const MAX_GPUS: usize = 1 << 16;
-    let parallel = &experiment.parallel;
-    let names: &[Device] = match &parallel.devices {
-        AutoOr::Given(names) => names,
-        AutoOr::Auto => &[],
+    let named = |experiment: &&Experiment| {
+        let parallel = &experiment.parallel;
+        let names: &[Device] = match &parallel.devices {
+            AutoOr::Given(names) => names,
+            AutoOr::Auto => &[],
+        };
+        let named = names.iter().filter_map(|name| match name {
+            Device::Cuda(index) => Some(index.saturating_add(1)),
+            Device::Cpu => None,
+        });
+        let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
+        let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };
+        named.max().unwrap_or(0).max(asked)
     };
-    let named = names.iter().filter_map(|name| match name {
-        Device::Cuda(index) => Some(index.saturating_add(1)),
-        Device::Cpu => None,
-    });
-    let stages = parallel.pipeline.as_ref().map_or(1, |p| p.stages);
-    let asked = if experiment.device == DeviceChoice::Cuda { stages.saturating_mul(parallel.replicas) } else { 0 };
-    let count = named.max().unwrap_or(0).max(asked).min(MAX_GPUS);
+    let count = experiments.iter().map(named).max().unwrap_or(0).min(MAX_GPUS);
     let mut cluster = ClusterFacts { sharing: true, no_nccl: None, ..local };
     let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
     for device in (0..count).map(Device::Cuda) {

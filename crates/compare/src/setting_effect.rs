@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::plan_facts::{same_devices, same_evaluation};
+use super::plan_facts::{have_same_kinds, same_devices, same_evaluation};
 use super::planned_experiment::PlannedExperiment;
 use super::settings::{SettingDifference, SettingGroup, document, is_choice, replace_paths};
 use runner_spec::data::DataPart;
@@ -54,6 +54,10 @@ pub fn effect_of_setting(
     }
     if WITHOUT_EFFECT.contains(&difference.key.as_str()) {
         return SettingEffect::None;
+    }
+    if difference.key == "device" {
+        // `auto` and the name of the device that it stands for are the same.
+        return if have_same_kinds(&a.plan, &b.plan) { SettingEffect::None } else { SettingEffect::Rounding };
     }
     let in_data = effect_in_data(&difference.key, a, b);
     if a.plan.hash == b.plan.hash {

@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::run_groups::{RunGroups, group_runs};
 use crate::table::{Align, Column, table_of_width};
 use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
+use runner_compare::plan_facts::device_kinds;
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
@@ -181,6 +182,7 @@ fn distinct_id(RunToCompare { record, .. }: &RunToCompare, runs: &[RunToCompare]
 /// them.
 fn settings_and_products(run: &RunToCompare) -> RunSettings {
     let mut settings = settings(&run.experiment);
+    settings.insert("device".to_owned(), device_kinds(&run.record.manifest.devices).into());
     let mut products: Vec<String> = Vec::new();
     for session in run.record.manifest.described_sessions() {
         products.extend(session.platform.and_then(|platform| platform.bf16_matmul_instructions));

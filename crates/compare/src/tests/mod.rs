@@ -73,10 +73,19 @@ fn facts(experiment: &Experiment) -> DataFacts {
     known.entry(key).or_insert_with(prepared).clone()
 }
 
+/// Both experiments as `diff` plans them.
+fn sides(a: &str, b: &str) -> [PlannedExperiment; 2] {
+    let experiments = [experiment(a), experiment(b)];
+    let cluster = cluster_for(&experiments.each_ref(), cluster());
+    experiments.map(|experiment| {
+        let facts = facts(&experiment);
+        PlannedExperiment::new(experiment, facts, cluster.clone()).expect("can be planned")
+    })
+}
+
 fn side(text: &str) -> PlannedExperiment {
-    let experiment = experiment(text);
-    let (facts, cluster) = (facts(&experiment), cluster_for(&experiment, cluster()));
-    PlannedExperiment::new(experiment, facts, cluster).expect("can be planned")
+    let [side, _] = sides(text, text);
+    side
 }
 
 /// The verdict, and the effect of each key that differs.
@@ -91,7 +100,7 @@ fn compared(a: &PlannedExperiment, b: &PlannedExperiment) -> (Classification, BT
 fn every_pair_gets_its_class() {
     let mut wrong = Vec::new();
     for (what, a, b, class, parts, keys) in PAIRS {
-        let (a, b) = (side(&yaml(a)), side(&yaml(b)));
+        let [a, b] = sides(&yaml(a), &yaml(b));
         let (found, effects) = compared(&a, &b);
         if (found.class, found.parts.as_slice()) != (*class, *parts) {
             wrong.push(format!("{what}: {:?} {:?}, not {class:?} {parts:?}; {effects:?}", found.class, found.parts));
@@ -130,6 +139,24 @@ fn comments_and_the_order_of_keys_do_not_differ() {
     let b = side(&format!("# another day\n{}\n", lines.join("   # as before\n")));
     let (found, effects) = compared(&a, &b);
     assert_eq!((found.class, effects.len()), (SameRun, 0));
+}
+
+#[test]
+fn devices_that_differ_are_named() {
+    let meaning = |a: &str, b: &str| {
+        let [a, b] = sides(&yaml(a), &yaml(b));
+        compared(&a, &b).0.meaning
+    };
+    assert_eq!(
+        meaning("device: cpu", "device: cuda"),
+        "same mathematics on different devices, which round differently: A on 1 cpu, B on 1 cuda"
+    );
+    assert_eq!(meaning("", "device: cuda"), "same run: the plans are equal, so every number should be equal");
+    // On a machine without the GPU on which a run trained, `auto` is a different device.
+    let [gpu, _] = sides(&yaml(""), &yaml("device: cuda"));
+    let (found, effects) = compared(&gpu, &side(&yaml("device: cpu")));
+    assert!(found.meaning.ends_with("A on 1 cuda, B on 1 cpu"), "{}", found.meaning);
+    assert_eq!(effects["device"], SettingEffect::Rounding);
 }
 
 #[test]

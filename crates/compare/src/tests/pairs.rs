@@ -176,7 +176,8 @@ pub(super) const PAIRS: &[Pair] = &[
         &[],
         &[],
     ),
-    ("another kind of device", "", "device: cuda", Rounding, &[], &[("device", E::None)]),
+    ("another kind of device", "device: cpu", "device: cuda", Rounding, &[], &[("device", E::Rounding)]),
+    ("a GPU that auto finds", "", "device: cuda", SameRun, &[], &[("device", E::None)]),
     ("tf32 where there is none", "", "precision: tf32", Rounding, &[], &[("precision", E::None)]),
     (
         "evaluations past the end",
