@@ -235,9 +235,26 @@ fn edits_after_the_start_do_not_leak() {
     // How it is run may change; what the points were made of may, too, and counts for nothing.
     edited.edit("s.yaml", "parallel: 2", "parallel: 1");
     edited.edit("exp.yaml", "batch:", "seed: 2\nbatch:");
-    let printed = expect_sweep(&edited, 0);
+    let printed = expect_sweep(&edited, 3);
     assert!(printed.contains("exp.yaml changed since"), "{printed}");
+    assert!(printed.contains("not up to date: ") && printed.contains("`--new` trains the points"), "{printed}");
     assert_eq!(hashes(&edited), hashes(&whole));
+    // A program notices it, too, also once nothing is left to do.
+    let summary = |code: i32| {
+        let lines = edited.run("sweep s.yaml --threads 1 --json").expect_code(code).json_lines();
+        lines.into_iter().find(|line| line["kind"] == "summary").unwrap()
+    };
+    let found = summary(3);
+    assert_eq!(found["up_to_date"], false);
+    assert!(found["changed_inputs"][0].as_str().unwrap().ends_with("exp.yaml"), "{found}");
+    let printed = expect_sweep(&edited, 3);
+    assert!(
+        printed.contains("nothing was done: ") && !printed.lines().any(|line| line.starts_with("up to date")),
+        "{printed}"
+    );
+    edited.edit("exp.yaml", "seed: 2\nbatch:", "batch:");
+    let found = summary(0);
+    assert_eq!((&found["up_to_date"], &found["changed_inputs"]), (&true.into(), &serde_json::json!([])));
 }
 
 #[test]

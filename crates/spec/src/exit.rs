@@ -12,7 +12,7 @@ pub enum Exit {
     Failed = 1,
     /// The request was wrong: the file, the flags, the name of a run.
     Request = 2,
-    /// A command that compares found differences.
+    /// A command that compares found differences; or a sweep's points are done, and were made before its files changed.
     Differ = 3,
     /// The same command continues later (EX_TEMPFAIL, which schedulers requeue): a notice (SIGTERM, SIGUSR1) stopped it, or another process
     /// works on the run of a sweep's point.

@@ -62,7 +62,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
     let preview = SweepPreview { parallel, threads, shows_all_points: args.dry_run, width: table_width() };
     let runs = args.root.runs.as_deref();
-    let sweep = match opened {
+    let (sweep, changed_inputs) = match opened {
         OpenedSweep::Planned(record) => {
             if args.json {
                 print_json(&record)?;
@@ -71,17 +71,17 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
             }
             return Ok(Exit::Done);
         }
-        OpenedSweep::Finished { path, record, progress } => {
+        OpenedSweep::Finished { path, record, progress, changed_inputs } => {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, &path, SweepEnding::UpToDate, &screen);
-            return Ok(if summary.has_failed_points() { Exit::Failed } else { Exit::Done });
+            print_summary(&results, &path, SweepEnding::UpToDate, &changed_inputs, &screen);
+            return Ok(if summary.has_failed_points() { Exit::Failed } else { exit_of_done(&changed_inputs) });
         }
         OpenedSweep::Created(sweep) => {
             screen.line(&preview.text(sweep.record()));
-            sweep
+            (sweep, Vec::new())
         }
-        OpenedSweep::Resumed(sweep) => sweep,
+        OpenedSweep::Resumed { sweep, changed_inputs } => (sweep, changed_inputs),
     };
     if let SweepLauncher::Slurm(settings) = &request.launcher
         && !sweep.record().stops_early()
@@ -106,16 +106,27 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
-    print_summary(&results, sweep.path(), SweepEnding::Ran { outcome: report.outcome, failed }, &screen);
+    print_summary(
+        &results,
+        sweep.path(),
+        SweepEnding::Ran { outcome: report.outcome, failed },
+        &changed_inputs,
+        &screen,
+    );
     if let Some(text) = fit::summary_text(sweep.record(), &summary.results) {
         screen.line(&text);
     }
     let exit = match report.outcome {
-        SweepOutcome::Done => Exit::Done,
+        SweepOutcome::Done => exit_of_done(&changed_inputs),
         SweepOutcome::Failed => Exit::Failed,
         SweepOutcome::Interrupted(reason) => reason.exit(),
     };
     exit_of_screen(&screen, exit)
+}
+
+/// The exit code of a sweep whose points are done, and were made before `changed_inputs` changed.
+fn exit_of_done(changed_inputs: &[String]) -> Exit {
+    if changed_inputs.is_empty() { Exit::Done } else { Exit::Differ }
 }
 
 /// The sweep that the command line names.

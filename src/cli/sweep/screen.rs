@@ -190,7 +190,14 @@ pub(super) enum SweepEnding {
 }
 
 /// Prints how a call of `runner sweep` for the sweep in `path` ended.
-pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: SweepEnding, screen: &Screen) {
+/// Its points are those from before `changed_inputs` changed.
+pub(super) fn print_summary(
+    text: &SweepResultsText<'_>,
+    path: &Path,
+    ending: SweepEnding,
+    changed_inputs: &[String],
+    screen: &Screen,
+) {
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
     let table = Some(text.table(table_width()));
@@ -211,13 +218,14 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
         screen.line(&part);
     }
     let (status, up_to_date) = match ending {
-        SweepEnding::UpToDate => (SweepOutcome::Done, true),
+        SweepEnding::UpToDate => (SweepOutcome::Done, changed_inputs.is_empty()),
         SweepEnding::Ran { outcome, .. } => (outcome, false),
     };
     let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = summary;
     screen.json(&SweepEvent::Summary {
         status,
         up_to_date,
+        changed_inputs,
         results,
         verdict,
         validation_use,
@@ -231,7 +239,8 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
     let retry = retry.map_or_else(String::new, |command| format!("; {command} retries the first point that diverged"));
     let next = || format!("\nnext:\n  {}", repeated_command());
     let ended = match ending {
-        SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),
+        SweepEnding::UpToDate if changed_inputs.is_empty() => format!("up to date: {sweep}{retry}"),
+        SweepEnding::UpToDate => format!("nothing was done: {sweep}{retry}"),
         SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
             SweepOutcome::Done => format!("done: {sweep}"),
             SweepOutcome::Interrupted(_) => format!("interrupted: {sweep}{}", next()),
@@ -245,6 +254,15 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, path: &Path, ending: Sw
                 format!("failed: {sweep}{in_this_call}{first}{}", next())
             }
         },
+    };
+    let ended = match changed_inputs {
+        [] => ended,
+        changed => {
+            let changed = printable(&changed.join(", "));
+            format!(
+                "{ended}\nnot up to date: {changed} changed since the sweep started; `--new` trains the points as they are now"
+            )
+        }
     };
     // A quiet command shows its result, too. The others have shown it above.
     let quiet_result = text.conclusion().filter(|_| screen.mode() == OutputMode::Quiet && summary.is_finished);

@@ -69,7 +69,10 @@ pub enum SweepEvent<'a> {
     /// The last event: all rows, the best first.
     Summary {
         status: SweepOutcome,
+        /// True if nothing was to do, and the points are those that the file makes now.
         up_to_date: bool,
+        /// The files and the environment variables that the points were made from and that have changed since.
+        changed_inputs: &'a [String],
         results: &'a SweepResults,
         verdict: &'a SweepVerdict,
         validation_use: Option<ValidationUse>,

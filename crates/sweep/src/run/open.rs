@@ -30,9 +30,15 @@ pub enum OpenedSweep {
         path: PathBuf,
         record: Box<SweepRecord>,
         progress: SweepProgress,
+        changed_inputs: Vec<String>,
     },
     Created(SweepDir),
-    Resumed(SweepDir),
+    Resumed {
+        sweep: SweepDir,
+        /// The files and the environment variables that the points were made from and that have changed since. None if the request names
+        /// the sweep instead of its file.
+        changed_inputs: Vec<String>,
+    },
 }
 
 /// Finds the sweep of `request` in the folder of runs of `host`, or plans and creates it.
@@ -187,10 +193,10 @@ fn resume(
     let changed = record.sources.iter().filter(|source| !is_unchanged(source));
     let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
     let stay = format!("since {} started; its points stay as they were", record.id);
-    for (sources, what, advice) in
-        [(changed, "changed", " (use `--new` to start a new sweep)"), (missing, "disappeared", "")]
-    {
-        let files: Vec<String> = sources.iter().map(|source| source.path.display().to_string()).collect();
+    let [changed, missing] = [changed, missing]
+        .map(|sources| sources.iter().map(|source| source.path.display().to_string()).collect::<Vec<String>>());
+    let new = if request.started.is_none() { " (use `--new` to start a new sweep)" } else { "" };
+    for (files, what, advice) in [(&changed, "changed", new), (&missing, "disappeared", "")] {
         if !files.is_empty() {
             observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", files.join(", "))));
         }
@@ -199,16 +205,16 @@ fn resume(
     variables.retain(|name| !request.own_variables.contains(&name.as_str()));
     if !variables.is_empty() {
         let names = variables.join(", ");
-        let text = format!("{names} changed since {} started, which has no effect", record.id);
-        observer.observe(&RunEvent::Warning(&text));
+        observer.observe(&RunEvent::Warning(&format!("{names} changed {stay}{new}")));
     }
+    let changed_inputs = if request.started.is_none() { [changed, variables].concat() } else { Vec::new() };
     let record = Box::new(record);
     if request.dry_run {
         return Ok(OpenedSweep::Planned(record));
     }
     let progress = SweepProgress::read(&host.runs, &record);
     if progress.is_finished(&record) {
-        return Ok(OpenedSweep::Finished { path, record, progress });
+        return Ok(OpenedSweep::Finished { path, record, progress, changed_inputs });
     }
     let removed: Vec<usize> = progress.removed.iter().map(|&position| record.points[position].index).collect();
     if !removed.is_empty() {
@@ -225,7 +231,7 @@ fn resume(
         )),
         other => other.into(),
     })?;
-    Ok(OpenedSweep::Resumed(opened))
+    Ok(OpenedSweep::Resumed { sweep: opened, changed_inputs })
 }
 
 /// The names of variables that changed: of those in `recorded`, and of those in `set` that set keys of experiments now.
