@@ -18,6 +18,7 @@ mod first_contact;
 mod fork_evaluations;
 mod forks;
 mod groups;
+mod hints;
 mod housekeeping;
 #[allow(dead_code, reason = "the tests of `data` use more of it")]
 #[path = "../../crates/data/src/hub/tests/http.rs"]

@@ -89,8 +89,8 @@ fn a_run_is_resumed_from_its_folder() {
     let printed = other.expect(2, "resume lab --threads 1");
     assert!(
         printed.contains(
-            "its data has changed (training data, validation data); start a new run from it with \
-            `runner fork runs/lab-"
+            "its data has changed (training data, validation data); start a new run from its newest \
+             checkpoint: `runner fork runs/lab-"
         ),
         "{printed}"
     );
@@ -180,7 +180,7 @@ fn changed_data_is_named_and_diverges() {
         printed.contains("the first that differs: transformer.wte.weight, in the checkpoint of step 4"),
         "{printed}"
     );
-    assert!(printed.contains("`runner apply --new --trace`"), "{printed}");
+    assert!(printed.contains("`runner apply FILE --new --trace`"), "{printed}");
     let verdict = other(&sandbox, &id).1.json("verdict.json");
     assert_eq!((verdict["verdict"].as_str(), verdict["diverged"]["step"].as_u64()), (Some("diverged"), Some(1)));
     fs::remove_file(sandbox.path("input.txt")).unwrap();

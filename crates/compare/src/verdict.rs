@@ -17,6 +17,7 @@ use runner_record::record_check::{for_each_checked_metric, last_expected_step};
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
 use runner_record::summary::Summary;
 use runner_spec::event::TracedTensor;
+use runner_spec::format::shell_word;
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -142,14 +143,23 @@ impl OriginalRun {
     pub fn read(path: &Path, manifest: &Manifest, summary: Option<Summary>) -> Result<Self, RecordError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => RecordError::damaged(
-                &metrics,
-                format!(
-                    "the losses of the run are missing, so a reproduction has nothing to compare with; restore the \
-                     file from a copy, or train the run again without a comparison: `runner apply {} --new`",
-                    path.join(RESOLVED).display()
-                ),
-            ),
+            ErrorKind::NotFound => {
+                // The settings of a fork alone make no run that starts at step 0.
+                let again = if manifest.continued_from.is_some() {
+                    String::new()
+                } else {
+                    let resolved = path.join(RESOLVED).display().to_string();
+                    let command = format!("runner apply {} --new", shell_word(&resolved));
+                    format!(", or train the run again without a comparison: `{command}`")
+                };
+                RecordError::damaged(
+                    &metrics,
+                    format!(
+                        "the losses of the run are missing, so a reproduction has nothing to compare with; restore the \
+                         file from a copy{again}"
+                    ),
+                )
+            }
             _ => RecordError::io("reading", &metrics)(error),
         })?;
         let folder = path.join(CHECKPOINTS);

@@ -162,11 +162,19 @@ fn describe_continuation(
         });
     }
     let is_unfinished = matches!(listed.status, ListedStatus::Interrupted | ListedStatus::Failed);
-    if is_unfinished {
+    // With equal settings, the data, the program or the devices have changed, and a resume refuses that.
+    let names_other_data = changes.iter().any(|change| is_of_data(&change.key));
+    let has_same_data = DataHashes::from(&theirs.data) == DataHashes::from(&plan.data);
+    if is_unfinished && (is_fork || !changes.is_empty()) && (has_same_data || names_other_data) {
         let how = if is_fork { "to continue it instead" } else { "to continue it unchanged" };
         lines.push(format!("{how}: `runner resume {name}`"));
     }
     lines
+}
+
+/// True if prepared data, or the weights to start from, depend on `key`.
+fn is_of_data(key: &str) -> bool {
+    ["data", "model.init", "eval.hellaswag", "eval.test"].iter().any(|section| key.starts_with(section))
 }
 
 /// True if the setting divides the work among ranks, which `runner resume --parallel` changes. It chooses micro-batches itself.

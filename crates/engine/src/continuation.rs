@@ -8,6 +8,7 @@ use runner_record::manifest::{Manifest, SessionLayout};
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS};
 use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
+use runner_spec::format::shell_word;
 use runner_spec::plan::Plan;
 
 use crate::opened_run::check_description;
@@ -52,7 +53,8 @@ impl ContinueRequest {
         check_description(&path, &manifest)?;
         let theirs = stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
-            let message = format!("{id} has the plan of this file; use `runner resume {id}`", id = manifest.id);
+            let (id, run) = (&manifest.id, path.display().to_string());
+            let message = format!("{id} has the plan of this file; use `runner resume {}`", shell_word(&run));
             return Err(CommandError::request(message));
         }
         Ok(ContinueSource { path, manifest, plan: theirs, step: self.step })
@@ -71,14 +73,15 @@ impl ContinueSource {
         if theirs.math_hash == ours.math_hash {
             return Ok(beginning);
         }
-        let id = &manifest.id;
+        let (id, folder) = (&manifest.id, path.display().to_string());
+        let run = shell_word(&folder);
         let shared = Trajectory::of(theirs).shared_steps(&Trajectory::of(ours));
         if shared == 0 {
             let keys = differing_training_keys(theirs, ours);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
             return Err(CommandError::request(format!(
                 "{id} cannot be continued by this file, which computes something else{keys}; either layout, device, micro-batches and \
-                 evaluation may differ, or the number of steps and the learning rates of later steps, not both; `runner fork {id} --from \
+                 evaluation may differ, or the number of steps and the learning rates of later steps, not both; `runner fork {run} --from \
                  latest --set KEY=VALUE` changes other settings, such as the schedule"
             )));
         }
@@ -92,7 +95,7 @@ impl ContinueSource {
             );
             return Err(CommandError::request(format!(
                 "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; {usable}, or `runner fork \
-                 {id} --from {step} --set KEY=VALUE`, which changes settings from there on"
+                 {run} --from {step} --set KEY=VALUE`, which changes settings from there on"
             )));
         }
         let layout = SessionLayout::of(&resolved_experiment(path)?);
@@ -100,7 +103,7 @@ impl ContinueSource {
         if moved || manifest.foreign_steps() > 0 {
             return Err(CommandError::request(format!(
                 "{id} has computed steps under another layout than that of its file, so this file alone would not compute its checkpoint of \
-                 step {step} to the bit; use `runner fork {id} --from {step}` for a run that records where it comes from"
+                 step {step} to the bit; use `runner fork {run} --from {step} --set KEY=VALUE` for a run that records where it comes from"
             )));
         }
         Ok(BeginningCheckpoint { which: CheckpointChoice::Step(step), is_same_computation: true, ..beginning })

@@ -12,7 +12,7 @@ use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED};
 use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, TrainLength, Validation, WeightInit, WeightsSource};
-use runner_spec::format::counted;
+use runner_spec::format::{counted, shell_word};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -274,7 +274,8 @@ impl ForkedRun {
             if same {
                 return Err(CommandError::request(format!(
                     "the fork does not differ from {id}; change a setting with `--set KEY=VALUE`, start from a \
-                     checkpoint with `--from STEP`, or repeat the run with `runner reproduce {id}`"
+                     checkpoint with `--from STEP`, or repeat the run with `runner reproduce {}`",
+                    shell_word(&self.path.display().to_string())
                 )));
             }
             return Ok(());
@@ -368,7 +369,8 @@ pub(crate) fn checkpoint_problems(old: &Plan, new: &Plan) -> Vec<(String, String
     let tokenizer_problem = (old.data.tokenizer_hash != new.data.tokenizer_hash).then(|| {
         (
             "the tokenizer differs, so rows of the embedding stand for different tokens".to_owned(),
-            "keep data.tokenizer and the files that it was made from".to_owned(),
+            "keep data.tokenizer and the files that it was made from, or use --from start to train from scratch"
+                .to_owned(),
         )
     });
     let problems = [shape_problem(&a.program, &b.program), moments_problem(&a.program, &b.program), tokenizer_problem];

@@ -16,8 +16,10 @@ use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{Experiment, Parallel};
+use runner_spec::format::{counted, shell_word};
 use runner_spec::plan::Plan;
 
+use crate::fork::checkpoint_problems;
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::opened_run::check_description;
 use crate::outcome::{RunOutcome, RunReport};
@@ -169,9 +171,27 @@ pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, oth
             )
         })
     };
-    Err(CommandError::request(format!(
-        "cannot resume {id}: {why}; start a new run from it with `runner fork {} --from latest`, or `--from start` \
-         if it has no checkpoint",
-        path.display()
-    )))
+    Err(CommandError::request(format!("cannot resume {id}: {why}; {}", describe_fork(path, plan))))
+}
+
+/// The advice to fork the run in `path`, which `plan` no longer continues: from its newest checkpoint, if a run of `plan` can start from it.
+fn describe_fork(path: &Path, plan: &Plan) -> String {
+    let shown = path.display().to_string();
+    let run = shell_word(&shown);
+    let Some(latest) = checkpoint::newest_step(&path.join(CHECKPOINTS)) else {
+        return format!("start a new run with its settings: `runner fork {run} --from start`");
+    };
+    let theirs = stored_plan::read(path).ok();
+    let mut problems = theirs.map_or_else(Vec::new, |theirs| checkpoint_problems(&theirs, plan));
+    if latest >= plan.totals.steps {
+        problems.push((format!("it already has {latest} of {}", counted(plan.totals.steps, "step")), String::new()));
+    }
+    if problems.is_empty() {
+        return format!("start a new run from its newest checkpoint: `runner fork {run} --from latest`");
+    }
+    let problems: Vec<String> = problems.into_iter().map(|(what, _)| what).collect();
+    format!(
+        "its newest checkpoint does not fit ({}); start a new run from scratch: `runner fork {run} --from start`",
+        problems.join("; ")
+    )
 }

@@ -20,7 +20,7 @@ pub enum RecordError {
     #[error("{}: {message}", path.display())]
     Damaged { path: PathBuf, message: String },
     #[error(
-        "another process{holder} is working on run {id}; wait for it, or start a new run with `runner apply --new`"
+        "another process{holder} is working on run {id}; wait for it, or start a new run with `runner apply FILE --new`"
     )]
     Locked { id: String, holder: String },
     #[error(

@@ -71,7 +71,7 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
             None => line("tensor", "no tensor differs among those that both runs kept".to_owned()),
         }
         if !verdict.traced {
-            let how = "a trace names the first tensor that differs: `runner apply --new --trace`, then `runner reproduce --trace`";
+            let how = "a trace names the first tensor that differs: `runner apply FILE --new --trace`, then `runner reproduce RUN --trace`";
             line("", how.to_owned());
         }
     }

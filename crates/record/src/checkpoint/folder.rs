@@ -220,7 +220,9 @@ impl Checkpoints {
         let Some((newest, message)) = bad.first() else { return Ok(None) };
         let others = bad[1..].iter().map(|(entry, message)| format!("; {}: {message}", dir_name(entry.step)));
         let fallback = others
-            .chain(["; there is no other good checkpoint; start from scratch with `runner apply --new`".to_owned()])
+            .chain(
+                ["; there is no other good checkpoint; start from scratch with `runner apply FILE --new`".to_owned()],
+            )
             .collect();
         Err(RecordError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
     }
