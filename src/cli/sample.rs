@@ -31,7 +31,7 @@ pub(crate) struct SampleArgs {
     /// Draw only from the K most likely tokens; 0 draws from all.
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
-    /// Draw only from the most likely tokens whose probabilities add up to P.
+    /// Draw only from the most likely tokens that together have the share P of the probability that --top-k leaves.
     #[arg(long, value_name = "P")]
     pub top_p: Option<f64>,
     /// Divide the logits by T; 0 always takes the most likely token.

@@ -176,7 +176,7 @@ pub fn continue_prompt(
     'tokens: for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
-            let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
+            let token = draw(processor, &logits.get(row)?.narrow(0, 0, vocab)?, spec)?;
             ended[row] |= tokenizer.is_end(token);
             rows[row].push(token);
             if !ended[row] && on_token(indices.start + row, token).is_break() {
@@ -196,14 +196,44 @@ pub fn continue_prompt(
     Ok(indices.zip(&rows).map(continuation).collect())
 }
 
+/// Draws a token from `logits` in the order of `transformers`: first the temperature, then `top_k`, and `top_p` of the probability that
+/// `top_k` leaves.
+fn draw(processor: &mut LogitsProcessor, logits: &Tensor, spec: &Samples) -> candle_core::Result<u32> {
+    processor.sample_f(logits, |probabilities| {
+        if let (Some(k), Some(_)) = (spec.top_k, nucleus(spec)) {
+            keep_most_likely(probabilities, k);
+        }
+    })
+}
+
+/// The settings of candle's sampler. With both `top_k` and `top_p`, [`draw`] applies `top_k`, because candle measures `top_p` on the
+/// probabilities before `top_k`.
 fn sampling(spec: &Samples) -> Sampling {
     let temperature = spec.temperature;
-    match (spec.top_k, spec.top_p) {
+    match (spec.top_k, nucleus(spec)) {
         _ if temperature == 0.0 => Sampling::ArgMax,
-        (Some(k), Some(p)) => Sampling::TopKThenTopP { k, p, temperature },
+        (_, Some(p)) => Sampling::TopP { p, temperature },
         (Some(k), None) => Sampling::TopK { k, temperature },
-        (None, Some(p)) => Sampling::TopP { p, temperature },
         (None, None) => Sampling::All { temperature },
+    }
+}
+
+/// `top_p`, if it leaves out tokens.
+fn nucleus(spec: &Samples) -> Option<f64> {
+    spec.top_p.filter(|p| *p < 1.0)
+}
+
+/// Sets all but the `k` largest of `probabilities`, and those equal to the smallest of them, to zero, and divides the others by their sum.
+fn keep_most_likely(probabilities: &mut [f32], k: usize) {
+    if k >= probabilities.len() {
+        return;
+    }
+    let mut sorted = probabilities.to_vec();
+    let (_, least, _) = sorted.select_nth_unstable_by(k.saturating_sub(1), |a, b| b.total_cmp(a));
+    let is_kept = |probability: f32| probability >= *least;
+    let sum: f32 = probabilities.iter().copied().filter(|probability| is_kept(*probability)).sum();
+    for probability in probabilities {
+        *probability = if is_kept(*probability) { *probability / sum } else { 0.0 };
     }
 }
 
@@ -246,7 +276,40 @@ impl<'a> Window<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Logits, settings, and the tokens that the warpers of `transformers` leave.
+    #[derive(Deserialize)]
+    struct KeptTokens {
+        logits: Vec<f32>,
+        cases: Vec<KeptCase>,
+    }
+
+    #[derive(Deserialize)]
+    struct KeptCase {
+        temperature: f64,
+        top_k: Option<usize>,
+        top_p: Option<f64>,
+        kept: BTreeSet<u32>,
+    }
+
+    /// The fixture is written by `tests/golden/sampling.py`. Every kept token has a probability of at least 1%, so that 4,000 draws
+    /// have each of them.
+    #[test]
+    fn tokens_are_drawn_from_those_that_transformers_keeps() {
+        let fixture = include_str!("../../../../tests/golden/sampling.json");
+        let KeptTokens { logits, cases } = serde_json::from_str(fixture).unwrap();
+        let logits = Tensor::new(logits, &candle_core::Device::Cpu).unwrap();
+        assert!(cases.iter().filter(|case| case.top_k.is_some() && case.top_p.is_some()).count() >= 6);
+        for KeptCase { temperature, top_k, top_p, kept } in cases {
+            let spec = Samples { temperature, top_k, top_p, ..Samples::default() };
+            let mut processor = LogitsProcessor::from_sampling(1, sampling(&spec));
+            let drawn: BTreeSet<u32> = (0..4000).map(|_| draw(&mut processor, &logits, &spec).unwrap()).collect();
+            assert_eq!(drawn, kept, "temperature {temperature}, top_k {top_k:?}, top_p {top_p:?}");
+        }
+    }
 
     #[test]
     fn a_full_window_starts_again_with_its_later_half() {

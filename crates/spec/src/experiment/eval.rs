@@ -173,7 +173,7 @@ pub struct Samples {
     /// Divides the logits; 0 always takes the most likely token, and other numbers must be at least 1e-6.
     #[schemars(range(min = 0, max = 1_000))]
     pub temperature: f64,
-    /// Sample from the most likely tokens that together have this probability; `null` for all.
+    /// Sample from the most likely tokens that together have this share of the probability that `top_k` leaves; `null` for all.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub top_p: Option<f64>,
     /// Seed of the sampling.
