@@ -72,6 +72,11 @@ fn impossible_configurations_are_explained() {
         ("\"n_layer\": 2", "\"n_layer\": 2, \"quantization_config\": {}", "quantized"),
         ("{", "", "invalid JSON"),
         ("\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 0", "epsilon must be above 0 and at most 1, got 0"),
+        (
+            "\"layer_norm_epsilon\": 1e-05",
+            "\"layer_norm_epsilon\": NaN",
+            "`layer_norm_epsilon` must be a number, got NaN",
+        ),
         ("\"resid_pdrop\": 0.0", "\"resid_pdrop\": \"x\"", "`resid_pdrop` must be a number, got a string"),
     ] {
         let error = with_config("gpt2", from, to);
@@ -83,7 +88,16 @@ fn impossible_configurations_are_explained() {
             "\"rope_type\": \"llama3\"",
             "unsupported rope type \"llama3\" in `rope_parameters`",
         ),
-        ("\"rope_type\": \"default\"", "\"partial_rotary_factor\": 0.5", "partial_rotary_factor` must be 1, got 0.5"),
+        (
+            "\"rope_type\": \"default\"",
+            "\"partial_rotary_factor\": 0.5",
+            "partial_rotary_factor` must be 1, got a number (0.5)",
+        ),
+        (
+            "\"rope_theta\": 500.0",
+            "\"rope_theta\": Infinity",
+            "`rope_parameters.rope_theta` must be a number, got Infinity",
+        ),
         ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "different positions per layer type"),
         (
             "\"vocab_size\"",

@@ -17,6 +17,7 @@ use serde_json::Value;
 use self::draft::{ExperimentDraft, ImportFolders};
 use self::settings::Settings;
 use crate::{ExperimentFile, LoadOptions};
+use runner_files::strict_json;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
 use runner_yaml::document;
@@ -101,7 +102,7 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             (Trainer::NanoGpt, settings)
         }
         Some("json") => {
-            let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            let value = strict_json::parse(text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
             let Value::Object(map) = value else {
                 return Err(wrong("not the config.json of a Hugging Face model: it must be a JSON object".to_owned()));
             };

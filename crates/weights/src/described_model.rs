@@ -192,7 +192,11 @@ impl HfConfig<'_> {
     }
 
     pub(super) fn mismatch(&self, key: &str, wanted: &str, value: &Value) -> WeightsError {
+        let kind = strict_json::describe_type(value);
+        if strict_json::non_finite(value).is_some() {
+            return self.wrong(format!("`{key}` must be {wanted}, got {kind}"));
+        }
         let shown: String = value.to_string().chars().take(60).collect();
-        self.wrong(format!("`{key}` must be {wanted}, got {} ({shown})", strict_json::describe_type(value)))
+        self.wrong(format!("`{key}` must be {wanted}, got {kind} ({shown})"))
     }
 }

@@ -212,4 +212,19 @@ mod tests {
         std::fs::write(&path, "{\"a\": \u{feff}1}").unwrap();
         assert!(read_object(&path, 100).is_err());
     }
+
+    /// Python's `json` writes such numbers.
+    #[test]
+    fn numbers_that_are_not_finite_matter_only_where_they_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let sizes = r#""vocab_size": 8, "n_positions": 6, "n_layer": 1, "n_head": 2, "n_embd": 4"#;
+        let describe = |more: &str| {
+            std::fs::write(&path, format!(r#"{{"model_type": "gpt2", {sizes}, {more}}}"#)).unwrap();
+            crate::describe_config(&path, read_object(&path, 1000).unwrap()).map_err(|error| error.to_string())
+        };
+        assert!(describe(r#""summary": {"scale": [NaN, -Infinity]}, "best_metric": Infinity"#).is_ok());
+        let error = describe(r#""resid_pdrop": -Infinity"#).unwrap_err();
+        assert!(error.ends_with("`resid_pdrop` must be a number, got -Infinity"), "{error}");
+    }
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
+use runner_files::strict_json::non_finite;
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec};
 
 pub(super) static FORMAT: FolderFormat = FolderFormat {
@@ -71,7 +72,9 @@ fn rope_theta(config: &HfConfig<'_>) -> Result<f64, WeightsError> {
     let mut found: Option<(&str, f64)> = config.number("rope_theta")?.map(|theta| ("rope_theta", theta));
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };
-        let Value::Object(rope) = value else { return Err(config.mismatch(key, "an object", value)) };
+        let Some(rope) = value.as_object().filter(|_| non_finite(value).is_none()) else {
+            return Err(config.mismatch(key, "an object", value));
+        };
         let kind = rope.get("rope_type").or_else(|| rope.get("type")).filter(|kind| !kind.is_null());
         match kind {
             None => {}
@@ -82,7 +85,7 @@ fn rope_theta(config: &HfConfig<'_>) -> Result<f64, WeightsError> {
             }
             Some(other) => return Err(config.mismatch(&format!("{key}.rope_type"), "a string", other)),
         }
-        if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object()) {
+        if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object() && non_finite(value).is_none()) {
             return Err(config.wrong(format!(
                 "`{key}` has an object for {other:?}; different positions per layer type are not supported"
             )));
@@ -90,7 +93,7 @@ fn rope_theta(config: &HfConfig<'_>) -> Result<f64, WeightsError> {
         if let Some(part) =
             rope.get("partial_rotary_factor").filter(|part| !part.is_null() && part.as_f64() != Some(1.0))
         {
-            return Err(config.wrong(format!("`{key}.partial_rotary_factor` must be 1, got {part}")));
+            return Err(config.mismatch(&format!("{key}.partial_rotary_factor"), "1", part));
         }
         let Some(theta) = rope.get("rope_theta").filter(|theta| !theta.is_null()) else { continue };
         let theta = theta.as_f64().ok_or_else(|| config.mismatch(&format!("{key}.rope_theta"), "a number", theta))?;

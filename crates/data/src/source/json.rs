@@ -93,7 +93,7 @@ fn for_each_line(path: &Path, mut file: BufReader<File>, mut offset: u64, sink: 
         if line == 1 && text.starts_with('[') {
             return Err(position.error(path, ONE_ARRAY));
         }
-        let value = serde_json::from_str(text).map_err(|error| {
+        let value = strict_json::parse_record(text.as_bytes()).map_err(|error| {
             position.error(path, format!("not JSON: {} at column {}", without_position(&error), error.column()))
         })?;
         if !sink(position, position.object(path, value)?)? {
@@ -255,6 +255,8 @@ mod tests {
     fn lines_are_objects() {
         let content = b"\xef\xbb\xbf{\"text\": \"a\\nb\", \"id\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"\\u00e9\"}";
         assert_eq!(texts(JsonFormat::Lines, content).unwrap(), ["a\nb", "", "é"]);
+        let content = b"{\"score\": NaN, \"text\": \"NaN\", \"range\": [-Infinity, Infinity]}";
+        assert_eq!(texts(JsonFormat::Lines, content).unwrap(), ["NaN"], "numbers that Python writes");
     }
 
     #[test]

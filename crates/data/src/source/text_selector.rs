@@ -95,6 +95,8 @@ mod tests {
         assert_eq!(text(json!({"text": "a"})), Ok(Some("a".to_owned())));
         assert_eq!(text(json!({"text": ""})), Ok(None));
         assert_eq!(text(json!({"text": null, "id": 1})), Ok(None));
+        let Ok(nan) = runner_files::strict_json::parse(br#"{"text": NaN}"#) else { panic!() };
+        assert_eq!(text(nan).unwrap_err().text, "field `text` is NaN, not a string");
         assert!(text(json!({"text": 3})).unwrap_err().text.contains("is a number, not a string"));
         assert!(text(json!({"txt": null})).is_err(), "a missing field is a mistake");
     }
