@@ -3,9 +3,10 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use super::pickle::shown;
 use runner_files::open_regular;
-use runner_spec::model::Family;
 use runner_spec::model::parts::Head;
+use runner_spec::model::{Family, ModelSpec};
 
 /// Bytes compared at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -24,15 +25,54 @@ pub(super) struct FileTensor {
     pub(super) transposed: bool,
 }
 
-/// The prefixes that wrappers of models put in front of names: `torch.compile`, `DistributedDataParallel`, and a class that holds the model
-/// without its head as `base_model`.
-const WRAPPERS: [&str; 3] = ["_orig_mod.", "module.", "base_model."];
+/// The parts that wrappers of modules put into names, at any depth: `torch.compile`, FSDP, and its recomputation of activations.
+const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
+
+/// Removes from the names of `tensors` what wrappers of the model add: [`WRAPPERS`], and the path of the model in the module that holds it,
+/// such as `module` in DDP, `model` in Lightning, or the attribute of another class. The path is what precedes the embedding's name.
+///
+/// # Errors
+/// If there are embeddings at two paths.
+pub(super) fn unwrap_names(tensors: &mut [FileTensor]) -> Result<(), String> {
+    let embeddings = Family::ALL.map(|family| {
+        let prefix = family.defaults().prefix;
+        (prefix.trim_end_matches('.'), embedding(family)[prefix.len()..].split('.').collect::<Vec<_>>())
+    });
+    let mut path: Option<Vec<String>> = None;
+    for tensor in tensors.iter_mut() {
+        let parts: Vec<&str> = tensor.name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
+        for (prefix, name) in &embeddings {
+            let Some(outer) = parts.strip_suffix(name.as_slice()) else { continue };
+            let outer = outer.strip_suffix(&[*prefix]).unwrap_or(outer);
+            if let Some(other) = path.as_deref().filter(|path| *path != outer) {
+                let [first, second] = [other.join("."), outer.join(".")].map(|path| match path.as_str() {
+                    "" => "the top level".to_owned(),
+                    path => format!("`{}`", shown(path)),
+                });
+                return Err(format!("it has the tensors of two models, at {first} and at {second}; save one of them"));
+            }
+            path = Some(outer.iter().map(|part| (*part).to_owned()).collect());
+        }
+        tensor.name = parts.join(".");
+    }
+    // A class may hold the head outside of the model, at a part of its path.
+    for tensor in tensors {
+        for part in path.iter().flatten() {
+            let inner = tensor.name.strip_prefix(part.as_str()).and_then(|name| name.strip_prefix('.'));
+            let Some(inner) = inner else { break };
+            tensor.name = inner.to_owned();
+        }
+    }
+    Ok(())
+}
+
+/// The name of the embedding of tokens.
+pub(super) fn embedding(family: Family) -> &'static str {
+    ModelSpec::with_defaults(family, [1; 5]).decoder().embedding.tokens
+}
 
 /// `name` with the prefix that this program uses. Files of a model without its head leave the prefix out.
-pub(super) fn canonical(family: Family, mut name: &str) -> String {
-    while let Some(inner) = WRAPPERS.iter().find_map(|wrapper| name.strip_prefix(wrapper)) {
-        name = inner;
-    }
+pub(super) fn canonical(family: Family, name: &str) -> String {
     let prefix = family.defaults().prefix;
     if name.starts_with(prefix) || name == Head::WEIGHT { name.to_owned() } else { format!("{prefix}{name}") }
 }

@@ -10,7 +10,7 @@ use super::described_model::DescribedModel;
 use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::file_tensor::{FileTensor, canonical, equal_bytes, is_buffer};
+use super::file_tensor::{FileTensor, canonical, equal_bytes, is_buffer, unwrap_names};
 use super::folder;
 use super::llmc;
 use super::torch_file::{FileKind, TorchFile, file_kind};
@@ -73,8 +73,9 @@ impl OpenedWeights {
         path: &Path,
         described: DescribedModel,
         files: Vec<PathBuf>,
-        found: Vec<FileTensor>,
+        mut found: Vec<FileTensor>,
     ) -> Result<Self, WeightsError> {
+        unwrap_names(&mut found).map_err(|message| WeightsError::file(path, message))?;
         let family = described.spec.family;
         let parameters: BTreeMap<String, PartParameter> =
             described.spec.decoder().parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();

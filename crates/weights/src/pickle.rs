@@ -54,6 +54,8 @@ pub(super) struct PickledTensor<'a> {
     pub(super) shape: Vec<usize>,
     /// Elements from one index to the next, by dimension.
     pub(super) strides: Vec<usize>,
+    /// A flag of a view that is computed when it is read: `neg` or `conj`.
+    pub(super) flag: Option<&'a str>,
 }
 
 /// A pickle that was read.
@@ -114,7 +116,7 @@ impl<'a> Pickle<'a> {
     /// The tensor `id`; `None` if it is none, or its numbers cannot be those of a tensor.
     pub(super) fn tensor(&self, id: ValueId) -> Option<PickledTensor<'a>> {
         let Value::Tensor(arguments) = self.values[id] else { return None };
-        let &[storage, offset, shape, strides, ..] = self.sequence(arguments)? else { return None };
+        let &[storage, offset, shape, strides, ref others @ ..] = self.sequence(arguments)? else { return None };
         let Value::Storage(storage) = self.values[storage] else { return None };
         let &[tag, class, key, ..] = self.sequence(storage)? else { return None };
         if self.text(tag)? != "storage" {
@@ -131,7 +133,18 @@ impl<'a> Pickle<'a> {
             offset: u64::try_from(self.int(offset)?).ok()?,
             shape: sizes(shape)?,
             strides: sizes(strides)?,
+            flag: others.get(2).and_then(|metadata| self.first_flag(*metadata)),
         })
+    }
+
+    /// The first key of `id`, the metadata of a tensor, which follow `requires_grad` and the hooks of its gradient.
+    fn first_flag(&self, id: ValueId) -> Option<&'a str> {
+        const UNKNOWN: &str = "unknown";
+        match &self.values[id] {
+            Value::Dict(entries) => entries.first().map(|(name, _)| self.text(*name).unwrap_or(UNKNOWN)),
+            Value::Other => None,
+            _ => Some(UNKNOWN),
+        }
     }
 
     fn text(&self, id: ValueId) -> Option<&'a str> {

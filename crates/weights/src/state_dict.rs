@@ -6,7 +6,7 @@ use std::path::Path;
 use super::described_model::{DescribedModel, MAX_CONTEXT};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::file_tensor::{FileTensor, canonical, equal_bytes};
+use super::file_tensor::{FileTensor, canonical, embedding, equal_bytes, unwrap_names};
 use super::torch_file::TorchFile;
 use runner_spec::model::parts::Head;
 use runner_spec::model::{Family, ModelSpec};
@@ -16,10 +16,11 @@ use runner_spec::model::{Family, ModelSpec};
 /// # Errors
 /// If the file cannot be read, or its tensors are not those of a GPT-2 or a Llama.
 pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
-    let TorchFile { tensors, heads } = TorchFile::open(0, path)?;
+    let TorchFile { mut tensors, heads } = TorchFile::open(0, path)?;
+    unwrap_names(&mut tensors).map_err(|message| WeightsError::file(path, message))?;
     let families = Family::ALL.map(|family| {
         let by_name = tensors.iter().map(|tensor| (canonical(family, &tensor.name), tensor));
-        (family, tokens(family), by_name.collect::<BTreeMap<String, &FileTensor>>())
+        (family, embedding(family), by_name.collect::<BTreeMap<String, &FileTensor>>())
     });
     let Some((family, tokens, by_name)) = families.iter().find(|(_, tokens, by_name)| by_name.contains_key(*tokens))
     else {
@@ -71,11 +72,6 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let spec = ModelSpec::with_defaults(*family, sizes);
     let spec = ModelSpec { kv_heads: heads / groups, d_ff, tie_embeddings, ..spec };
     DescribedModel { file: path.to_owned(), unknown, spec }.checked()
-}
-
-/// The name of the embedding of tokens.
-fn tokens(family: Family) -> &'static str {
-    ModelSpec::with_defaults(family, [1; 5]).decoder().embedding.tokens
 }
 
 /// True if two tensors of the file `path` have the same numbers in the same shape and type.

@@ -1,5 +1,6 @@
 //! A file of `torch.save`: a zip archive of a pickle and of the bytes of each storage.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::path::Path;
@@ -9,7 +10,7 @@ use zip::{CompressionMethod, ZipArchive};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::file_tensor::FileTensor;
-use super::pickle::{MAX_NAME_BYTES, Pickle, PickledTensor, shown};
+use super::pickle::{MAX_NAME_BYTES, Pickle, PickledTensor, ValueId, shown};
 use runner_files::open_regular;
 
 /// The pickle of a file, in the folder of the archive.
@@ -90,9 +91,29 @@ impl TorchFile {
             let found = root.iter().find(|(key, _)| *key == wanted);
             found.map_or(Ok(None), |found| entries(found.1))
         };
-        let mut state_dict = None;
-        for key in STATE_DICT_KEYS {
-            state_dict = if state_dict.is_some() { state_dict } else { nested(key)? };
+        let is_weight = |(name, id): &(&str, ValueId)| name.ends_with("weight") && pickle.is_tensor(*id);
+        let (mut state_dict, mut places) = (None, Vec::new());
+        if root.iter().any(is_weight) {
+            places.push("its top level".to_owned());
+        }
+        // Keys may share a value, which is looked at once.
+        let mut seen = HashSet::new();
+        for (key, id) in &root {
+            let (is_new, is_known) = (seen.insert(*id), STATE_DICT_KEYS.contains(key));
+            if !is_new && !is_known {
+                continue;
+            }
+            let Some(inner) = entries(*id)? else { continue };
+            let has_weights = inner.iter().any(is_weight);
+            if is_new && has_weights {
+                places.push(format!("`{}`", shown(key)));
+            }
+            if is_known && (has_weights || state_dict.is_none()) {
+                state_dict = Some(inner);
+            }
+        }
+        if let [first, second, ..] = places.as_slice() {
+            return Err(invalid(format!("two state dicts, in {first} and in {second}{SAVE_ADVICE}")));
         }
         let heads = nested("model_args")?.and_then(|arguments| {
             let (_, heads) = arguments.into_iter().find(|(key, _)| *key == "n_head")?;
@@ -128,7 +149,7 @@ impl TorchFile {
 
 /// The message for an archive whose parts do not fit one another.
 const DAMAGED: &str = "damaged or incomplete zip archive; copy it again";
-const SAVE_ADVICE: &str = "\nsave the state dict alone: torch.save(model.state_dict(), 'model.pt'), or \
+const SAVE_ADVICE: &str = "\nsave one state dict alone: torch.save(model.state_dict(), 'model.pt'), or \
                            torch.save(checkpoint['model'], 'model.pt')";
 
 /// An archive of `torch.save`, whose entries are not compressed.
@@ -192,7 +213,7 @@ impl<'a> Archive<'a> {
 
     /// The tensor `name` of file number `file`.
     fn place(&mut self, file: usize, name: String, tensor: &PickledTensor<'_>) -> Result<FileTensor, String> {
-        let PickledTensor { storage_class, shape, strides, offset, storage } = tensor;
+        let PickledTensor { storage_class, shape, strides, offset, storage, flag } = tensor;
         let (_, start, size) = self.extent(&format!("data/{storage}"))?;
         let tensor = FileTensor {
             file,
@@ -204,6 +225,12 @@ impl<'a> Archive<'a> {
         };
         // A tensor of another type may be a buffer, whose numbers are not read.
         let Some(dtype) = Dtype::from_storage(storage_class) else { return Ok(tensor) };
+        if let Some(flag) = flag {
+            return Err(format!(
+                "its numbers are a view with the flag `{}`, which is not supported; save `tensor.resolve_neg()`",
+                shown(flag)
+            ));
+        }
         let elements = shape.iter().try_fold(1_u64, |product, &n| product.checked_mul(n as u64));
         let width = dtype.size() as u64;
         let end = elements.and_then(|n| n.checked_add(*offset)?.checked_mul(width));

@@ -27,6 +27,16 @@ fn numbers(number: usize, elements: usize) -> Vec<f32> {
 
 /// Writes the state dict of a GPT-2 of width 4 and one layer, as nanoGPT does: matrices are [out, in], the head is the embedding.
 fn write_nanogpt(path: &Path, model_args: Option<usize>, has_biases: bool) -> Vec<(String, Vec<f32>)> {
+    write_wrapped(path, model_args, has_biases, &|name| format!("_orig_mod.{name}"))
+}
+
+/// [`write_nanogpt`] with the names that `wrap` makes of the model's own.
+fn write_wrapped(
+    path: &Path,
+    model_args: Option<usize>,
+    has_biases: bool,
+    wrap: &dyn Fn(&str) -> String,
+) -> Vec<(String, Vec<f32>)> {
     let spec = ModelSpec::with_defaults(Family::Gpt2, [8, 6, 1, 2, 4]);
     let mut pickle = b"\x80\x02}(".to_vec();
     text(&mut pickle, "model");
@@ -37,14 +47,14 @@ fn write_nanogpt(path: &Path, model_args: Option<usize>, has_biases: bool) -> Ve
     let parameters =
         parameters.filter(|parameter| has_biases || parameter.spec.name.rsplit('.').next() != Some("bias"));
     for (number, parameter) in parameters.enumerate() {
-        let name = format!("_orig_mod.{}", parameter.spec.name);
+        let name = wrap(&parameter.spec.name);
         add_tensor(&mut pickle, Dtype::F32, &name, number, &parameter.spec.shape);
         let values = numbers(number, parameter.spec.len());
         storages
             .push((format!("data/{number}"), values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>()));
         expected.push((parameter.spec.name, values));
     }
-    add_tensor(&mut pickle, Dtype::F32, "_orig_mod.lm_head.weight", 0, &[8, 4]);
+    add_tensor(&mut pickle, Dtype::F32, &wrap("lm_head.weight"), 0, &[8, 4]);
     pickle.push(b'u');
     if let Some(heads) = model_args {
         text(&mut pickle, "model_args");
@@ -78,6 +88,37 @@ fn a_checkpoint_of_nanogpt_is_read_with_its_heads() {
     write_nanogpt(&path, None, true);
     let described = OpenedWeights::open(&path).unwrap().described;
     assert!(!described.gives("heads") && !described.gives("norm_eps") && described.gives("d_ff"));
+}
+
+#[test]
+fn names_of_wrapped_models_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ckpt.pt");
+    let wrap: [&dyn Fn(&str) -> String; 5] = [
+        // Lightning, DDP around torch.compile, and a class with the model and its head.
+        &|name| format!("model.{name}"),
+        &|name| format!("module._orig_mod.{name}"),
+        &|name| format!("net.gpt.{name}").replace("net.gpt.lm_head", "net.lm_head"),
+        // FSDP, which wraps each layer too, and the recomputation of activations.
+        &|name| format!("_fsdp_wrapped_module.{name}").replace("h.0.", "h.0._fsdp_wrapped_module."),
+        &|name| name.replace("h.0.", "h.0._checkpoint_wrapped_module."),
+    ];
+    for wrap in wrap {
+        let expected = write_wrapped(&path, Some(2), true, wrap);
+        let opened = OpenedWeights::open(&path).unwrap();
+        for (parameter, (name, values)) in opened.described.spec.decoder().parameters().iter().zip(expected) {
+            let mut read = vec![0.0; values.len()];
+            opened.read(&name, &parameter.spec.shape, &mut read).unwrap();
+            assert_eq!(read, values, "{name}");
+        }
+    }
+    // The average of the weights beside them.
+    write_wrapped(&path, Some(2), true, &|name| {
+        let owner = if name.starts_with("lm_head") { "ema" } else { "model" };
+        format!("{owner}.{}", name.replace("lm_head", "transformer.wte"))
+    });
+    let error = OpenedWeights::open(&path).unwrap_err().to_string();
+    assert!(error.contains("the tensors of two models, at `model` and at `ema`; save one of them"), "{error}");
 }
 
 /// nanoGPT trains without biases by default.
@@ -141,6 +182,62 @@ fn replace(pickle: &mut [u8], from: &[u8], to: &[u8]) {
 /// A whole number as `int` writes it.
 fn long(value: i64) -> Vec<u8> {
     b"\x8a\x08".iter().copied().chain(value.to_le_bytes()).collect()
+}
+
+/// `torch.save` stores the flags of a lazy view in a seventh argument.
+#[test]
+fn lazy_views_are_refused_by_name() {
+    let flagged = |name: &str| {
+        error_with(&[2, 3], |pickle| {
+            let mut flags = b"}".to_vec();
+            text(&mut flags, name);
+            flags.extend(b"\x88s");
+            let end = pickle.len() - b"tRu.".len();
+            pickle.splice(end..end, flags);
+        })
+    };
+    for flag in ["neg", "conj"] {
+        let error = flagged(flag);
+        let words = format!("tensor wte.weight: its numbers are a view with the flag `{flag}`, which is not supported");
+        assert!(error.contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn a_file_with_two_state_dicts_names_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.pt");
+    let dict = |pickle: &mut Vec<u8>, number: usize, name: &str| {
+        pickle.extend(b"}(");
+        add_tensor(pickle, Dtype::F32, name, number, &[2, 3]);
+        pickle.push(b'u');
+    };
+    let read = |keys: &[(&str, &str)]| {
+        let mut pickle = b"\x80\x02}(".to_vec();
+        for (number, (key, name)) in keys.iter().enumerate() {
+            if key.is_empty() {
+                add_tensor(&mut pickle, Dtype::F32, name, number, &[2, 3]);
+            } else {
+                text(&mut pickle, key);
+                dict(&mut pickle, number, name);
+            }
+        }
+        pickle.extend(b"u.");
+        write(&path, &[("data.pkl", &pickle), ("data/0", &[0; 24]), ("data/1", &[0; 24])]);
+        TorchFile::open(0, &path).map(|file| file.tensors[0].name.clone()).map_err(|error| error.to_string())
+    };
+    let both = |first: &str, second: &str| {
+        let error = read(&[(first, "wte.weight"), (second, "wte.weight")]).unwrap_err();
+        assert!(error.contains("torch.save(checkpoint['model'], 'model.pt')"), "{error}");
+        error
+    };
+    assert!(both("model", "ema").contains("two state dicts, in `model` and in `ema`"));
+    assert!(both("state_dict", "model").contains("two state dicts, in `state_dict` and in `model`"));
+    assert!(both("", "ema").contains("two state dicts, in its top level and in `ema`"));
+    // Tensors that are no weights: averages of an optimizer, states of random numbers.
+    for other in ["exp_avg", "cuda"] {
+        assert_eq!(read(&[("model", "wte.weight"), ("other", other)]).unwrap(), "wte.weight");
+    }
 }
 
 #[test]
