@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::library::LibraryTokenizer;
-use runner_files::{read_regular, without_byte_order_mark};
+use runner_files::{read_regular, strict_json, without_byte_order_mark};
 
 /// The names of the tokens that begin and end a text in a model's folder. All are tokens of the tokenizer in this folder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +15,9 @@ pub(super) struct FolderTokens {
     pub(super) bos: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) eos: Option<String>,
+    /// True if `eos` separates documents, even if the tokenizer has a special token with a known name for that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) decides_end: bool,
 }
 
 impl FolderTokens {
@@ -24,14 +27,14 @@ impl FolderTokens {
     pub(super) fn read(folder: &Path, library: &LibraryTokenizer) -> Self {
         let file = |name: &str| {
             let bytes = read_regular(&folder.join(name)).ok();
-            bytes.and_then(|bytes| serde_json::from_slice(without_byte_order_mark(&bytes)).ok()).unwrap_or(Value::Null)
+            bytes.and_then(|bytes| strict_json::parse(without_byte_order_mark(&bytes)).ok()).unwrap_or(Value::Null)
         };
         let files = Files {
             names: file("tokenizer_config.json"),
             ids: ["generation_config.json", "config.json"].map(file),
             card: file("dataset.json"),
         };
-        Self { bos: files.token("bos", library), eos: files.token("eos", library) }
+        Self { bos: files.token("bos", library), eos: files.token("eos", library), decides_end: false }
     }
 
     pub(super) fn is_empty(&self) -> bool {

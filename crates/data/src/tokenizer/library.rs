@@ -1,7 +1,7 @@
 //! Tokenizers of the `tokenizers` crate: GPT-2's two files, or any tokenizer.json. If a tokenizer merges the bytes of GPT-2's words,
 //! `merges.rs` encodes to the same tokens; otherwise the crate encodes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,13 +13,15 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, Token, Tokenizer};
 
+use super::gpt2_folder::Gpt2Folder;
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use super::replacements::{check_normalized_length, check_replacements};
 use super::token_bytes::library_token_bytes;
+use super::tokenizer_json::template;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use runner_files::{read_regular, without_byte_order_mark};
+use runner_files::{parent_folder, read_regular, without_byte_order_mark};
 use runner_spec::error::PlainError;
 use runner_spec::panics::{CaughtPanic, catch_panic};
 
@@ -46,8 +48,11 @@ pub(super) struct LibraryTokenizer {
 }
 
 impl LibraryTokenizer {
-    /// GPT-2's tokenizer from its two files.
-    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self> {
+    /// GPT-2's tokenizer from its two files, and what the files beside them add.
+    ///
+    /// # Errors
+    /// If the files are not those of a GPT-2, or contradict one another.
+    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<(Self, Option<Gpt2Folder>)> {
         let read = |path: &Path| {
             let bytes = read_regular(path).map_err(DataError::io(path))?;
             let text = std::str::from_utf8(without_byte_order_mark(&bytes));
@@ -55,7 +60,9 @@ impl LibraryTokenizer {
         };
         let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
             .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;
+        let folder = Gpt2Folder::read(parent_folder(vocab), &|name| tokens.contains_key(name))?;
         let special = tokens.contains_key(END_OF_TEXT);
+        let ids: HashSet<u32> = tokens.values().copied().collect();
         let mut pairs = Vec::new();
         for (number, line) in (1..).zip(read(merges)?.lines()) {
             if line.starts_with("#version") || line.is_empty() {
@@ -78,9 +85,47 @@ impl LibraryTokenizer {
             .vocab_and_merges(tokens.into_iter().collect::<Vocab>(), pairs)
             .build()
             .map_err(|error| DataError::file(merges, error.to_string()))?;
-        let special = special.then(|| END_OF_TEXT.to_owned());
-        let tokenizer = byte_level(model, special.into_iter()).map_err(|message| DataError::file(vocab, message))?;
-        Self::new(tokenizer, 1.0).map_err(|message| DataError::file(vocab, message))
+        let wrong = |error: PlainError| DataError::file(vocab, error.text);
+        let Some(folder) = folder else {
+            let special = special.then(|| END_OF_TEXT.to_owned());
+            let tokenizer = byte_level(model, special.into_iter()).map_err(wrong)?;
+            return Ok((Self::new(tokenizer, 1.0).map_err(wrong)?, None));
+        };
+        let mut tokenizer = byte_level(model, std::iter::empty()).map_err(wrong)?;
+        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(folder.adds_prefix_space, true, true)));
+        let added = tokenizer.add_tokens(folder.added.iter().cloned());
+        added.map_err(|error| DataError::file(vocab, error.to_string()))?;
+        let id = |name: &str| tokenizer.token_to_id(name);
+        for token in &folder.added {
+            // New ids follow the number of tokens, which is not the highest id if there are gaps.
+            if let Some(new) = id(&token.content).filter(|id| ids.contains(id))
+                && tokenizer.get_model().token_to_id(&token.content) != Some(new)
+            {
+                let message =
+                    format!("its ids have gaps, and {:?} would have the id {new} of another token", token.content);
+                return Err(DataError::file(vocab, message));
+            }
+        }
+        for (token, given) in &folder.given_ids {
+            if let Some(id) = id(token).filter(|id| u64::from(*id) != *given) {
+                return Err(folder.contradiction(token, *given, id));
+            }
+        }
+        let [bos, eos] = [&folder.tokens.bos, &folder.tokens.eos].map(|name| {
+            let name = name.as_deref()?;
+            Some((id(name)?, name))
+        });
+        let [first, last] = [bos.filter(|_| folder.adds[0]), eos.filter(|_| folder.adds[1])];
+        if first.or(last).is_some() {
+            let processor = serde_json::from_value::<PostProcessorWrapper>(template(first, last));
+            tokenizer.with_post_processor(Some(processor.map_err(|error| DataError::file(vocab, error.to_string()))?));
+        }
+        Ok((Self::new(tokenizer, 1.0).map_err(wrong)?, Some(folder)))
+    }
+
+    /// True if the model has the token `name`, apart from tokens that were added to it.
+    pub(super) fn is_in_model(&self, name: &str) -> bool {
+        self.tokenizer.get_model().token_to_id(name).is_some()
     }
 
     /// Loads the content of a tokenizer.json; messages name `path`.
@@ -367,7 +412,7 @@ mod tests {
         let tokens: HashMap<_, _> = names.iter().zip(0_u32..).collect();
         std::fs::write(&vocab, serde_json::to_string(&tokens).unwrap()).unwrap();
         std::fs::write(&merges, "#version: 0.2\nh e\n").unwrap();
-        let library = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
+        let (library, _) = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
         let mut out = Vec::new();
         library.encode("he", &mut out).unwrap();
         assert_eq!((&out, library.special_tokens()), (&vec![256], vec![(END_OF_TEXT.into(), 257)]));
@@ -376,7 +421,7 @@ mod tests {
         for merged in ["#version: 0.2\nh e\n", "h e\n"] {
             std::fs::write(&vocab, [b"\xef\xbb\xbf", &plain_vocab[..]].concat()).unwrap();
             std::fs::write(&merges, format!("\u{feff}{merged}")).unwrap();
-            let marked = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
+            let (marked, _) = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
             assert_eq!(marked.to_json().unwrap(), library.to_json().unwrap());
         }
         std::fs::write(&vocab, &plain_vocab).unwrap();

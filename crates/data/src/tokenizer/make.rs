@@ -14,7 +14,7 @@ use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
 use crate::hashing::hash_parts;
 use crate::progress::{Progress, Report};
-use crate::source::{DocumentFormat, LocatedSource, count_files, locate};
+use crate::source::{LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
 use runner_files::{is_absent, parent_folder, read_regular};
 use runner_spec::error::PlainError;
@@ -88,14 +88,16 @@ pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer> {
 fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokenizer> {
     let problem = match tokenizer {
         Tokenizer::Gpt2 { vocab, merges } => {
-            let library = LibraryTokenizer::gpt2(vocab, merges)?;
+            let (library, beside) = LibraryTokenizer::gpt2(vocab, merges)?;
             let hash = |path: &Path| read_regular(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
-            let folder = FolderTokens::read(parent_folder(vocab), &library);
-            return Ok(TextTokenizer::from_folder(
-                library,
-                folder,
-                hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?]),
-            ));
+            let identity = beside.as_ref().and_then(|beside| beside.identity(|name| library.is_in_model(name)));
+            let (vocabulary, merged) = (hash(vocab)?, hash(merges)?);
+            let hash = hash_parts(["gpt2", &vocabulary, &merged].into_iter().chain(identity.as_deref()));
+            let folder = match beside {
+                Some(beside) => beside.tokens,
+                None => FolderTokens::read(parent_folder(vocab), &library),
+            };
+            return Ok(TextTokenizer::from_folder(library, folder, hash));
         }
         Tokenizer::File(path) => {
             let bytes = read_regular(path).map_err(DataError::io(path))?;
@@ -226,7 +228,7 @@ type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String> + 'a;
 
 impl TrainedVocabulary<'_> {
     fn check_has_text(&self, key: &'static str, what: &str) -> Result<()> {
-        if self.train.documents == DocumentFormat::Tokens {
+        if self.train.documents.is_tokens() {
             let message = format!(
                 "{what} from the text of data.train, but token shards hold none; give {{gpt2: …}} or {{file: …}}"
             );

@@ -2,6 +2,7 @@
 
 mod difference;
 mod folder_tokens;
+mod gpt2_folder;
 mod gpt2_words;
 mod library;
 mod make;

@@ -75,7 +75,7 @@ impl TextTokenizer {
         };
         // The ids of a library may have gaps; a model has a row for the highest one.
         let vocab_size = vocab_size.unwrap_or_else(|| named.values().max().map_or(0, |&id| id as usize + 1));
-        let end_of_text = end_of_text(&special, folder.eos.as_deref(), |name| named.contains_key(name));
+        let end_of_text = end_of_text(&special, &folder, |name| named.contains_key(name));
         let end_of_text = end_of_text.and_then(|name| named.get(name).copied());
         Self(Arc::new(Inner { encoder, vocab_size, end_of_text, special, named, folder, hash }))
     }
@@ -90,8 +90,9 @@ impl TextTokenizer {
     pub(super) fn from_folder(library: LibraryTokenizer, folder: FolderTokens, files: String) -> Self {
         let special = library.special_tokens();
         let end = |folder| end_of_text(&special, folder, |name| library.token_id(name).is_some());
-        let hash = match end(folder.eos.as_deref()) {
-            Some(name) if end(None) != Some(name) => hash_with_end(&files, name),
+        let unnamed = FolderTokens::default();
+        let hash = match end(&folder) {
+            Some(name) if end(&unnamed) != Some(name) => hash_with_end(&files, name),
             _ => files,
         };
         Self::library(library, folder, hash)
@@ -348,14 +349,16 @@ impl TextTokenizer {
     }
 }
 
-/// The name of the token between documents, as [`END_NAMES`] says; `folder` is the end that the tokenizer's folder names.
+/// The name of the token between documents, as [`END_NAMES`] says; `folder` has the end that the tokenizer's folder names.
 fn end_of_text<'a>(
     special: &[(String, u32)],
-    folder: Option<&'a str>,
+    folder: &'a FolderTokens,
     is_token: impl Fn(&str) -> bool,
 ) -> Option<&'a str> {
     let is_special = |name: &&str| special.iter().any(|(special, _)| special == name);
-    let known = END_NAMES.into_iter().find(is_special).or(folder);
+    let named = folder.eos.as_deref();
+    let first = named.filter(|_| folder.decides_end).or_else(|| END_NAMES.into_iter().find(is_special));
+    let known = first.or(named);
     known.or_else(|| END_NAMES.into_iter().find(|name| is_token(name)))
 }
 

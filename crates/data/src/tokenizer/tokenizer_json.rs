@@ -56,19 +56,26 @@ fn post_processor(given: &Value, first: Option<(u32, &str)>) -> Value {
     let steps = given["processors"].as_array().map_or(std::slice::from_ref(given), Vec::as_slice);
     // This step sets offsets, and adds nothing.
     let mut steps: Vec<Value> = steps.iter().filter(|step| step["type"] == "ByteLevel").cloned().collect();
-    steps.extend(first.map(|(id, name)| {
-        let part = |sequence: &str| {
-            [json!({"SpecialToken": {"id": name, "type_id": 0}}), json!({"Sequence": {"id": sequence, "type_id": 0}})]
-        };
-        let pair = [part("A"), part("B")].concat();
-        let mut tokens = Map::new();
-        tokens.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
-        json!({"type": "TemplateProcessing", "single": part("A"), "pair": pair, "special_tokens": tokens})
-    }));
+    steps.extend(first.map(|first| template(Some(first), None)));
     match steps.len() {
         0 | 1 => steps.pop().unwrap_or_default(),
         _ => json!({"type": "Sequence", "processors": steps}),
     }
+}
+
+/// The step that puts the token `first` in front of each text, and `last` behind it.
+pub(super) fn template(first: Option<(u32, &str)>, last: Option<(u32, &str)>) -> Value {
+    let part = |sequence: &str| {
+        let special =
+            |token: Option<(u32, &str)>| token.map(|(_, name)| json!({"SpecialToken": {"id": name, "type_id": 0}}));
+        let text = json!({"Sequence": {"id": sequence, "type_id": 0}});
+        special(first).into_iter().chain([text]).chain(special(last)).collect::<Vec<_>>()
+    };
+    let tokens = first.into_iter().chain(last);
+    let tokens: Map<_, _> =
+        tokens.map(|(id, name)| (name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}))).collect();
+    let pair = [part("A"), part("B")].concat();
+    json!({"type": "TemplateProcessing", "single": part("A"), "pair": pair, "special_tokens": tokens})
 }
 
 /// Every character is a word.

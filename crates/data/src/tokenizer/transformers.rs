@@ -18,8 +18,8 @@ impl TextTokenizer {
         let [bos, eos, pad] = match layout {
             Layout::Padded { bos, eos, pad, .. } => [bos, eos, pad].map(|name| Some(name.clone())),
             Layout::Packed { .. } | Layout::Columns { .. } => match self.folder() {
-                FolderTokens { bos: None, eos: None } => [end.clone(), end, None],
-                FolderTokens { bos, eos } => [bos.clone(), eos.clone().or(end), None],
+                FolderTokens { bos: None, eos: None, .. } => [end.clone(), end, None],
+                FolderTokens { bos, eos, .. } => [bos.clone(), eos.clone().or(end), None],
             },
         };
         let named = |name: Option<String>| name.and_then(|name| Some((self.token_id(&name).ok()?, name)));
