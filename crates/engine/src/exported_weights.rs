@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use runner_prepare::{Host, RunEvent, RunObserver};
+use runner_prepare::{Host, RunEvent, RunObserver, starting_folder};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_record::{CheckpointChoice, checkpoint};
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::error::Result;
 use runner_spec::model::layout::ParamLayout;
-use runner_weights::{Dtype, HfExport, WeightsError, WrittenFiles};
+use runner_weights::{Dtype, HfExport, WeightsError, WrittenFiles, describe_lost_settings};
 
 use crate::opened_run::OpenedRun;
 
@@ -74,6 +74,15 @@ impl OpenedRun {
             special: tokenizer.special_tokens(rows).0,
         };
         let source = &mut |sink: WeightSink<'_>| self.stream_weights(which, &layout, sink);
-        Ok(export.write(to, force, source)?)
+        let mut written = export.write(to, force, source)?;
+        if let Some(folder) = starting_folder(&self.experiment, host)? {
+            if folder.is_dir() {
+                written.notes.extend(describe_lost_settings(&folder, to));
+            } else {
+                let folder = folder.display();
+                written.notes.push(format!("{folder}, where the run started, is missing: its chat template and settings of generation were not compared"));
+            }
+        }
+        Ok(written)
     }
 }

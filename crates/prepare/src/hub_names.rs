@@ -9,9 +9,12 @@ use crate::observer::{RunObserver, with_progress};
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};
+use runner_files::parent_folder;
 use runner_spec::error::{CommandError, Result};
 
-use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
+use runner_spec::experiment::{
+    Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer, WeightInit, WeightsSource,
+};
 
 /// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
 /// `None` if nothing names the hub.
@@ -77,6 +80,26 @@ pub fn fetch_model_folder(model: &HubModel, host: &Host, observer: &mut dyn RunO
     Ok(fetched?)
 }
 
+/// The folder from which `experiment` started, with the files beside its weights; `None` if it drew them, or they are a file alone. A model
+/// of the hub is looked for in the cache alone.
+///
+/// # Errors
+/// If the settings of the hub are wrong.
+pub fn starting_folder(experiment: &Experiment, host: &Host) -> Result<Option<PathBuf>> {
+    match &experiment.model.init {
+        Some(WeightInit::From(WeightsSource::Path(path))) if path.is_file() => {
+            let folder = parent_folder(path).to_owned();
+            Ok(Some(folder).filter(|folder| folder.join("config.json").is_file()))
+        }
+        Some(WeightInit::From(WeightsSource::Path(path))) => Ok(Some(path.clone())),
+        Some(WeightInit::From(WeightsSource::Hub(HubModel { name, revision }))) => {
+            let (settings, _) = hub_settings(host)?;
+            Ok(Some(hub::cached_model_folder(name, revision, &settings)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// The function by which `runner_config` finds the models of the hub that experiments start from; `observer` receives the progress of
 /// downloads. It looks for a model once, even if many experiments name it.
 pub fn model_fetcher<'a>(
@@ -121,7 +144,7 @@ pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver)
 }
 
 fn data_without_text(tokenizer: Tokenizer) -> Data {
-    let train = Source::Tokens { files: Vec::new() };
+    let train = Source::Tokens { files: Vec::new(), dtype: None };
     let layout = Layout::Packed { length: 1 };
     Data {
         tokenizer,

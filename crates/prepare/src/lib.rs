@@ -18,6 +18,7 @@ mod prepared_run;
 pub use host::{Host, ProgramBuild, ReportRenderer, local_devices};
 pub use hub_names::{
     fetch_model_folder, local_choice, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
+    starting_folder,
 };
 pub use input_notes::foreign_tokenizer;
 pub use inputs::{

@@ -24,8 +24,16 @@ const CONVERTED: &str = "refs/convert/parquet";
 const MAX_CARD_BYTES: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
 const VOCAB_AND_MERGES: [&str; 2] = ["vocab.json", "merges.txt"];
-/// The files beside a tokenizer that name its special tokens.
-const COMPANIONS: [&str; 3] = ["tokenizer_config.json", "generation_config.json", "config.json"];
+/// The files beside a tokenizer that name its special tokens, and its chat template, which an export lacks. The last two are read with
+/// `vocab.json` and `merges.txt` alone.
+const COMPANIONS: [&str; 6] = [
+    "tokenizer_config.json",
+    "generation_config.json",
+    "config.json",
+    "chat_template.jinja",
+    "added_tokens.json",
+    "special_tokens_map.json",
+];
 
 /// Data that names files, and data that names commits.
 #[derive(Debug, Clone, PartialEq)]
@@ -288,7 +296,8 @@ pub(super) fn companion_files(repository: &Repository<'_>, snapshot: &Snapshot, 
     if files.iter().all(|file| repository.has(&snapshot.commit, file)) {
         return Vec::new();
     }
-    COMPANIONS.into_iter().filter(|file| snapshot.files.iter().any(|f| f == file)).collect()
+    let read = if files.contains(&TOKENIZER) { 4 } else { COMPANIONS.len() };
+    COMPANIONS.into_iter().take(read).filter(|file| snapshot.files.iter().any(|f| f == file)).collect()
 }
 
 /// The configurations of the dataset's card, if it has one.

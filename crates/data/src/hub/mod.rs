@@ -16,7 +16,7 @@ pub use error::HubError;
 pub(crate) use listing::check_free_space;
 pub(crate) use lower::{HubSplit, open_split};
 pub use lower::{LoweredData, is_needed, lower};
-pub use model_folder::fetch_model_folder;
+pub use model_folder::{cached_model_folder, fetch_model_folder};
 pub use settings::{DEFAULT_DOWNLOADS, Settings};
 
 /// The settings of the hub, and the folder for lists of files.

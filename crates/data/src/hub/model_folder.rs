@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use hf_hub::RepoType;
+use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
 use super::client::{Client, Report};
@@ -11,7 +11,7 @@ use super::error::{HubError, Result};
 use super::listing::check_free_space;
 use super::repository::Snapshot;
 use super::settings::Settings;
-use runner_files::read_regular;
+use runner_files::{read_regular, strict_json};
 use runner_spec::experiment::ModelFolder;
 
 const CONFIG: &str = "config.json";
@@ -65,6 +65,13 @@ pub fn fetch_model_folder(
     Ok(ModelFolder { path, commit: snapshot.commit })
 }
 
+/// The folder in the cache of the model `name` at the commit `commit`, which may be missing.
+#[must_use]
+pub fn cached_model_folder(name: &str, commit: &str, settings: &Settings) -> PathBuf {
+    let repo = Repo::with_revision(name.to_owned(), RepoType::Model, commit.to_owned());
+    Cache::new(settings.cache.clone()).repo(repo).pointer_path(commit)
+}
+
 /// The files of weights of `snapshot` that the index at `path` names.
 fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Result<BTreeSet<String>> {
     let wrong = |message: &str| HubError::Other(format!("{}: {message}", path.display()));
@@ -73,7 +80,7 @@ fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Resul
         return Err(wrong("too long for an index of weights"));
     }
     let bytes = read_regular(path).map_err(HubError::io(path))?;
-    let index: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
+    let index = strict_json::parse(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
     let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
     if let Some(outside) = named.iter().find(|file| file.contains('/')) {
