@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::exit::{Exit, Result};
 use super::output::print_result;
@@ -10,7 +11,7 @@ use super::text_source::{check_file, find_tokenizer, reword_for_flags};
 use runner_data::{Card, TextTokenizer, inspect_tokens, load_tokenizer};
 use runner_report::data_page::data_page;
 use runner_report::{OutputMode, Screen};
-use runner_spec::experiment::Tokenizer;
+use runner_spec::experiment::{TokenType, Tokenizer};
 use runner_spec::format::bytes;
 
 /// The tokenizer beside shards.
@@ -24,6 +25,10 @@ pub(crate) struct InspectArgs {
     /// The files, or a folder of shards.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+
+    /// The type of a token in files without a header [default: uint16].
+    #[arg(long, value_parser = token_type_parser())]
+    pub dtype: Option<TokenType>,
 
     /// The tokenizer that decodes tokens: gpt2:FOLDER, hub:NAME, a tokenizer.json, or bytes [default: the tokenizer.json beside the
     /// shards].
@@ -47,6 +52,12 @@ pub(crate) struct InspectArgs {
     pub json: bool,
 }
 
+/// Parses the values of `--dtype`.
+fn token_type_parser() -> impl TypedValueParser<Value = TokenType> {
+    let parser = PossibleValuesParser::new(TokenType::ALL.map(TokenType::name));
+    parser.map(|name| TokenType::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(TokenType::Uint16))
+}
+
 /// # Errors
 /// If a file holds no tokens, or is damaged.
 pub(crate) fn run(args: &InspectArgs) -> Result<Exit> {
@@ -65,7 +76,8 @@ pub(crate) fn run(args: &InspectArgs) -> Result<Exit> {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
         screen.progress(&text, || text.clone());
     };
-    let found = inspect_tokens(&files, tokenizer.as_ref(), args.end_of_text, args.texts, args.top, &progress)?;
+    let found =
+        inspect_tokens(&files, args.dtype, tokenizer.as_ref(), args.end_of_text, args.texts, args.top, &progress)?;
     screen.clear();
     print_result(args.json, &found, || data_page(&found))
 }

@@ -60,6 +60,8 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("model", "init", Value::Null),
         ("data.train.hub", "config", Value::Null),
         ("data.validation.hub", "config", Value::Null),
+        ("data.train.tokens", "dtype", Value::Null),
+        ("data.validation.tokens", "dtype", Value::Null),
         ("data", "shuffle", Value::Bool(true)),
         ("data", "drop_last", Value::Bool(false)),
         ("data", "epoch_rows", Value::Null),
@@ -75,6 +77,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("schedule.decay.cosine", "period_factor", Value::from(1)),
         ("eval", "test", Value::Null),
         ("eval.test.hub", "config", Value::Null),
+        ("eval.test.tokens", "dtype", Value::Null),
         ("eval", "test_rows", Value::Null),
     ];
     for OptionKey { key, default, .. } in option_keys() {

@@ -15,7 +15,7 @@ impl Resolver<'_> {
     pub(crate) fn source(&mut self, source: &mut Source, key: &str) -> Option<()> {
         match source {
             Source::Text { files } => self.files(&format!("{key}.text"), files)?,
-            Source::Tokens { files } => self.files(&format!("{key}.tokens"), files)?,
+            Source::Tokens { files, .. } => self.files(&format!("{key}.tokens"), files)?,
             Source::Parquet(ParquetSource { files, column, template }) => {
                 self.records(files, column, template.as_deref(), &format!("{key}.parquet"))?;
             }

@@ -16,7 +16,7 @@ impl Resolver<'_> {
         model: Option<&Model>,
     ) -> Option<Tokenizer> {
         let shards = |source: Option<&Source>| match source {
-            Some(Source::Tokens { files }) => Some(files.clone()),
+            Some(Source::Tokens { files, .. }) => Some(files.clone()),
             _ => None,
         };
         let (key, files) = match (shards(train), shards(separate)) {

@@ -22,12 +22,12 @@ use super::split_name::SplitName;
 use super::stories;
 use super::token_files;
 use super::token_store::{TokenStore, TokenStoreWriter};
-use super::token_stream::{TokenStream, TokenWidth};
+use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
 use super::unknown_text::{LeftOutText, TOKENS_READ, UnknownTokens};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
-use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
+use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, TokenType, Validation};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
@@ -214,7 +214,7 @@ impl Preparation<'_> {
         let name = self.text_name.map_or_else(|| format!("{} data", split.adjective()), str::to_owned);
         let held_out = self.fraction.filter(|_| split == SplitName::Train);
         let is_padded = matches!(self.layout, Layout::Padded { .. });
-        let (tokens, event) = if source.documents == DocumentFormat::Tokens {
+        let (tokens, event) = if let DocumentFormat::Tokens(kind) = source.documents {
             if is_padded {
                 let message = "token shards are one stream of tokens, not documents; use {packed: …}";
                 return Err(DataError::setting("data.layout.padded", message));
@@ -223,7 +223,10 @@ impl Preparation<'_> {
             let report =
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
             self.warnings.borrow_mut().extend(describe_foreign_shards(source, tokenizer));
-            let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
+            let vocabulary = tokenizer.vocab_size().max(self.vocab_size.unwrap_or(0));
+            let opened = token_files::open(source, kind, vocabulary, tokenizer.end_of_text(), &self.cache, &report)?;
+            self.warnings.borrow_mut().extend(opened.warnings);
+            let (stream, max, documents) = (opened.stream, opened.max, opened.documents);
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
         } else {
@@ -231,7 +234,7 @@ impl Preparation<'_> {
             let (layout, separator) = if is_padded { ("padded", None) } else { ("packed", tokenizer.end_of_text()) };
             let hash = hash_parts(["tokens 1", &source.hash, tokenizer.hash(), layout]);
             let mut build = |folder: &Path| {
-                let width = TokenWidth::for_vocabulary(tokenizer.vocab_size());
+                let width = TokenType::for_vocabulary(tokenizer.vocab_size());
                 self.tokenize(source, tokenizer, TokenStoreWriter::create(folder, width, separator)?)
             };
             let open = &TokenStore::open;

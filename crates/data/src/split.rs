@@ -158,11 +158,11 @@ impl Split {
 mod tests {
     use super::*;
     use crate::token_store::TokenStoreWriter;
-    use crate::token_stream::TokenWidth;
+    use runner_spec::experiment::TokenType;
 
     fn store(documents: &[&[u32]]) -> (tempfile::TempDir, TokenStore) {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = TokenStoreWriter::create(dir.path(), TokenWidth::U16, None).unwrap();
+        let mut writer = TokenStoreWriter::create(dir.path(), TokenType::Uint16, None).unwrap();
         for document in documents {
             writer.append(true, document).unwrap();
         }

@@ -8,40 +8,78 @@ use super::hashing::hash_parts;
 use super::mapped_file::MappedFile;
 use super::shard::{LLMC_HEADER, ShardFormat};
 use super::source::LocatedSource;
-use super::token_stream::{TokenSegment, TokenStream, TokenWidth};
+use super::token_stream::{TokenSegment, TokenStream};
+use runner_spec::experiment::TokenType;
 
 /// Other files of llm.c that are called .bin.
 const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
-/// Opens the shards of `source` as one stream. Also returns the highest token and the number of documents: the end-of-text tokens `end`,
-/// and at least one for each shard.
+/// The shards of a source.
+pub(super) struct OpenedTokens {
+    /// All of them, one after the other.
+    pub(super) stream: TokenStream,
+    /// The highest token.
+    pub(super) max: u32,
+    /// The end-of-text tokens, and at least one for each shard.
+    pub(super) documents: u64,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Opens the shards of `source` as one stream. In files without a header a token has the type `kind`, or 16 bits. `end` is the end-of-text
+/// token.
+///
+/// # Errors
+/// If a file holds no tokens, or its type is not given and 16 bits cannot be right for it or for `vocabulary`.
 pub(super) fn open(
     source: &LocatedSource,
+    kind: Option<TokenType>,
+    vocabulary: usize,
     end: Option<u32>,
     cache: &DataCache,
     progress: &dyn Fn(u64, u64),
-) -> Result<(TokenStream, u32, u64)> {
-    let segments = source
-        .files
-        .iter()
-        .map(|file| recognize(&file.path).map(|(segment, _)| segment))
-        .collect::<Result<Vec<_>, _>>()?;
+) -> Result<OpenedTokens> {
     let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
-    for (segment, file) in segments.iter().zip(&source.files) {
-        let memo = hash_parts([&*file.hash, &format!("{end:?}")]);
+    let (mut segments, mut warnings) = (Vec::new(), Vec::new());
+    for file in &source.files {
+        let (segment, format) = recognize(&file.path, kind)?;
+        if format == ShardFormat::NanoGpt.name() && kind.is_none() && vocabulary > 1 << 16 {
+            let message = format!(
+                "no header of llm.c or NumPy, so its tokens are read as {}, but the vocabulary has {vocabulary} tokens; {}",
+                TokenType::Uint16.name(),
+                set_type(TokenType::Uint32)
+            );
+            return Err(DataError::file(&file.path, message));
+        }
+        if format == RAW && segment.kind.bytes() == 4 && looks_wider(segment.file.unverified(), 4).is_some() {
+            let (key, path, name) = (source.split.key(), file.path.display(), segment.kind.name());
+            warnings
+                .push(format!("{key}: {path}: as {name}, every second token is 0; its tokens probably have 64 bits"));
+        }
+        let settings = match kind {
+            Some(kind) if kind != TokenType::Uint16 => format!("{end:?} {}", kind.name()),
+            _ => format!("{end:?}"),
+        };
+        let memo = hash_parts([&*file.hash, &settings]);
         let (highest, ends) = cache.remember("scans", &memo, || segment.scan(end))?;
         max = max.max(highest);
         documents += ends.max(1);
         bytes += file.size;
         tokens += segment.count;
         progress(bytes, tokens);
+        segments.push(segment);
     }
-    Ok((TokenStream::new(segments), max, documents))
+    Ok(OpenedTokens { stream: TokenStream::new(segments), max, documents, warnings })
 }
 
-/// The tokens in the file `path`, and the name of the format.
-pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
+/// The format of tokens of more than 16 bits without a header.
+const RAW: &str = "raw";
+
+/// The tokens in the file `path`, and the name of the format. Without a header they have the type `given`, or 16 bits.
+///
+/// # Errors
+/// If the file holds no tokens, names a different type, or shows that its tokens are wider than 16 bits.
+pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<(TokenSegment, &'static str)> {
     let wrong = |message: String| DataError::file(path, message);
     // An empty file cannot be mapped everywhere.
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -54,20 +92,20 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
         map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     };
     let is_llmc = |format: ShardFormat| format.magic().is_some_and(|(magic, _)| magic == word(0));
-    let (name, offset, width, count) = if map.starts_with(NPY_MAGIC) {
-        let (offset, width, count) =
+    let (name, offset, kind, count) = if map.starts_with(NPY_MAGIC) {
+        let (offset, kind, count) =
             parse_npy_header(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
-        let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
+        let expected = count.checked_mul(kind.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
         if expected != Some(size) {
             return Err(wrong(format!(
                 "the .npy header says {count} tokens, which does not match the file's size ({size} bytes)"
             )));
         }
-        ("npy", offset, width, count)
+        ("npy", offset, kind, count)
     } else if let Some((what, _)) = LLMC_OTHERS.into_iter().find(|(_, magic)| *magic == word(0)) {
         return Err(wrong(format!("llm.c's {what}, not tokens")));
     } else if let Some(format) = ShardFormat::ALL.into_iter().find(|format| is_llmc(*format)) {
-        let (width, version) = (format.width(), format.magic().map_or(0, |(_, version)| version));
+        let (kind, version) = (format.token_type(), format.magic().map_or(0, |(_, version)| version));
         if word(1) != version {
             return Err(wrong(format!(
                 "llm.c token shard of version {}; only version {version} is supported",
@@ -75,30 +113,89 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
             )));
         }
         let count = u64::from(word(2));
-        if size != LLMC_HEADER as u64 + count * width.bytes() as u64 {
+        if size != LLMC_HEADER as u64 + count * kind.bytes() as u64 {
             let message =
                 format!("llm.c header says {count} tokens, which does not match the file's size ({size} bytes)");
             return Err(wrong(message));
         }
-        (format.name(), LLMC_HEADER, width, count)
+        (format.name(), LLMC_HEADER, kind, count)
     } else if path.extension().is_none_or(|e| e != "bin") {
         // Without a header, 16-bit numbers can be anything, even text: only the name says that they are tokens.
         return Err(wrong(
             "no header of llm.c or NumPy; tokens without a header (nanoGPT's) must be in a .bin file".into(),
         ));
-    } else if size.is_multiple_of(2) {
-        ("nanogpt", 0, TokenWidth::U16, size / 2)
     } else {
-        return Err(wrong(format!(
-            "no header of llm.c or NumPy, and its size must be a multiple of 2 bytes for 16-bit tokens, got {size}"
-        )));
+        let kind = given.unwrap_or(TokenType::Uint16);
+        let width = kind.bytes() as u64;
+        if !size.is_multiple_of(width) {
+            let bits = width * 8;
+            return Err(wrong(format!(
+                "no header of llm.c or NumPy, and its size must be a multiple of {width} bytes for {bits}-bit tokens, got {size}"
+            )));
+        }
+        if given.is_none()
+            && let Some(wider) = looks_wider(map, 2)
+        {
+            return Err(wrong(format!(
+                "no header of llm.c or NumPy, and nearly every second {} is below {UPPER_HALVES}, as if tokens had {} bits; {}",
+                kind.name(),
+                wider.bytes() * 8,
+                set_type(wider)
+            )));
+        }
+        let name = if kind == TokenType::Uint16 { ShardFormat::NanoGpt.name() } else { RAW };
+        (name, 0, kind, size / width)
     };
-    let segment = TokenSegment::new(file, offset, width, count);
+    if let Some(given) = given.filter(|given| *given != kind) {
+        let (given, kind) = (given.name(), kind.name());
+        return Err(wrong(format!("`dtype` is `{given}`, but the file's header says `{kind}`; leave `dtype` out")));
+    }
+    let segment = TokenSegment::new(file, offset, kind, count);
     Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
 }
 
+/// The advice for a file whose tokens seem to have the type `kind`.
+fn set_type(kind: TokenType) -> String {
+    format!("set `dtype` to `{}`, or to `{}` if they have 16 bits", kind.name(), TokenType::Uint16.name())
+}
+
+/// Words that are looked at for the width of tokens.
+const WORDS_READ: usize = 1 << 20;
+/// Pairs of words that are needed for it.
+const LEAST_PAIRS: usize = 32;
+/// The upper half of a 32-bit token is below this number, if the vocabulary has at most 1,048,576 tokens.
+const UPPER_HALVES: u64 = 16;
+
+/// The type that tokens have by `bytes`, the content of a file without a header, if they seem to be wider than `width` bytes. Every second
+/// word is then the upper half of a token: nearly always 0, or below [`UPPER_HALVES`], while the others are not. Tokens of `width` bytes
+/// are alike at odd and even positions.
+fn looks_wider(bytes: &[u8], width: usize) -> Option<TokenType> {
+    let word = |word: &[u8]| word.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+    let pairs = bytes.len().min(WORDS_READ * width) / (2 * width);
+    if pairs < LEAST_PAIRS {
+        return None;
+    }
+    // By the position of a word modulo 4: how many are not 0, and how many are too large for an upper half.
+    let mut counts = [[0_usize; 2]; 4];
+    for (at, found) in bytes.chunks_exact(width).take(2 * pairs).map(word).enumerate() {
+        let [nonzero, large] = &mut counts[at % 4];
+        *nonzero += usize::from(found != 0);
+        *large += usize::from(found >= UPPER_HALVES);
+    }
+    // At least one in `share` of the lower halves differs from the upper ones.
+    let is_upper = |which: usize, share: usize| {
+        let (lower, upper) = (counts[0][which] + counts[2][which], counts[1][which] + counts[3][which]);
+        upper * 100 <= pairs && lower * share >= pairs && lower >= 20 * upper
+    };
+    if !is_upper(0, 20) && !is_upper(1, 4) {
+        return None;
+    }
+    let upper_quarter = counts[2][0].max(counts[3][0]);
+    Some(if width == 4 || upper_quarter * 50 <= pairs { TokenType::Int64 } else { TokenType::Uint32 })
+}
+
 /// The offset, type and number of the elements of a .npy file of one dimension.
-fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
+fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenType, u64), String> {
     let version = *bytes.get(6).ok_or("it is cut short")?;
     let short = bytes.get(8..10).and_then(|b| b.first_chunk()).map(|b| usize::from(u16::from_le_bytes(*b)));
     let long = bytes.get(8..12).and_then(|b| b.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);
@@ -116,10 +213,10 @@ fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
     };
     let quoted = |text: &str| text.get(1..)?.split(['\'', '"']).next().map(str::to_owned);
     let kind = value("descr").and_then(quoted).ok_or("its header names no type")?;
-    let width = match kind.as_str() {
-        "<u2" => TokenWidth::U16,
-        "<u4" => TokenWidth::U32,
-        other => return Err(format!("its elements are {other:?}; tokens must be '<u2' or '<u4'")),
+    let types = TokenType::ALL.map(|token| (format!("<{}{}", &token.name()[..1], token.bytes()), token));
+    let Some((_, token)) = types.iter().find(|(name, _)| *name == kind) else {
+        let names = types.map(|(name, _)| format!("'{name}'")).join(", ");
+        return Err(format!("its elements are {kind:?}; tokens must be one of {names}"));
     };
     let shape = value("shape").and_then(|text| text.strip_prefix('(')?.split_once(')')).ok_or("it has no shape")?.0;
     let dimensions: Vec<_> = shape.split(',').map(str::trim).filter(|d| !d.is_empty()).collect();
@@ -127,7 +224,7 @@ fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
         return Err(format!("its shape is ({shape}); tokens must have one dimension"));
     };
     let count = count.trim_end_matches('L').parse().map_err(|_| format!("its shape is ({shape})"))?;
-    Ok((end, width, count))
+    Ok((end, *token, count))
 }
 
 #[cfg(test)]
@@ -157,11 +254,15 @@ mod tests {
     }
 
     fn tokens_of(name: &str, content: &[u8]) -> Result<Vec<u32>, String> {
+        typed_tokens_of(name, content, None)
+    }
+
+    fn typed_tokens_of(name: &str, content: &[u8], kind: Option<TokenType>) -> Result<Vec<u32>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let (segment, _) =
-            recognize(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
+        let checked = recognize(&path, kind).and_then(|(segment, _)| segment.check_values().map(|()| segment));
+        let segment = checked.map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
         let mut tokens = Vec::new();
         let count = segment.count;
         TokenStream::new(vec![segment]).read(0, count, |token| tokens.push(token)).unwrap();
@@ -199,5 +300,94 @@ mod tests {
             let whole = npy_file("{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", &[]);
             assert!(tokens(&whole[..cut]).is_err(), "{cut}");
         }
+    }
+    /// The bytes of `tokens` as NumPy's `tofile` writes them.
+    fn raw(kind: TokenType, tokens: &[i64]) -> Vec<u8> {
+        tokens.iter().flat_map(|token| token.to_le_bytes()[..kind.bytes()].to_vec()).collect()
+    }
+
+    /// `count` numbers below `bound`, the same ones each time.
+    fn numbers(count: usize, bound: u64) -> Vec<i64> {
+        let mut state = 1_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 33) % bound) as i64
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn tokens_of_every_type_are_read() {
+        let expected = [5, 50_256, 0, 7];
+        for kind in TokenType::ALL {
+            let read = |kind, bytes: &[u8]| typed_tokens_of("a.bin", bytes, kind).map_err(|error| error.to_string());
+            let bytes = raw(kind, &expected);
+            assert_eq!(read(Some(kind), &bytes).unwrap(), expected.map(|token| token as u32));
+            let code = format!("<{}{}", &kind.name()[..1], kind.bytes());
+            let header = format!("{{'descr': '{code}', 'fortran_order': False, 'shape': (4,), }}");
+            let npy = [npy_file(&header, &[]), bytes].concat();
+            for given in [None, Some(kind)] {
+                assert_eq!(typed_tokens_of("a.npy", &npy, given).unwrap(), expected.map(|token| token as u32));
+            }
+            let other = if kind == TokenType::Int64 { TokenType::Uint16 } else { TokenType::Int64 };
+            let error = typed_tokens_of("a.npy", &npy, Some(other)).unwrap_err();
+            assert!(error.contains(&format!("but the file's header says `{}`", kind.name())), "{error}");
+        }
+        assert!(typed_tokens_of("a.bin", &llmc(20_240_520, 1, 2, &[1, 0, 2, 0]), Some(TokenType::Uint32)).is_err());
+        let error = typed_tokens_of("a.bin", &[0; 12], Some(TokenType::Int64)).unwrap_err();
+        assert!(error.contains("must be a multiple of 8 bytes for 64-bit tokens, got 12"), "{error}");
+    }
+
+    #[test]
+    fn values_that_are_no_tokens_have_their_place() {
+        for (kind, value) in [
+            (TokenType::Int32, -1),
+            (TokenType::Int64, -100),
+            (TokenType::Int64, 1 << 32),
+            (TokenType::Uint64, i64::MAX),
+        ] {
+            let error = typed_tokens_of("a.bin", &raw(kind, &[1, 2, value, 3]), Some(kind)).unwrap_err();
+            assert_eq!(error, format!("a token must be 0 to 4294967295, got {value} at position 2"));
+        }
+    }
+
+    #[test]
+    fn wider_tokens_are_not_read_as_16_bits() {
+        for (kind, bits) in
+            [(TokenType::Uint32, 32), (TokenType::Int32, 32), (TokenType::Uint64, 64), (TokenType::Int64, 64)]
+        {
+            for bound in [2, 5, 257, 1000, 50_257, 100_000, 1 << 20] {
+                let error = tokens(&raw(kind, &numbers(400, bound))).unwrap_err();
+                assert!(error.contains(&format!("as if tokens had {bits} bits; set `dtype` to `")), "{bound}: {error}");
+            }
+        }
+        // Tokens of padding, and one damaged number.
+        let mut padded = numbers(1000, 300);
+        padded[100..].fill(0);
+        padded[7] = -1;
+        assert!(tokens(&raw(TokenType::Int32, &padded)).is_err());
+        assert!(looks_wider(&raw(TokenType::Int64, &numbers(400, 1000)), 4).is_some());
+        assert!(looks_wider(&raw(TokenType::Uint32, &numbers(400, 1000)), 4).is_none());
+    }
+
+    #[test]
+    fn tokens_of_16_bits_are_not_taken_for_wider_ones() {
+        for bound in [1, 2, 3, 4, 17, 65, 256, 1000, 50_257, 65_536] {
+            let genuine = numbers(2000, bound);
+            assert_eq!(tokens(&raw(TokenType::Uint16, &genuine)).unwrap().len(), 2000, "{bound}");
+        }
+        // Runs of zeros, frequent separators, numbers that count, and a short file.
+        let mut zeros = numbers(2000, 1000);
+        zeros[..1800].fill(0);
+        let separated: Vec<i64> =
+            numbers(2000, 65).into_iter().enumerate().map(|(i, n)| if i % 3 == 0 { 0 } else { n }).collect();
+        for genuine in [zeros, separated, (0..2000).collect(), vec![5, 0, 6, 0]] {
+            assert!(tokens(&raw(TokenType::Uint16, &genuine)).is_ok());
+        }
+        // Alternating zeros must be confirmed.
+        let alternating: Vec<i64> = (0..2000).map(|i| if i % 2 == 0 { 9 } else { 0 }).collect();
+        let bytes = raw(TokenType::Uint16, &alternating);
+        assert!(tokens(&bytes).is_err());
+        assert_eq!(typed_tokens_of("a.bin", &bytes, Some(TokenType::Uint16)).unwrap().len(), 2000);
     }
 }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::{DataError, Result};
 use super::mapped_file::{BLOCK_BYTES, ChecksumWriter, MappedFile, read_checksums, write_checksums};
-use super::token_stream::{TokenSegment, TokenStream, TokenWidth};
+use super::token_stream::{TokenSegment, TokenStream, encode_tokens};
+use runner_spec::experiment::TokenType;
 
 const MAGIC: &[u8; 8] = b"RUNTOK\x00\x02";
 const HEADER_BYTES: usize = 128;
@@ -47,7 +48,7 @@ impl TokenStore {
             u64::from_le_bytes(bytes)
         };
         let (width, count, document_count, skip, max) = (field(1), field(2), field(3), field(4), field(5) as u32);
-        let width = if width == 2 { TokenWidth::U16 } else { TokenWidth::U32 };
+        let width = if width == 2 { TokenType::Uint16 } else { TokenType::Uint32 };
         let documents = MappedFile::open(&folder.join("documents.bin"))?;
         let whole = tokens.len() as u64 == HEADER_BYTES as u64 + count * width.bytes() as u64
             && documents.len() as u64 == (document_count + 1) * 8;
@@ -85,7 +86,7 @@ pub(super) struct TokenStoreWriter {
     folder: PathBuf,
     tokens: ChecksumWriter<BufWriter<File>>,
     documents: ChecksumWriter<BufWriter<File>>,
-    width: TokenWidth,
+    width: TokenType,
     /// The token in front of each document, if there are several.
     separator: Option<u32>,
     /// The number of tokens in the file, with the separator that an only document does not need.
@@ -95,7 +96,7 @@ pub(super) struct TokenStoreWriter {
 }
 
 impl TokenStoreWriter {
-    pub(super) fn create(folder: &Path, width: TokenWidth, separator: Option<u32>) -> Result<Self> {
+    pub(super) fn create(folder: &Path, width: TokenType, separator: Option<u32>) -> Result<Self> {
         let create = |name: &str| -> Result<_> {
             let path = folder.join(name);
             let file = File::create(&path).map_err(DataError::io(&path))?;
@@ -130,7 +131,7 @@ impl TokenStoreWriter {
     }
 
     fn write(&mut self, tokens: &[u32]) -> Result<()> {
-        self.tokens.write_all(&self.width.encode(tokens)).map_err(DataError::io(&self.folder))?;
+        self.tokens.write_all(&encode_tokens(self.width, tokens)).map_err(DataError::io(&self.folder))?;
         self.max = tokens.iter().copied().fold(self.max, u32::max);
         self.count += tokens.len() as u64;
         Ok(())
@@ -163,7 +164,7 @@ impl TokenStoreWriter {
 mod tests {
     use super::*;
 
-    fn store(separator: Option<u32>, documents: &[&[u32]], width: TokenWidth) -> (tempfile::TempDir, TokenStore) {
+    fn store(separator: Option<u32>, documents: &[&[u32]], width: TokenType) -> (tempfile::TempDir, TokenStore) {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = TokenStoreWriter::create(dir.path(), width, separator).unwrap();
         for document in documents {
@@ -182,19 +183,19 @@ mod tests {
 
     #[test]
     fn documents_are_separated_if_there_are_several() {
-        let (_dir, two) = store(Some(9), &[&[1, 2], &[3]], TokenWidth::U16);
+        let (_dir, two) = store(Some(9), &[&[1, 2], &[3]], TokenType::Uint16);
         assert_eq!(all(&two), [9, 1, 2, 9, 3]);
         assert_eq!([0, 1, 2].map(|i| two.document_start(i).unwrap()), [0, 3, 5]);
         assert_eq!([0, 1, 3, 4].map(|p| two.documents_before(p).unwrap()), [0, 1, 1, 2]);
-        let (_dir, one) = store(Some(9), &[&[1, 70_000]], TokenWidth::U32);
+        let (_dir, one) = store(Some(9), &[&[1, 70_000]], TokenType::Uint32);
         assert_eq!((all(&one), one.document_start(1).unwrap(), one.max), (vec![1, 70_000], 2, 70_000));
-        let (_dir, plain) = store(None, &[&[1], &[2]], TokenWidth::U16);
+        let (_dir, plain) = store(None, &[&[1], &[2]], TokenType::Uint16);
         assert_eq!(all(&plain), [1, 2]);
     }
 
     #[test]
     fn damage_is_noticed() {
-        let (dir, _) = store(None, &[&[1, 2, 3], &[4]], TokenWidth::U16);
+        let (dir, _) = store(None, &[&[1, 2, 3], &[4]], TokenType::Uint16);
         for name in ["tokens.bin", "documents.bin", "checksums.bin"] {
             let path = dir.path().join(name);
             let bytes = std::fs::read(&path).unwrap();
@@ -220,7 +221,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_noticed_where_it_is_read_and_the_entry_is_prepared_again() {
         let tokens: Vec<u32> = (0..40_000).collect();
-        let (dir, _) = store(None, &[&tokens, &[7]], TokenWidth::U16);
+        let (dir, _) = store(None, &[&tokens, &[7]], TokenType::Uint16);
         // An entry of the cache has the name of a hash.
         let cache = tempfile::tempdir().unwrap();
         let entry = cache.path().join("0a".repeat(32));
@@ -236,7 +237,7 @@ mod tests {
         assert!(error.to_string().contains("bytes 32896 to 49280 differ from those that were written"), "{error}");
         assert!(TokenStore::open(&entry).is_err(), "the next preparation replaces the entry");
 
-        let (dir, _) = store(None, &[&[1], &[2]], TokenWidth::U32);
+        let (dir, _) = store(None, &[&[1], &[2]], TokenType::Uint32);
         flip_bit(&dir.path().join("documents.bin"), 8);
         assert!(TokenStore::open(dir.path()).unwrap().document_start(1).is_err());
     }

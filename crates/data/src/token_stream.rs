@@ -1,34 +1,14 @@
 //! A stream of tokens over memory-mapped files.
 
-use super::error::Result;
+use super::error::{DataError, Result};
 use super::mapped_file::MappedFile;
+use runner_spec::experiment::TokenType;
 
-/// The width of a stored token, little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenWidth {
-    U16,
-    U32,
-}
-
-impl TokenWidth {
-    /// The narrowest width that holds ids below `vocab_size`.
-    pub(super) fn for_vocabulary(vocab_size: usize) -> Self {
-        if vocab_size <= 1 << 16 { Self::U16 } else { Self::U32 }
-    }
-
-    pub(super) fn bytes(self) -> usize {
-        match self {
-            Self::U16 => 2,
-            Self::U32 => 4,
-        }
-    }
-
-    /// The bytes of `tokens`, which fit into the width.
-    pub(super) fn encode(self, tokens: &[u32]) -> Vec<u8> {
-        match self {
-            Self::U16 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
-            Self::U32 => tokens.iter().flat_map(|&token| token.to_le_bytes()).collect(),
-        }
+/// The bytes of `tokens`, which fit into the type, an unsigned one of 16 or 32 bits.
+pub(super) fn encode_tokens(kind: TokenType, tokens: &[u32]) -> Vec<u8> {
+    match kind {
+        TokenType::Uint16 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
+        _ => tokens.iter().flat_map(|&token| token.to_le_bytes()).collect(),
     }
 }
 
@@ -38,31 +18,58 @@ pub(super) struct TokenSegment {
     pub(super) file: MappedFile,
     /// The start of the tokens, in bytes.
     offset: usize,
-    pub(super) width: TokenWidth,
+    pub(super) kind: TokenType,
     /// The number of tokens.
     pub(super) count: u64,
 }
 
 impl TokenSegment {
     /// `count` tokens at byte `offset` of `file`; `None` if they are not all in it.
-    pub(super) fn new(file: MappedFile, offset: usize, width: TokenWidth, count: u64) -> Option<Self> {
-        let bytes = usize::try_from(count).ok()?.checked_mul(width.bytes())?;
-        (offset.checked_add(bytes)? <= file.len()).then_some(Self { file, offset, width, count })
+    pub(super) fn new(file: MappedFile, offset: usize, kind: TokenType, count: u64) -> Option<Self> {
+        let bytes = usize::try_from(count).ok()?.checked_mul(kind.bytes())?;
+        (offset.checked_add(bytes)? <= file.len()).then_some(Self { file, offset, kind, count })
     }
 
-    /// `count` tokens from `start` on, which must be within the segment.
-    fn tokens(&self, start: u64, count: u64) -> Result<impl Iterator<Item = u32>> {
-        let width = self.width.bytes();
+    /// The bytes of `count` tokens from `start` on, which must be within the segment.
+    fn bytes(&self, start: u64, count: u64) -> Result<&[u8]> {
+        let width = self.kind.bytes();
         let from = self.offset + start as usize * width;
-        let bytes = self.file.bytes(from..from + count as usize * width)?;
-        let wide = self.width == TokenWidth::U32;
-        let (narrow, broad) = if wide { (&[][..], bytes) } else { (bytes, &[][..]) };
-        let narrow = narrow.as_chunks::<2>().0.iter().map(|&b| u32::from(u16::from_le_bytes(b)));
-        Ok(narrow.chain(broad.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b))))
+        self.file.bytes(from..from + count as usize * width)
+    }
+
+    /// `count` tokens from `start` on, which must be within the segment. [`check_values`](Self::check_values) must have passed.
+    fn tokens(&self, start: u64, count: u64) -> Result<impl Iterator<Item = u32>> {
+        let bytes = self.bytes(start, count)?;
+        let of_width = |width| if self.kind.bytes() == width { bytes } else { &[] };
+        let narrow = of_width(2).as_chunks::<2>().0.iter().map(|&b| u32::from(u16::from_le_bytes(b)));
+        let middle = of_width(4).as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b));
+        Ok(narrow.chain(middle).chain(of_width(8).as_chunks::<8>().0.iter().map(|&b| u64::from_le_bytes(b) as u32)))
+    }
+
+    /// # Errors
+    /// If a value cannot be a token, with its place.
+    pub(super) fn check_values(&self) -> Result<()> {
+        let bytes = self.bytes(0, self.count)?;
+        let (words, longs) = (bytes.as_chunks::<4>().0.iter(), bytes.as_chunks::<8>().0.iter());
+        let outside = |(_, value): &(usize, i128)| !(0..=i128::from(u32::MAX)).contains(value);
+        let wrong = match self.kind {
+            TokenType::Uint16 | TokenType::Uint32 => None,
+            TokenType::Int32 => words.map(|&b| i128::from(i32::from_le_bytes(b))).enumerate().find(outside),
+            TokenType::Uint64 => longs.map(|&b| i128::from(u64::from_le_bytes(b))).enumerate().find(outside),
+            TokenType::Int64 => longs.map(|&b| i128::from(i64::from_le_bytes(b))).enumerate().find(outside),
+        };
+        match wrong {
+            Some((position, value)) => Err(DataError::file(
+                self.file.path(),
+                format!("a token must be 0 to {}, got {value} at position {position}", u32::MAX),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The highest token, and the number of tokens equal to `wanted`.
     pub(super) fn scan(&self, wanted: Option<u32>) -> Result<(u32, u64)> {
+        self.check_values()?;
         let tokens = self.tokens(0, self.count)?;
         Ok(tokens.fold((0, 0), |(max, hits), token| (token.max(max), hits + u64::from(Some(token) == wanted))))
     }

@@ -91,7 +91,7 @@ enum Place<'a> {
 fn data_places(experiment: &mut Experiment) -> Vec<(DataPart, Place<'_>)> {
     fn files(source: &mut Source) -> Option<Place<'_>> {
         match source {
-            Source::Text { files } | Source::Tokens { files } => Some(Place::Files(files)),
+            Source::Text { files } | Source::Tokens { files, .. } => Some(Place::Files(files)),
             Source::Parquet(from) => Some(Place::Files(&mut from.files)),
             Source::Jsonl(from) | Source::Json(from) => Some(Place::Files(&mut from.files)),
             Source::Hub(_) | Source::Builtin { .. } => None,

@@ -140,7 +140,7 @@ fn read_documents(input: &[u8]) {
 fn read_tokens(input: &[u8]) {
     let Some((kind, rest)) = split_choice(input, 2) else { return };
     let path = write(["tokens.bin", "tokens.npy"][usize::from(kind)], rest);
-    let _ = runner_data::inspect_tokens(&[path], None, None, 2, 3, &|_, _| {}).map_err(|error| error.to_string());
+    let _ = runner_data::inspect_tokens(&[path], None, None, None, 2, 3, &|_, _| {}).map_err(|error| error.to_string());
 }
 
 /// A model file of llm.c or a file of PyTorch; the header of a safetensors file; config.json; the pickle of a file of PyTorch.

@@ -23,7 +23,7 @@ pub struct InspectionReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectedFile {
     pub path: PathBuf,
-    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`.
+    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`; `raw` for tokens of more than 16 bits without a header.
     pub format: &'static str,
     pub bytes: u64,
     /// Bits of a token.

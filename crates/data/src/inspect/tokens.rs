@@ -9,13 +9,15 @@ use crate::shard::Card;
 use crate::token_files::recognize;
 use crate::token_stream::TokenStream;
 use crate::tokenizer::TextTokenizer;
+use runner_spec::experiment::TokenType;
 
 /// Tokens between two reports of progress.
 const REPORT_INTERVAL: u64 = 1 << 24;
 /// The tokens between documents of GPT-2 and Llama 3.
 const KNOWN_ENDS: [u32; 2] = [50_256, 128_000];
 
-/// Counts the tokens of `files`, which are read as one stream, in this order. `end` is the token between documents, if the caller knows it.
+/// Counts the tokens of `files`, which are read as one stream, in this order. Those without a header have the type `dtype`, or 16 bits.
+/// `end` is the token between documents, if the caller knows it.
 /// The result has the first `texts` documents and the `top` most frequent ids. `progress` receives the bytes that were read, and the bytes
 /// of all files.
 ///
@@ -23,6 +25,7 @@ const KNOWN_ENDS: [u32; 2] = [50_256, 128_000];
 /// If a file holds no tokens, or does not fit its header.
 pub fn inspect_tokens(
     files: &[PathBuf],
+    dtype: Option<TokenType>,
     tokenizer: Option<&TextTokenizer>,
     end: Option<u32>,
     texts: usize,
@@ -32,8 +35,9 @@ pub fn inspect_tokens(
     let (mut listed, mut segments) = (Vec::new(), Vec::new());
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let (segment, format) = recognize(path)?;
-        let (bits, tokens) = (segment.width.bytes() as u32 * 8, segment.count);
+        let (segment, format) = recognize(path, dtype)?;
+        segment.check_values()?;
+        let (bits, tokens) = (segment.kind.bytes() as u32 * 8, segment.count);
         listed.push(InspectedFile { path: path.clone(), format, bytes, bits, tokens });
         segments.push(segment);
     }
@@ -113,7 +117,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.bin");
         std::fs::write(&path, tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()).unwrap();
-        inspect_tokens(&[path], None, end, 9, 9, &|_, _| ()).unwrap()
+        inspect_tokens(&[path], None, None, end, 9, 9, &|_, _| ()).unwrap()
     }
 
     #[test]

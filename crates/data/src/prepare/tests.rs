@@ -1,5 +1,6 @@
 //! Whole preparations on small sources.
 
+mod token_types;
 mod warnings;
 
 use std::fs;
@@ -235,7 +236,7 @@ fn token_shards_are_used_in_place() {
     let folder = Folder::new();
     let bytes = |last: u16| -> Vec<u8> { [256, 1, 2, 256, 3, 4, last].iter().flat_map(|t| t.to_le_bytes()).collect() };
     let (a, b) = (folder.write("a.bin", bytes(5)), folder.write("b.bin", bytes(6)));
-    let source = Source::Tokens { files: vec![a, b] };
+    let source = Source::Tokens { files: vec![a, b], dtype: None };
     let data = packed(Tokenizer::Bytes {}, source, Some(Validation::Fraction(0.3)), 2);
     let prepared = folder.prepare(&data).unwrap();
     let facts = &prepared.facts;
@@ -255,7 +256,7 @@ fn tokens_beyond_the_vocabulary_are_located() {
     let folder = Folder::new();
     let bytes: Vec<u8> = [1_u16, 2, 300, 3].iter().flat_map(|t| t.to_le_bytes()).collect();
     let (good, bad) = (folder.write("a.bin", [1, 0, 2, 0]), folder.write("b.bin", bytes));
-    let data = packed(Tokenizer::Bytes {}, Source::Tokens { files: vec![good, bad] }, None, 2);
+    let data = packed(Tokenizer::Bytes {}, Source::Tokens { files: vec![good, bad], dtype: None }, None, 2);
     let message = error(folder.prepare(&data));
     assert!(
         message.ends_with("b.bin: token 300 at position 2 is beyond the vocabulary of 257 (data.tokenizer)"),
@@ -310,7 +311,7 @@ fn sources_that_do_not_do() {
     assert!(message.starts_with("data.validation: 'é' (U+00E9), line 1, column 8 of document 2, is not"), "{message}");
     let missing = error(folder.prepare(&chars(text(&[&folder.0.path().join("no.txt")]), None)));
     assert!(missing.starts_with("data.train: no file matches "), "{missing}");
-    let shards = Source::Tokens { files: vec![folder.write("a.bin", [0, 0])] };
+    let shards = Source::Tokens { files: vec![folder.write("a.bin", [0, 0])], dtype: None };
     assert!(error(folder.prepare(&chars(shards, None))).contains("data.tokenizer.chars"));
     let message = error(folder.prepare(&packed(bpe(200), text(&[&long]), None, 8)));
     assert_eq!(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::split_name::SplitName;
-use crate::token_stream::TokenWidth;
+use runner_spec::experiment::TokenType;
 
 /// A format of token shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +42,7 @@ impl ShardFormat {
     /// The type of a token, in numpy's words.
     #[must_use]
     pub fn dtype(self) -> &'static str {
-        if self.width() == TokenWidth::U16 { "uint16" } else { "uint32" }
+        self.token_type().name()
     }
 
     /// The magic number and the version in llm.c's headers.
@@ -54,8 +54,8 @@ impl ShardFormat {
         }
     }
 
-    pub(crate) fn width(self) -> TokenWidth {
-        if self == Self::LlmcU32 { TokenWidth::U32 } else { TokenWidth::U16 }
+    pub(crate) fn token_type(self) -> TokenType {
+        if self == Self::LlmcU32 { TokenType::Uint32 } else { TokenType::Uint16 }
     }
 
     /// True if the end of text follows a document, false if it comes before.

@@ -17,11 +17,10 @@ use crate::error::{DataError, Result};
 use crate::hub::{HubSplit, check_free_space, open_split};
 use crate::progress::Progress;
 use crate::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
-use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
+use crate::source::{LocatedSource, locate, locate_on_hub, separate_source};
 use crate::split_name::SplitName;
-use crate::token_stream::TokenWidth;
 use crate::tokenizer::{TextTokenizer, make_tokenizer};
-use runner_spec::experiment::Source;
+use runner_spec::experiment::{Source, TokenType};
 
 /// Writes shards, continues an earlier preparation, or finds the shards complete. Works in the current rayon pool.
 ///
@@ -43,7 +42,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
             Some(opened) => locate_on_hub(opened, split, &cache, &preparing)?,
             None => locate(source, split, &cache, &preparing)?,
         };
-        if located.documents == DocumentFormat::Tokens {
+        if located.documents.is_tokens() {
             return Err(DataError::setting(split.key(), "token shards hold no text to tokenize"));
         }
         Ok(located)
@@ -183,7 +182,7 @@ fn passes<'a>(
 
 fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenizer) -> Result<()> {
     let (format, vocabulary) = (request.format, tokenizer.vocab_size());
-    if format.width() == TokenWidth::U16 && vocabulary > 1 << 16 {
+    if format.token_type() == TokenType::Uint16 && vocabulary > 1 << 16 {
         let message = format!(
             "the tokenizer has {vocabulary} ids, but {} holds only ids below 65536; use llmc-u32, llm.c's 32-bit shards",
             format.name()

@@ -10,6 +10,7 @@ use super::request::ShardRequest;
 use super::state::{OpenFile, ResumeState};
 use crate::error::{DataError, Result};
 use crate::split_name::SplitName;
+use crate::token_stream::encode_tokens;
 
 const BUFFER_BYTES: usize = 1 << 20;
 
@@ -63,7 +64,7 @@ impl<'a> SplitWriter<'a> {
         let (format, target) = (self.request.format, self.request.folder.join(name));
         let path = unfinished_path(self.request.folder, name);
         let header = format.header_bytes() as u64;
-        let bytes = header + tokens * format.width().bytes() as u64;
+        let bytes = header + tokens * format.token_type().bytes() as u64;
         let mut hasher = blake3::Hasher::new();
         let mut open = || -> io::Result<Option<File>> {
             // The earlier process was killed after it renamed the file and before it saved the state.
@@ -99,7 +100,7 @@ impl<'a> SplitWriter<'a> {
             None => self.create()?,
         };
         let taken = (tokens.len() as u64).min(self.shard_tokens - shard.tokens) as usize;
-        let bytes = self.request.format.width().encode(&tokens[..taken]);
+        let bytes = encode_tokens(self.request.format.token_type(), &tokens[..taken]);
         shard.hasher.update(&bytes);
         shard.tokens += taken as u64;
         shard.writer.write_all(&bytes).map_err(write_error(&shard.path))?;

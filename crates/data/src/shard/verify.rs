@@ -25,7 +25,7 @@ pub(super) fn find_damage(
     shards: &[CardShard],
     report: &Report<'_>,
 ) -> Result<Option<String>> {
-    let bytes_of = |shard: &CardShard| format.header_bytes() as u64 + shard.tokens * format.width().bytes() as u64;
+    let bytes_of = |shard: &CardShard| format.header_bytes() as u64 + shard.tokens * format.token_type().bytes() as u64;
     let bytes_total = shards.iter().map(bytes_of).sum();
     let bytes_done = AtomicU64::new(0);
     let check = |shard: &CardShard| -> Result<Option<String>> {

@@ -16,7 +16,7 @@ use crate::split_name::SplitName;
 use crate::stories;
 use runner_files::special_file_kind;
 use runner_spec::error::{ErrorKind, PlainError};
-use runner_spec::experiment::{Data, Source, Validation};
+use runner_spec::experiment::{Data, Source, TokenType, Validation};
 
 /// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +27,8 @@ pub(crate) enum DocumentFormat {
     Parquet(TextSelector),
     /// Each object has a document.
     Json(JsonFormat, TextSelector),
-    /// Token shards, which hold no text.
-    Tokens,
+    /// Token shards, which hold no text, with the type of a token in files without a header.
+    Tokens(Option<TokenType>),
 }
 
 impl DocumentFormat {
@@ -39,8 +39,12 @@ impl DocumentFormat {
             Self::Parquet(_) => "parquet",
             Self::Json(JsonFormat::Lines, _) => "jsonl",
             Self::Json(JsonFormat::Array, _) => "json",
-            Self::Tokens => "tokens",
+            Self::Tokens(_) => "tokens",
         }
+    }
+
+    pub(crate) fn is_tokens(&self) -> bool {
+        matches!(self, Self::Tokens(_))
     }
 }
 
@@ -135,7 +139,9 @@ pub(crate) fn locate_on_hub(
 fn source_hash(documents: &DocumentFormat, files: &[SourceFile]) -> String {
     let (suffix, selected) = match documents {
         DocumentFormat::Parquet(text) | DocumentFormat::Json(_, text) => text.identity(),
-        DocumentFormat::Text | DocumentFormat::Tokens => ("", ""),
+        // The default is left out, so that naming it changes nothing.
+        DocumentFormat::Tokens(Some(kind)) if *kind != TokenType::Uint16 => ("", kind.name()),
+        DocumentFormat::Text | DocumentFormat::Tokens(_) => ("", ""),
     };
     let format = [&format!("{}{suffix}", documents.name()), selected];
     hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())))
@@ -164,7 +170,7 @@ fn document_format(
             let format = if matches!(source, Source::Json(_)) { JsonFormat::Array } else { JsonFormat::Lines };
             (DocumentFormat::Json(format, selector(&from.field, &from.template)?), from.files.clone())
         }
-        Source::Tokens { files } => (DocumentFormat::Tokens, files.clone()),
+        Source::Tokens { files, dtype } => (DocumentFormat::Tokens(*dtype), files.clone()),
         Source::Builtin { corpus: _ } => {
             let files = stories::open_or_write_corpus(cache, report)?;
             let file = if split == SplitName::Train { files.train } else { files.validation };

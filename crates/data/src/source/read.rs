@@ -31,7 +31,7 @@ pub(crate) fn read_file(source: &LocatedSource, index: usize, cut: CutPoints, si
             Ok(true)
         }),
         DocumentFormat::Parquet(text) => parquet::read(&path, text, sink),
-        DocumentFormat::Tokens => Err(DataError::file(&path, "token shards hold no text")),
+        DocumentFormat::Tokens(_) => Err(DataError::file(&path, "token shards hold no text")),
     }
 }
 

@@ -154,12 +154,58 @@ pub enum Source {
         /// Paths or patterns.
         #[schemars(length(min = 1))]
         files: Vec<PathBuf>,
+        /// The type of a token in files without a header. Other files name it themselves, and it must be the same. Default: uint16.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schemars(!skip_serializing_if)]
+        dtype: Option<TokenType>,
     },
     /// A corpus that the program generates.
     Builtin {
         /// The corpus.
         corpus: Corpus,
     },
+}
+
+/// The type of a stored token, as NumPy names it. Tokens are little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenType {
+    Uint16,
+    Uint32,
+    Int32,
+    Uint64,
+    Int64,
+}
+
+impl TokenType {
+    pub const ALL: [Self; 5] = [Self::Uint16, Self::Uint32, Self::Int32, Self::Uint64, Self::Int64];
+
+    /// The narrowest unsigned type for ids below `vocab_size`.
+    #[must_use]
+    pub fn for_vocabulary(vocab_size: usize) -> Self {
+        if vocab_size <= 1 << 16 { Self::Uint16 } else { Self::Uint32 }
+    }
+
+    #[must_use]
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Uint16 => 2,
+            Self::Uint32 | Self::Int32 => 4,
+            Self::Uint64 | Self::Int64 => 8,
+        }
+    }
+
+    /// Its name in files and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Uint16 => "uint16",
+            Self::Uint32 => "uint32",
+            Self::Int32 => "int32",
+            Self::Uint64 => "uint64",
+            Self::Int64 => "int64",
+        }
+    }
 }
 
 /// Parquet files, and which text of a row is a document.

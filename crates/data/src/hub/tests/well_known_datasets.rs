@@ -97,7 +97,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     let named = HubChoice::new("Rowan/hellaswag".to_owned(), "main".to_owned());
     let set = HellaSwag { hub: Some(named), limit: Some(7), ..HellaSwag::default() };
     let plain = data(source("own/fine", None, "train"));
-    let tokens = runner_spec::experiment::Data { train: Source::Tokens { files: Vec::new() }, ..plain };
+    let tokens = runner_spec::experiment::Data { train: Source::Tokens { files: Vec::new(), dtype: None }, ..plain };
     for (files, commit) in layouts.into_iter().zip([COMMIT, CONVERTED]) {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);

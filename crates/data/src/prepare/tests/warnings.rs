@@ -35,7 +35,7 @@ fn repeated_files_are_reported() {
     let source = |files: Vec<PathBuf>| match files[0].extension().and_then(|extension| extension.to_str()) {
         Some("parquet") => Source::Parquet(ParquetSource { files, column: None, template: None }),
         Some("jsonl") => json(files),
-        _ => Source::Tokens { files },
+        _ => Source::Tokens { files, dtype: None },
     };
     for file in [&rows, &lines, &tokens] {
         let train = source(vec![file.clone()]);
