@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use runner_files::{if_present, read_regular_text};
-use runner_jobs::{JobSettings, Scheduler};
-use runner_record::time::parse_span;
+use runner_jobs::{JobSettings, Scheduler, parse_time_limit};
 
 use super::exit::{Result, refuse};
 
@@ -18,8 +17,9 @@ pub(crate) struct JobArgs {
     /// Divide the ranks of a run among this many machines [default: the machines that the plan uses].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub nodes: Option<u16>,
-    /// The time limit of each job, such as 90m or 12h [default: 1.5 times the predicted time, plus 10 minutes].
-    #[arg(long, value_name = "SPAN", value_parser = parse_time_limit)]
+    /// The time limit of each job, such as 90m or 12h, or in a form of sbatch, such as 1-12:00; a number alone is in minutes [default: 1.5
+    /// times the predicted time, plus 10 minutes; in Kubernetes none].
+    #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub time: Option<Duration>,
     /// Start ranks with `srun --mpi=TYPE`, such as pmix, so that they use MPI [default: TCP].
     #[arg(long, value_name = "TYPE")]
@@ -60,13 +60,8 @@ impl JobArgs {
                 refuse!("--mpi needs a program that was built with the feature `mpi`");
             }
         }
-        if scheduler == Scheduler::Kubernetes {
-            if self.nodes.is_some() {
-                refuse!("--nodes has no effect in Kubernetes: each rank has its own pod");
-            }
-            if self.time.is_some() {
-                refuse!("--time has no effect in Kubernetes: a Job has no limit of this kind");
-            }
+        if scheduler == Scheduler::Kubernetes && self.nodes.is_some() {
+            refuse!("--nodes has no effect in Kubernetes: each rank has its own pod");
         }
         Ok(JobSettings {
             scheduler,
@@ -79,8 +74,10 @@ impl JobArgs {
     }
 }
 
-fn parse_time_limit(text: &str) -> Result<Duration, String> {
-    let limit = parse_span(text).ok_or("must be a number with a unit, such as 90m, 12h or 2d")?;
+fn time_limit(text: &str) -> Result<Duration, String> {
+    let limit = parse_time_limit(text).ok_or(
+        "must be a time such as 90m, 12h or 2d, or in a form of sbatch, such as 90 (minutes), 12:00:00 or 1-12:00",
+    )?;
     if limit < MIN_TIME_LIMIT {
         return Err("must be at least 5m, because a job needs time to prepare, train and save".to_owned());
     }
@@ -93,10 +90,11 @@ mod tests {
 
     #[test]
     fn a_time_limit_leaves_time_to_save() {
-        assert_eq!(parse_time_limit("12h"), Ok(Duration::from_hours(12)));
-        for (text, rule) in [("4m", "at least 5m"), ("60s", "at least 5m"), ("12", "with a unit"), ("", "with a unit")]
+        assert_eq!(["12h", "0-12"].map(time_limit), [const { Ok(Duration::from_hours(12)) }; 2]);
+        for (text, rule) in
+            [("4m", "at least 5m"), ("4:59", "at least 5m"), ("0", "at least 5m"), ("12 h", "such as 90m")]
         {
-            assert!(parse_time_limit(text).unwrap_err().contains(rule), "{text}");
+            assert!(time_limit(text).unwrap_err().contains(rule), "{text}");
         }
     }
 

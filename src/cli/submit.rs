@@ -262,15 +262,18 @@ impl Submission {
 /// What `job` asks for: `4 ranks on 2 nodes; time limit 1h 40m (1.5 times the predicted 1h 00m, plus 10m 00s)`.
 fn describe_job(job: &BatchJob<'_>) -> String {
     let ranks = counted(job.needs.ranks as u64, "rank");
-    if job.settings.scheduler == Scheduler::Kubernetes {
-        return format!("{ranks}, each in its own pod");
-    }
-    let nodes = counted(job.nodes() as u64, "node");
+    let is_in_pods = job.settings.scheduler == Scheduler::Kubernetes;
+    let places = if is_in_pods {
+        ", each in its own pod".to_owned()
+    } else {
+        format!(" on {}", counted(job.nodes() as u64, "node"))
+    };
     let margin = describe_time_limit(&job.needs);
     let limit = match job.time_limit_minutes() {
         Some(minutes) if job.settings.time_limit.is_some() => duration(Duration::from_mins(minutes)),
         Some(minutes) => format!("{} ({margin})", duration(Duration::from_mins(minutes))),
+        None if is_in_pods => "none; `--time` sets one".to_owned(),
         None => margin,
     };
-    format!("{ranks} on {nodes}; time limit: {limit}")
+    format!("{ranks}{places}; time limit: {limit}")
 }

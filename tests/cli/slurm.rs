@@ -126,6 +126,27 @@ fn an_array_gives_what_this_process_gives() {
     assert_eq!(sandbox.submitted_arrays().len(), 1, "nothing is submitted twice");
 }
 
+/// Slurm gives one of an array's jobs the number of the array, and requeues all of them by that number.
+#[test]
+fn a_warned_point_requeues_itself_alone() {
+    let sandbox = SlurmSandbox::new();
+    sandbox.install_command("sbatch", "#!/bin/sh\necho 36\n");
+    sandbox.submit(&[]).expect_code(0);
+    let sweeps = fs::read_dir(sandbox.path("runs/sweeps")).unwrap();
+    let script = sweeps.map(|sweep| sweep.unwrap().path().join("slurm.sh")).find(|script| script.is_file()).unwrap();
+    sandbox.install_command("scontrol", "#!/bin/sh\necho \"$@\" >> scontrol.txt\n");
+    let warned =
+        "#!/bin/sh\ntrap 'exit 75' USR1\nfor again in $(seq 200); do kill -USR1 \"$PPID\"; sleep 0.05; done\nexit 9\n";
+    sandbox.install_command("srun", warned);
+    for (job, task) in [("37", "1"), ("36", "4")] {
+        let mut command = Command::new("sh");
+        sandbox.prepare(sandbox.with_slurm(&mut command)).arg(&script);
+        command.envs([("SLURM_JOB_ID", job), ("SLURM_ARRAY_JOB_ID", "36"), ("SLURM_ARRAY_TASK_ID", task)]);
+        assert_eq!(command.status().unwrap().code(), Some(75));
+    }
+    assert_eq!(sandbox.read("scontrol.txt"), "requeue 36_1\nrequeue 36_4\n");
+}
+
 #[test]
 fn failed_points_are_submitted_again_and_waiting_ones_are_not() {
     let sandbox = SlurmSandbox::new();

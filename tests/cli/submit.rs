@@ -190,7 +190,7 @@ fn other_schedulers_get_a_file() {
     }
     assert!(Command::new("sh").arg("-n").arg(file).status().unwrap().success(), "{script}");
 
-    let options = ["--job-option", "image=registry/a:\"1\"", "--job-option", "claim=disk"];
+    let options = ["--job-option", "image=registry/a:\"1\"", "--job-option", "claim=disk", "--time", "1-12:00"];
     let out = to("kubernetes", &options).expect_code(0).json();
     assert!(out["commands"][1].as_str().unwrap().starts_with("kubectl create secret generic job-"), "{out}");
     let text = fs::read_to_string(out["script"].as_str().unwrap()).unwrap();
@@ -203,6 +203,7 @@ fn other_schedulers_get_a_file() {
     assert_eq!(service["spec"]["selector"]["job-name"], job["metadata"]["name"]);
     assert_eq!((job["kind"].as_str(), job["spec"]["completionMode"].as_str()), (Some("Job"), Some("Indexed")));
     assert_eq!((job["spec"]["completions"].as_u64(), job["spec"]["parallelism"].as_u64()), (Some(2), Some(2)));
+    assert_eq!(job["spec"]["activeDeadlineSeconds"].as_u64(), Some(36 * 3600));
     let pod = &job["spec"]["template"]["spec"];
     assert_eq!((pod["subdomain"].as_str(), pod["restartPolicy"].as_str()), (Some(name), Some("Never")));
     let container = &pod["containers"][0];

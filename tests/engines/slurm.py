@@ -304,6 +304,30 @@ def sweeps(slurm):
             print(f"  a sweep of 4 points of {ranks}: the results of a local sweep", flush=True)
 
 
+def requeued_point(slurm):
+    """One job of an array has the number of the array. It is warned, and requeues itself alone."""
+    with SlurmFolder(slurm, "{mode: single}", 1_000_000) as folder:
+        # The last job of an array to start has its number.
+        (folder.path / "s.yaml").write_text(SWEEP.replace("1e-4, 1e-3, ", ""))
+        folder.printed("sweep", "s.yaml", "--launcher", "slurm", "--threads", "1")
+        columns = "--Format=JobID:20,ArrayJobID:20,ArrayTaskID:20,StateCompact:8,RestartCnt:8"
+
+        def jobs():
+            return [line.split() for line in slurm.command("squeue", "--noheader", "--array", columns).splitlines()]
+
+        wait_for("two runs", lambda: [run for run in folder.json("runs") if run["step"] > 0][1:])
+        [(_, array, warned, _, _)] = [job for job in jobs() if job[0] == job[1] and job[3] == "R"]
+        # As Slurm warns the script of a job before its time limit.
+        slurm.command("scancel", "--batch", "--signal=USR1", f"{array}_{warned}")
+        wait_for("the requeue of the point", lambda: any(int(job[4]) > 0 for job in jobs()))
+        restarts = {task: (state, int(count)) for _, _, task, state, count in jobs()}
+        assert restarts.pop(warned)[1] == 1, restarts
+        assert [job for job in restarts.values() if job == ("R", 0)] and not any(count for _, count in restarts.values()), restarts
+        slurm.command("scancel", "--me")
+        folder.wait_until_queue_is_empty()
+        print(f"  point {warned}, whose job has the number of the array, was requeued alone; the others: {restarts}", flush=True)
+
+
 def early_stopping(slurm):
     """ASHA whose driver is killed several times: the results of the local sweep, and nothing is submitted twice."""
     with SlurmFolder(slurm, "{mode: single}", 20) as folder:
@@ -344,4 +368,5 @@ def slurm():
         requeued_run(daemons)
         cancelled_run(daemons, mpi)
         sweeps(daemons)
+        requeued_point(daemons)
         early_stopping(daemons)

@@ -82,7 +82,12 @@ impl BatchJob<'_> {
     /// The time limit, rounded up to minutes; `None`: the scheduler's default.
     #[must_use]
     pub fn time_limit_minutes(&self) -> Option<u64> {
-        let limit = self.settings.time_limit.or_else(|| self.needs.time_limit())?;
+        let predicted = match self.settings.scheduler {
+            // There it would include the time in which pods wait for their machines, and nothing starts the job again.
+            Scheduler::Kubernetes => None,
+            Scheduler::Slurm | Scheduler::Pbs => self.needs.time_limit(),
+        };
+        let limit = self.settings.time_limit.or(predicted)?;
         Some(limit.as_secs().div_ceil(60).max(1))
     }
 

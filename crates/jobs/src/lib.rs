@@ -8,8 +8,10 @@ mod needs;
 mod queued_runs;
 mod scheduler;
 pub mod slurm;
+mod time_limit;
 
 pub use job::{BatchJob, JobArray, JobSettings};
 pub use needs::{JobNeeds, describe_time_limit};
 pub use queued_runs::mark_queued;
 pub use scheduler::Scheduler;
+pub use time_limit::parse_time_limit;
