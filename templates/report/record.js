@@ -24,6 +24,9 @@ function facts(run) {
     m.machine.cpu ?? m.machine.arch,
     counted(m.machine.cores, "core"),
     isNumber(m.machine.memory_bytes) ? bytes(m.machine.memory_bytes) : null,
+    m.machine.memory_limit
+      ? `limited to ${bytes(m.machine.memory_limit.bytes)} by ${m.machine.memory_limit.source}`
+      : null,
     m.machine.os,
   ];
   const devices = [...new Set(m.devices)]

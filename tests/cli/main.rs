@@ -31,6 +31,7 @@ mod layout_changes;
 mod layout_search;
 mod limits;
 mod links;
+mod memory_limit;
 mod messages;
 mod models;
 mod moved_data;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use runner_machine::local_cluster::without_memory_limit;
 use runner_prepare::{Host, PreparedRun, RunObserver, local_devices};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, RunDir};
@@ -46,7 +47,7 @@ pub fn open_to_submit(
     observer: &mut dyn RunObserver,
 ) -> Result<(Plan, RunToSubmit)> {
     let (mut loaded, host) = load_experiment(request, host, observer)?;
-    let cluster = target.cluster.unwrap_or_else(|| local_devices(&host));
+    let cluster = target.cluster.unwrap_or_else(|| without_memory_limit(local_devices(&host)));
     runner_plan::check_devices(&loaded.experiment, &cluster)?;
     let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster.clone(), &host, observer)?.plan;
     plan.settle(&mut loaded.experiment);

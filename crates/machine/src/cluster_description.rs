@@ -178,6 +178,7 @@ fn cluster(
         name: sheet.name.to_string(),
         threads: 1,
         memory_bytes: Some(sheet.memory as u64),
+        memory_limited_by: None,
         numa_nodes: None,
         peak_flops: sheet.peak_flops,
         compute_capability: sheet.capability,

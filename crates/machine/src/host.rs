@@ -6,6 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 
+use crate::memory_limit::{MemoryLimit, memory_limit};
+
 /// The machine a run is on. `None`: not known here.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -15,6 +17,9 @@ pub struct Machine {
     /// Cores this process may use.
     pub cores: usize,
     pub memory_bytes: Option<u64>,
+    /// `None`: this process may use all of the machine's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<MemoryLimit>,
 }
 
 impl Machine {
@@ -37,6 +42,7 @@ impl Machine {
             cpu: cpu_name(),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: total_memory_bytes(),
+            memory_limit: memory_limit(),
         }
     }
 }

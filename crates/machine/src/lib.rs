@@ -8,6 +8,7 @@ pub mod gpu_facts;
 pub mod heap;
 pub mod host;
 pub mod local_cluster;
+pub mod memory_limit;
 pub mod numa;
 pub mod platform;
 pub mod process;

@@ -1,10 +1,9 @@
 //! This machine as the planner sees it: its CPU and its GPUs.
 
-use std::fs;
-
 use crate::doctor;
 use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
+use crate::memory_limit::memory_limit;
 use crate::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
 use runner_spec::error::PlainError;
@@ -37,7 +36,10 @@ pub fn cpu_cluster(threads: usize) -> ClusterFacts {
     let name = cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH));
     let cpu = DeviceFacts::unmeasured(Device::Cpu, name, threads);
     let numa_nodes = Some(NumaNodes::detect().count()).filter(|count| *count > 1);
-    let cpu = DeviceFacts { memory_bytes: usable_memory_bytes(), numa_nodes, ..cpu };
+    let mut cpu = DeviceFacts { memory_bytes: total_memory_bytes(), numa_nodes, ..cpu };
+    if let Some(limit) = memory_limit() {
+        (cpu.memory_bytes, cpu.memory_limited_by) = (Some(limit.bytes), Some(limit.source));
+    }
     ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 
@@ -74,12 +76,13 @@ fn check_nccl() -> Result<(), PlainError> {
     }
 }
 
-/// Memory that this process may use: the machine's, or the limit of its control group if that is smaller.
-fn usable_memory_bytes() -> Option<u64> {
-    let machine = total_memory_bytes()?;
-    // Without a control group, or without a limit (`max`), all of it is usable.
-    let group = fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    Some(group.map_or(machine, |limit: u64| limit.min(machine)))
+/// `cluster` for processes that the limits of this one do not hold for, such as the jobs of a scheduler: they may use the memory of a machine
+/// like this one.
+pub fn without_memory_limit(mut cluster: ClusterFacts) -> ClusterFacts {
+    for device in cluster.devices.iter_mut().filter(|device| device.memory_limited_by.is_some()) {
+        (device.memory_bytes, device.memory_limited_by) = (total_memory_bytes(), None);
+    }
+    cluster
 }
 
 #[cfg(test)]

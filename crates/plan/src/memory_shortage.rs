@@ -48,11 +48,12 @@ pub(crate) fn describe_shortage(
     let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
     let usable = usable.map_or_else(String::new, |usable| format!(" ({} usable)", bytes(usable)));
     Some(format!(
-        "memory: {subject} needs about {} on {}{shared}, {} more than fits into {}{usable}; {}",
+        "memory: {subject} needs about {} on {}{shared}, {} more than fits into {}{usable}{}; {}",
         bytes(needed),
         rank.device,
         bytes(over),
         bytes(available),
+        rank.hardware.memory_limit_note(),
         suggest_change(layout, ranks, |rank| MemoryFacts { hardware: &rank.hardware, kernels, slots })
     ))
 }

@@ -27,6 +27,9 @@ pub fn doctor_text(report: &DoctorReport) -> String {
     let memory = machine.memory_bytes.map_or_else(|| "unknown memory".to_owned(), |n| format!("{} memory", bytes(n)));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
     line("machine", &format!("{cpu}, {}, {memory}, {}", counted(machine.cores as u64, "core"), machine.os));
+    if let Some(limit) = &machine.memory_limit {
+        line("", &format!("memory limited to {} by {}", bytes(limit.bytes), limit.source));
+    }
     line("", &report.cpu.to_string());
     let driver = &report.driver;
     line(

@@ -135,7 +135,10 @@ fn describe_session(s: &Session) -> String {
 }
 
 fn describe_machine(m: &Machine) -> String {
-    let memory = m.memory_bytes.map_or_else(String::new, |m| format!(", {}", bytes(m)));
+    let limit = m.memory_limit.as_ref();
+    let limit =
+        limit.map_or_else(String::new, |limit| format!(" limited to {} by {}", bytes(limit.bytes), limit.source));
+    let memory = m.memory_bytes.map_or_else(String::new, |m| format!(", {}{limit}", bytes(m)));
     let cores = counted(m.cores as u64, "core");
     format!("{} ({cores}{memory}), {}", m.cpu.as_deref().unwrap_or(&m.arch), m.os)
 }

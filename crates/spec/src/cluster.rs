@@ -97,7 +97,11 @@ pub struct DeviceFacts {
     pub name: String,
     /// Host threads that a rank on this device computes with.
     pub threads: usize,
+    /// Memory that a process may use.
     pub memory_bytes: Option<u64>,
+    /// What limits this memory to less than the machine has, such as `the control group /a (memory.max)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limited_by: Option<String>,
     /// The number of NUMA nodes whose cores this process may use; `None` if it is one, or not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_nodes: Option<usize>,
@@ -120,11 +124,17 @@ impl DeviceFacts {
             name,
             threads: threads.max(1),
             memory_bytes: None,
+            memory_limited_by: None,
             numa_nodes: None,
             peak_flops: PeakFlops::default(),
             compute_capability: None,
             estimated: false,
         }
+    }
+
+    /// `, limited by the control group /a (memory.max)`, to follow the amount of memory; empty if nothing limits it.
+    pub fn memory_limit_note(&self) -> String {
+        self.memory_limited_by.as_ref().map_or_else(String::new, |source| format!(", limited by {source}"))
     }
 }
 

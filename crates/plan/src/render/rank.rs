@@ -14,7 +14,8 @@ use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
 pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
     let hardware = &rank.hardware;
     let threads = counted(hardware.threads as u64, "thread");
-    let memory = hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes);
+    let memory =
+        hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes) + &hardware.memory_limit_note();
     page.line(&format!("rank {}", rank.rank), format!("{}: {}, {threads}, {memory}", rank.device, hardware.name));
     page.line("model", model_line(&rank.program));
     parameter_lines(&rank.params, &rank.program, page);

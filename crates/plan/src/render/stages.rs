@@ -115,7 +115,7 @@ fn group_lines(group: &[RankPlan], page: &mut Page) {
         n => format!(", {}", counted(n as u64, "bucket")),
     };
     let h = &rank.hardware;
-    let memory = h.memory_bytes.map_or_else(String::new, |m| format!(" of {}", bytes(m)));
+    let memory = h.memory_bytes.map_or_else(String::new, |m| format!(" of {}{}", bytes(m), h.memory_limit_note()));
     let threads = if h.threads > 1 { format!(", {} threads", h.threads) } else { String::new() };
     page.line(&format!("stage {}", rank.stage), format!("{} on {}{memory}{threads}", group_name(group), h.name));
     page.more(format!(

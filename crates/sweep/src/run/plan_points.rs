@@ -15,6 +15,7 @@ use runner_compare::comparability::MeasurementBasis;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_jobs::JobNeeds;
+use runner_machine::local_cluster::without_memory_limit;
 use runner_plan::Trajectory;
 use runner_plan::search::settle_micro_batch;
 use runner_prepare::{
@@ -142,6 +143,10 @@ pub(super) fn plan_points(
     problems.into_result()?;
     let mut problems = PointProblems::new(expanded.points.len());
     let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
+    let cluster = match request.launcher {
+        SweepLauncher::Local => cluster,
+        SweepLauncher::Slurm(_) => without_memory_limit(cluster),
+    };
     let mut data = PreparedData::default();
     let mut preparable = Vec::new();
     for (point, loaded) in &mut points {
