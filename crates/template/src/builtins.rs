@@ -31,8 +31,8 @@ pub(super) const TESTS: &str = "boolean defined divisibleby endingwith eq even f
                                 le lower lt mapping ne none number odd sequence startingwith string test true undefined";
 
 /// The functions of experiments' templates, minijinja's among them.
-pub(super) const FUNCTIONS: [&str; 9] =
-    ["dict", "env", "linspace", "logspace", "namespace", "pow10", "range", "seconds", "tokens"];
+pub(super) const FUNCTIONS: [&str; 10] =
+    ["dict", "env", "linspace", "logspace", "namespace", "pow10", "raise", "range", "seconds", "tokens"];
 /// The filters that experiments' templates have besides minijinja's.
 pub(super) const OWN_FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_short", "yaml"];
 

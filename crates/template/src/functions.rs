@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use super::limits::invalid_operation;
 use super::loader::TemplateFiles;
 use super::units;
-use super::value::yaml_line;
+use super::value::{printed, yaml_line};
 
 /// Items of one list.
 const MAX_POINTS: usize = 10_000;
@@ -18,6 +18,7 @@ pub(super) fn add(env: &mut Environment<'static>, files: &Arc<TemplateFiles>) {
     env.add_function("logspace", logspace);
     env.add_function("linspace", linspace);
     env.add_function("tokens", tokens);
+    env.add_function("raise", raise);
     env.add_function("seconds", seconds);
     let files = files.clone();
     env.add_function("env", move |state: &State<'_, '_>, name: &str, default: Option<Value>| {
@@ -97,6 +98,13 @@ fn seconds(value: &Value) -> Result<Value, Error> {
     };
     let whole = seconds.fract() == 0.0 && seconds.abs() < 1e15;
     Ok(if whole { Value::from(seconds as i64) } else { Value::from(seconds) })
+}
+
+/// Stops the template with the text of `message`, whose lines after the first say what to do.
+fn raise(message: &Value) -> Result<Value, Error> {
+    let text = printed(message)?;
+    let text = text.trim();
+    Err(invalid_operation(if text.is_empty() { "the template calls `raise`".to_owned() } else { text.to_owned() }))
 }
 
 /// An environment variable, if the file `template` lists it.

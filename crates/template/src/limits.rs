@@ -4,6 +4,7 @@
 //! tag without bounds, adds up the text that is printed, and watches the clock.
 
 use std::cell::Cell;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use minijinja::value::ValueKind;
@@ -109,8 +110,8 @@ pub(super) struct ValueSize {
     is_too_deep: bool,
 }
 
-impl std::fmt::Display for ValueSize {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for ValueSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let max_text = max_value_text();
         if self.is_too_deep {
             write!(f, "is nested more than {MAX_DEPTH} levels deep")
@@ -159,9 +160,26 @@ impl ValueSize {
     }
 }
 
+/// Marks an error whose message this program wrote: what it says is shown as it is.
+#[derive(Debug)]
+struct OwnMessage;
+
+impl fmt::Display for OwnMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message of runner")
+    }
+}
+
+impl std::error::Error for OwnMessage {}
+
 /// An error whose second line, if there is one, is what to do.
 pub(super) fn invalid_operation(message: String) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
+    Error::new(ErrorKind::InvalidOperation, message).with_source(OwnMessage)
+}
+
+/// True if [`invalid_operation`] made `error`.
+pub(super) fn is_own(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<OwnMessage>())
 }
 
 /// The message of `error`, without its place.

@@ -6,12 +6,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use minijinja::{Environment, Error, ErrorKind};
+use minijinja::{Error, ErrorKind};
 
-use super::builtins::{FUNCTIONS, set_whitespace};
+use super::builtins::FUNCTIONS;
 use super::limits::{error_detail, invalid_operation};
-use super::rewrite::{Rewritten, rewrite};
-use super::tags::{ONE, Tags, find_tags, listed_env};
+use super::rewrite::{Rewritten, undeclared_variables};
+use super::tags::{Tags, find_tags, listed_env};
 use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
@@ -111,17 +111,9 @@ impl TemplateFiles {
             let place = place_of_range(&text, &limit.range);
             Box::new(source.diagnostic(place, "", limit.message, limit.help.to_owned()))
         })?;
-        let mut env = Environment::empty();
-        set_whitespace(&mut env);
-        let is_variable = |name: &String| name != ONE && !FUNCTIONS.contains(&name.as_str());
-        let bare = rewrite(&text, &tags, false, |_| None);
-        let mut undeclared: Vec<String> = match env.template_from_named_str(name, &bare.text) {
-            Ok(template) => template.undeclared_variables(false).into_iter().filter(is_variable).collect(),
-            Err(error) => return Err(Box::new(syntax_error(&error, &bare, &source))),
-        };
-        // minijinja counts `set x = x | default(1)` as a name that the file sets itself.
-        let itself = tags.tags.iter().flat_map(|tag| tag.assigned.iter().filter(|name| tag.read.contains(name)));
-        undeclared.extend(itself.cloned());
+        let undeclared = undeclared_variables(name, &text, &tags)
+            .map_err(|(error, rewritten)| Box::new(syntax_error(&error, &rewritten, &source)))?;
+        let undeclared = undeclared.into_iter().filter(|name| !FUNCTIONS.contains(&name.as_str())).collect();
         let env = listed_env(&text);
         let file = Arc::new(TemplateFile { name: name.to_owned(), path: path.to_owned(), text, tags, env, undeclared });
         lock(&self.read).push(file.clone());
@@ -163,8 +155,7 @@ impl TemplateFiles {
         for folder in &self.folders {
             let path = folder.join(name);
             let Ok(real) = path.canonicalize() else { continue };
-            let inside = folder_or_current(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
-            if !inside {
+            if !is_inside(folder, &real) {
                 return Err(bad_name("is a link to a file outside the folder"));
             }
             let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
@@ -184,11 +175,16 @@ impl TemplateFiles {
         Ok(None)
     }
 
-    /// Files that could have been meant by a name: those of the folders that look like templates.
-    pub(super) fn names(&self) -> Vec<String> {
-        let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder_or_current(folder)).ok()).flatten();
-        let names = files.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.filter(|name| Path::new(name).extension().is_some_and(|e| e == "j2")).take(1000).collect()
+    /// Files that could have been meant by the name `missing`: those next to it with its extension.
+    pub(super) fn names(&self, missing: &str) -> Vec<String> {
+        let (next_to, extension) = (Path::new(missing).parent().unwrap_or(Path::new("")), Path::new(missing).extension());
+        let open = |folder: &PathBuf| {
+            let inner = folder_or_current(folder).join(next_to);
+            inner.canonicalize().is_ok_and(|real| is_inside(folder, &real)).then(|| fs::read_dir(inner).ok())?
+        };
+        let names = self.folders.iter().filter_map(open).flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
+        let alike = names.filter(|name| Path::new(name).extension() == extension).take(1000);
+        alike.filter_map(|name| next_to.join(name).into_os_string().into_string().ok()).collect()
     }
 
     /// The environment variable `name`; remembers that it was read.
@@ -205,6 +201,11 @@ impl TemplateFiles {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// True if `real`, a canonical path, is in `folder`.
+fn is_inside(folder: &Path, real: &Path) -> bool {
+    folder_or_current(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder))
 }
 
 /// The current folder for a file that is named without one.

@@ -13,8 +13,8 @@ use serde_json::{Map, Value as Json};
 use super::builtins::environment;
 use super::limits::{RECORD_TEXT, check_tag, error_detail, invalid_operation, set_formatter, start};
 use super::render::with_large_stack;
-use super::rewrite::rewrite;
-use super::tags::{GUARD, ONE, Tags, find_tags};
+use super::rewrite::{rewrite, undeclared_variables};
+use super::tags::{GUARD, Tags, find_tags};
 use runner_spec::diagnostic::{list, nearest};
 use runner_spec::error::PlainError;
 use runner_spec::panics::catch_panic;
@@ -66,10 +66,8 @@ impl RecordTemplate {
         }
         let mut env = environment();
         set_formatter(&mut env, record_text);
-        env.add_template_owned(NAME, rewrite(text, &found, true, |_| None).text).map_err(|error| explain(&error))?;
-        let template = env.get_template(NAME).map_err(|error| explain(&error))?;
-        let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
-        fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
+        let mut fields = undeclared_variables(NAME, text, &found).map_err(|(error, _)| explain(&error))?;
+        env.add_template_owned(NAME, rewrite(text, &found, |_| None).text).map_err(|error| explain(&error))?;
         let mut functions = Vec::new();
         for name in MINIJINJA_FUNCTIONS {
             if is_called(&found, name)? {
@@ -214,6 +212,15 @@ mod tests {
         assert_eq!(RecordTemplate::new(call).unwrap().fields().collect::<Vec<_>>(), ["a"]);
         assert_eq!(render(call, &record).unwrap(), "0x1x");
         assert!(render("{{ range }}{{ range(2) }}", &record).unwrap_err().contains("use only one of them"));
+    }
+
+    #[test]
+    fn fields_are_found_wherever_they_are_read() {
+        let fields =
+            |text: &str| RecordTemplate::new(text).unwrap().fields().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(fields("{% filter replace(old, new) %}{{ text }}{% endfilter %}"), "new old text");
+        assert_eq!(fields("{% set text = text | trim %}{{ text }}"), "text");
+        assert_eq!(fields("{% set x = 1 %}{% set x = x + 1 %}{% with y = 1, z = y %}{{ a }}{{ z }}{% endwith %}"), "a");
     }
 
     #[test]

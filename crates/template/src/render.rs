@@ -148,7 +148,7 @@ fn render_pass(
     let (files, marks) = (files.clone(), marks.cloned());
     env.set_loader(move |name| {
         let Some(file) = files.load(name)? else { return Ok(None) };
-        let rewritten = rewrite(&file.text, &file.tags, true, |range| {
+        let rewritten = rewrite(&file.text, &file.tags, |range| {
             let mut marks = lock(marks.as_ref()?);
             let character = mark_character(marks.len())?;
             marks.push(FileRange { file: file.clone(), range });

@@ -3,9 +3,13 @@
 //! Guards do not change the result, and marks are removed from it: a guard stands directly before a tag and has its whitespace control, a
 //! mark stands directly before text that is not blank.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::tags::{GUARD, ONE, Tags};
+use minijinja::{Environment, Error};
+
+use super::builtins::set_whitespace;
+use super::tags::{GUARD, ONE, Tag, Tags};
 
 /// The changed text, and the way back from it.
 #[derive(Debug)]
@@ -39,15 +43,47 @@ impl Rewritten {
     }
 }
 
-/// Rewrites `text`. With `guards`, a call of [`GUARD`] with the tag's number stands before each tag. A product in a tag with
-/// quoted texts gets the factor [`ONE`]: minijinja would compute constants before a guard runs. `mark` gives the character
-/// that stands before the given range of `text` when it is printed; `None` if there are no more.
-pub(super) fn rewrite(
+/// The variables of the template `text` that it does not set itself, functions among them.
+///
+/// # Errors
+/// A mistake of syntax in the changed text.
+pub(super) fn undeclared_variables(
+    name: &str,
     text: &str,
     tags: &Tags,
-    guards: bool,
-    mut mark: impl FnMut(Range<usize>) -> Option<char>,
-) -> Rewritten {
+) -> Result<BTreeSet<String>, (Error, Rewritten)> {
+    // Printed before the tag, the variables that minijinja overlooks are found like others.
+    let printed = |tag: &Tag| overlooked_variables(tag).map(|name| format!("{{{{ {name} }}}}")).collect();
+    let overlooked = tags.tags.iter().map(|tag| (tag.range.start, printed(tag)));
+    let rewritten = insert(text, overlooked.chain(tags.tags.iter().flat_map(factors)).collect());
+    let mut env = Environment::empty();
+    set_whitespace(&mut env);
+    match env.template_from_named_str(name, &rewritten.text) {
+        Ok(template) => Ok(template.undeclared_variables(false).into_iter().filter(|name| name != ONE).collect()),
+        Err(error) => Err((error, rewritten)),
+    }
+}
+
+/// The insertions that give products of a tag with quoted texts the factor [`ONE`]: minijinja would compute constants before a guard runs.
+fn factors(tag: &Tag) -> impl Iterator<Item = (usize, String)> {
+    tag.stars.iter().filter(|_| tag.has_quoted_text).map(|&star| (star, format!(" {ONE} *")))
+}
+
+/// The variables of `tag` that minijinja does not list: those in the names of files and in a filter of a block, and `x` in
+/// `set x = x | default(1)`.
+fn overlooked_variables(tag: &Tag) -> impl Iterator<Item = &str> {
+    let overlooks = |name: &&String| match tag.statement.as_str() {
+        "include" | "import" | "from" | "extends" | "filter" => true,
+        "set" => tag.assigned.contains(name),
+        "with" => tag.assigned == [(*name).clone()],
+        _ => false,
+    };
+    tag.read.iter().filter(overlooks).map(String::as_str)
+}
+
+/// Rewrites `text`. A call of [`GUARD`] with the tag's number stands before each tag, and products have their [`factors`]. `mark` gives the
+/// character that stands before the given range of `text` when it is printed; `None` if there are no more.
+pub(super) fn rewrite(text: &str, tags: &Tags, mut mark: impl FnMut(Range<usize>) -> Option<char>) -> Rewritten {
     let mut insertions: Vec<(usize, String)> = Vec::new();
     for (number, tag) in tags.tags.iter().enumerate() {
         let is_end = tag.range.is_empty();
@@ -59,15 +95,11 @@ pub(super) fn rewrite(
             _ if is_value || is_end => "+",
             _ => "",
         };
-        if guards {
-            insertions.push((tag.range.start, format!("{{%{sign} do {GUARD}({number}) %}}")));
-        }
+        insertions.push((tag.range.start, format!("{{%{sign} do {GUARD}({number}) %}}")));
         if let Some(c) = is_value.then(|| mark(tag.range.clone())).flatten() {
             insertions.push((tag.range.start, format!("{{{{ \"{c}\" }}}}")));
         }
-        if tag.has_quoted_text {
-            insertions.extend(tag.stars.iter().map(|&star| (star, format!(" {ONE} *"))));
-        }
+        insertions.extend(factors(tag));
     }
     for literal in &tags.literals {
         let mut start = literal.start;
@@ -80,6 +112,11 @@ pub(super) fn rewrite(
             start += line.len();
         }
     }
+    insert(text, insertions)
+}
+
+/// `text` with each of `insertions` before the byte that it names.
+fn insert(text: &str, mut insertions: Vec<(usize, String)>) -> Rewritten {
     insertions.sort_by_key(|&(at, _)| at);
     let (mut out, mut copied) = (String::with_capacity(text.len() * 2), 0);
     for (at, inserted) in &insertions {
@@ -101,7 +138,7 @@ mod tests {
     fn places_are_found_back() {
         let text = "a: {{ b }}\n  c{% if d %}e{% endif %}";
         let mut marks = 0xF0000_u32..;
-        let out = rewrite(text, &find_tags(text).unwrap(), true, |_| marks.next().and_then(char::from_u32));
+        let out = rewrite(text, &find_tags(text).unwrap(), |_| marks.next().and_then(char::from_u32));
         assert_eq!(out.text.matches(GUARD).count(), 4, "before three tags and at the end: {}", out.text);
         for word in ["a:", "b }}", "c{", "d %}", "e{%", "endif %}"] {
             let (from, to) = (text.find(word).unwrap(), out.text.find(word).unwrap());

@@ -33,7 +33,7 @@ pub(super) struct Tag {
     pub literal_bytes: usize,
     /// Variables that it may read, each once.
     pub read: Vec<String>,
-    /// Names that it gives a value, as in `set x = …` and `f(x=…)`.
+    /// Names that it gives a value, as in `set x = …`, `import … as x` and `f(x=…)`.
     pub assigned: Vec<String>,
     /// Functions and macros that it calls, as in `range(3)`, each once.
     pub called: Vec<String>,
@@ -67,6 +67,8 @@ const WHITESPACE: WhitespaceConfig =
 pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
     let mut found = Tags::default();
     let (mut tag, mut operators, mut literal_bytes) = (Tag::default(), 0, 0);
+    // True for the names of an import, which follow the name of its file.
+    let mut is_imported = false;
     let mut previous = [Token::BlockEnd, Token::BlockEnd];
     let mut tokens =
         tokenize(text, false, minijinja::syntax::SyntaxConfig, WHITESPACE).map_while(Result::ok).peekable();
@@ -90,7 +92,7 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
             }
             Token::VariableStart | Token::BlockStart => {
                 tag = Tag { range: start..end, literal_bytes, ..Tag::default() };
-                (operators, literal_bytes) = (0, 0);
+                (operators, literal_bytes, is_imported) = (0, 0, false);
             }
             Token::VariableEnd | Token::BlockEnd => {
                 tag.range.end = end;
@@ -107,10 +109,21 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
             Token::Ident(name) => match (&previous, tokens.peek().map(|(next, _)| next)) {
                 ([_, Token::BlockStart], _) => (*name).clone_into(&mut tag.statement),
                 // Attributes and filters, and the names of tests.
-                ([_, Token::Dot | Token::Pipe | Token::Ident("is")] | [Token::Ident("is"), Token::Ident("not")], _) => {
-                }
+                (
+                    [_, Token::Dot | Token::Pipe | Token::Ident("is")]
+                    | [Token::Ident("is"), Token::Ident("not")]
+                    | [Token::BlockStart, Token::Ident("filter")],
+                    _,
+                ) => {}
                 (_, Some(Token::Assign)) => tag.assigned.push((*name).to_owned()),
-                _ if OPERATORS.contains(name) || KEYWORDS.split(' ').any(|keyword| keyword == *name) => {}
+                _ if OPERATORS.contains(name) || KEYWORDS.split(' ').any(|keyword| keyword == *name) => {
+                    is_imported |= match tag.statement.as_str() {
+                        "import" => *name == "as",
+                        "from" => *name == "import",
+                        _ => false,
+                    };
+                }
+                _ if is_imported => tag.assigned.push((*name).to_owned()),
                 (_, next) => {
                     let names = if matches!(next, Some(Token::ParenOpen)) { &mut tag.called } else { &mut tag.read };
                     if !names.iter().any(|n| n == name) {
@@ -197,6 +210,14 @@ mod tests {
         );
         assert_eq!(tag.assigned, ["e"]);
         assert_eq!((tag.stars.len(), tag.has_quoted_text), (1, true));
+        let read_and_assigned = |text: &str| {
+            let tag = find_tags(text).unwrap().tags.swap_remove(0);
+            format!("{} | {}", tag.read.join(" "), tag.assigned.join(" "))
+        };
+        assert_eq!(read_and_assigned("{% import a ~ '.j2' as b with context %}"), "a | b");
+        assert_eq!(read_and_assigned("{% from a import b as c, d %}"), "a | b c d");
+        assert_eq!(read_and_assigned("{% include [a, b] ignore missing %}"), "a b | ");
+        assert_eq!(read_and_assigned("{% filter replace(a, 'b') %}"), "a | ");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::{Error, ErrorKind};
 
 use super::builtins;
-use super::limits::{MAX_FUEL, error_detail};
+use super::limits::{MAX_FUEL, error_detail, is_own};
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use super::rewrite::rewrite;
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
@@ -48,7 +48,7 @@ impl FailedRendering<'_> {
     /// The code that `error` is about.
     fn find_code(&self, error: &Error) -> Option<FileRange> {
         let file = self.files.find(error.name()?)?;
-        let mut range = rewrite(&file.text, &file.tags, true, |_| None).original_range(&error.range()?);
+        let mut range = rewrite(&file.text, &file.tags, |_| None).original_range(&error.range()?);
         // The error of a guard stands at the first character of its tag.
         if let Some(tag) = file.tags.tags.iter().find(|tag| range == (tag.range.start..tag.range.start + 1)) {
             range = tag.range.clone();
@@ -80,8 +80,8 @@ impl FailedRendering<'_> {
     fn undefined_variable(&self, error: &Error, site: &FileRange) -> Option<Diagnostic> {
         let is_undefined = error.kind() == ErrorKind::UndefinedError;
         let may_be = error.detail().is_some_and(|d| d.contains("undefined") || d.contains("is unknown"));
-        let is_other =
-            [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction].contains(&error.kind());
+        let is_other = is_own(error)
+            || [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction].contains(&error.kind());
         if is_other || !(is_undefined || may_be) {
             return None;
         }
@@ -142,7 +142,7 @@ impl FailedRendering<'_> {
             ),
             ErrorKind::TemplateNotFound => {
                 let name = quoted_name(error).unwrap_or_default();
-                let names = self.files.names();
+                let names = self.files.names(&name);
                 let help = "files must be in the template's folder or in templates/";
                 let help = match nearest(&name, names.iter().map(String::as_str)) {
                     Some(near) => format!("did you mean `{near}`?\n{help}"),
@@ -151,7 +151,7 @@ impl FailedRendering<'_> {
                 (format!("there is no file `{}`", short(&name)), help)
             }
             ErrorKind::UndefinedError => ("a value is not defined".to_owned(), String::new()),
-            _ if text.contains("recursion limit") => {
+            _ if !is_own(error) && text.contains("recursion limit") => {
                 ("macros or includes call each other endlessly".to_owned(), String::new())
             }
             _ => {
@@ -166,7 +166,12 @@ impl FailedRendering<'_> {
 fn quoted_name(error: &Error) -> Option<String> {
     let detail = error.detail()?;
     if let Some((_, rest)) = detail.split_once('"') {
-        return rest.split('"').next().map(str::to_owned);
+        let (mut name, mut rest) = (String::new(), rest.chars());
+        // Quotes and backslashes within the name have a backslash before them.
+        while let Some(c) = rest.next().filter(|c| *c != '"') {
+            name.extend(if c == '\\' { rest.next() } else { Some(c) });
+        }
+        return Some(name);
     }
     let before = detail.split(" is unknown").next().filter(|b| b.len() < detail.len())?;
     before.rsplit(' ').next().map(str::to_owned)

@@ -202,3 +202,82 @@ fn lines_know_where_they_are_from() {
     let files: Vec<_> = found.files.iter().map(|f| f.path.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!(files, ["exp.yaml.j2", "m.j2", "part.j2"]);
 }
+
+/// A folder with the files `(name, text)`, and what the template `main` in it renders to with `vars`, all given by name.
+fn rendered_in_folder(files: &[(&str, &str)], main: &str, vars: &Json) -> Result<Rendered, String> {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let vars = vars.as_object().unwrap().clone();
+    let inputs = Inputs { named: vars.keys().cloned().collect(), vars, ..Inputs::default() };
+    let rendered = render(main, &folder.path().join("exp.yaml.j2"), &inputs);
+    rendered.map_err(|error| error.to_string().replace(folder.path().to_str().unwrap(), "DIR"))
+}
+
+#[test]
+fn expressions_name_included_files() {
+    let files = [
+        ("conf/gpt2.yaml", "model: {preset: gpt2-micro}\n"),
+        ("conf/llama.yaml", "model: {preset: llama-micro}\n"),
+        ("m.j2", "{% macro one() %}1{% endmacro %}"),
+        ("base.j2", "a: {% block a %}{% endblock %}"),
+    ];
+    let include = "{% include \"conf/\" ~ arch ~ \".yaml\" %}\nseed: 1\n";
+    let found = rendered_in_folder(&files, include, &json!({"arch": "llama"})).unwrap();
+    assert_eq!(found.text, "model: {preset: llama-micro}\nseed: 1\n");
+    let names: Vec<_> = found.files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(names, ["exp.yaml.j2", "conf/llama.yaml"]);
+    assert!(found.origin(1).unwrap().0.ends_with("conf/llama.yaml"));
+    for (main, vars, text) in [
+        ("{% import file ~ '.j2' as m %}{{ m.one() }}", json!({"file": "m"}), "1"),
+        ("{% from file ~ '.j2' import one as two %}{{ two() }}", json!({"file": "m"}), "1"),
+        ("{% extends file %}{% block a %}2{% endblock %}", json!({"file": "base.j2"}), "a: 2"),
+        ("{% include [first, 'base.j2'] %}", json!({"first": "none.j2"}), "a: "),
+        ("{% include file ~ '.j2' if file else 'base.j2' ignore missing %}", json!({"file": "m"}), ""),
+        ("{% filter replace(old, 'b') %}a a{% endfilter %}", json!({"old": "a"}), "b b"),
+    ] {
+        assert_eq!(rendered_in_folder(&files, main, &vars).map(|found| found.text).as_deref(), Ok(text), "{main}");
+    }
+    // Names that a template gives a value are not its variables.
+    for main in [
+        "{% for x in ['m.j2'] %}{% include x %}{% endfor %}",
+        "{% import 'm.j2' as x %}",
+        "{% from 'm.j2' import x %}",
+        "{% filter upper %}a{% endfilter %}",
+        "{% set x = 1 %}{% set x = x + 1 %}",
+    ] {
+        let error = rendered_in_folder(&files, main, &json!({"x": 1})).unwrap_err();
+        assert!(error.contains("the template has no variable `x`") && error.contains("it has no variables"), "{error}");
+    }
+    let error = |vars| rendered_in_folder(&files, include, &vars).unwrap_err();
+    insta::assert_snapshot!(error(json!({"arch": "gpt"})));
+    insta::assert_snapshot!(error(json!({})));
+    insta::assert_snapshot!(error(json!({"arch": ["gpt2"]})));
+}
+
+#[test]
+fn raise_stops_a_template_with_its_message() {
+    let error_with =
+        |text: &str, stage: Json| rendered(text, &json!({ "stage": stage })).unwrap_err().to_string();
+    let error = |text: &str| error_with(text, json!(12));
+    let main = "a: 1\n{% if stage not in range(1, 12) %}\n  {{ raise(\"unknown stage \" ~ stage ~ \"\nuse 1 to 11\") }}\n{% endif %}\n";
+    insta::assert_snapshot!(error(main));
+    assert_eq!(rendered(main, &json!({"stage": 11})).unwrap().text, "a: 1\n");
+    // The message is the user's, whatever words it has and whatever the template lacks.
+    for text in ["stage is undefined", "recursion limit", "x is unknown"] {
+        let raised = error(&format!("{{% do raise('{text}' if missing is undefined else '') %}}"));
+        assert!(raised.starts_with(&format!("error: {text}\n")), "{raised}");
+    }
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments/build-nanogpt.yaml.j2");
+    let shipped = std::fs::read_to_string(shipped).unwrap();
+    for stage in [json!(0), json!(12), json!("8"), json!(1.5)] {
+        let message = error_with(&shipped, stage.clone());
+        assert!(message.starts_with("error: `stage` must be a whole number from 1 to 11, got "), "{stage}: {message}");
+    }
+    assert!(error("{{ raise('') }}").starts_with("error: the template calls `raise`\n"));
+    assert!(error("{{ raise(nothing) }}").starts_with("error: `nothing` is not defined\n"));
+    assert!(error("{{ 'undefined' | tokens }}{{ missing }}").starts_with("error: invalid count `undefined`"));
+}
