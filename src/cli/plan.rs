@@ -6,7 +6,7 @@ use super::common::{
     ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative, read_cluster,
     warn_of_absent_files,
 };
-use super::exit::{Exit, Result, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, check_replaceable, print_detail, print_result, print_to_stderr, write_file};
 use super::plan_search::{self, SearchArgs};
 use super::screen_observer::PreparationObserver;
@@ -14,18 +14,20 @@ use runner_compare::stored_plan;
 use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
-use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
+use runner_plan::{PlanError, compile_continuation};
 use runner_prepare::{local_devices, prepare_inputs};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment};
 use runner_spec::format::{count, counted, seconds};
 use runner_spec::plan::Plan;
+use runner_spec::program::Device;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
@@ -89,13 +91,15 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
         check_replaceable(path, args.search.force)?;
     }
     let data = plan_data(args, &loaded, run)?;
+    let advise = |error: CommandError| advise_cluster(error, args, experiment, &cluster);
     if args.search.search {
-        return plan_search::run(args, &loaded, &data, &cluster);
+        return plan_search::run(args, &loaded, &data, &cluster).map_err(advise);
     }
     // Steps that another run did are not this run's.
     let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
-    let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)?;
+    let mut plan =
+        compile_continuation(experiment, &data.facts, &cluster, inherited).map_err(|error| advise(error.into()))?;
     print_detail(|| format!("plan   {}", plan.hash));
     plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
@@ -104,6 +108,29 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
         draw(&plan, path)?;
     }
     print_plan(&plan, args)
+}
+
+/// `error`, with the flag that plans for other machines if the experiment asks for GPUs that this machine does not have.
+fn advise_cluster(
+    error: CommandError,
+    args: &PlanArgs,
+    experiment: &Experiment,
+    cluster: &ClusterFacts,
+) -> CommandError {
+    let is_of_devices = matches!(
+        error.cause::<PlanError>(),
+        Some(PlanError::Value { key, .. }) if key.starts_with("device") || key.starts_with("parallel")
+    );
+    let parallel = &experiment.parallel;
+    let lists_gpus = matches!(&parallel.devices, AutoOr::Given(all) if all.iter().any(|device| *device != Device::Cpu));
+    let gpus = cluster.devices.iter().filter(|facts| facts.device != Device::Cpu).count();
+    let ranks = parallel.replicas.saturating_mul(parallel.pipeline.as_ref().map_or(1, |pipeline| pipeline.stages));
+    let lacks_gpus = (experiment.device == DeviceChoice::Cuda || lists_gpus) && gpus < ranks;
+    if args.cluster.is_some() || !is_of_devices || !lacks_gpus {
+        return error;
+    }
+    let file = args.experiment.file.display();
+    error.hint(format!("`runner plan {file} --cluster 1x{ranks}xH100` plans for a machine with GPUs"))
 }
 
 /// The number of runs in the group that `file` makes, of which `options` then load one; `None` for one run.
@@ -249,6 +276,33 @@ mod tests {
         let wrong = PlanArgs { rank: Some(1), ..PlanArgs::default() };
         let error = print_plan(&compiled(&experiment()), &wrong).expect_err("one rank");
         assert_eq!(error.kind(), ErrorKind::Request);
+    }
+
+    #[test]
+    fn a_plan_for_gpus_that_are_not_here_names_the_flag_for_other_machines() {
+        let args = |cluster: Option<&str>| PlanArgs {
+            experiment: ExperimentArgs { file: "exp.yaml".into(), ..ExperimentArgs::default() },
+            cluster: cluster.map(str::to_owned),
+            ..PlanArgs::default()
+        };
+        let cluster = runner_plan::testing::cluster();
+        let advised = |change: fn(&mut Experiment), given: Option<&str>| {
+            let mut experiment = experiment();
+            change(&mut experiment);
+            let error =
+                compile_continuation(&experiment, &runner_plan::testing::data(), &cluster, 0).expect_err("no GPU");
+            advise_cluster(error.into(), &args(given), &experiment, &cluster).to_string()
+        };
+        let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
+        insta::assert_snapshot!(advised(cuda, None), @"device: cuda is not on this machine, which has cpu; `runner plan exp.yaml --cluster 1x1xH100` plans for a machine with GPUs");
+        assert!(!advised(cuda, Some("cluster.yaml")).contains("--cluster"));
+        let listed = |x: &mut Experiment| {
+            x.parallel.devices = AutoOr::Given(vec![Device::Cuda(0)]);
+        };
+        assert!(advised(listed, None).contains("--cluster 1x1xH100"));
+        // A mistake that no other machine mends.
+        let layers = |x: &mut Experiment| (x.device, x.model.layers) = (DeviceChoice::Cuda, 0);
+        assert!(!advised(layers, None).contains("--cluster"));
     }
 
     #[test]

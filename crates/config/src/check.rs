@@ -200,6 +200,8 @@ impl Checker<'_> {
             "this is a sweep file: `runner sweep FILE` trains its points, and with --dry-run only plans them".to_owned()
         } else if let Some(help) = self.counterpart_help(entry, keys, path) {
             help
+        } else if let Some(help) = self.nested_help(entry, |first| keys.get(first), path) {
+            help
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
             format!("did you mean `{near}`?")
@@ -215,6 +217,30 @@ impl Checker<'_> {
             String::new()
         };
         self.error(entry.place, at, message, help);
+    }
+
+    /// The help for a key such as `train.steps`, whose first part is the key of a section, as `--set` has it. `shape` gives the shape of a
+    /// section.
+    fn nested_help(&mut self, entry: &Entry, shape: impl Fn(&str) -> Option<KeyShape>, path: &str) -> Option<String> {
+        let (first, rest) = entry.key.split_once('.')?;
+        let shape = shape(first)?;
+        let keys: Vec<&str> = rest.split('.').take(MAX_DEPTH).collect();
+        let value = entry.value.clone();
+        let section = keys.iter().rev().fold(value, |node, key| Node::wrap((*key).to_owned(), entry.place, node));
+        let mut aside = Mistakes::default();
+        Checker { mistakes: &mut aside, ..*self }.check_node(&section, entry.place, shape, &join(path, first));
+        self.mistakes.poison(join(path, first));
+        let value = match &entry.value.value {
+            Yaml::Scalar { text, plain: true } => short(text),
+            _ => "…".to_owned(),
+        };
+        let nested = keys.iter().rev().fold(value, |inner, key| format!("{{{}: {inner}}}", short(key)));
+        let mut help = format!("write a section as a mapping: `{}: {nested}`", short(first));
+        if let Some(Diagnostic { message, help: advice, .. }) = aside.diagnostics.into_iter().next() {
+            let gap = if advice.is_empty() { "" } else { "; " };
+            help.extend(["\n", &message, gap, advice.lines().next().unwrap_or("")]);
+        }
+        Some(help)
     }
 
     /// The help for a key of another trainer, which experiments have and no other files.
@@ -279,7 +305,9 @@ impl Checker<'_> {
         let Some((name, slot)) = found else {
             let inner =
                 of.iter().find(|(_, slot)| matches!(slot.shape, Shape::Keys(keys) if keys.get(&first.key).is_some()));
+            let shape = |wanted: &str| of.iter().find(|(name, _)| *name == wanted).map(|(_, slot)| *slot);
             let help = match (nearest(&first.key, names.iter().copied()), inner) {
+                _ if let Some(nested) = self.nested_help(first, shape, path) => nested,
                 (Some(near), _) => format!("did you mean `{near}`?"),
                 (None, Some((name, _))) => {
                     format!("`{}` is a key of `{name}`: write `{{{name}: {{{}: …}}}}`", first.key, first.key)

@@ -108,7 +108,10 @@ impl Resolver<'_> {
                 let vocab = self.file("data.tokenizer.gpt2.vocab", vocab);
                 self.file("data.tokenizer.gpt2.merges", merges).and(vocab)?;
             }
-            Tokenizer::File(path) => self.file("data.tokenizer.file", path)?,
+            Tokenizer::File(path) => {
+                self.check_is_whole_tokenizer(path)?;
+                self.file("data.tokenizer.file", path)?;
+            }
             Tokenizer::Chars {} | Tokenizer::Bytes {} | Tokenizer::Ids {} | Tokenizer::Words { .. } => {}
             Tokenizer::Bpe { vocab_size, special_tokens } => {
                 let least = 256 + special_tokens.len();
@@ -133,6 +136,33 @@ impl Resolver<'_> {
             }
         }
         Some(tokenizer)
+    }
+
+    /// Reports a folder, and a file that is one half of GPT-2's tokenizer, where a tokenizer.json must be named.
+    fn check_is_whole_tokenizer(&mut self, path: &Path) -> Option<()> {
+        let absolute = self.base.join(path);
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let read = || serde_json::from_slice::<serde_json::Value>(&std::fs::read(&absolute).ok()?).ok();
+        let is_half = ["vocab.json", "merges.txt"].contains(&name)
+            && absolute.is_file()
+            && read().is_none_or(|json| !json["model"].is_object());
+        if !is_half && !absolute.is_dir() {
+            return Some(());
+        }
+        let (folder, beside) = if is_half { (path.parent()?, absolute.parent()?) } else { (path, &*absolute) };
+        let shown = |name: &str| folder.join(name).display().to_string();
+        let help = if beside.join("tokenizer.json").is_file() {
+            format!("write `file: {}`", shown("tokenizer.json"))
+        } else {
+            format!("write `tokenizer: {{gpt2: {{vocab: {}, merges: {}}}}}`", shown("vocab.json"), shown("merges.txt"))
+        };
+        let found =
+            if is_half { format!("`{name}`, which is one of two files of a tokenizer") } else { "a folder".to_owned() };
+        self.refuse(
+            &["data.tokenizer.file"],
+            format!("`data.tokenizer.file` must be a tokenizer.json, got {found}"),
+            help,
+        )
     }
 
     /// Reports tokens of a padded layout that are not special tokens of the tokenizer, if the tokenizer is trained.
@@ -271,8 +301,12 @@ impl Resolver<'_> {
         if text.starts_with("~/") {
             return "`~` is not expanded in a file; write the full path".to_owned();
         }
+        if text.contains(char::is_control) {
+            return "in double quotes `\\t` is a tab and `\\n` a line break; use single quotes, or `/` instead of `\\`"
+                .to_owned();
+        }
         if text.contains("://") {
-            return "only local files are read: download it first, or use `hub: {dataset: owner/name}` for a dataset of the Hugging Face hub"
+            return "only local files are read: download it first, or use `hub: owner/name` for a dataset of the Hugging Face hub"
                 .to_owned();
         }
         if let Ok(target) = path.read_link() {

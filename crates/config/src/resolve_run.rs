@@ -2,8 +2,8 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    ChoiceText, CooldownLength, CosineDecay, CosineRepeat, Decay, DecayTarget, Eval, EvalLoss, HellaSwag, HubChoice,
-    Log, Mlflow, Optimizer, Precision, Samples, Schedule, ScheduleStart, StepDecay, Train,
+    ChoiceText, CosineDecay, CosineRepeat, Decay, DecayTarget, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow,
+    Optimizer, Precision, Samples, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -39,14 +39,21 @@ impl Resolver<'_> {
         );
     }
 
-    /// Gives `schedule.start: fork` its step. Reports a warmup longer than the run, and a decay in steps of unknown length.
+    /// Gives `schedule.start: fork` its step, and a warmup without a length no steps. Reports a warmup longer than the run, and a decay in
+    /// steps of unknown length.
     pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Schedule {
         if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.options.fork_step) {
             schedule.start = ScheduleStart::Step(step);
         }
-        let (warmup, steps) = (schedule.warmup.steps, train.and_then(|t| t.steps));
-        if let Err((message, help)) = schedule.start_step(steps) {
-            self.error(&["schedule.start", "schedule.warmup.steps", "train.steps"], message, help);
+        if schedule.warmup.tokens.is_none() && schedule.warmup.share.is_none() {
+            schedule.warmup.steps.get_or_insert(0);
+        }
+        let (length, steps) = (schedule.warmup.length(), train.and_then(|t| t.steps));
+        // The plan checks a warmup in tokens.
+        let warmup = length.and_then(|length| length.known_steps(steps)).unwrap_or(0);
+        if let Err((message, help)) = schedule.start_step(steps, warmup) {
+            let warmup_key = format!("schedule.warmup.{}", length.map_or("steps", ScheduleLength::key));
+            self.error(&["schedule.start", &warmup_key, "train.steps"], message, help);
         } else if let Some(steps) = steps.filter(|steps| warmup > *steps) {
             let default = if self.given("train.steps") { "" } else { " (the default)" };
             self.error(
@@ -80,13 +87,13 @@ impl Resolver<'_> {
             }
         }
         if let Some(cooldown) = schedule.cooldown {
-            self.cooldown(cooldown, &schedule, steps);
+            self.cooldown(cooldown, &schedule, steps, warmup);
         }
         schedule
     }
 
     /// Reports a cooldown without a decay that it can be the length of, and one that is longer than the run after its warmup.
-    fn cooldown(&mut self, cooldown: CooldownLength, schedule: &Schedule, steps: Option<u64>) {
+    fn cooldown(&mut self, cooldown: ScheduleLength, schedule: &Schedule, steps: Option<u64>, warmup: u64) {
         let length_key = match schedule.decay {
             Decay::Cosine(CosineDecay { steps: Some(_), .. }) => Some("schedule.decay.cosine.steps"),
             Decay::Linear(DecayTarget { steps: Some(_), .. }) => Some("schedule.decay.linear.steps"),
@@ -110,13 +117,13 @@ impl Resolver<'_> {
                 "delete one of them",
             );
         }
-        let most = steps.map(|steps| (steps, steps.saturating_sub(schedule.warmup.steps)));
-        if let Some((steps, most)) = most.filter(|(steps, most)| cooldown.steps(*steps) > *most) {
+        let (Some(steps), Some(length)) = (steps, cooldown.known_steps(steps)) else { return };
+        let most = steps.saturating_sub(warmup);
+        if length > most {
             self.error(
-                &["schedule.cooldown", "schedule.warmup.steps", "train.steps"],
+                &["schedule.cooldown", "schedule.warmup", "train.steps"],
                 format!(
-                    "the cooldown is longer than the run after its warmup: {} steps, and the run has {most} of {steps} left",
-                    cooldown.steps(steps)
+                    "the cooldown is longer than the run after its warmup: {length} steps, and the run has {most} of {steps} left"
                 ),
                 "make the cooldown or the warmup shorter, or the run longer",
             );

@@ -84,7 +84,7 @@ pub fn compile_continuation(
     let flops_per_step = ranks::flops(&model, Recompute::None, &whole, tokens_per_step, length).step;
     let sizes = StepSizes { sequences, length, parameters, flops: flops_per_step };
     let steps = run_steps(&experiment.train, &row_sequence, sizes)?;
-    let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows())?;
+    let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows(), tokens_per_step, &mut notes)?;
     warnings.extend(describe_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     warnings.extend(zero_rate_warnings(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;

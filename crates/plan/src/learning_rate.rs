@@ -3,28 +3,67 @@
 use std::ops::Range;
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::{CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, StepDecay, TrainLength};
-use runner_spec::format::count;
+use runner_spec::experiment::{
+    CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, ScheduleLength, StepDecay, TrainLength,
+};
+use runner_spec::format::{count, counted};
 use runner_spec::program::{LrDecay, LrSchedule};
 
-/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows.
-pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) -> Result<LrSchedule> {
+/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows, and a step `step_tokens` tokens. `notes`
+/// receive the steps of lengths in tokens.
+pub(crate) fn lr_schedule(
+    experiment: &Experiment,
+    steps: u64,
+    epoch_rows: u64,
+    step_tokens: u64,
+    notes: &mut Vec<String>,
+) -> Result<LrSchedule> {
     let warmup = experiment.schedule.warmup;
-    let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
-    let start = experiment.schedule.start_step(Some(steps)).map_err(wrong)?;
-    let decay_start = start.saturating_add(warmup.steps);
-    if warmup.steps > steps {
+    let length = warmup.length();
+    let warmup_steps = length.map_or(0, |length| length.steps(steps, step_tokens));
+    if warmup_steps > steps {
         let from = match experiment.train.length() {
             Ok(TrainLength::Steps(_)) | Err(_) => String::new(),
             Ok(length) => format!(" (from {})", length.describe()),
         };
-        refuse!("schedule.warmup.steps", "must be at most the {steps} steps of the run{from}, got {}", warmup.steps);
+        match length {
+            Some(ScheduleLength::Tokens(tokens)) => refuse!(
+                "schedule.warmup.tokens",
+                "must be at most the {steps} steps of the run{from}, got {tokens} tokens, which are {warmup_steps} steps"
+            ),
+            _ => {
+                refuse!(
+                    "schedule.warmup.steps",
+                    "must be at most the {steps} steps of the run{from}, got {warmup_steps}"
+                )
+            }
+        }
     }
+    let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
+    let start = experiment.schedule.start_step(Some(steps), warmup_steps).map_err(wrong)?;
+    let decay_start = start.saturating_add(warmup_steps);
     let after_warmup = steps - decay_start;
-    let rest = experiment.schedule.cooldown.map_or(after_warmup, |length| length.steps(steps));
+    let cooldown = experiment.schedule.cooldown;
+    let rest = cooldown.map_or(after_warmup, |length| length.steps(steps, step_tokens));
     let Some(hold_steps) = after_warmup.checked_sub(rest) else {
         refuse!("schedule.cooldown", "must be at most the {after_warmup} steps after the warmup, got {rest} steps")
     };
+    let parts = [("schedule.warmup.tokens", length, start), ("schedule.cooldown.tokens", cooldown, steps - rest)];
+    for (key, length, first) in parts {
+        let Some(ScheduleLength::Tokens(tokens)) = length else { continue };
+        // Steps before this one may have had a different number of tokens.
+        if let Some(position) = experiment.data.position.filter(|position| first < position.step) {
+            refuse!(
+                key,
+                "it counts tokens from step {first}, but this fork changed the batch or the data at step {}; use `{}`",
+                position.step,
+                key.replace("tokens", "steps")
+            );
+        }
+        let exact = tokens as f64 / step_tokens.max(1) as f64;
+        let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
+        notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
+    }
     let decay = match experiment.schedule.decay {
         Decay::Cosine(CosineDecay { share: last, steps, repeat, period_factor }) => {
             LrDecay::Cosine { last, steps: steps.unwrap_or(rest), repeat, period_factor }
@@ -51,7 +90,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
         Decay::Constant {} => LrDecay::Constant,
     };
     let peak = experiment.optimizer.lr();
-    Ok(LrSchedule { peak, start, warmup_steps: warmup.steps, warmup_from: warmup.from, hold_steps, decay })
+    Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, decay })
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.

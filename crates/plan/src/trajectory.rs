@@ -74,14 +74,14 @@ impl Trajectory {
 mod tests {
     use super::*;
     use crate::testing::{compiled, experiment};
-    use runner_spec::experiment::{CooldownLength, Decay, DecayTarget, Experiment};
+    use runner_spec::experiment::{Decay, DecayTarget, Experiment, ScheduleLength};
 
     /// The trajectory of a run of `steps` steps whose rate decays over the last `decay` of them.
     fn trajectory(steps: u64, decay: u64, change: impl FnOnce(&mut Experiment)) -> Trajectory {
         let mut experiment = experiment();
         experiment.train.steps = Some(steps);
         experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
-        experiment.schedule.cooldown = Some(CooldownLength::Steps(decay));
+        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay));
         change(&mut experiment);
         Trajectory::of(&compiled(&experiment))
     }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use unicode_width::UnicodeWidthStr as _;
 
 use super::error::ErrorKind;
+use super::lookalikes::{code_point, is_unseen};
 use super::safe_text::is_unsafe;
 
 /// At most this many mistakes are collected; a file with more has one cause.
@@ -186,13 +187,25 @@ fn shown_char(c: char) -> char {
     match c {
         '\t' => '→',
         c if c.is_control() || is_unsafe(c) => char::REPLACEMENT_CHARACTER,
+        c if is_unseen(c) => '␣',
         c => c,
     }
 }
 
-/// `text` on one line. Characters that would move the cursor or change the terminal are replaced by one column each.
+/// `text` on one line. Characters that would move the cursor or change the terminal, or that a reader cannot see, are shown by their code
+/// points.
 fn printable_line(text: &str) -> String {
-    text.chars().map(shown_char).collect()
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => out.push('→'),
+            c if c.is_control() || is_unseen(c) => {
+                let _ = write!(out, "<{}>", code_point(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
 }
 
 /// `text` cut to a length that fits into a sentence.

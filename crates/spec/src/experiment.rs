@@ -30,7 +30,7 @@ pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, Hub
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use train::{
-    CooldownLength, CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart,
+    CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleLength, ScheduleStart,
     StepDecay, Train, TrainLength, Warmup,
 };
 pub use weights_source::{ModelFolder, WeightsSource};

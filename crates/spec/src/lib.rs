@@ -16,6 +16,7 @@ pub mod forecast;
 pub mod format;
 pub mod hub_name;
 pub mod line_part;
+pub mod lookalikes;
 pub mod mesh;
 pub mod model;
 pub mod panics;

@@ -177,7 +177,8 @@ impl TemplateFiles {
 
     /// Files that could have been meant by the name `missing`: those next to it with its extension.
     pub(super) fn names(&self, missing: &str) -> Vec<String> {
-        let (next_to, extension) = (Path::new(missing).parent().unwrap_or(Path::new("")), Path::new(missing).extension());
+        let (next_to, extension) =
+            (Path::new(missing).parent().unwrap_or(Path::new("")), Path::new(missing).extension());
         let open = |folder: &PathBuf| {
             let inner = folder_or_current(folder).join(next_to);
             inner.canonicalize().is_ok_and(|real| is_inside(folder, &real)).then(|| fs::read_dir(inner).ok())?

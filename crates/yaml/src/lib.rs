@@ -4,6 +4,7 @@
 
 pub mod document;
 pub mod edit;
+mod placeholder;
 pub mod scalar;
 pub mod source;
 mod syntax_error;

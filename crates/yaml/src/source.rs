@@ -10,6 +10,9 @@ use std::sync::Arc;
 use runner_files::{BYTE_ORDER_MARK, special_file_kind};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
 use runner_spec::error::ErrorKind;
+use runner_spec::lookalikes::lookalike_advice;
+
+use super::placeholder::placeholder_advice;
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +102,11 @@ impl Source {
 
     /// A mistake at `place`.
     pub fn diagnostic(&self, place: Place, key: &str, message: String, help: String) -> Diagnostic {
+        let source_line = nth_line(&self.text, place.line);
+        let underlined: String = source_line.chars().skip(place.column.saturating_sub(1)).take(place.length).collect();
+        // What is not seen, or is taken for something else, explains the mistake better than the rule does.
+        let mut advice = self.advice(&underlined, key);
+        advice.extend((!help.is_empty()).then_some(help));
         Diagnostic {
             source: self.label.clone(),
             line: place.line,
@@ -106,11 +114,21 @@ impl Source {
             length: place.length.max(1),
             key: key.to_owned(),
             message,
-            help,
-            source_line: nth_line(&self.text, place.line),
+            help: advice.join("\n"),
+            source_line,
             kind: ErrorKind::Request,
             template: self.template_place(place).map(Box::new),
         }
+    }
+
+    /// Advice on what `text` does not mean here, in a mistake about `key`.
+    fn advice(&self, text: &str, key: &str) -> Vec<String> {
+        let mut advice = lookalike_advice(text);
+        // The template of a record is filled in for each record.
+        if !key.ends_with(".template") {
+            advice.extend(placeholder_advice(self, text));
+        }
+        advice
     }
 
     /// A mistake of the source as a whole.

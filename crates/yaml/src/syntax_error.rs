@@ -1,7 +1,11 @@
 //! Errors of YAML's syntax in sentences, and the bracket that is not closed.
 
+/// How a text such as a path of Windows is written.
+const BACKSLASH_ADVICE: &str =
+    "write `\\\\` for a backslash, or use single quotes, in which it needs none; a path may have `/` instead";
+
 /// The sentence for each message of the parser (a part of it that no other message has), and what to do.
-const SENTENCES: [(&str, &str, &str); 18] = [
+const SENTENCES: [(&str, &str, &str); 20] = [
     (
         "mapping values are not allowed",
         "unexpected `:`: a key cannot be here",
@@ -27,11 +31,13 @@ const SENTENCES: [(&str, &str, &str); 18] = [
         "a value is missing here",
         "delete the extra `,`, or write the value; quote a text that contains brackets or commas",
     ),
+    ("unknown escape character", "unknown escape after `\\` in this double-quoted text", BACKSLASH_ADVICE),
     (
-        "unknown escape character",
-        "unknown escape after `\\` in this double-quoted text",
-        "write `\\\\` for a backslash, or use single quotes",
+        "hexadecimal number",
+        "`\\x`, `\\u` and `\\U` must be followed by 2, 4 and 8 hexadecimal digits",
+        BACKSLASH_ADVICE,
     ),
+    ("invalid Unicode character", "`\\x`, `\\u` or `\\U` does not name a character here", BACKSLASH_ADVICE),
     ("expected comment or line break", "only a comment may follow this `|` or `>`", "put the text on the next lines"),
     (
         "flow mapping, did not find",
@@ -82,6 +88,26 @@ impl Bracket {
     }
 }
 
+/// The characters of `line` that are neither in quotes nor in a comment: the column of each, from 0, and the line from there. `quote` is the
+/// quote that is open before the line, and then the one that is open after it.
+pub(super) fn unquoted<'t>(line: &'t str, quote: &'t mut Option<char>) -> impl Iterator<Item = (usize, &'t str)> {
+    let mut before = ' ';
+    let mut characters = line.char_indices().enumerate();
+    std::iter::from_fn(move || {
+        loop {
+            let (column, (at, character)) = characters.next()?;
+            let last = std::mem::replace(&mut before, character);
+            match (*quote, character) {
+                (Some('"'), '\\') => _ = characters.next(),
+                (Some(closing), _) => *quote = quote.filter(|_| character != closing),
+                (None, '#') if last.is_whitespace() => return None,
+                (None, '"' | '\'') if last.is_whitespace() || "[{,:".contains(last) => *quote = Some(character),
+                (None, _) => return Some((column, &line[at..])),
+            }
+        }
+    })
+}
+
 /// The bracket that is not closed in the flow collection of `yaml` that begins at `line` and `column` (from 1); `None` if all brackets are
 /// closed, or if a quote is not.
 pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> Option<Bracket> {
@@ -89,16 +115,13 @@ pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> O
     let mut quote = None;
     for (i, text) in super::source::lines(yaml).enumerate().skip(line - 1) {
         let skipped = if i + 1 == line { column - 1 } else { 0 };
-        let mut before = ' ';
-        let mut characters = text.chars().enumerate().skip(skipped);
-        while let Some((at, character)) = characters.next() {
-            match (quote, character) {
-                (Some('"'), '\\') => _ = characters.next(),
-                (Some(closing), _) => quote = quote.filter(|_| character != closing),
-                (None, '#') if before.is_whitespace() => break,
-                (None, '"' | '\'') if before.is_whitespace() || "[{,:".contains(before) => quote = Some(character),
-                (None, '[' | '{') => open.push(Bracket { line: i + 1, column: at + 1, character }),
-                (None, ']' | '}') => {
+        let start = text.char_indices().nth(skipped).map_or(text.len(), |(at, _)| at);
+        for (at, rest) in unquoted(&text[start..], &mut quote) {
+            match rest.chars().next() {
+                Some(character @ ('[' | '{')) => {
+                    open.push(Bracket { line: i + 1, column: skipped + at + 1, character })
+                }
+                Some(character @ (']' | '}')) => {
                     let innermost = open.pop()?;
                     if innermost.closing() != character {
                         return Some(innermost);
@@ -109,7 +132,6 @@ pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> O
                 }
                 _ => {}
             }
-            before = character;
         }
     }
     open.pop().filter(|_| quote.is_none())

@@ -6,10 +6,12 @@ use std::sync::Arc;
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 use serde_json::{Map, Number, Value};
 
-use super::source::{Place, Source, lines};
+use super::placeholder::{find_template_start, placeholder_advice};
+use super::source::{Place, Source, SourceKind, lines};
 use super::syntax_error::{describe, find_unclosed_bracket};
 use super::{MAX_DEPTH, scalar};
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_spec::lookalikes::lookalike_advice;
 
 /// Values in all, counting what an alias stands for each time it is used.
 const MAX_VALUES: usize = 100_000;
@@ -268,6 +270,13 @@ impl<'s> TreeReader<'s> {
                     self.text_lines.push((span.start.line(), span.end.line()));
                 }
                 let plain = is_plain && !self.check_tag(tag.as_deref(), place)?;
+                let place = match place.line.checked_sub(1).and_then(|line| self.lines.get(line)) {
+                    Some(line) if span.end.line() > span.start.line() => Place {
+                        length: line.trim_end().chars().count().saturating_sub(span.start.col()).max(1),
+                        ..place
+                    },
+                    _ => place,
+                };
                 (anchor, Node::new(place, Yaml::Scalar { text: Arc::from(text.as_ref()), plain }))
             }
             Event::SequenceStart(anchor, tag) => {
@@ -338,7 +347,10 @@ impl<'s> TreeReader<'s> {
             }
             let Node { place, value: Yaml::Scalar { text, .. }, .. } = self.read_value(event, &span, level + 1)? else {
                 let place = place_of(self.source, &span);
-                return Err(self.error(place, "a list or mapping cannot be a key", "quote it to make it text"));
+                let template = self.template_start(place.line);
+                return Err(template.unwrap_or_else(|| {
+                    self.error(place, "a list or mapping cannot be a key", "quote it to make it text")
+                }));
             };
             let key = text.to_string();
             if let Some(line) = seen.insert(key.clone(), place.line)
@@ -369,8 +381,29 @@ impl<'s> TreeReader<'s> {
         Box::new(self.source.diagnostic(place, "", message.to_owned(), help.to_owned()))
     }
 
+    /// The mistake that there is the tag of a template where `line` is, which cannot be read because of that.
+    fn template_start(&self, line: usize) -> Option<Box<Diagnostic>> {
+        let is_text = |line: usize| self.text_lines.iter().any(|&(from, to)| (from + 1..=to).contains(&line));
+        let first = self.flow.map_or(line, |(line, _)| line).saturating_sub(1).max(1);
+        let (line, (column, start)) = (first..=line).filter(|line| !is_text(*line)).find_map(|line| {
+            let found = self.lines.get(line - 1).and_then(|text| find_template_start(text))?;
+            Some((line, found))
+        })?;
+        if self.source.line_map.is_some() {
+            return None;
+        }
+        let here = if self.source.kind == SourceKind::File { "file" } else { "value" };
+        let message = format!("found `{start}` in a {here} that is not a template");
+        let place = self.source.place(line, column, start.len());
+        // The advice follows from the place.
+        Some(self.error(place, &message, ""))
+    }
+
     fn syntax_error(&self, error: &ScanError) -> Box<Diagnostic> {
         let at = error.marker();
+        if let Some(template) = self.template_start(at.line()) {
+            return template;
+        }
         if let Some(bracket) =
             self.flow.and_then(|(line, column)| find_unclosed_bracket(self.source.yaml(), line, column))
         {
@@ -387,7 +420,15 @@ impl<'s> TreeReader<'s> {
             place = self.source.place(i + 1, line.trim_end().chars().count() + 1, 1);
         }
         let (message, help) = describe(error.info());
-        self.error(place, &message, &help)
+        // A space or a colon that is not the ASCII one changes what the lines before the mistake mean.
+        let mut all = Vec::new();
+        for line in at.line().saturating_sub(1).max(1)..=at.line() {
+            let text = self.lines.get(line - 1).map_or("", |text| text.split(" #").next().unwrap_or(""));
+            let advice = lookalike_advice(text).into_iter().chain(placeholder_advice(self.source, text));
+            all.extend(advice.map(|advice| if line == at.line() { advice } else { format!("line {line}: {advice}") }));
+        }
+        all.extend((!help.is_empty()).then_some(help));
+        self.error(place, &message, &all.join("\n"))
     }
 
     /// True if the tag makes a plain scalar a text.

@@ -62,7 +62,7 @@ const EXPECTED: &str = "
     rms_norm_eps model.norm_eps | layer_norm_epsilon model.norm_eps | tie_word_embeddings model.tie_embeddings | hidden_act model.activation
     activation_function model.activation | model_type model.family | torch_dtype precision | attn_implementation - | resid_pdrop model.dropout
     embd_pdrop model.dropout | attn_pdrop model.dropout | attention_dropout model.dropout | per_device_train_batch_size batch.micro_batch
-    num_train_epochs train.epochs | max_steps train.steps | warmup_ratio schedule.warmup.steps | warmup_steps schedule.warmup.steps
+    num_train_epochs train.epochs | max_steps train.steps | warmup_ratio schedule.warmup.share | warmup_steps schedule.warmup.steps
     lr_scheduler_type schedule.decay | max_grad_norm train.clip_norm | adam_beta1 optimizer.adamw.betas | adam_beta2 optimizer.adamw.betas
     adam_epsilon optimizer.adamw.eps | logging_steps log.every | save_steps checkpoint.every | save_total_limit checkpoint.keep
     eval_steps eval.every | report_to - | output_dir - | run_name name | dataloader_num_workers - | gradient_checkpointing train.recompute

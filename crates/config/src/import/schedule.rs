@@ -165,6 +165,11 @@ fn translate_shares_of_run(length: Option<f64>, settings: &mut Settings, draft: 
         // axolotl rounds the steps of a ratio down, and `transformers` rounds up.
         let round = if key == "warmup_ratio" { f64::floor } else { f64::ceil };
         let Some(length) = length else {
+            // Only the warmup may be a fraction here, too.
+            if own == "schedule.warmup.steps" {
+                draft.set("schedule.warmup.share", share, label);
+                continue;
+            }
             let reason = "it is a fraction of the run's steps, and the configuration does not give their number";
             draft.leave_out(show(&label, &json!(share)), reason);
             draft.warnings.push(format!(
@@ -184,7 +189,7 @@ fn translate_shares_of_run(length: Option<f64>, settings: &mut Settings, draft: 
 
 /// The warmup of axolotl where its configuration names none.
 fn axolotl_warmup(length: Option<f64>, draft: &mut ExperimentDraft) -> NamedNumber {
-    if draft.has("schedule.warmup.steps") || draft.is_left_out("warmup_ratio") || draft.is_left_out("warmup_steps") {
+    if draft.has("schedule.warmup") || draft.is_left_out("warmup_ratio") || draft.is_left_out("warmup_steps") {
         return None;
     }
     let Some(length) = length else {

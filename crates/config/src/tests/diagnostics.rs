@@ -90,6 +90,28 @@ says! {
     special_token_that_is_not_there: "model: {preset: gpt2-micro}\ndata:\n  tokenizer: {bpe: {vocab_size: 300, special_tokens: ['[BOT]', '[EOT]']}}\n  train: {text: {files: [input.txt]}}\n  layout: {padded: {bos: '[BOT]', eos: '[EOT]', pad: '[PAD]'}}\n";
     a_preset_for_the_model: "model: gpt2-124m\ndata: {train: {text: {files: [input.txt]}}, validation: 0.1}\n";
     a_tag: with("optimizer: !adamw {lr: 1e-3}\n");
+    warmups_of_other_trainers: with("train: {warmup_ratio: 0.1}\nschedule: {warmup_steps: 10, warmup: {ratio: 0.1}, cooldown: {share: 0}}\nlr_warmup: 5\nwarmup_tokens: 1e6\ncooldown_frac: 0.2\n");
+    two_lengths_of_a_warmup: with("schedule:\n  warmup:\n    steps: 10\n    share: 0.1\n");
+    a_cooldown_longer_than_the_rest_of_the_run: with("train: {steps: 100}\nschedule:\n  warmup: {share: 0.5}\n  decay: {linear: {}}\n  cooldown: {share: 0.6}\n");
+    dotted_keys: with("train.steps: 10\nmodel.n_layer: 4\noptimizer:\n  adamw.lr: 1e-3\nschedule: {warmup.stpes: 10}\neval.samples: {prompts: [a]}\n");
+    a_template_that_is_not_named_as_one: with("optimizer:\n  adamw: {lr: {{ lr }}}\ntrain: {steps: 10}\n");
+    a_value_of_a_template: with("train:\n  steps: {{ steps }}\n");
+    a_list_of_values_of_a_template: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [data/{{ name }}.txt]}}\n";
+    a_statement_of_a_template: "{% include \"conf/\" ~ arch ~ \".yaml\" %}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    a_quoted_value_of_a_template: with("name: run-{{ seed }}\ntrain:\n  steps: \"{{ steps }}\"\n");
+    variables_of_hydra: with("name: run-${seed}\ntrain: {steps: 10, clip_norm: \"${oc.env:CLIP}\"}\noptimizer:\n  adamw:\n    lr: ${lr}\ndefaults: [a]\n");
+    a_variable_in_braces: with("optimizer: {adamw: {lr: ${lr}}}\n");
+    a_path_of_a_variable: "model: {preset: gpt2-micro}\ndata:\n  train:\n    text:\n      files: ['${DATA}/input.txt', data/{{x}}.txt, \"“input.txt”\"]\n";
+    letters_of_other_scripts: with("tr\u{430}in: {steps: 10}\nprecision: b\u{FF46}16\nbatch: {sequences: 1\u{41E}, micro_batch: \u{2212}1}\noptimizer:\n  \u{430}damw: {}\n");
+    spaces_of_other_kinds: with("train:\n\u{A0}\u{A0}steps: 10\nlog:\n  every:\u{A0}10\nse\u{200B}ed: 3\n");
+    spaces_that_join_lines: with("train:\n  steps:\u{A0}10\n  clip_norm: 1\n");
+    a_colon_of_full_width: with("train:\n  steps\u{FF1A}10\n");
+    quotes_of_a_word_processor: with("name: \u{201C}run\u{201D}\nprecision: \u{2018}bf16\u{2019}\n");
+    a_dash_of_a_word_processor: "model: {preset: gpt2-micro}\ndata:\n  train:\n    text:\n      files:\n        \u{2013} input.txt\n";
+    a_tab_after_spaces: with("train:\n  \tsteps: 10\n");
+    a_path_of_windows: with("name: \"C:\\Users\\me\"\n");
+    a_path_of_windows_with_letters_of_escapes: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [\"C:\\temp\\new.txt\"]}}\n";
+    an_unknown_escape: with("name: \"C:\\models\"\n");
     several_mistakes_at_once: "version: 1\nname: bad name\nmodel:\n  preset: gpt2-micro\n  heads: 5\n  dropuot: 0.1\ndata:\n  train: {text: {files: [nope.txt]}}\n  layout: {packed: {length: 4096}}\nbatch:\n  sequences: 10\n  micro_batch: 4\noptimizer: {adamw: {lr: fast}}\nprecision: bf8\n";
 }
 
@@ -113,4 +135,63 @@ fn null_takes_away_the_number_of_a_preset() {
 fn in_colour() {
     let error = from_str("sede: 1\n", Path::new("exp.yaml"), &LoadOptions::default()).unwrap_err();
     insta::assert_snapshot!(error.render(true).replace('\x1b', "ESC"));
+}
+
+/// A folder with the two files of GPT-2's tokenizer, as `tokenizer.file` names them.
+#[test]
+fn a_tokenizer_that_is_a_folder_or_half_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    std::fs::create_dir(folder.path().join("gpt2")).unwrap();
+    for (name, text) in [("input.txt", "a"), ("gpt2/vocab.json", "{\"a\": 0}"), ("gpt2/merges.txt", "#version: 0.2\n")]
+    {
+        write(name, text);
+    }
+    let mistakes = |file: &str| {
+        let text = format!(
+            "model: {{preset: gpt2-micro}}\ndata:\n  train: {{text: {{files: [input.txt]}}}}\n  tokenizer: {{file: {file}}}\n"
+        );
+        let loaded = from_str(&text, &folder.path().join("exp.yaml"), &LoadOptions::default());
+        loaded.map_err(|mistakes| mistakes.to_string().replace(folder.path().to_str().unwrap(), "DIR")).err()
+    };
+    insta::assert_snapshot!(mistakes("gpt2/vocab.json").unwrap());
+    insta::assert_snapshot!(mistakes("gpt2").unwrap());
+    write("gpt2/tokenizer.json", "{}");
+    insta::assert_snapshot!(mistakes("gpt2/merges.txt").unwrap());
+    // A whole tokenizer may have any name.
+    write("gpt2/vocab.json", "{\"model\": {}}");
+    assert_eq!(mistakes("gpt2/vocab.json"), None);
+}
+
+#[test]
+fn the_same_slips_in_layers_above_the_file() {
+    let sets = [
+        "name=run-${SEED}",
+        "train.steps={{ steps }}",
+        "tr\u{430}in.clip_norm=1",
+        "optimizer={adamw.lr: 1e-3}",
+        "schedule.warmup_ratio=0.1",
+        "data.tokenizer.file=\"C:\\Users\\t.json\"",
+    ];
+    insta::assert_snapshot!(render_mistakes(&with(""), &sets, &[("RUNNER_SEED", "\u{FF11}2")]));
+}
+
+#[test]
+fn a_hub_dataset_is_named_by_its_name() {
+    for (short, long) in [
+        ("{hub: roneneldan/TinyStories}", "{hub: {dataset: roneneldan/TinyStories, split: train}}"),
+        ("{hub: gpt}", "{hub: {dataset: gpt}}"),
+    ] {
+        let load = |source: &str| {
+            let text = format!(
+                "model: {{preset: gpt2-micro}}\ndata:\n  train: {source}\n  validation: {source}\neval: {{test: {source}}}\n"
+            );
+            from_str(&text, Path::new("exp.yaml"), &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"))
+        };
+        assert_eq!(load(short).experiment, load(long).experiment);
+        let origins = load(short).origins;
+        let origin = |key: &str| origins.iter().find(|origin| origin.key == key).unwrap().source.clone();
+        assert_eq!(origin("data.train.hub.dataset"), "exp.yaml:3:11");
+        assert_eq!(origin("eval.test.hub.dataset"), "exp.yaml:5:15");
+    }
 }

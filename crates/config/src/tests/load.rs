@@ -121,7 +121,7 @@ fn resolved_yaml_loads_to_the_same_experiment() {
     fill(folder.path());
     let path = folder.path().join("exp.yaml");
     let tokens = "model: {preset: llama-nano}\ndata: {tokenizer: {bpe: {vocab_size: 300, special_tokens: ['[A]', '~']}}, train: {tokens: {files: [t.bin]}}, layout: {padded: {bos: '[A]', eos: '~', pad: '[A]'}}}\ntrain: {tokens: 10e9, clip_norm: null}\noptimizer: {sgd: {lr: 5}}\nschedule: {decay: {step: {every: 10, gamma: 0.95}}}\neval: {hellaswag: {builtin: stories}, loss: null}\n";
-    let other = "model: {preset: gpt2-nano, dropout: 0.1}\ndata: {tokenizer: {file: vocab.json}, train: {builtin: {corpus: stories}}, validation: {jsonl: {files: ['*.jsonl']}}}\ntrain: {epochs: 0.5}\nbatch: {tokens: 2048}\nseed: 18446744073709551615\nschedule: {decay: {linear: {}}}\n";
+    let other = "model: {preset: gpt2-nano, dropout: 0.1}\ndata: {tokenizer: {file: input.txt}, train: {builtin: {corpus: stories}}, validation: {jsonl: {files: ['*.jsonl']}}}\ntrain: {epochs: 0.5}\nbatch: {tokens: 2048}\nseed: 18446744073709551615\nschedule: {decay: {linear: {}}}\n";
     for text in [FULL, SHORT, tokens, other] {
         let first = from_str(text, &path, &LoadOptions::default()).unwrap_or_else(|e| panic!("{e}")).experiment;
         let yaml = to_yaml(&first);
@@ -139,7 +139,7 @@ fn every_key_is_read() {
     assert_eq!(e.model.family, Family::Llama);
     assert_eq!((e.model.vocab_size, e.model.pad_vocab_to, e.model.kv_heads), (Some(50304), Some(64), 3));
     assert_eq!(e.schedule.decay, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(40), ..CosineDecay::default() }));
-    assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (10, Some(0.1)));
+    assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (Some(10), Some(0.1)));
     let samples = e.eval.samples.unwrap();
     assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);
     assert_eq!((samples.count, samples.top_p, samples.top_k), (4, None, Some(50)));

@@ -29,8 +29,10 @@ const SOURCES: [&str; 13] = [
 /// added to one of them.
 const FILES: [&str; 13] = [
     "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192}\n\
-     eval: {EVAL}\nlog: {mlflow: {uri: 'http://localhost:5000'}}",
-    "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\neval: {EVAL}",
+     schedule: {warmup: {tokens: 8192}, decay: {linear: {}}, cooldown: {tokens: 8192}}\neval: {EVAL}\n\
+     log: {mlflow: {uri: 'http://localhost:5000'}}",
+    "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\n\
+     schedule: {warmup: {share: 0.1}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
      layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {bpe: {vocab_size: 300}}}\noptimizer: {sgd: {lr: 0.1}}\n\

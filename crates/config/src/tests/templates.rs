@@ -201,7 +201,7 @@ fn filters_functions_and_files() {
       |
     1 | a: {{ pow(3) }}
       |       ^^^
-      = help: available: `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `range`, `seconds` and `tokens`
+      = help: available: `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `raise`, `range`, `seconds` and `tokens`
 
     1 mistake; nothing was started
     "#);

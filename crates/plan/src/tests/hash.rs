@@ -118,7 +118,7 @@ fn changes_that_affect_a_number_change_the_hash() {
         }),
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
-        ("cooldown", |x| x.schedule.cooldown = Some(e::CooldownLength::Steps(50))),
+        ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50))),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
         // It changes none, but gives a separate plan.

@@ -128,7 +128,7 @@ fn a_position_counts_the_rows_read_before_it() {
 fn steps_with_a_rate_of_zero_get_a_warning() {
     let warnings = |schedule: e::Schedule| compiled(&e::Experiment { schedule, ..experiment() }).warnings;
     let linear = |steps| e::Decay::Linear(e::DecayTarget { share: 0.0, steps: Some(steps) });
-    let warmup = |steps, from| e::Warmup { steps, from };
+    let warmup = |steps, from| e::Warmup { from, ..e::Warmup::of_steps(steps) };
     let start = e::ScheduleStart::default();
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90), cooldown: None }).is_empty());
     insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay starts after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
@@ -138,6 +138,40 @@ fn steps_with_a_rate_of_zero_get_a_warning() {
     ");
     let start = e::ScheduleStart::Step(40);
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50), cooldown: None }).is_empty());
+}
+
+#[test]
+fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
+    use e::ScheduleLength::{Share, Steps, Tokens};
+    let planned = |change: &dyn Fn(&mut e::Schedule)| {
+        let mut experiment = experiment();
+        change(&mut experiment.schedule);
+        compiled(&experiment)
+    };
+    let schedule = |plan: &Plan| plan.ranks[0].program.schedule;
+    // 100 steps of 8 rows of 8 tokens.
+    let steps = planned(&|s| s.warmup = e::Warmup::of_steps(10));
+    let tokens = |tokens| planned(&|s| s.warmup = e::Warmup { tokens: Some(tokens), ..e::Warmup::default() });
+    let share = |share| planned(&|s| s.warmup = e::Warmup { share: Some(share), ..e::Warmup::default() });
+    for same in [tokens(640), tokens(671), share(0.1), share(0.104)] {
+        assert_eq!((schedule(&same), &same.hash), (schedule(&steps), &steps.hash));
+    }
+    let lengths = [tokens(0), tokens(1), tokens(672), share(0.0), share(1e-9), share(0.105), share(1.0)];
+    assert_eq!(lengths.map(|plan| schedule(&plan).warmup_steps), [0, 1, 11, 0, 1, 11, 100]);
+    let cooldown =
+        |length| schedule(&planned(&|s| (s.warmup, s.cooldown) = (e::Warmup::default(), Some(length)))).hold_steps;
+    assert_eq!([Steps(20), Tokens(1_280), Tokens(1_312), Share(0.2)].map(cooldown), [80, 80, 79, 80]);
+    assert_eq!(tokens(671).notes[..1], ["schedule.warmup.tokens: 671 tokens are 10.48 steps, rounded to 10 steps"]);
+    let from_tokens = |tokens| e::Warmup { tokens: Some(tokens), ..e::Warmup::default() };
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup = from_tokens(6_464)), @"schedule.warmup.tokens: must be at most the 100 steps of the run, got 6464 tokens, which are 101 steps");
+    insta::assert_snapshot!(fails(|x, _| {
+        x.schedule.warmup = e::Warmup { share: Some(0.5), ..e::Warmup::default() };
+        x.schedule.cooldown = Some(Share(0.6));
+    }), @"schedule.cooldown: must be at most the 50 steps after the warmup, got 60 steps");
+    insta::assert_snapshot!(fails(|x, _| {
+        x.data.position = Some(DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 });
+        x.schedule.warmup = from_tokens(64);
+    }), @"schedule.warmup.tokens: it counts tokens from step 0, but this fork changed the batch or the data at step 10; use `schedule.warmup.steps`");
 }
 
 /// The schedule's open end is the rest of the run.
@@ -182,9 +216,9 @@ fn reports_mistakes_in_the_words_of_the_file() {
     insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: must be at least 257, because the tokenizer produces ids 0 to 256, got 200; raise it, or delete the key");
     insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
     insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that do not fill a batch, but an epoch has 1,000 rows (8,001 tokens in the source) and batch.sequences is 1,001; set data.drop_last to false, which reads 1.001 epochs in each step, or use at most 1,000 sequences");
-    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
+    insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = Some(101)), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
     insta::assert_snapshot!(fails(|x, _| {
-        x.schedule.warmup.steps = 101;
+        x.schedule.warmup.steps = Some(101);
         x.train.steps = None;
         x.train.tokens = Some(6_400);
     }), @"schedule.warmup.steps: must be at most the 100 steps of the run (from train.tokens 6400), got 101");

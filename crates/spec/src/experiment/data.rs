@@ -244,10 +244,11 @@ pub struct JsonSource {
     pub template: Option<String>,
 }
 
-/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there.
+/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there. The name alone
+/// is enough: `hub: roneneldan/TinyStories`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["column", "template"]))]
+#[schemars(extend("x-exclusive" = ["column", "template"], "x-short" = "dataset"), transform = or_text)]
 pub struct HubSource {
     /// Its name, such as `HuggingFaceFW/fineweb`.
     pub dataset: String,

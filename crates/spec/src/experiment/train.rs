@@ -197,36 +197,60 @@ pub struct Schedule {
     /// Default: from the warmup on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
-    pub cooldown: Option<CooldownLength>,
+    pub cooldown: Option<ScheduleLength>,
 }
 
-/// The length of the decay at the end of a run.
+/// The length of a part of the schedule, greater than 0.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum CooldownLength {
-    /// The last steps of the run.
+pub enum ScheduleLength {
+    /// Optimizer steps.
     Steps(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
-    /// The fraction of the run's steps, rounded to a whole number of at least 1.
-    Share(#[schemars(range(min = 0, max = 1))] f64),
+    /// Tokens, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    Tokens(#[schemars(range(min = 1, max = 1_000_000_000_000_000_000u64))] u64),
+    /// The fraction of the run's steps, rounded to the nearest whole number, at least 1.
+    Share(#[schemars(range(max = 1), extend("exclusiveMinimum" = 0))] f64),
 }
 
-impl CooldownLength {
-    /// The number of steps, in a run of `steps` steps.
+impl ScheduleLength {
+    /// The number of steps, in a run of `run_steps` steps of `step_tokens` tokens each.
     #[must_use]
-    pub fn steps(self, steps: u64) -> u64 {
+    pub fn steps(self, run_steps: u64, step_tokens: u64) -> u64 {
         match self {
             Self::Steps(steps) => steps,
-            Self::Share(share) => ((share * steps as f64).round() as u64).max(1),
+            Self::Tokens(tokens) => (tokens.saturating_add(step_tokens / 2) / step_tokens.max(1)).max(1),
+            Self::Share(share) => ((share * run_steps as f64).round() as u64).max(1),
+        }
+    }
+
+    /// The number of steps, if it follows from the steps of the run, which are `None` if they are unknown.
+    #[must_use]
+    pub fn known_steps(self, run_steps: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Steps(steps) => Some(steps),
+            Self::Tokens(_) => None,
+            Self::Share(_) => run_steps.map(|run_steps| self.steps(run_steps, 1)),
+        }
+    }
+
+    /// Its key in a section of the schedule.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Steps(_) => "steps",
+            Self::Tokens(_) => "tokens",
+            Self::Share(_) => "share",
         }
     }
 }
 
 impl Schedule {
-    /// The step at which the schedule starts, in a run of `steps` steps, if their number is known.
+    /// The step at which the schedule starts, in a run of `steps` steps with `warmup` steps of warmup. `None` stands for a run of unknown
+    /// length.
     ///
     /// # Errors
     /// What is wrong and what to do, if it starts at a fork and the run is not one, or the run ends before the warmup does.
-    pub fn start_step(&self, steps: Option<u64>) -> Result<u64, (String, String)> {
+    pub fn start_step(&self, steps: Option<u64>, warmup: u64) -> Result<u64, (String, String)> {
         let ScheduleStart::Step(start) = self.start else {
             return Err((
                 "`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"
@@ -235,7 +259,7 @@ impl Schedule {
                     .to_owned(),
             ));
         };
-        let (warmup, decay_start) = (self.warmup.steps, start.saturating_add(self.warmup.steps));
+        let decay_start = start.saturating_add(warmup);
         match steps.filter(|steps| start > 0 && decay_start > *steps) {
             Some(steps) => Err((
                 format!(
@@ -294,16 +318,43 @@ fn schedule_start_schema(_: &mut SchemaGenerator) -> Schema {
     ]})
 }
 
-/// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`.
+/// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`. Its length is one of `steps`, `tokens` and `share`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
 pub struct Warmup {
-    /// Steps until the peak; 0 for no warmup.
-    #[schemars(range(min = 0, max = 1_000_000_000_000u64))]
-    pub steps: u64,
+    /// Steps until the peak; 0 for no warmup. Default: 0, unless the length is given in another way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+    /// Tokens until the peak, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1 unless they
+    /// are 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps until the peak, rounded to the nearest whole number, at least 1 unless it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1))]
+    pub share: Option<f64>,
     /// Fraction of the peak learning rate to start from.
     #[schemars(range(min = 0, max = 1))]
     pub from: Option<f64>,
+}
+
+impl Warmup {
+    /// A warmup of `steps` steps.
+    #[must_use]
+    pub fn of_steps(steps: u64) -> Self {
+        Self { steps: Some(steps), ..Self::default() }
+    }
+
+    /// Its length; `None` for no warmup.
+    #[must_use]
+    pub fn length(self) -> Option<ScheduleLength> {
+        let steps = self.steps.filter(|steps| *steps > 0).map(ScheduleLength::Steps);
+        let tokens = || self.tokens.filter(|tokens| *tokens > 0).map(ScheduleLength::Tokens);
+        steps.or_else(tokens).or_else(|| self.share.filter(|share| *share > 0.0).map(ScheduleLength::Share))
+    }
 }
 
 /// The shape of the decay.

@@ -69,7 +69,7 @@ impl Trunks {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_spec::experiment::{CooldownLength, Decay, DecayTarget};
+    use runner_spec::experiment::{Decay, DecayTarget, ScheduleLength};
 
     /// A run of `steps` steps whose rate falls in the last `decay` of them.
     fn trajectory(steps: u64, decay: u64, seed: u64) -> Trajectory {
@@ -77,7 +77,7 @@ mod tests {
         experiment.seed.data = seed;
         experiment.train.steps = Some(steps);
         experiment.schedule.decay = Decay::Linear(DecayTarget { share: 0.0, steps: None });
-        experiment.schedule.cooldown = Some(CooldownLength::Steps(decay));
+        experiment.schedule.cooldown = Some(ScheduleLength::Steps(decay));
         Trajectory::of(&compiled(&experiment))
     }
 

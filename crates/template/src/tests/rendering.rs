@@ -260,8 +260,7 @@ fn expressions_name_included_files() {
 
 #[test]
 fn raise_stops_a_template_with_its_message() {
-    let error_with =
-        |text: &str, stage: Json| rendered(text, &json!({ "stage": stage })).unwrap_err().to_string();
+    let error_with = |text: &str, stage: Json| rendered(text, &json!({ "stage": stage })).unwrap_err().to_string();
     let error = |text: &str| error_with(text, json!(12));
     let main = "a: 1\n{% if stage not in range(1, 12) %}\n  {{ raise(\"unknown stage \" ~ stage ~ \"\nuse 1 to 11\") }}\n{% endif %}\n";
     insta::assert_snapshot!(error(main));

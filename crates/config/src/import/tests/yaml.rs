@@ -63,13 +63,16 @@ fn shares_of_a_run_are_steps() {
     assert!(!text.contains("warmup:") && text.contains("less than a step"), "{text}");
     let (text, _) = axolotl_with("learning_rate: 1e-3\nmax_steps: 250\ncosine_min_lr_ratio: 0.1");
     assert!(text.contains("final: 0.1 ") && !text.contains("cosine_min_lr_ratio ="), "{text}");
-    // Without the number of steps a fraction is left out with a warning.
-    for line in ["warmup_steps: 0.1", "warmup_ratio: 0.1", "eval_steps: 0.1"] {
+    // Without the number of steps a warmup stays a fraction, and other fractions are left out with a warning.
+    for line in ["warmup_steps: 0.1", "warmup_ratio: 0.1"] {
         let (text, warnings) = axolotl_with(&format!("num_epochs: 1\nlearning_rate: 1e-3\n{line}"));
         let key = line.split(':').next().unwrap();
-        assert!(text.contains(&format!("{key} = 0.1: it is a fraction of the run's steps")), "{text}");
-        assert!(warnings.iter().any(|w| w.starts_with(&format!("{key} = 0.1 is a fraction"))), "{warnings:?}");
+        assert!(text.contains("warmup:\n    share: 0.1 ") && text.contains(&format!("# {key}\n")), "{text}");
+        assert!(!warnings.iter().any(|w| w.contains("warmup")), "{warnings:?}");
     }
+    let (text, warnings) = axolotl_with("num_epochs: 1\nlearning_rate: 1e-3\neval_steps: 0.1");
+    assert!(text.contains("eval_steps = 0.1: it is a fraction of the run's steps"), "{text}");
+    assert!(warnings.iter().any(|w| w.starts_with("eval_steps = 0.1 is a fraction")), "{warnings:?}");
     let (_, warnings) = axolotl_with("num_epochs: 1");
     assert!(warnings.iter().any(|warning| warning.contains("leaves out the warmup")), "{warnings:?}");
     let imported =

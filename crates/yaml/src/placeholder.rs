@@ -1,0 +1,80 @@
+//! `{{ x }}` and `${X}`: what templates, shells, Hydra and OmegaConf replace, and this program does not.
+
+use std::path::Path;
+
+use super::source::{Source, SourceKind};
+use super::syntax_error::unquoted;
+
+/// Starts of what a template replaces.
+const TEMPLATE_STARTS: [&str; 3] = ["{{", "{%", "{#"];
+
+/// Advice for each kind of placeholder in `text`, a part of `source`.
+pub(super) fn placeholder_advice(source: &Source, text: &str) -> Vec<String> {
+    let is_file = source.kind == SourceKind::File;
+    let mut advice = Vec::new();
+    // What is left of a rendered template was meant as text.
+    if source.line_map.is_none()
+        && let Some(start) = TEMPLATE_STARTS.iter().find(|start| text.contains(**start))
+    {
+        advice.push(if is_file {
+            template_advice(source, start)
+        } else {
+            format!("`{start}` has no meaning here: only files whose names end in .j2 are templates")
+        });
+    }
+    if let Some(name) = variable(text) {
+        advice.push(if is_file {
+            let last = name.split(',').next().unwrap_or(name).rsplit(['.', ':']).next().unwrap_or(name);
+            let is_environment = name.contains("env:") || !last.contains(char::is_lowercase);
+            let written = if is_environment { format!("env(\"{last}\")") } else { last.to_owned() };
+            format!("`${{{name}}}` is not replaced; write `{{{{ {written} }}}}` in a template, whose name ends in .j2")
+        } else {
+            format!(
+                "`${{{name}}}` is not replaced here: write its value; a shell replaces it only outside of single quotes"
+            )
+        });
+    }
+    advice
+}
+
+/// Advice on a `start` of a template in the file `source`.
+pub(super) fn template_advice(source: &Source, start: &str) -> String {
+    let name = Path::new(&source.label).file_name().map_or_else(|| "exp.yaml".into(), |name| name.to_string_lossy());
+    format!(
+        "`{start}` has a meaning only in a template: rename this file to {name}.j2, and give its variables with `--var NAME=VALUE`"
+    )
+}
+
+/// The name of the first `${NAME}` in `text`.
+fn variable(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("${")?;
+    let (name, _) = rest.split_once('}')?;
+    let is_part = |c: char| c.is_alphanumeric() || "_.:,-".contains(c);
+    (!name.is_empty() && name.len() <= 60 && name.chars().all(is_part)).then_some(name)
+}
+
+/// The column, from 1, of the first start of a template in a line of YAML that is not in quotes or in a comment, and this start.
+pub(super) fn find_template_start(line: &str) -> Option<(usize, &'static str)> {
+    let start_of = |rest: &str| TEMPLATE_STARTS.into_iter().find(|start| rest.starts_with(start));
+    unquoted(line, &mut None).find_map(|(column, rest)| Some((column + 1, start_of(rest)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_of_a_template_are_found_outside_of_quotes_and_comments() {
+        assert_eq!(find_template_start("é: {a: {{ x }}}"), Some((8, "{{")));
+        assert_eq!(find_template_start("{% if x %}"), Some((1, "{%")));
+        assert_eq!(find_template_start("a: '{{ x }}' # {{ y }}"), None);
+        assert_eq!(find_template_start("a: \"\\\"{{\" "), None);
+        assert_eq!(find_template_start("a: it's {{ x }}"), Some((9, "{{")));
+    }
+
+    #[test]
+    fn variables_of_shells_and_hydra_are_found() {
+        let names = ["a ${oc.env:DATA,/tmp} b", "${X}", "${}", "$X", "${a b}", "${X"].map(variable);
+        assert_eq!(names, [None, Some("X"), None, None, None, None]);
+    }
+}
