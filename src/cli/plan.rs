@@ -294,7 +294,11 @@ mod tests {
             advise_cluster(error.into(), &args(given), &experiment, &cluster).to_string()
         };
         let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
-        insta::assert_snapshot!(advised(cuda, None), @"device: cuda is not on this machine, which has cpu; `runner plan exp.yaml --cluster 1x1xH100` plans for a machine with GPUs");
+        assert_eq!(
+            advised(cuda, None),
+            "device: cuda is not on this machine, which has cpu; \
+             `runner plan exp.yaml --cluster 1x1xH100` plans for a machine with GPUs"
+        );
         assert!(!advised(cuda, Some("cluster.yaml")).contains("--cluster"));
         let listed = |x: &mut Experiment| {
             x.parallel.devices = AutoOr::Given(vec![Device::Cuda(0)]);

@@ -204,11 +204,15 @@ impl Checker<'_> {
             help
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
-            format!("did you mean `{near}`?")
+            match sections_by_key(self.root).get(entry.key.as_str()) {
+                Some(home) if home.iter().any(|section| section == near) => belongs(&entry.key, home),
+                Some(home) => format!("did you mean `{near}`?\n{}", belongs(&entry.key, home)),
+                None => format!("did you mean `{near}`?"),
+            }
         } else if entry.key == "<<" {
             "merge keys are not part of YAML 1.2; write the keys out".to_owned()
         } else if let Some(home) = sections_by_key(self.root).get(entry.key.as_str()) {
-            format!("`{}` belongs under {}", entry.key, list(home, "or"))
+            belongs(&entry.key, home)
         } else if names.is_empty() {
             "it has no keys; write `{}`".to_owned()
         } else if self.mistakes.mark_keys_listed(path) {
@@ -457,6 +461,11 @@ impl Checker<'_> {
             None => self.error(node.place, path, format!("`{path}` is too large: {shown}"), "it must fit into 64 bits"),
         }
     }
+}
+
+/// Says which sections have the key `key`.
+fn belongs(key: &str, sections: &[String]) -> String {
+    format!("`{key}` belongs under {}", list(sections, "or"))
 }
 
 /// A description, which may be broken into lines.

@@ -28,6 +28,10 @@ pub fn code_point(c: char) -> String {
 pub fn lookalike_advice(text: &str) -> Vec<String> {
     let mut found: Vec<char> = Vec::new();
     let mut advice = Vec::new();
+    // The usual case, at no cost.
+    if text.is_ascii() {
+        return advice;
+    }
     for (c, meant) in lookalikes(text) {
         if found.contains(&c) || found.len() == 3 {
             continue;

@@ -37,7 +37,7 @@ pub struct TemplateFile {
 
 impl TemplateFile {
     pub(super) fn source(&self) -> Source {
-        Source::file(&self.path, self.text.clone())
+        Source::template(&self.path, self.text.clone())
     }
 }
 
@@ -95,7 +95,7 @@ impl TemplateFiles {
     /// # Errors
     /// A text that is not a template.
     pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<TemplateFile>, Box<Diagnostic>> {
-        let source = Source::file(path, text);
+        let source = Source::template(path, text);
         let text = source.text.clone();
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(Box::new(source.diagnostic_whole(

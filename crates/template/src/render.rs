@@ -85,7 +85,7 @@ impl Rendered {
 
     /// The text, for messages that name the template's lines beside its own.
     pub fn source(&self, path: &Path) -> Source {
-        let mut source = Source::file(path, self.text.clone());
+        let mut source = Source::template(path, self.text.clone());
         source.label = format!("{} (rendered)", path.display());
         source.line_map = self.line_map.clone().map(|lines| lines as Arc<dyn TemplateLines>);
         source

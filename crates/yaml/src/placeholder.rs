@@ -1,7 +1,5 @@
 //! `{{ x }}` and `${X}`: what templates, shells, Hydra and OmegaConf replace, and this program does not.
 
-use std::path::Path;
-
 use super::source::{Source, SourceKind};
 use super::syntax_error::unquoted;
 
@@ -10,39 +8,36 @@ const TEMPLATE_STARTS: [&str; 3] = ["{{", "{%", "{#"];
 
 /// Advice for each kind of placeholder in `text`, a part of `source`.
 pub(super) fn placeholder_advice(source: &Source, text: &str) -> Vec<String> {
-    let is_file = source.kind == SourceKind::File;
     let mut advice = Vec::new();
-    // What is left of a rendered template was meant as text.
-    if source.line_map.is_none()
+    // A template has replaced its own.
+    if source.kind != SourceKind::Template
         && let Some(start) = TEMPLATE_STARTS.iter().find(|start| text.contains(**start))
     {
-        advice.push(if is_file {
-            template_advice(source, start)
-        } else {
-            format!("`{start}` has no meaning here: only files whose names end in .j2 are templates")
+        advice.push(match source.kind {
+            SourceKind::File => format!(
+                "`{start}` has a meaning only in a template: an experiment file with a name like exp.yaml.j2, whose variables \
+                 `--var NAME=VALUE` gives"
+            ),
+            _ => format!("`{start}` has no meaning here: only experiment files with a name like exp.yaml.j2 are templates"),
         });
     }
     if let Some(name) = variable(text) {
-        advice.push(if is_file {
-            let last = name.split(',').next().unwrap_or(name).rsplit(['.', ':']).next().unwrap_or(name);
-            let is_environment = name.contains("env:") || !last.contains(char::is_lowercase);
-            let written = if is_environment { format!("env(\"{last}\")") } else { last.to_owned() };
-            format!("`${{{name}}}` is not replaced; write `{{{{ {written} }}}}` in a template, whose name ends in .j2")
-        } else {
-            format!(
-                "`${{{name}}}` is not replaced here: write its value; a shell replaces it only outside of single quotes"
-            )
+        // A default follows a comma in Hydra, and `:-` in a shell.
+        let plain = name.split(',').next().and_then(|name| name.split(":-").next()).unwrap_or(name);
+        let last = plain.rsplit(['.', ':']).next().unwrap_or(plain);
+        let is_environment = name.contains("env:") || !last.contains(char::is_lowercase);
+        let written = if is_environment { format!("env(\"{last}\")") } else { last.to_owned() };
+        advice.push(match source.kind {
+            SourceKind::File => format!(
+                "`${{{name}}}` is not replaced; write `{{{{ {written} }}}}` in a template, an experiment file with a name like exp.yaml.j2"
+            ),
+            SourceKind::Template => format!("`${{{name}}}` is not replaced; write `{{{{ {written} }}}}`"),
+            SourceKind::Environment | SourceKind::Set => {
+                format!("`${{{name}}}` is not replaced here: write its value; a shell replaces it only outside of single quotes")
+            }
         });
     }
     advice
-}
-
-/// Advice on a `start` of a template in the file `source`.
-pub(super) fn template_advice(source: &Source, start: &str) -> String {
-    let name = Path::new(&source.label).file_name().map_or_else(|| "exp.yaml".into(), |name| name.to_string_lossy());
-    format!(
-        "`{start}` has a meaning only in a template: rename this file to {name}.j2, and give its variables with `--var NAME=VALUE`"
-    )
 }
 
 /// The name of the first `${NAME}` in `text`.

@@ -44,6 +44,8 @@ pub struct Source {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceKind {
     File,
+    /// A template, or the text that it renders to.
+    Template,
     Environment,
     /// A flag, `--set` or `--var`.
     Set,
@@ -60,6 +62,11 @@ impl Source {
             text.drain(..BYTE_ORDER_MARK.len_utf8());
         }
         Self::new(path.display().to_string(), text, 0, SourceKind::File)
+    }
+
+    /// The content of the template `path`, or the text that it renders to.
+    pub fn template(path: &Path, text: String) -> Self {
+        Self { kind: SourceKind::Template, ..Self::file(path, text) }
     }
 
     /// `NAME=value`.
@@ -86,7 +93,7 @@ impl Source {
     /// The name of a value's `place` in `runner validate --explain`.
     pub fn origin(&self, place: Place) -> String {
         match self.kind {
-            SourceKind::File => match self.template_place(place) {
+            SourceKind::File | SourceKind::Template => match self.template_place(place) {
                 Some(found) => format!("{}:{}:{}", found.file.display(), found.line, found.column),
                 None => format!("{}:{}:{}", self.label, place.line, place.column),
             },

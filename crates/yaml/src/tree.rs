@@ -389,7 +389,7 @@ impl<'s> TreeReader<'s> {
             let found = self.lines.get(line - 1).and_then(|text| find_template_start(text))?;
             Some((line, found))
         })?;
-        if self.source.line_map.is_some() {
+        if self.source.kind == SourceKind::Template {
             return None;
         }
         let here = if self.source.kind == SourceKind::File { "file" } else { "value" };

@@ -93,6 +93,7 @@ says! {
     warmups_of_other_trainers: with("train: {warmup_ratio: 0.1}\nschedule: {warmup_steps: 10, warmup: {ratio: 0.1}, cooldown: {share: 0}}\nlr_warmup: 5\nwarmup_tokens: 1e6\ncooldown_frac: 0.2\n");
     two_lengths_of_a_warmup: with("schedule:\n  warmup:\n    steps: 10\n    share: 0.1\n");
     a_cooldown_longer_than_the_rest_of_the_run: with("train: {steps: 100}\nschedule:\n  warmup: {share: 0.5}\n  decay: {linear: {}}\n  cooldown: {share: 0.6}\n");
+    keys_of_other_sections_that_are_like_one_here: with("mode: ddp\nd_model: 64\nbatches: 3\ntrain: {step: 10}\n");
     dotted_keys: with("train.steps: 10\nmodel.n_layer: 4\noptimizer:\n  adamw.lr: 1e-3\nschedule: {warmup.stpes: 10}\neval.samples: {prompts: [a]}\n");
     a_template_that_is_not_named_as_one: with("optimizer:\n  adamw: {lr: {{ lr }}}\ntrain: {steps: 10}\n");
     a_value_of_a_template: with("train:\n  steps: {{ steps }}\n");
@@ -101,7 +102,7 @@ says! {
     a_quoted_value_of_a_template: with("name: run-{{ seed }}\ntrain:\n  steps: \"{{ steps }}\"\n");
     variables_of_hydra: with("name: run-${seed}\ntrain: {steps: 10, clip_norm: \"${oc.env:CLIP}\"}\noptimizer:\n  adamw:\n    lr: ${lr}\ndefaults: [a]\n");
     a_variable_in_braces: with("optimizer: {adamw: {lr: ${lr}}}\n");
-    a_path_of_a_variable: "model: {preset: gpt2-micro}\ndata:\n  train:\n    text:\n      files: ['${DATA}/input.txt', data/{{x}}.txt, \"“input.txt”\"]\n";
+    a_path_of_a_variable: "model: {preset: gpt2-micro}\ndata:\n  train:\n    text:\n      files: ['${DATA}/input.txt', 'data/{{ x }}.txt', “input.txt”]\n";
     letters_of_other_scripts: with("tr\u{430}in: {steps: 10}\nprecision: b\u{FF46}16\nbatch: {sequences: 1\u{41E}, micro_batch: \u{2212}1}\noptimizer:\n  \u{430}damw: {}\n");
     spaces_of_other_kinds: with("train:\n\u{A0}\u{A0}steps: 10\nlog:\n  every:\u{A0}10\nse\u{200B}ed: 3\n");
     spaces_that_join_lines: with("train:\n  steps:\u{A0}10\n  clip_norm: 1\n");

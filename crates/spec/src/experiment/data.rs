@@ -244,7 +244,7 @@ pub struct JsonSource {
     pub template: Option<String>,
 }
 
-/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there. The name alone
+/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there. Its name
 /// is enough: `hub: roneneldan/TinyStories`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -278,5 +278,6 @@ fn raise_stops_a_template_with_its_message() {
     }
     assert!(error("{{ raise('') }}").starts_with("error: the template calls `raise`\n"));
     assert!(error("{{ raise(nothing) }}").starts_with("error: `nothing` is not defined\n"));
+    assert!(!error("{{ é }}").contains("in a template:") && !error("a\n{% if %}").contains("in a template:"));
     assert!(error("{{ 'undefined' | tokens }}{{ missing }}").starts_with("error: invalid count `undefined`"));
 }
