@@ -165,22 +165,23 @@ fn names_of_a_dataset_do_not_steer_the_terminal() {
     let evil = "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}2J\u{202e}";
     // The same in YAML, which may hold such characters only as escapes.
     let written = r"\e[2J\e]0;x\a\u009b2J\u202e";
-    let config = |name: &str, path: &str| {
-        format!("- config_name: \"{name}\"\n  data_files:\n  - split: \"{written}\"\n    path: {path}\n")
+    let config = |name: &str, split: &str, path: &str| {
+        format!("- config_name: \"{name}\"\n  data_files:\n  - split: \"{split}\"\n    path: {path}\n")
     };
-    let configs = [config(written, "a/*"), config(&format!("b{written}"), "b.jsonl")].concat();
-    let files = |more: &str, file: &str| -> Files {
+    let files = |split: &str, more: &str, file: &str| -> Files {
+        let configs = [config(written, split, "a/*"), config(&format!("b{written}"), split, "b.jsonl")].concat();
         let card = format!("---\nconfigs:\n{configs}{more}---\n").into_bytes();
         let lines = ["a/a.jsonl", file].map(|path| (path.to_owned(), content(0)));
         [("README.md".to_owned(), card)].into_iter().chain(lines).collect()
     };
     let repositories = vec![
-        ("datasets/own/names", files("", "b.jsonl")),
-        ("datasets/own/broken", files("- [\"\\e[2J", "b.jsonl")),
-        ("datasets/own/files", files("", evil)),
+        ("datasets/own/names", files("train", "", "b.jsonl")),
+        ("datasets/own/broken", files("train", "- [\"\\e[2J", "b.jsonl")),
+        ("datasets/own/splits", files(written, "", "b.jsonl")),
+        ("datasets/own/files", files("train", "", evil)),
     ];
     let server = serve(repositories, Duration::ZERO);
-    for dataset in ["names", "broken", "files"] {
+    for dataset in ["names", "broken", "splits", "files"] {
         for settings in
             [json!({}), json!({"config": evil}), json!({"config": "b"}), json!({"config": evil, "split": evil})]
         {

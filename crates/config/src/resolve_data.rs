@@ -270,7 +270,7 @@ impl Resolver<'_> {
         } else {
             format!("{}/{text}", glob::Pattern::escape(&self.base.to_string_lossy()))
         };
-        match glob::glob(&pattern) {
+        match runner_files::matching_paths(&pattern) {
             Ok(mut matches) => {
                 if matches.any(|m| m.is_ok_and(|p| p.is_file())) {
                     return Some(PathBuf::from(pattern));

@@ -7,6 +7,7 @@ mod file_system;
 mod freed_bytes;
 mod output_file;
 mod own;
+mod pattern;
 mod regular;
 pub mod safetensors_header;
 pub mod sealed_json;
@@ -22,6 +23,7 @@ pub use own::{
     TEMPORARY_PREFIX, children, foreign_path, has_only, is_number, is_older_than, is_real_folder, is_temporary_name,
     leftovers, remove_abandoned, remove_all, temporary_prefix,
 };
+pub use pattern::{matching_paths, special_parts};
 pub use regular::{
     BYTE_ORDER_MARK, append_owned, create_owned_dir, open_owned, open_regular, read_log_end, read_regular,
     read_regular_text, special_file_kind, without_byte_order_mark,

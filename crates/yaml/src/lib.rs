@@ -5,6 +5,7 @@
 pub mod document;
 pub mod edit;
 mod placeholder;
+pub mod python;
 pub mod scalar;
 pub mod source;
 mod syntax_error;

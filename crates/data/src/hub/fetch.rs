@@ -262,6 +262,10 @@ fn link_blob(blob: &Path, pointer: &Path, path: &str) -> Result<()> {
     let name = blob.file_name().unwrap_or_default();
     let up = "../".repeat(2 + path.matches('/').count());
     let target = Path::new(&up).join("blobs").join(name);
+    // Another download of this file may have made the link, and a reader may be about to follow it.
+    if fs::read_link(pointer).is_ok_and(|present| present == target) && pointer.is_file() {
+        return Ok(());
+    }
     // It may be a link to a blob that was removed.
     let _ = fs::remove_file(pointer);
     match std::os::unix::fs::symlink(&target, pointer) {

@@ -6,17 +6,20 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 
 use super::client::{Client, Report};
+use super::converted::select_converted;
 use super::downloads::{Downloads, HubCommit};
 use super::error::{HubError, Result};
-use super::listing::check_free_space;
+use super::formats::Format;
+use super::listing::{ListedFile, check_free_space};
 use super::repository::{Repository, Snapshot};
-use super::select::{self, Format, SelectedBy, SelectedFiles};
+use super::select::{self, Listing, Refusal, SelectedFiles};
 use super::settings::Settings;
-use runner_files::open_regular;
+use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, JsonSource, ParquetSource, Source, Tokenizer,
     Validation,
 };
+use runner_spec::hub_name::is_commit;
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
 const CONVERTED: &str = "refs/convert/parquet";
@@ -160,7 +163,7 @@ impl Client<'_> {
     fn download(&self, split: &HubSplit) -> Result<(Source, Source)> {
         let paths = (0..split.downloads.files().len()).map(|index| split.downloads.path(index, self.report));
         let paths = paths.collect::<Result<Vec<_>>>()?;
-        Ok((split.local_source(paths, self.report)?, Source::Hub(split.pinned.clone())))
+        Ok((split.local_source(paths), Source::Hub(split.pinned.clone())))
     }
 
     /// Finds the file of a multiple-choice set, without downloading it.
@@ -178,10 +181,13 @@ impl Client<'_> {
     fn download_choice(&self, split: &HubSplit) -> Result<PathBuf> {
         let files = match self.download(split)?.0 {
             Source::Parquet(from) => from.files,
-            Source::Jsonl(from) => from.files,
+            Source::Jsonl(from) | Source::Json(from) => from.files,
             _ => Vec::new(),
         };
-        files.into_iter().next().ok_or_else(|| not_a_choice_set(&split.pinned.split, "is one JSON array"))
+        match files.into_iter().next() {
+            Some(file) if !is_array(&file)? => Ok(file),
+            _ => Err(not_a_choice_set(&split.pinned.split, "is one JSON array")),
+        }
     }
 
     /// Finds the files of the split that `source` names. Downloads the dataset's card alone.
@@ -189,32 +195,35 @@ impl Client<'_> {
         let HubSource { dataset, config, split, revision, .. } = source;
         let repository = self.repository(RepoType::Dataset, dataset, revision);
         let snapshot = repository.snapshot()?;
-        let configs = read_card_configs(&repository, &snapshot)?;
+        let card = read_card(&repository, &snapshot)?;
         let wanted = config.as_deref();
         let describe = |message: String| format!("dataset {dataset} ({revision}): {message}");
-        let mut found = select::select(&snapshot.files, &configs, wanted, split)
-            .map_err(|error| self.lacking(&snapshot, describe(error.text)))?
-            .map(|selected| (selected, snapshot.clone(), revision.as_str()));
-        // A guess is kept once its files have been downloaded, so that a later run reads the same files.
-        let guessed = found.as_ref().is_none_or(|(selected, ..)| {
-            selected.by == SelectedBy::Guess
-                && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
-        });
-        if guessed && revision == HUB_DEFAULT_BRANCH && snapshot.partial.is_none() {
-            // Files that the hub has converted. Without any, the message describes the dataset's own files.
-            match self.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
-                Ok(converted) => {
-                    let selected = select::select(&converted.files, &[], wanted, split)
-                        .map_err(|error| self.lacking(&converted, describe(error.text)))?;
-                    found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
+        let refuse = |refusal: Refusal| match refusal {
+            Refusal::Unreadable(message) | Refusal::Final(message) => self.lacking(&snapshot, describe(message)),
+        };
+        // A commit of the branch of converted files is the revision of a recorded run.
+        let may_be_converted = revision == CONVERTED || (is_commit(revision) && card.is_none());
+        let converted = may_be_converted.then(|| select_converted(&snapshot.files, wanted, split)).flatten();
+        let is_partial = snapshot.partial.is_some();
+        let listing =
+            Listing { dataset, files: &snapshot.files, card: card.as_deref().unwrap_or_default(), is_partial };
+        let (selected, snapshot, from) = match converted.unwrap_or_else(|| select::select(listing, wanted, split)) {
+            Ok(selected) => (selected, snapshot, revision.as_str()),
+            Err(Refusal::Unreadable(why)) if revision == HUB_DEFAULT_BRANCH && !is_partial => {
+                match self.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
+                    Ok(converted) => match select_converted(&converted.files, wanted, split) {
+                        Some(Ok(selected)) => (selected, converted, CONVERTED),
+                        Some(Err(Refusal::Unreadable(message) | Refusal::Final(message))) => {
+                            let message = format!("{why}; of the files that the hub converted: {message}");
+                            return Err(self.lacking(&converted, describe(message)));
+                        }
+                        None => return Err(refuse(Refusal::Unreadable(why))),
+                    },
+                    Err(HubError::Request(_) | HubError::Offline(_)) => return Err(refuse(Refusal::Unreadable(why))),
+                    Err(error) => return Err(error),
                 }
-                Err(HubError::Request(_) | HubError::Offline(_)) => {}
-                Err(error) => return Err(error),
             }
-        }
-        let Some((selected, snapshot, from)) = found else {
-            let message = select::suggested(&snapshot.files, &configs, wanted, split);
-            return Err(self.lacking(&snapshot, describe(message)));
+            Err(refusal) => return Err(refuse(refusal)),
         };
         if snapshot.partial.is_some()
             && let Some(missing) = select::missing_part(&selected)
@@ -246,20 +255,18 @@ pub(crate) struct HubSplit {
 }
 
 impl HubSplit {
-    /// The source with `files` of this machine. Downloads the first file if only its content shows the format.
-    ///
-    /// # Errors
-    /// If it cannot be downloaded or read.
-    pub(crate) fn local_source(&self, files: Vec<PathBuf>, report: &Report<'_>) -> Result<Source> {
+    /// The source with `files` of this machine.
+    pub(crate) fn local_source(&self, files: Vec<PathBuf>) -> Source {
         let HubSource { column, template, .. } = self.pinned.clone();
-        Ok(match self.format {
+        let is_lines = |file: &ListedFile| [".jsonl", ".ndjson"].iter().any(|ending| file.path.ends_with(ending));
+        match self.format {
             Format::Parquet => Source::Parquet(ParquetSource { files, column, template }),
             Format::Text => Source::Text { files },
-            Format::Json if is_array(&self.downloads.path(0, report)?)? => {
-                Source::Json(JsonSource { files, field: column, template })
+            Format::Json if self.downloads.files().iter().all(is_lines) => {
+                Source::Jsonl(JsonSource { files, field: column, template })
             }
-            Format::Json | Format::Jsonl => Source::Jsonl(JsonSource { files, field: column, template }),
-        })
+            Format::Json => Source::Json(JsonSource { files, field: column, template }),
+        }
     }
 }
 
@@ -300,23 +307,28 @@ pub(super) fn companion_files(repository: &Repository<'_>, snapshot: &Snapshot, 
     COMPANIONS.into_iter().take(read).filter(|file| snapshot.files.iter().any(|f| f == file)).collect()
 }
 
-/// The configurations of the dataset's card, if it has one.
-fn read_card_configs(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>> {
+/// The dataset's card; `None` if it has none.
+fn read_card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Option<String>> {
     const CARD: &str = "README.md";
     if !snapshot.files.iter().any(|file| file == CARD) {
-        return Ok(Vec::new());
+        return Ok(None);
     }
+    let wrong =
+        |problem: String| HubError::Request(format!("dataset {}: its card ({CARD}) {problem}", repository.name));
     let path = repository.file(&snapshot.commit, CARD, (1, 1))?;
     let mut bytes = Vec::new();
     let file = open_regular(&path).map_err(HubError::io(&path))?;
-    file.take(MAX_CARD_BYTES).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
-    Ok(select::configs(&String::from_utf8_lossy(&bytes)))
+    file.take(MAX_CARD_BYTES + 1).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
+    if bytes.len() as u64 > MAX_CARD_BYTES {
+        return Err(wrong(format!("is larger than {}", runner_spec::format::bytes(MAX_CARD_BYTES))));
+    }
+    String::from_utf8(bytes).map(Some).map_err(|_| wrong("is not UTF-8 text".to_owned()))
 }
 
 /// True if a JSON file begins like an array.
 fn is_array(path: &Path) -> Result<bool> {
     let mut start = Vec::new();
     open_regular(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;
-    let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);
+    let start = without_byte_order_mark(&start);
     Ok(start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
 }

@@ -1,12 +1,16 @@
 //! Finds and downloads the files of datasets, tokenizers and models that an experiment names on the Hugging Face hub.
 
+mod card;
 mod client;
+mod converted;
 mod downloads;
 mod error;
 mod fetch;
+mod formats;
 mod listing;
 mod lower;
 mod model_folder;
+mod patterns;
 mod repository;
 mod select;
 mod settings;

@@ -1,58 +1,20 @@
-//! Selects the files of a configuration's split among those of a dataset.
-//!
-//! The dataset's card (README.md) lists them under `configs`; without such a list, the names of folders and files decide.
+//! Selects the files of a split: the files that `datasets` reads, in its order, or none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use glob::{MatchOptions, Pattern};
-use runner_yaml::document::Value;
-
+use super::card::{Card, Config};
+use super::error::quoted;
+use super::formats::{Format, file_name, infer_reader, is_compressed, is_kept, is_of_reader};
+use super::patterns::{Splits, listed_files, normalize, splits_by_name};
 use super::repository::suggestion;
-use runner_files::BYTE_ORDER_MARK;
-use runner_spec::error::PlainError;
-use runner_yaml::document;
+use runner_spec::diagnostic;
 
-/// Bytes of the YAML at the top of a card.
-const MAX_HEAD_BYTES: usize = 1 << 20;
-/// Wildcards of a pattern. Matching takes long with many of them.
-const MAX_WILDCARDS: usize = 8;
+/// Files that a message names.
+const NAMED_FILES: usize = 3;
+/// A file that old versions of `datasets` wrote. It may describe a configuration that is not in the card.
+const LEGACY_INFOS: &str = "dataset_infos.json";
 
-/// Files that describe data.
-const DESCRIPTIONS: [&str; 7] = [
-    "dataset_info.json",
-    "dataset_infos.json",
-    "metadata.json",
-    "state.json",
-    "requirements.txt",
-    "LICENSE.txt",
-    "README.txt",
-];
-
-/// The format of a dataset's files. The first format that has files is taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    Parquet,
-    Jsonl,
-    /// One array or lines; the file's first bytes decide which.
-    Json,
-    /// Each file is a document.
-    Text,
-}
-
-impl Format {
-    const ALL: [Self; 4] = [Self::Parquet, Self::Jsonl, Self::Json, Self::Text];
-
-    fn ending(self) -> &'static str {
-        match self {
-            Self::Parquet => ".parquet",
-            Self::Jsonl => ".jsonl",
-            Self::Json => ".json",
-            Self::Text => ".txt",
-        }
-    }
-}
-
-/// The files of a split, in alphabetical order, all of one format.
+/// The files of a split, in the order in which they are read. A file may be read more than once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SelectedFiles {
     pub(super) format: Format,
@@ -63,229 +25,231 @@ pub(super) struct SelectedFiles {
 /// The reason for a selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SelectedBy {
-    /// The card names each file, and each exists.
+    /// The card names each file.
     List,
     /// They match a pattern of the card.
     Pattern,
-    /// The names of folders and files decided, because the card lists none.
+    /// The names of folders and files decided.
     Name,
-    /// The only JSON or text files, which nothing names as data: they may hold something else.
-    Guess,
 }
 
-/// A configuration of a card.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Config {
-    name: String,
-    default: bool,
-    /// Splits and their patterns.
-    files: Vec<(String, String)>,
+/// The reason why a split cannot be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The dataset has a script or files in other formats. The hub may have converted it.
+    Unreadable(String),
+    Final(String),
 }
 
-/// The configurations in the card `text`; none if it does not begin with YAML.
-pub(super) fn configs(text: &str) -> Vec<Config> {
-    let text = text.trim_start_matches(BYTE_ORDER_MARK);
-    let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return Vec::new() };
-    let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD_BYTES) else {
-        return Vec::new();
-    };
-    let Ok(head) = document::from_str::<Value>(&rest[..end]) else { return Vec::new() };
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let many = |value: &Value| match value {
-        Value::Sequence(items) => items.iter().filter_map(text).collect(),
-        other => text(other).into_iter().collect::<Vec<_>>(),
-    };
-    let mut out = Vec::new();
-    for config in head.get("configs").and_then(Value::as_sequence).into_iter().flatten() {
-        let Some(name) = config.get("config_name").and_then(text) else { continue };
-        let folder =
-            config.get("data_dir").and_then(text).map(|f| f.trim_matches('/').to_owned()).filter(|f| !f.is_empty());
-        let within = |pattern: String| folder.as_ref().map_or(pattern.clone(), |folder| format!("{folder}/{pattern}"));
-        let mut files = Vec::new();
-        match config.get("data_files") {
-            Some(Value::Sequence(items)) => {
-                for item in items {
-                    let split = item.get("split").and_then(text).unwrap_or_else(|| "train".to_owned());
-                    let paths = item.get("path").map_or_else(|| many(item), &many);
-                    files.extend(paths.into_iter().map(|path| (split.clone(), within(path))));
-                }
-            }
-            Some(Value::Mapping(splits)) => {
-                for (split, paths) in splits {
-                    files.extend(many(paths).into_iter().filter_map(|path| Some((text(split)?, within(path)))));
-                }
-            }
-            Some(one) => files.extend(text(one).map(|path| ("train".to_owned(), within(path)))),
-            None => files.extend(folder.iter().map(|folder| ("train".to_owned(), format!("{folder}/**")))),
-        }
-        out.push(Config { name, default: config.get("default").and_then(Value::as_bool).unwrap_or(false), files });
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self::Final(message)
     }
-    out
 }
 
-/// The files among `all` of `split` of `config`; `None` if neither the card nor the names show them.
+/// The files of a dataset, and its card.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Listing<'a> {
+    /// `owner/name`.
+    pub(super) dataset: &'a str,
+    pub(super) files: &'a [String],
+    pub(super) card: &'a str,
+    /// True if `files` may not be all.
+    pub(super) is_partial: bool,
+}
+
+/// Selects the files of `split` of `config`.
 ///
 /// # Errors
-/// A message that lists the configurations or splits that exist.
-pub(super) fn select(
-    all: &[String],
-    configs: &[Config],
-    config: Option<&str>,
-    split: &str,
-) -> Result<Option<SelectedFiles>, PlainError> {
-    if let Some(chosen) = choose(configs, config)? {
-        let (mut found, mut by) = (BTreeSet::new(), SelectedBy::List);
-        let mut splits = BTreeSet::new();
-        for (name, pattern) in &chosen.files {
-            splits.insert(name.clone());
-            if name == split {
-                found.extend(matching(all, pattern)?);
-                if !all.iter().any(|file| file == listed_path(pattern)) {
-                    by = SelectedBy::Pattern;
-                }
-            }
-        }
-        if !splits.contains(split) {
-            let suggestion = suggestion(split, &Vec::from_iter(splits));
-            return Err(PlainError::request(format!(
-                "configuration `{}` has no split `{split}`{suggestion}",
-                chosen.name
-            )));
-        }
-        let selected = select_format(&found, by);
-        let none = || {
-            let name = &chosen.name;
-            PlainError::request(format!("split `{split}` of configuration `{name}` has no parquet, JSON or text files"))
-        };
-        return selected.map(Some).ok_or_else(none);
+/// If `datasets` cannot load the configuration, or the split has files that are not read here.
+pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) -> Result<SelectedFiles, Refusal> {
+    let mut all: Vec<&str> = listing.files.iter().map(String::as_str).collect();
+    all.sort_unstable();
+    let script = format!("{}.py", file_name(listing.dataset));
+    if all.contains(&script.as_str()) {
+        return Err(Refusal::Unreadable(format!("it has a loading script, `{script}`, which is not run")));
     }
-    Ok(by_name(all, config, split))
-}
-
-/// The configuration `config` of the card, or its default; `None` if the card lists no files.
-fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, PlainError> {
-    let configs: Vec<&Config> = configs.iter().filter(|config| !config.files.is_empty()).collect();
-    let suggest = |name: &str| suggestion(name, &configs.iter().map(|config| config.name.clone()).collect::<Vec<_>>());
-    let find = |name: &str| configs.iter().find(|config| config.name == name).copied();
-    match (config, configs.as_slice()) {
-        (_, []) => Ok(None),
-        (Some(name), _) => find(name)
-            .map(Some)
-            .ok_or_else(|| PlainError::request(format!("no configuration `{name}`{}", suggest(name)))),
-        (None, [only]) => Ok(Some(*only)),
-        (None, all) => {
-            let default = all.iter().find(|config| config.default).copied().or_else(|| find("default"));
-            let several =
-                || PlainError::request(format!("it has several configurations; give `config`{}", suggest("")));
-            default.map(Some).ok_or_else(several)
+    if all.contains(&".huggingface.yaml") {
+        return Err(Refusal::Final("it has a second card, `.huggingface.yaml`, which is not read".to_owned()));
+    }
+    let card = &Card::parse(listing.card).map_err(|message| format!("its card (README.md): {message}"))?;
+    let chosen = choose(&all, card, config)?;
+    // The first configuration decides the format of all. If not all files are known, only the files of the split count.
+    let (reader, splits) = match chosen {
+        Some(chosen) if listing.is_partial => {
+            let mut splits = splits_of_config(&all, card, chosen, Some(split))?;
+            splits.retain(|(name, _)| name == split);
+            (reader_of_splits(&splits)?, splits)
+        }
+        Some(chosen) => {
+            let first = match card.configs.first().and_then(|first| first.files.as_deref()) {
+                Some(listed) => resolve(&all, "", listed)?,
+                None => splits_by_name(&all, "")?,
+            };
+            (reader_of_splits(&first)?, splits_of_config(&all, card, chosen, None)?)
+        }
+        None => {
+            let mut splits = splits_by_name(&all, "")?;
+            let reader = reader_of_splits(&splits)?;
+            splits.iter_mut().for_each(|(_, files)| files.retain(|file| is_kept(file, reader)));
+            (reader, splits)
+        }
+    };
+    let named = chosen.map_or("default", |chosen| &chosen.name);
+    if !listing.is_partial {
+        check_described_splits(card, named, &splits)?;
+    }
+    let names: Vec<String> = splits.iter().map(|(name, _)| name.clone()).collect();
+    let Some((_, files)) = splits.iter().find(|(name, _)| name == split) else {
+        let subject = chosen.map_or(String::new(), |chosen| format!("configuration `{}` has ", quoted(&chosen.name)));
+        return Err(Refusal::Final(format!("{subject}no split `{split}`{}", suggestion(split, &names))));
+    };
+    let Some(format) = Format::of_reader(reader) else {
+        let files = list_files(files.iter());
+        return Err(Refusal::Unreadable(format!(
+            "split `{split}` is read as {reader} ({files}); only parquet, JSON and text files are read"
+        )));
+    };
+    for (name, files) in &splits {
+        if files.is_empty() {
+            return Err(Refusal::Final(format!("split `{}` has no files", quoted(name))));
+        }
+        let mut foreign = files.iter().filter(|file| !is_of_reader(file, reader) && !file.ends_with(".zip")).peekable();
+        if chosen.is_some() && foreign.peek().is_some() {
+            let files = list_files(foreign);
+            return Err(Refusal::Final(format!("split `{name}` is read as {reader}, but has {files}")));
         }
     }
-}
-
-/// A path of a card in the form of the list of files.
-fn listed_path(path: &str) -> &str {
-    path.trim_start_matches("./").trim_start_matches('/')
-}
-
-fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, PlainError> {
-    let pattern = listed_path(pattern);
-    if pattern.matches(['*', '?', '[']).count() > MAX_WILDCARDS {
-        return Err(PlainError::request(format!(
-            "its card has a pattern that is too broad: `{}`",
-            super::error::quoted(pattern)
+    let mut compressed = files.iter().filter(|file| is_compressed(file)).peekable();
+    if compressed.peek().is_some() {
+        let files = list_files(compressed);
+        let message = format!("split `{split}` has compressed files, which are not read: {files}");
+        return Err(Refusal::Unreadable(format!(
+            "{message}; download the dataset, decompress them, and name its files"
         )));
     }
-    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
-    let find = |pattern: &str| {
-        let Ok(pattern) = Pattern::new(pattern) else { return Vec::new() };
-        all.iter().filter(|file| pattern.matches_with(file, options)).cloned().collect::<Vec<_>>()
+    let patterns = chosen.and_then(|chosen| chosen.files.as_ref()?.iter().find(|(name, _)| name == split));
+    let by = match patterns {
+        None => SelectedBy::Name,
+        Some((_, patterns)) if patterns.iter().any(|path| path.contains(['*', '?', '['])) => SelectedBy::Pattern,
+        Some(_) => SelectedBy::List,
     };
-    let found = find(pattern);
-    // A folder stands for its files.
-    Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
+    Ok(SelectedFiles { format, files: files.clone(), by })
 }
 
-/// The files of the first format that has files.
-fn select_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<SelectedFiles> {
-    let select = |format: Format| {
-        let files = files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect();
-        SelectedFiles { format, files, by }
+/// The configuration of the card that is read; `None` if the card lists none.
+fn choose<'c>(all: &[&str], card: &'c Card, config: Option<&str>) -> Result<Option<&'c Config>, Refusal> {
+    let described = match card.infos.as_slice() {
+        [only] if !all.contains(&LEGACY_INFOS) => Some(only.config.as_str()),
+        _ => None,
     };
-    Format::ALL.into_iter().map(select).find(|selected| !selected.files.is_empty())
-}
-
-/// Folders that may hold the files of `config`; without one, those of the dataset itself.
-fn folders(config: Option<&str>) -> Vec<String> {
-    match config {
-        None | Some("default") => ["default/", "data/", ""].map(str::to_owned).to_vec(),
-        // `sample-10BT` may lie in sample/10BT.
-        Some(name) => [name.to_owned(), format!("data/{name}"), name.replacen('-', "/", 1)].map(|f| f + "/").to_vec(),
-    }
-}
-
-/// Selects by the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
-fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<SelectedFiles> {
-    for folder in folders(config) {
-        let within: Vec<(&String, &str)> =
-            all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
-        let named = within.iter().filter(|(_, rest)| split_in_path(rest) == Some(split));
-        if let Some(selected) = select_format(&named.map(|(file, _)| (*file).clone()).collect(), SelectedBy::Name) {
-            return Some(selected);
+    let wanted = config.or(card.default_config()?).or(described);
+    let names: Vec<String> = card.configs.iter().map(|config| config.name.clone()).collect();
+    match wanted {
+        None | Some("default") if names.is_empty() => Ok(None),
+        None => Err(Refusal::Final(format!("it has several configurations; give `config`{}", suggestion("", &names)))),
+        Some(name) if names.is_empty() => {
+            let name = quoted(name);
+            Err(Refusal::Final(format!("no configuration `{name}`: its card lists no configurations under `configs`")))
         }
-        // Files of no split are for training.
-        let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !DESCRIPTIONS.contains(rest));
-        let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
-        let unnamed = |s: &SelectedFiles| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
-        if split == "train"
-            && let Some(selected) = select_format(&files, SelectedBy::Name).filter(unnamed)
-            && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
-        {
-            let guess = folder.is_empty() && matches!(selected.format, Format::Json | Format::Text);
-            return Some(SelectedFiles { by: if guess { SelectedBy::Guess } else { SelectedBy::Name }, ..selected });
-        }
-    }
-    None
-}
-
-/// The split that a path within a configuration names: its folder, or the start of its file's name.
-fn split_in_path(rest: &str) -> Option<&str> {
-    match rest.split_once('/') {
-        Some((folder, file)) if !file.contains('/') => Some(folder),
-        Some(_) => None,
-        None => {
-            let stem = rest.rsplit_once('.').map_or(rest, |(stem, _)| stem);
-            // Numbers of shards follow the split: train-00000-of-00005.
-            let end = stem.find(['-', '.']).unwrap_or(stem.len());
-            Some(&stem[..end]).filter(|name| !name.is_empty())
+        Some(name) => {
+            let found = card.configs.iter().find(|config| config.name == name);
+            let missing = || format!("no configuration `{}`{}", quoted(name), suggestion(name, &names));
+            Ok(Some(found.ok_or_else(missing)?))
         }
     }
 }
 
-fn is_named(rest: &str) -> bool {
-    split_in_path(rest)
-        .is_some_and(|name| matches!(name, "train" | "test" | "validation" | "valid" | "val" | "dev" | "eval"))
+fn resolve(all: &[&str], folder: &str, listed: &[(String, Vec<String>)]) -> Result<Splits, String> {
+    listed.iter().map(|(split, patterns)| Ok((split.clone(), listed_files(all, folder, patterns)?))).collect()
 }
 
-/// Configurations and splits that the names of files suggest, for a message.
-pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>, split: &str) -> String {
-    // Text files have names of all kinds.
-    let named = |format: &&Format| **format != Format::Text;
-    let data =
-        || all.iter().filter(|file| Format::ALL.iter().filter(named).any(|format| file.ends_with(format.ending())));
-    let mut names: BTreeSet<String> = configs.iter().map(|c| c.name.clone()).collect();
-    names.extend(data().filter_map(|file| Some(file.split_once('/')?.0.to_owned())).filter(|folder| folder != "data"));
-    let mut splits = BTreeSet::new();
-    for folder in folders(config) {
-        splits.extend(data().filter_map(|file| split_in_path(file.strip_prefix(&folder)?)).map(str::to_owned));
-    }
-    splits.retain(|name| !matches!(name.as_str(), "data" | "default"));
-    let (names, splits) = (Vec::from_iter(names), Vec::from_iter(splits));
-    match config {
-        Some(name) if !names.iter().any(|n| n == name) => {
-            format!("no configuration `{name}`{}", suggestion(name, &names))
+/// The splits of `chosen`, or of its listed splits only the one named `only`. All configurations of the card are checked, because one
+/// that is wrong makes the others unreadable.
+fn splits_of_config(all: &[&str], card: &Card, chosen: &Config, only: Option<&str>) -> Result<Splits, Refusal> {
+    let mut splits = Splits::new();
+    for config in &card.configs {
+        let wrong = |message: String| format!("configuration `{}`: {message}", quoted(&config.name));
+        let folder = match config.folder.as_deref().map(normalize).transpose().map_err(wrong)? {
+            Some(folder) if folder.contains(['*', '?', '[']) => {
+                return Err(Refusal::Final(wrong(format!(
+                    "`data_dir` must not be a pattern, got `{}`",
+                    quoted(&folder)
+                ))));
+            }
+            Some(folder) if !folder.is_empty() => folder + "/",
+            _ => String::new(),
+        };
+        if std::ptr::eq(config, chosen) {
+            if let [setting, ..] = config.row_settings.as_slice() {
+                return Err(Refusal::Unreadable(wrong(format!("`{setting}` is not supported"))));
+            }
+            splits = match &config.files {
+                Some(listed) => match listed.iter().find(|(split, _)| Some(split.as_str()) == only) {
+                    Some(one) => resolve(all, &folder, std::slice::from_ref(one)),
+                    None => resolve(all, &folder, listed),
+                },
+                None => splits_by_name(all, &folder),
+            }
+            .map_err(wrong)?;
+        } else if config.files.is_none() && only.is_none() {
+            splits_by_name(all, &folder).map_err(wrong)?;
         }
-        _ if splits.is_empty() => format!("no parquet, JSON or text files of it were found{}", suggestion("", &names)),
-        _ => format!("no split `{split}`{}", suggestion(split, &splits)),
+    }
+    Ok(splits)
+}
+
+/// The reader of the files of all splits.
+fn reader_of_splits(splits: &Splits) -> Result<&'static str, Refusal> {
+    let mut first: Option<(&str, &'static str)> = None;
+    for (split, files) in splits {
+        let Some(reader) = infer_reader(files) else {
+            return Err(Refusal::Unreadable(format!("split `{}` has no parquet, JSON or text files", quoted(split))));
+        };
+        match first {
+            Some((other, different)) if different != reader => {
+                let other = quoted(other);
+                return Err(Refusal::Final(format!(
+                    "its splits have different formats: `{other}` is read as {different}, `{}` as {reader}",
+                    quoted(split)
+                )));
+            }
+            _ => first = Some((split, reader)),
+        }
+    }
+    Ok(first.ok_or_else(|| "it has no splits".to_owned())?.1)
+}
+
+/// Checks that the configuration `named` has the splits that `dataset_info` describes.
+fn check_described_splits(card: &Card, named: &str, splits: &Splits) -> Result<(), String> {
+    let described = card.infos.iter().rfind(|info| info.config == named).and_then(|info| info.splits.as_ref());
+    let Some(described) = described else { return Ok(()) };
+    let (described, found): (BTreeSet<&str>, BTreeSet<&str>) =
+        (described.iter().map(String::as_str).collect(), splits.iter().map(|(split, _)| split.as_str()).collect());
+    if described == found {
+        return Ok(());
+    }
+    let list = |names: BTreeSet<&str>| {
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            diagnostic::list(&names.into_iter().map(quoted).collect::<Vec<_>>(), "and")
+        }
+    };
+    Err(format!(
+        "`dataset_info` of its card describes the splits {}, but the files give the splits {}",
+        list(described),
+        list(found)
+    ))
+}
+
+/// The first of `files`, and the number of the others.
+fn list_files<'f>(files: impl Iterator<Item = &'f String>) -> String {
+    let files: BTreeSet<&String> = files.collect();
+    let named: Vec<String> = files.iter().take(NAMED_FILES).map(|file| format!("`{}`", quoted(file))).collect();
+    match files.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
     }
 }
 
@@ -327,20 +291,83 @@ fn is_numbered(file: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use serde::Deserialize;
+
     use super::*;
 
-    const FINEWEB: &str = "---\nlicense: odc-by\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*/*\n- config_name: sample-10BT\n  data_files:\n  - split: train\n    path: sample/10BT/*\n- config_name: two\n  data_dir: other\n  data_files:\n  - split: test\n    path: [a.jsonl, b.jsonl]\n---\n# FineWeb\n";
+    const FINEWEB: &str = "---\nlicense: odc-by\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/*/*\n- config_name: sample-10BT\n  data_files:\n  - split: train\n    path: sample/10BT/*\n- config_name: two\n  data_dir: other\n  data_files:\n  - split: test\n    path: [a.parquet, b.parquet]\n---\n# FineWeb\n";
 
     fn names(files: &[&str]) -> Vec<String> {
         files.iter().map(|f| (*f).to_owned()).collect()
     }
 
     fn chosen(files: &[&str], card: &str, config: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-        let (all, configs) = (names(files), configs(card));
-        match select(&all, &configs, config, split)? {
-            Some(selected) => Ok(selected.files),
-            None => Err(suggested(&all, &configs, config, split)),
+        let listing = Listing { dataset: "own/a", files: &names(files), card, is_partial: false };
+        select(listing, config, split).map(|selected| selected.files).map_err(|refusal| match refusal {
+            Refusal::Unreadable(message) | Refusal::Final(message) => message,
+        })
+    }
+
+    /// A folder, and what `datasets` read of it.
+    #[derive(Deserialize)]
+    struct Folder {
+        name: String,
+        files: Vec<String>,
+        card: Option<String>,
+        answers: Vec<Answer>,
+    }
+
+    #[derive(Deserialize)]
+    struct Answer {
+        config: Option<String>,
+        splits: Option<BTreeMap<String, Vec<String>>>,
+    }
+
+    /// Each split is the files that `datasets` read, in its order, or it is refused.
+    #[test]
+    fn splits_are_those_of_datasets() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/hub_folders.json");
+        let folders: Vec<Folder> = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        let (mut read, mut refused, mut wrong) = (0, BTreeMap::<&str, usize>::new(), Vec::new());
+        for folder in &folders {
+            for Answer { config, splits } in &folder.answers {
+                let listed = splits.iter().flatten().map(|(split, _)| split.as_str());
+                for split in listed.chain(["train", "validation", "test", "extra"]).collect::<BTreeSet<_>>() {
+                    let listing = Listing {
+                        dataset: "own/script",
+                        files: &folder.files,
+                        card: folder.card.as_deref().unwrap_or_default(),
+                        is_partial: false,
+                    };
+                    let ours = select(listing, config.as_deref(), split);
+                    let theirs = splits.as_ref().and_then(|splits| splits.get(split));
+                    match (&ours, theirs) {
+                        (Ok(ours), Some(theirs)) if ours.files == *theirs => read += 1,
+                        (Err(_), None) => {}
+                        (Err(Refusal::Unreadable(message) | Refusal::Final(message)), Some(_)) => {
+                            let reasons = ["compressed files", "read as csv", "read as zip", "but has"];
+                            let reason = reasons.into_iter().find(|reason| message.contains(reason));
+                            *refused.entry(reason.unwrap_or(&folder.name)).or_default() += 1;
+                        }
+                        _ => wrong.push(format!("{}, {config:?}, {split}: {ours:?}, expected {theirs:?}", folder.name)),
+                    }
+                }
+            }
         }
+        assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+        // Splits that are refused although `datasets` reads them: files that are not read here, and two rare patterns.
+        let expected = [
+            ("but has", 14),
+            ("compressed files", 41),
+            ("data_dir upwards", 1),
+            ("open bracket", 2),
+            ("read as csv", 104),
+            ("read as zip", 2),
+        ];
+        assert_eq!((read, refused), (707, BTreeMap::from(expected)));
     }
 
     #[test]
@@ -353,9 +380,9 @@ mod tests {
             "sample/10BT/000_0.parquet",
             "sample/10BT/001_0.parquet",
             "sample/100BT/0.parquet",
-            "other/a.jsonl",
-            "other/b.jsonl",
-            "other/c.jsonl",
+            "other/a.parquet",
+            "other/b.parquet",
+            "other/c.parquet",
         ];
         let of = |config, split| chosen(&files, FINEWEB, config, split);
         assert_eq!(
@@ -363,7 +390,7 @@ mod tests {
             ["sample/10BT/000_0.parquet", "sample/10BT/001_0.parquet"]
         );
         assert_eq!(of(None, "train").unwrap(), ["data/CC-1/0.parquet", "data/CC-2/1.parquet"]);
-        assert_eq!(of(Some("two"), "test").unwrap(), ["other/a.jsonl", "other/b.jsonl"]);
+        assert_eq!(of(Some("two"), "test").unwrap(), ["other/a.parquet", "other/b.parquet"]);
         assert_eq!(
             of(Some("sample-10BTs"), "train").unwrap_err(),
             "no configuration `sample-10BTs`: did you mean `sample-10BT`? available: `default`, `sample-10BT` and `two`"
@@ -375,44 +402,54 @@ mod tests {
     }
 
     #[test]
-    fn names_say_it_where_the_card_is_silent() {
-        let alpaca = ["README.md", "data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", ".gitattributes"];
-        assert_eq!(chosen(&alpaca, "# no head", None, "train").unwrap(), alpaca[1..2]);
-        assert!(chosen(&alpaca, "", None, "test").unwrap_err().contains("no split `test`; available: `train`"));
-        let configs = ["en/train-0.parquet", "en/test-0.parquet", "de/train.jsonl", "de/dataset.txt"];
-        assert_eq!(chosen(&configs, "", Some("en"), "test").unwrap(), configs[1..2]);
-        assert_eq!(chosen(&configs, "", Some("de"), "train").unwrap(), configs[2..3]);
-        assert!(chosen(&configs, "", Some("fr"), "train").unwrap_err().contains("available: `de` and `en`"));
-        let converted = ["default/train/0000.parquet", "default/train/0001.parquet", "default/test/0000.parquet"];
-        assert_eq!(chosen(&converted, "", None, "train").unwrap(), converted[..2]);
-        let sample = ["sample/10BT/000.parquet", "sample/100BT/000.parquet"];
-        assert_eq!(chosen(&sample, "", Some("sample-10BT"), "train").unwrap(), sample[..1]);
-        let one = ["README.md", "alpaca_data_cleaned.json"];
-        assert_eq!(chosen(&one, "", None, "train").unwrap(), one[1..]);
-        assert!(chosen(&one, "", None, "test").is_err());
-        assert!(
-            chosen(&["a.md", "LICENSE.txt"], "", None, "train").unwrap_err().contains("no parquet, JSON or text files")
+    fn refusals_name_the_files() {
+        let refused = |files: &[&str], card: &str| chosen(files, card, None, "train").unwrap_err();
+        let list = "---\nconfigs: [{config_name: a, data_files: 'd/*'}]\n---\n";
+        let gz = ["d/a.jsonl", "d/b.jsonl.gz", "d/c.jsonl.gz", "d/d.jsonl.gz", "d/e.jsonl.gz"];
+        assert!(refused(&gz, list).starts_with(
+            "split `train` has compressed files, which are not read: `d/b.jsonl.gz`, `d/c.jsonl.gz`, `d/d.jsonl.gz` and 1 more"
+        ));
+        assert_eq!(
+            refused(&["d/a.jsonl", "d/b.parquet", "d/c.jsonl"], list),
+            "split `train` is read as json, but has `d/b.parquet`"
         );
+        assert_eq!(
+            refused(&["LICENSE.txt", "data.csv"], ""),
+            "split `train` is read as csv (`data.csv`); only parquet, JSON and text files are read"
+        );
+        assert_eq!(
+            refused(&["train.jsonl", "test.parquet"], ""),
+            "its splits have different formats: `train` is read as json, `test` as parquet"
+        );
+        assert!(refused(&["a.bin"], "").contains("no parquet, JSON or text files"), "{}", refused(&["a.bin"], ""));
+        assert_eq!(refused(&["README.md"], ""), "it has no data files");
+        assert_eq!(
+            chosen(&["de/train.jsonl"], "", Some("de"), "train").unwrap_err(),
+            "no configuration `de`: its card lists no configurations under `configs`"
+        );
+        assert_eq!(chosen(&["train.jsonl"], "", None, "test").unwrap_err(), "no split `test`; available: `train`");
     }
 
     #[test]
-    fn hostile_cards_say_nothing() {
-        let bomb = format!("---\na: &a [x]\nb: &b [{}]\nc: [{}]\n---\n", "*a,".repeat(100), "*b,".repeat(10_000));
+    fn hostile_cards_are_refused() {
+        let bomb = format!("---\na: &a [x]\nb: &b [{}]\nc: [{}]\n---\n", "*a,".repeat(1000), "*b,".repeat(10_000));
         let deep = format!("---\nconfigs: {}\n---\n", "[".repeat(100_000));
-        for card in [
-            "---\n",
-            "---\n[1\n---\n",
-            "---\nconfigs: 3\n---\n",
-            "---\nconfigs: [{config_name: [1]}, 4]\n---\n",
-            &bomb,
-            &deep,
-        ] {
-            assert_eq!(configs(card), []);
+        for card in
+            ["---\n[1\n---\n", "---\nconfigs: 3\n---\n", "---\nconfigs: [{config_name: [1]}, 4]\n---\n", &bomb, &deep]
+        {
+            let error = chosen(&["train.jsonl"], card, None, "train").unwrap_err();
+            assert!(error.starts_with("its card (README.md): "), "{error}");
         }
         let wide = "---\nconfigs: [{config_name: a, data_files: '*a*a*a*a*a*a*a*a*a*a*b'}]\n---\n";
         assert!(chosen(&[&"a".repeat(300)], wide, None, "train").unwrap_err().contains("too broad"));
         let away = "---\nconfigs: [{config_name: a, data_files: ../../etc/passwd}]\n---\n";
-        assert!(chosen(&["x.parquet"], away, None, "train").is_err());
+        assert!(
+            chosen(&["x.parquet"], away, None, "train").unwrap_err().contains("must be a path inside the repository")
+        );
+        // A long card is read whole.
+        let long =
+            format!("\n\n---\nx: {}\nconfigs: [{{config_name: a, data_files: b.jsonl}}]\n---\n", "y ".repeat(1 << 20));
+        assert_eq!(chosen(&["a.jsonl", "b.jsonl"], &long, None, "train").unwrap(), ["b.jsonl"]);
     }
 
     #[test]
@@ -433,18 +470,16 @@ mod tests {
         for one in ["0000.parquet", "sample/10BT/000_00000.parquet", "train-0.jsonl", "train-00003-of-00002.parquet"] {
             assert!(missing(&[one], SelectedBy::Name).is_some(), "{one}");
         }
-        // A card's list of which not all is there is no list.
+        // Each file that the card names must be there.
         let card = "---\nconfigs: [{config_name: a, data_files: [{split: train, path: [a.jsonl, b.jsonl]}]}]\n---\n";
-        let by = |files: &[&str]| select(&names(files), &configs(card), None, "train").unwrap().unwrap().by;
-        assert_eq!((by(&["a.jsonl", "b.jsonl"]), by(&["a.jsonl"])), (SelectedBy::List, SelectedBy::Pattern));
-    }
-
-    #[test]
-    fn json_files_about_data_are_not_data() {
-        let train = |files: &[&str]| select(&names(files), &[], None, "train").unwrap();
-        assert_eq!(train(&["metadata.json", "dataset_infos.json", "LICENSE.txt"]), None);
-        let one = train(&["metadata.json", "alpaca.json"]).unwrap();
-        assert_eq!((one.files, one.by), (names(&["alpaca.json"]), SelectedBy::Guess));
-        assert_eq!(train(&["train.json"]).unwrap().by, SelectedBy::Name);
+        let of = |files: &[&str], is_partial| {
+            select(Listing { dataset: "own/a", files: &names(files), card, is_partial }, None, "train")
+        };
+        assert_eq!(of(&["a.jsonl", "b.jsonl"], true).unwrap().by, SelectedBy::List);
+        for is_partial in [true, false] {
+            let refused = of(&["a.jsonl"], is_partial).unwrap_err();
+            let Refusal::Final(message) = refused else { panic!("{refused:?}") };
+            assert!(message.ends_with("`b.jsonl`, which its card lists, is missing"), "{message}");
+        }
     }
 }

@@ -20,7 +20,7 @@ const ONE_ARRAY: &str = "the file is one JSON array, so use `json`; JSON Lines h
 pub(crate) enum JsonFormat {
     /// One object a line.
     Lines,
-    /// One array of objects.
+    /// One array of objects. A file that begins with an object has one object a line.
     Array,
 }
 
@@ -62,10 +62,12 @@ pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut Record
     let start = file.fill_buf().map_err(DataError::io(path))?;
     refuse_compressed(path, start)?;
     let offset = start.len() - without_byte_order_mark(start).len();
+    let first = start[offset..].iter().find(|byte| !byte.is_ascii_whitespace()).copied();
     file.consume(offset);
-    match format {
-        JsonFormat::Lines => for_each_line(path, file, offset as u64, sink),
-        JsonFormat::Array => for_each_item(path, file, offset as u64, sink),
+    if format == JsonFormat::Lines || first == Some(b'{') {
+        for_each_line(path, file, offset as u64, sink)
+    } else {
+        for_each_item(path, file, offset as u64, sink)
     }
 }
 
@@ -107,11 +109,6 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
     let mut array = ArrayReader { path, file, unread: Vec::new(), next: 0, offset, line: 1, column: 0 };
     match array.peek()? {
         Some(b'[') => array.skip(1),
-        Some(b'{') => {
-            let message =
-                "expected an array of objects, found an object; if the file has one object per line, use `jsonl`";
-            return Err(array.error(message));
-        }
         Some(_) => return Err(array.error("expected a JSON array of objects")),
         None => return Err(array.error("EOF while parsing a value")),
     }
@@ -289,6 +286,8 @@ mod tests {
         let content = b"\xef\xbb\xbf [\r\n{\"text\": \"a\\\"]},\\\\\"}, {\"text\": \"\"},{\"x\": [{}, \"]\"], \"text\": \"\\u00e9\"}\n] \n";
         assert_eq!(texts(JsonFormat::Array, content).unwrap(), ["a\"]},\\", "", "é"]);
         assert_eq!(texts(JsonFormat::Array, b"[]").unwrap(), [""; 0]);
+        let lines = b"\xef\xbb\xbf\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
+        assert_eq!(texts(JsonFormat::Array, lines).unwrap(), ["a", "b"]);
     }
 
     #[test]
@@ -301,7 +300,6 @@ mod tests {
         assert!(
             error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object")
         );
-        assert!(error("{\"text\": \"a\"}\n{}").contains("use `jsonl`"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: expected `,` or `]` at column 1");
         assert!(error("[{\"text\": \"a\"},]").contains("trailing comma"));
         assert!(error("[{\"text\": \"a\"}] x").contains("trailing characters at column 17"));

@@ -14,7 +14,7 @@ use crate::hub::HubSplit;
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
-use runner_files::special_file_kind;
+use runner_files::{matching_paths, special_file_kind};
 use runner_spec::error::{ErrorKind, PlainError};
 use runner_spec::experiment::{Data, Source, TokenType, Validation};
 
@@ -118,17 +118,17 @@ pub(crate) fn locate(
 }
 
 /// Describes the files of a split on the hub. They are downloaded when they are read, and the hub's names of their contents take the
-/// place of hashes. Only a JSON file, whose first bytes show its format, is downloaded now.
+/// place of hashes.
 ///
 /// # Errors
-/// If that file cannot be downloaded, or a template is wrong.
+/// If a template is wrong.
 pub(crate) fn locate_on_hub(
     opened: HubSplit,
     split: SplitName,
     cache: &DataCache,
     report: &Report<'_>,
 ) -> Result<LocatedSource> {
-    let local = opened.local_source(Vec::new(), &|part| report(Progress::Downloading(part)))?;
+    let local = opened.local_source(Vec::new());
     let (documents, _) = document_format(&local, split, cache, report)?;
     let files: Vec<SourceFile> =
         opened.downloads.files().iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
@@ -227,7 +227,7 @@ fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     };
     let text = pattern.to_str().ok_or_else(|| illegal(&"not UTF-8"))?;
     let mut files = Vec::new();
-    for path in glob::glob(text).map_err(|error| illegal(&error))? {
+    for path in matching_paths(text).map_err(|error| illegal(&error))? {
         let path = path.map_err(|error| DataError::Io { path: error.path().to_owned(), source: error.into() })?;
         if path.is_file() {
             files.push(path);

@@ -145,7 +145,7 @@ pub enum Source {
     Parquet(ParquetSource),
     /// One JSON object a line; each line is a document.
     Jsonl(JsonSource),
-    /// A file that is one JSON array of objects, each a document.
+    /// A file of JSON objects, each a document: one array, or one object a line.
     Json(JsonSource),
     /// A dataset of the Hugging Face hub, or of the server that `HF_ENDPOINT` names.
     Hub(HubSource),

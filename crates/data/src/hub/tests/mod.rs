@@ -27,13 +27,13 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
     let contents: Vec<Vec<u8>> = fine()[0].2[1..3].iter().map(|(_, content)| content.clone()).collect();
     assert!(read(&lowered) == contents);
     assert!(
-        matches!(&lowered.local.validation, Some(Validation::Source(Source::Jsonl(from))) if from.files[0].ends_with("test.jsonl"))
+        matches!(&lowered.local.validation, Some(Validation::Source(Source::Parquet(from))) if from.files[0].ends_with("test.parquet"))
     );
     let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
     assert_eq!(*pinned, HubSource { revision: COMMIT.to_owned(), ..source("own/fine", Some("small"), "train") });
 
     assert!(hub.asked().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_secret"));
-    assert_eq!(cdn.count(), 2);
+    assert_eq!(cdn.count(), 3);
     assert!(cdn.asked().iter().all(|asked| !asked.headers.contains_key("authorization")));
     assert!(!hub.asked().iter().any(|asked| asked.path.contains("other/")));
 
@@ -73,7 +73,7 @@ fn resumes_a_broken_download() {
         Reply { cut: Some(reply.body.len().min(250_000)), ..reply }
     }));
     let mut files = fine();
-    files[0].2.truncate(2);
+    files[0].2.remove(2);
     let hub = Server::start(hub(files, Some(cdn.address.clone())));
     let here = Here::new(&hub.address);
     assert!(read(&here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap()) == [large.clone()]);
@@ -262,8 +262,11 @@ fn a_part_of_a_split_is_not_the_split() {
     // One that the card names is.
     let test = data(source("own/fine", Some("small"), "test"));
     let message = here.lower(&test).unwrap_err();
-    assert!(message.contains("has no parquet, JSON or text files") && message.contains("HF_HUB_OFFLINE"), "{message}");
-    fs::write(second.parent().unwrap().parent().unwrap().join("test.jsonl"), "{}").unwrap();
+    assert!(
+        message.contains("`test.parquet`, which its card lists, is missing") && message.contains("HF_HUB_OFFLINE"),
+        "{message}"
+    );
+    fs::write(second.parent().unwrap().parent().unwrap().join("test.parquet"), "PAR1").unwrap();
     assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
     // The cache replaces a server that cannot be reached, but not one that refuses.
     here.settings.offline = false;
@@ -401,45 +404,31 @@ fn uses_the_cache_of_huggingface_hub() {
 }
 
 #[test]
-fn reads_the_hubs_conversion_if_there_is_nothing_else() {
-    let files: Files = vec![
-        ("datasets/own/plain", COMMIT, vec![("README.md", b"# plain".to_vec()), ("input.txt", b"x".to_vec())]),
-        ("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]),
-    ];
-    let server = Server::start(hub(files, None));
+fn reads_the_hubs_conversion_of_a_format_that_it_does_not_read() {
+    let plain = vec![(
+        "datasets/own/plain",
+        COMMIT,
+        vec![("README.md", b"# plain".to_vec()), ("LICENSE.txt", b"x".to_vec()), ("input.csv", b"text".to_vec())],
+    )];
+    let mut both: Files = plain.clone();
+    both.push(("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]));
+    let wanted = data(source("own/plain", None, "train"));
+    let server = Server::start(hub(both, None));
     let here = Here::new(&server.address);
-    let lowered = here.lower(&data(source("own/plain", None, "train"))).unwrap();
+    let lowered = here.lower(&wanted).unwrap();
     assert!(local(&lowered)[0].ends_with(format!("{CONVERTED}/default/train/0000.parquet")));
     let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
     assert_eq!(pinned.revision, CONVERTED);
     let count = server.count();
     assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
-    assert_eq!(here.lower(&data(source("own/plain", None, "train"))).unwrap(), lowered);
+    assert_eq!(here.lower(&wanted).unwrap(), lowered);
     assert_eq!(server.count(), count);
     let message = here.lower(&data(source("own/plain", None, "test"))).unwrap_err();
-    assert!(message.contains("no parquet, JSON or text files"), "{message}");
-}
-
-#[test]
-fn the_hubs_conversion_precedes_json_without_a_split() {
-    let own = vec![("notes.json", b"[]".to_vec()), ("input.txt", b"x".to_vec())];
-    let plain = vec![("datasets/own/plain", COMMIT, own)];
-    let mut both = plain.clone();
-    both.push(("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]));
-    let wanted = data(source("own/plain", None, "train"));
-    let server = Server::start(hub(both, None));
-    let here = Here::new(&server.address);
-    assert!(local(&here.lower(&wanted).unwrap())[0].ends_with("default/train/0000.parquet"));
-    // Nothing was converted: then it is what there is, and stays so.
+    assert!(message.contains("no split `test`; available: `train`"), "{message}");
+    // Nothing was converted.
     let server = Server::start(hub(plain.clone(), None));
-    let mut here = Here::new(&server.address);
-    let lowered = here.lower(&wanted).unwrap();
-    assert!(local(&lowered)[0].ends_with("notes.json"));
-    let before = server.count();
-    assert_eq!(here.lower(&wanted).unwrap(), lowered);
-    here.settings.offline = true;
-    assert_eq!(here.lower(&wanted).unwrap(), lowered);
-    assert_eq!(server.count(), before);
+    let message = Here::new(&server.address).lower(&wanted).unwrap_err();
+    assert!(message.contains("split `train` is read as csv (`input.csv`)"), "{message}");
     // It is unknown whether something was converted.
     let inner = hub(plain, None);
     let server = Server::start(Arc::new(move |asked: &Asked, before| {
@@ -447,6 +436,33 @@ fn the_hubs_conversion_precedes_json_without_a_split() {
     }));
     let message = Here::new(&server.address).lower(&wanted).unwrap_err();
     assert!(message.contains("(refs/convert/parquet)") && message.contains("status 503"), "{message}");
+}
+
+#[test]
+fn json_files_may_be_arrays_or_lines() {
+    let content =
+        [("a.jsonl", "{\"text\": \"a\"}\n"), ("b.json", "[{\"text\": \"b\"}]"), ("c.json", "{\"text\": \"c\"}\n")];
+    let files = content.map(|(name, content)| (name, content.into())).to_vec();
+    let server = Server::start(hub(vec![("datasets/own/mixed", COMMIT, files)], None));
+    let here = Here::new(&server.address);
+    let lowered = here.lower(&data(source("own/mixed", None, "train"))).unwrap();
+    assert!(matches!(&lowered.local.train, Source::Json(from) if from.files.len() == 3), "{lowered:?}");
+    assert!(read(&lowered) == content.map(|(_, content)| content.as_bytes().to_vec()));
+}
+
+#[test]
+fn a_card_that_cannot_be_read_is_refused() {
+    for (card, problem) in [
+        (b"---\nconfigs: [\n---\n".to_vec(), "its card (README.md): cannot read its YAML"),
+        (b"---\nconfigs: [{data_files: a.jsonl}]\n---\n".to_vec(), "must have a `config_name`"),
+        (b"# \xff".to_vec(), "its card (README.md) is not UTF-8 text"),
+        (vec![b'x'; (4 << 20) + 1], "its card (README.md) is larger than 4"),
+    ] {
+        let files = vec![("README.md", card), ("a.jsonl", b"{}".to_vec())];
+        let server = Server::start(hub(vec![("datasets/own/card", COMMIT, files)], None));
+        let message = Here::new(&server.address).lower(&data(source("own/card", None, "train"))).unwrap_err();
+        assert!(message.contains(problem), "{message}");
+    }
 }
 
 #[test]

@@ -124,7 +124,7 @@ pub(super) fn read(lowered: &LoweredData) -> Vec<Vec<u8>> {
     local(lowered).iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-pub(super) const CARD: &str = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: sample/*.parquet\n  - split: test\n    path: test.jsonl\n---\n";
+pub(super) const CARD: &str = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: sample/*.parquet\n  - split: test\n    path: test.parquet\n---\n";
 
 pub(super) fn fine() -> Files {
     let large: Vec<u8> = (0..600_000_u32).map(|i| (i % 251) as u8).collect();
@@ -135,7 +135,7 @@ pub(super) fn fine() -> Files {
             ("README.md", CARD.into()),
             ("sample/000.parquet", large),
             ("sample/001.parquet", b"PAR1 second".to_vec()),
-            ("test.jsonl", b"{\"text\": \"a\"}\n".to_vec()),
+            ("test.parquet", b"PAR1 test".to_vec()),
             ("other/x.parquet", b"never asked for".to_vec()),
         ],
     )]

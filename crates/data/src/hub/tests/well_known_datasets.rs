@@ -67,7 +67,7 @@ fn text_files_are_documents() {
     let files: Files = vec![(
         "datasets/own/books",
         COMMIT,
-        vec![("LICENSE.txt", b"no data".to_vec()), ("a.txt", b"one".to_vec()), ("b.txt", b"two".to_vec())],
+        vec![("b.txt", b"two".to_vec()), ("a.txt", b"one".to_vec()), ("notes.md", b"no data".to_vec())],
     )];
     let server = Server::start(hub(files, None));
     let here = Here::new(&server.address);

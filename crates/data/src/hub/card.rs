@@ -1,0 +1,186 @@
+//! The card of a dataset (README.md): the YAML at its top, as huggingface_hub and `datasets` read it.
+
+use runner_files::BYTE_ORDER_MARK;
+use runner_yaml::python::{self, PythonValue};
+
+use super::error::quoted;
+use super::patterns::is_split_name;
+
+/// Characters that the name of a configuration must not have.
+const FORBIDDEN_IN_NAMES: [char; 8] = ['<', '>', ':', '/', '\\', '|', '?', '*'];
+/// Settings of a configuration that change its rows, and that are not read.
+const ROW_SETTINGS: [&str; 5] = ["field", "filters", "encoding", "encoding_errors", "on_bad_files"];
+
+/// What a card says about the files of the dataset.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Card {
+    pub(super) configs: Vec<Config>,
+    /// The configurations that `dataset_info` describes.
+    pub(super) infos: Vec<Info>,
+}
+
+/// A configuration of `configs`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Config {
+    pub(super) name: String,
+    is_default: bool,
+    pub(super) folder: Option<String>,
+    /// Splits and their patterns. Without them, the names of folders and files decide.
+    pub(super) files: Option<Vec<(String, Vec<String>)>>,
+    /// The settings that change the rows.
+    pub(super) row_settings: Vec<String>,
+}
+
+/// A configuration of `dataset_info`.
+#[derive(Debug, PartialEq)]
+pub(super) struct Info {
+    pub(super) config: String,
+    /// The splits that the configuration must have.
+    pub(super) splits: Option<Vec<String>>,
+}
+
+impl Card {
+    /// Reads the card `text`. A text that does not begin with YAML says nothing.
+    ///
+    /// # Errors
+    /// If `datasets` refuses it, or it cannot be read here.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let Some(yaml) = front_matter(text) else { return Ok(Self::default()) };
+        let head = python::from_str(yaml).map_err(|error| format!("cannot read its YAML: {error}"))?;
+        if !matches!(head, PythonValue::Map(_) | PythonValue::Null) {
+            return Err("the YAML at its top must be a mapping".to_owned());
+        }
+        let mut configs: Vec<Config> = Vec::new();
+        if let Some(listed) = head.get("configs").filter(|listed| listed.is_truthy()) {
+            let PythonValue::List(items) = listed else { return Err("`configs` must be a list".to_owned()) };
+            for item in items {
+                let config = Config::parse(item)?;
+                match configs.iter_mut().find(|other| other.name == config.name) {
+                    Some(earlier) => *earlier = config,
+                    None => configs.push(config),
+                }
+            }
+            let name = configs[0].name.as_str();
+            let is_first = |item: &&PythonValue| item.get("config_name").and_then(PythonValue::as_text) == Some(name);
+            let first = items.iter().rev().find(is_first);
+            if first.and_then(|first| first.get("data_files")) == Some(&PythonValue::Null) {
+                return Err(format!("`data_files` of configuration `{}` is empty", quoted(name)));
+            }
+        }
+        let infos = match head.get("dataset_info") {
+            Some(PythonValue::List(items)) => items.iter().map(Info::parse).collect::<Result<_, _>>()?,
+            Some(one @ PythonValue::Map(_)) => vec![Info::parse(one)?],
+            _ => Vec::new(),
+        };
+        Ok(Self { configs, infos })
+    }
+
+    /// The configuration that is read if none is named: the only one, `default`, or the one that is marked.
+    ///
+    /// # Errors
+    /// If there are several.
+    pub(super) fn default_config(&self) -> Result<Option<&str>, String> {
+        let is_default = |config: &&Config| self.configs.len() == 1 || config.name == "default" || config.is_default;
+        let mut defaults = self.configs.iter().filter(is_default).map(|config| config.name.as_str());
+        match (defaults.next(), defaults.next()) {
+            (Some(first), Some(second)) => {
+                Err(format!("it has two default configurations, `{}` and `{}`", quoted(first), quoted(second)))
+            }
+            (first, _) => Ok(first),
+        }
+    }
+}
+
+impl Config {
+    fn parse(item: &PythonValue) -> Result<Self, String> {
+        let Some(name) = item.get("config_name") else {
+            return Err("each item of `configs` must have a `config_name`".to_owned());
+        };
+        let name = name.as_text().filter(|name| !name.is_empty()).ok_or("a `config_name` must be a text")?.to_owned();
+        let wrong = |what: &str| format!("configuration `{}`: {what}", quoted(&name));
+        if name.contains(FORBIDDEN_IN_NAMES) {
+            return Err(wrong("its name must not contain any of `<>:/\\|?*`"));
+        }
+        let folder = match item.get("data_dir").filter(|folder| folder.is_truthy()) {
+            Some(folder) => Some(folder.as_text().ok_or_else(|| wrong("`data_dir` must be a text"))?.to_owned()),
+            None => None,
+        };
+        let files = match item.get("data_files") {
+            None | Some(PythonValue::Null) => None,
+            Some(files) => Some(parse_files(files).map_err(|what| wrong(&what))?),
+        };
+        let is_set = |key: &&str| {
+            let value = item.get(key).filter(|value| **value != PythonValue::Null);
+            value.is_some_and(|value| !(*key == "encoding" && value.as_text() == Some("utf-8")))
+        };
+        let row_settings = ROW_SETTINGS.into_iter().filter(is_set).map(str::to_owned).collect();
+        let is_default = item.get("default").is_some_and(PythonValue::is_truthy);
+        Ok(Self { name, is_default, folder, files, row_settings })
+    }
+}
+
+/// The splits and patterns of `data_files`: one pattern, a list of patterns, or a list of splits.
+fn parse_files(files: &PythonValue) -> Result<Vec<(String, Vec<String>)>, String> {
+    let texts = |value: &PythonValue| match value {
+        PythonValue::Text(text) => Some(vec![text.clone()]),
+        PythonValue::List(items) => items.iter().map(|item| item.as_text().map(str::to_owned)).collect(),
+        _ => None,
+    };
+    if let Some(patterns) = texts(files) {
+        return Ok(vec![("train".to_owned(), patterns)]);
+    }
+    const FORM: &str = "`data_files` must be a path, a list of paths, or a list of items with `split` and `path`";
+    let PythonValue::List(items) = files else { return Err(FORM.to_owned()) };
+    let mut splits: Vec<(String, Vec<String>)> = Vec::new();
+    for item in items {
+        let PythonValue::Map(entries) = item else { return Err(FORM.to_owned()) };
+        let split = item.get("split").and_then(PythonValue::as_text);
+        let (2, Some(split), Some(path)) = (entries.len(), split, item.get("path").and_then(texts)) else {
+            return Err(FORM.to_owned());
+        };
+        if !is_split_name(split) {
+            return Err(format!("the name of split `{}` must be letters, digits, `_` and `.`", quoted(split)));
+        }
+        if splits.iter().any(|(other, _)| other == split) {
+            return Err(format!("split `{}` is listed twice", quoted(split)));
+        }
+        splits.push((split.to_owned(), path));
+    }
+    Ok(splits)
+}
+
+impl Info {
+    fn parse(item: &PythonValue) -> Result<Self, String> {
+        if !matches!(item, PythonValue::Map(_)) {
+            return Err("each item of `dataset_info` must be a mapping".to_owned());
+        }
+        let config = match item.get("config_name") {
+            None => "default".to_owned(),
+            Some(name) => name.as_text().ok_or("a `config_name` must be a text")?.to_owned(),
+        };
+        let splits = match item.get("splits") {
+            Some(PythonValue::List(splits)) => {
+                let name = |split: &PythonValue| {
+                    let name = split.get("name").and_then(PythonValue::as_text)?;
+                    split.get("num_examples").map(|_| name.to_owned())
+                };
+                let names = splits.iter().map(name).collect::<Option<_>>();
+                Some(names.ok_or("each of the `splits` of `dataset_info` must have a `name` and `num_examples`")?)
+            }
+            _ => None,
+        };
+        Ok(Self { config, splits })
+    }
+}
+
+/// The YAML between the first line `---`, which only blanks may precede, and the next one.
+fn front_matter(text: &str) -> Option<&str> {
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text).trim_start().strip_prefix("---")?;
+    let rest = ["\r\n", "\n", "\r"].iter().find_map(|end| text.strip_prefix(end))?;
+    let is_end = |at: usize| {
+        let after = rest[at + 3..].trim_start_matches([' ', '\t']);
+        rest[..at].ends_with(['\r', '\n']) && (after.is_empty() || after.starts_with('\n') || after.starts_with("\r\n"))
+    };
+    // A longer line of dashes is not the end, nor is a part of it.
+    rest.match_indices("---").map(|(at, _)| at).find(|&at| is_end(at)).map(|at| &rest[..at])
+}
