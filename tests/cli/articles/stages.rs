@@ -75,3 +75,33 @@ fn forecasts_in_rows_are_the_planners() {
         assert!(texts.contains(&count(*ms)), "no row has the {ms} ms of {file} on {cluster}");
     }
 }
+
+/// The small form needs no files, and changes from stage to stage like the full size. One stage of two ranks trains.
+#[test]
+fn the_small_form_has_the_stages_of_the_full_size() {
+    let sandbox = Sandbox::new();
+    let template = repository_path("experiments").join(TEMPLATE).display().to_string();
+    let sizes = ["model.vocab_size"];
+    let mut before: Option<[BTreeMap<String, Value>; 2]> = None;
+    for number in 1..=articles(&fixture()).stages.len() {
+        let stage = format!("stage={number}");
+        let forms = [
+            keys_of(TEMPLATE, std::slice::from_ref(&stage)),
+            keys_of(TEMPLATE, &[stage.clone(), "tiny=true".to_owned()]),
+        ];
+        if let Some(before) = &before {
+            let [full, tiny] = [0, 1].map(|form| {
+                let mut changed = changes(&before[form], &forms[form]);
+                changed.retain(|key, _| !sizes.contains(&key.as_str()));
+                changed
+            });
+            assert_eq!(full, tiny, "stage {number}");
+        }
+        before = Some(forms);
+    }
+    let train = ["apply", &template, "--var", "stage=9", "--var", "tiny=true", "--set", "train.steps=12", "--quiet"];
+    sandbox.expect(0, &train);
+    let losses: Vec<f64> =
+        sandbox.only_run().metrics_of("train").iter().map(|line| line["loss"].as_f64().unwrap()).collect();
+    assert!(losses.len() == 12 && losses[11] < losses[0], "{losses:?}");
+}
