@@ -179,7 +179,7 @@ pub(super) fn invalid_operation(message: String) -> Error {
 
 /// True if [`invalid_operation`] made `error`.
 pub(super) fn is_own(error: &Error) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.is::<OwnMessage>())
+    std::error::Error::source(error).is_some_and(<dyn std::error::Error>::is::<OwnMessage>)
 }
 
 /// The message of `error`, without its place.

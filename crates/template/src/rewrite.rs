@@ -53,8 +53,8 @@ pub(super) fn undeclared_variables(
     tags: &Tags,
 ) -> Result<BTreeSet<String>, (Error, Rewritten)> {
     // Printed before the tag, the variables that minijinja overlooks are found like others.
-    let printed = |tag: &Tag| overlooked_variables(tag).map(|name| format!("{{{{ {name} }}}}")).collect();
-    let overlooked = tags.tags.iter().map(|tag| (tag.range.start, printed(tag)));
+    let printed = |tag: &Tag, name: &str| (tag.range.start, format!("{{{{ {name} }}}}"));
+    let overlooked = tags.tags.iter().flat_map(|tag| overlooked_variables(tag).map(move |name| printed(tag, name)));
     let rewritten = insert(text, overlooked.chain(tags.tags.iter().flat_map(factors)).collect());
     let mut env = Environment::empty();
     set_whitespace(&mut env);

@@ -119,7 +119,7 @@ pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> O
         for (at, rest) in unquoted(&text[start..], &mut quote) {
             match rest.chars().next() {
                 Some(character @ ('[' | '{')) => {
-                    open.push(Bracket { line: i + 1, column: skipped + at + 1, character })
+                    open.push(Bracket { line: i + 1, column: skipped + at + 1, character });
                 }
                 Some(character @ (']' | '}')) => {
                     let innermost = open.pop()?;
