@@ -1,6 +1,7 @@
 //! One rank of a plan as text: its model, memory, computation and program.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 use super::page::Page;
 use crate::quantity::{bytes, scientific, si};
@@ -181,7 +182,7 @@ fn rate_table(s: &LrSchedule, steps: u64) -> Vec<String> {
     for (step, rate) in rates {
         let width = step.len().max(rate.len()) + 2;
         for (line, cell) in lines.iter_mut().zip([step, rate]) {
-            *line += &format!("{cell:>width$}");
+            let _ = write!(line, "{cell:>width$}");
         }
     }
     lines.into()
