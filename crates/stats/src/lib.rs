@@ -20,4 +20,6 @@ pub use paired::{
 };
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};
-pub use scaling_law::{LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed};
+pub use scaling_law::{
+    ExponentBound, LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed,
+};

@@ -22,11 +22,13 @@ const LACK_OF_FIT_LEVEL: f64 = 0.05;
 /// The largest share of draws in which a loss may be out of reach while its multiple of compute still has an interval. Each such draw is
 /// then beyond an end of the middle 95%.
 const MAX_SHARE_NOT_REACHED: f64 = 0.025;
-/// The share of the largest loss below which the irreducible loss counts as 0, and so as a parameter at its bound.
+/// The share of the largest loss below which the irreducible loss, or a term at the smallest scale, counts as 0, its bound.
 const NEGLIGIBLE_SHARE: f64 = 1e-3;
 /// The bounds of an exponent α.
 const EXPONENTS: (f64, f64) = (1e-3, 3.0);
-const START_EXPONENTS: [f64; 4] = [0.05, 0.2, 0.5, 1.0];
+/// The exponents from which a term starts, each with the share of what is above the irreducible loss that the term has at the smallest
+/// scale. The steep ones find the minima in which a term matters at the smallest rungs only.
+const START_TERMS: [(f64, f64); 6] = [(0.05, 1.0), (0.2, 1.0), (0.5, 1.0), (1.0, 1.0), (2.5, 1.0), (2.5, 0.01)];
 /// The shares of the smallest loss at which the irreducible loss starts.
 const START_SHARES: [f64; 3] = [0.1, 0.5, 0.9];
 
@@ -55,10 +57,38 @@ pub struct PowerTerm {
     pub exponent: f64,
 }
 
+/// Why the exponent of a term is not an estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExponentBound {
+    /// The exponent is the smallest that is fitted: the loss falls more slowly than any power.
+    Lower,
+    /// The exponent is the largest that is fitted: the term matters at the smallest rungs only.
+    Upper,
+    /// The term is 0: the loss does not fall with this scale, and any exponent gives the same law.
+    NoTerm,
+}
+
+impl ExponentBound {
+    /// The bound of the exponent that equals `value`, if one does.
+    #[must_use]
+    pub fn at(value: f64) -> Option<Self> {
+        match value {
+            _ if value <= EXPONENTS.0 => Some(Self::Lower),
+            _ if value >= EXPONENTS.1 => Some(Self::Upper),
+            _ => None,
+        }
+    }
+}
+
 /// A law, fitted to runs, and laws fitted to draws of their losses.
 #[derive(Debug, Clone)]
 pub struct LawFit {
     pub law: ScalingLaw,
+    /// True if the irreducible loss is at its bound, 0, and so not an estimate.
+    pub is_irreducible_zero: bool,
+    /// For each term, why its exponent is not an estimate; `None` if it is one.
+    pub exponent_bounds: Vec<Option<ExponentBound>>,
     /// Runs, and rungs: different scales.
     pub runs: usize,
     pub rungs: usize,
@@ -160,6 +190,39 @@ impl LogLosses {
         }
         log_loss
     }
+
+    /// The ln of the value below which a part of the law counts as 0.
+    fn log_negligible(&self) -> f64 {
+        self.log_losses.iter().copied().fold(f64::NEG_INFINITY, f64::max) + NEGLIGIBLE_SHARE.ln()
+    }
+
+    fn is_irreducible_zero(&self, parameters: &[f64]) -> bool {
+        parameters[0] <= self.log_negligible()
+    }
+
+    /// The ln of the smallest relative scale of term `k`.
+    fn smallest_scale(&self, k: usize) -> f64 {
+        self.scales.iter().map(|scale| scale[k]).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Why the exponent of term `k` is not an estimate, if it is not.
+    fn exponent_bound(&self, parameters: &[f64], k: usize) -> Option<ExponentBound> {
+        let (log_coefficient, exponent) = (parameters[1 + 2 * k], parameters[2 + 2 * k]);
+        if log_coefficient - exponent * self.smallest_scale(k) <= self.log_negligible() {
+            return Some(ExponentBound::NoTerm);
+        }
+        ExponentBound::at(exponent)
+    }
+
+    /// The number of parameters that are not at a bound. A term that is 0 has none.
+    fn free_parameters(&self, parameters: &[f64]) -> usize {
+        let of_term = |k| match self.exponent_bound(parameters, k) {
+            None => 2,
+            Some(ExponentBound::Lower | ExponentBound::Upper) => 1,
+            Some(ExponentBound::NoTerm) => 0,
+        };
+        usize::from(!self.is_irreducible_zero(parameters)) + (0..parameters.len() / 2).map(of_term).sum::<usize>()
+    }
 }
 
 impl Residuals for LogLosses {
@@ -207,6 +270,8 @@ impl LawFit {
         };
         let best = fit_from(&losses, HUBER_DELTA, &starts(&losses, terms));
         let noise = Noise::new(&losses, &best, &rung_of_run, rungs);
+        let is_irreducible_zero = losses.is_irreducible_zero(&best);
+        let exponent_bounds = (0..terms).map(|k| losses.exponent_bound(&best, k)).collect();
         let mut unused = vec![0.0; best.len()];
         let fitted: Vec<f64> = (0..runs.len()).map(|i| losses.predict(i, &best, &mut unused)).collect();
         let draw = |number: u32| {
@@ -217,6 +282,8 @@ impl LawFit {
         let draws = (0..DRAWS).map(draw).collect();
         Ok(Self {
             law: law(&best, &references),
+            is_irreducible_zero,
+            exponent_bounds,
             runs: runs.len(),
             rungs,
             freedom: noise.freedom,
@@ -302,11 +369,11 @@ fn starts(losses: &LogLosses, terms: usize) -> Vec<Vec<f64>> {
     for share in START_SHARES {
         let irreducible = smallest.exp() * share;
         let above = ((mean.exp() - irreducible) / terms as f64).max(1e-6).ln();
-        for combination in 0..START_EXPONENTS.len().pow(terms as u32) {
+        for combination in 0..START_TERMS.len().pow(terms as u32) {
             let mut start = vec![irreducible.ln()];
             for k in 0..terms {
-                let exponent = combination / START_EXPONENTS.len().pow(k as u32) % START_EXPONENTS.len();
-                start.extend([above, START_EXPONENTS[exponent]]);
+                let (exponent, share) = START_TERMS[combination / START_TERMS.len().pow(k as u32) % START_TERMS.len()];
+                start.extend([above + share.ln() + exponent * losses.smallest_scale(k), exponent]);
             }
             starts.push(start);
         }
@@ -318,19 +385,6 @@ fn starts(losses: &LogLosses, terms: usize) -> Vec<Vec<f64>> {
 fn fit_from(losses: &LogLosses, delta: f64, starts: &[Vec<f64>]) -> Vec<f64> {
     let fits = starts.iter().map(|start| minimize(losses, delta, start));
     fits.min_by(|a, b| a.cost.total_cmp(&b.cost)).map_or_else(Vec::new, |fit| fit.parameters)
-}
-
-/// The number of `parameters` that are not at a bound.
-fn free_parameters(losses: &LogLosses, parameters: &[f64]) -> usize {
-    let largest = losses.log_losses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let is_free = |(k, value): (usize, &f64)| {
-        if k == 0 {
-            return *value > largest + NEGLIGIBLE_SHARE.ln();
-        }
-        let (low, high) = losses.bounds(k);
-        *value > low && *value < high
-    };
-    parameters.iter().enumerate().filter(|parameter| is_free(*parameter)).count()
 }
 
 /// Sums of squared residuals of ln L, and their degrees of freedom.
@@ -360,7 +414,7 @@ impl SumsOfSquares {
             of_rungs += rung.len() as f64 * mean * mean;
             within += rung.iter().map(|residual| (residual - mean).powi(2)).sum::<f64>();
         }
-        let rung_freedom = rungs - free_parameters(losses, parameters);
+        let rung_freedom = rungs - losses.free_parameters(parameters);
         Self { of_means, of_rungs, within, rung_freedom, run_freedom: residuals.len() - rungs }
     }
 

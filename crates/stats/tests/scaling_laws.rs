@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use runner_spec::philox::Philox;
-use runner_stats::{LawFit, NoFit, ScaledLoss, rungs_needed};
+use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
 use serde_json::Value;
 
+/// SciPy's cost may be this much lower, relatively: both end where a step changes nothing.
+const COST_TOLERANCE: f64 = 1e-6;
 /// Both minimize the same sum. It is flat near its minimum, where the Huber loss changes from quadratic to linear.
 const TOLERANCE: f64 = 2e-5;
 
@@ -17,6 +19,8 @@ fn numbers(value: &Value) -> Vec<f64> {
 fn laws_are_those_of_scipy() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/scaling_laws.json");
     let fixture: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let delta = fixture["delta"].as_f64().unwrap();
+    let (mut at_bound, mut zeros) = (Vec::new(), 0);
     for case in fixture["cases"].as_array().unwrap() {
         let scales: Vec<Vec<f64>> = case["scales"].as_array().unwrap().iter().map(numbers).collect();
         let runs = scales.iter().cloned().zip(numbers(&case["losses"]));
@@ -27,10 +31,27 @@ fn laws_are_those_of_scipy() {
             let found = fit.law.loss(scale);
             assert!((found / expected - 1.0).abs() < TOLERANCE, "{found} {expected} at {scale:?}");
         }
-        for (term, expected) in fit.law.terms.iter().zip(numbers(&case["fit"]["exponents"])) {
-            assert!((term.exponent / expected - 1.0).abs() < 1e-2, "{fit:?} {expected}");
+        let residual = |run: &ScaledLoss| huber(fit.law.loss(&run.scale).ln() - run.loss.ln(), delta);
+        let (cost, least) = (runs.iter().map(residual).sum::<f64>(), case["fit"]["cost"].as_f64().unwrap());
+        assert!(cost <= least * (1.0 + COST_TOLERANCE), "{cost} {least}: {:?}", fit.law);
+        let expected = numbers(&case["fit"]["exponents"]);
+        for ((term, expected), bound) in fit.law.terms.iter().zip(expected).zip(&fit.exponent_bounds) {
+            // Any exponent of a term that is 0 gives the same law.
+            let is_same = *bound == Some(ExponentBound::NoTerm) || (term.exponent / expected - 1.0).abs() < 1e-2;
+            assert!(is_same, "{:?} {expected}", fit.law);
+            at_bound.extend(*bound);
         }
+        zeros += usize::from(fit.is_irreducible_zero);
     }
+    for bound in [ExponentBound::Lower, ExponentBound::Upper, ExponentBound::NoTerm] {
+        assert!(at_bound.contains(&bound), "no case is at {bound:?}: {at_bound:?}");
+    }
+    assert!(zeros > 1, "{zeros}");
+}
+
+fn huber(residual: f64, delta: f64) -> f64 {
+    let size = residual.abs();
+    if size <= delta { size * size / 2.0 } else { delta * (size - delta / 2.0) }
 }
 
 /// Runs of six rungs, 2.5 times the FLOPs apart, `seeds` of each; the last rung is apart.
