@@ -22,7 +22,7 @@ use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
-use runner_report::comparison::{compare, describe_figures};
+use runner_report::comparison::{Comparison, compare, describe_figures, find_picked};
 use runner_report::run_groups::RunGroups;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -31,7 +31,7 @@ use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment};
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
-use runner_sweep::stopped_points;
+use runner_sweep::{PickedFrom, stopped_points};
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
@@ -69,6 +69,9 @@ pub(crate) struct DiffArgs {
 struct GroupedDiff<'d> {
     #[serde(flatten)]
     differences: &'d Diff,
+    /// The sweeps that trained some of the runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    picked_from: Vec<PickedFrom>,
     #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<RunGroups>,
 }
@@ -94,10 +97,17 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
         refuse!("--var and --vars are for templates, files that end in .j2");
     }
     let [group_a, group_b] = [members(&args.a, args)?, members(&args.b, args)?];
-    let groups = compare_groups(args, [&group_a, &group_b])?;
+    let mut notes = Vec::new();
+    let compared = compare_groups(args, [&group_a, &group_b])?;
+    let (groups, picked_from) = match compared {
+        Some(Comparison { groups, picked_from, notes: own, .. }) => {
+            notes.extend(own);
+            (groups, picked_from)
+        }
+        None => (None, Vec::new()),
+    };
     let (first_a, first_b) = paired_members(&group_a, &group_b, args)?;
     let (a, b) = (open_side(&first_a, args)?, open_side(&first_b, args)?);
-    let mut notes = Vec::new();
     if a.run.is_some() && b.run.is_some() {
         if !args.set.is_empty() {
             refuse!("--set overrides keys of experiment files, but both A and B are runs");
@@ -125,7 +135,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
-    let shown = GroupedDiff { differences: &differences, groups };
+    let shown = GroupedDiff { differences: &differences, picked_from, groups };
     print_result(args.json, &shown, || {
         let of_groups = |groups: &RunGroups| format!("\n{}", groups.text(table_width()));
         runner_report::diff::diff_text(&differences) + &shown.groups.as_ref().map(of_groups).unwrap_or_default()
@@ -147,28 +157,38 @@ fn members(wanted: &Path, args: &DiffArgs) -> Result<Vec<PathBuf>> {
     Ok(runs)
 }
 
-/// The runs of both sides compared over their seeds; `None` unless a side is a group and the other one a group or a run.
+/// The runs of both sides compared; `None` if a side is a file. Groups are compared over their seeds, and two single runs have none.
 ///
 /// # Errors
 /// If a run cannot be read; if a side has runs that differ in more than their seed.
-fn compare_groups(args: &DiffArgs, [a, b]: [&[PathBuf]; 2]) -> Result<Option<RunGroups>> {
-    if a.is_empty() && b.is_empty() || a.is_empty() && args.a.is_file() || b.is_empty() && args.b.is_file() {
+fn compare_groups(args: &DiffArgs, [a, b]: [&[PathBuf]; 2]) -> Result<Option<Comparison>> {
+    let is_file = |group: &[PathBuf], wanted: &Path| group.is_empty() && wanted.exists() && !wanted.is_dir();
+    if is_file(a, &args.a) || is_file(b, &args.b) {
         return Ok(None);
     }
+    let are_single = a.is_empty() && b.is_empty();
     let of_side = |group: &[PathBuf], wanted: &Path| match group {
         [] => Ok(vec![catalog::resolve(&args.root.root(), &wanted.to_string_lossy())?]),
         group => Ok::<_, CommandError>(group.to_vec()),
     };
-    let paths = [of_side(a, &args.a)?, of_side(b, &args.b)?].concat();
-    let runs = paths.iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
-    let groups = compare(&runs).groups;
-    if groups.as_ref().is_some_and(|groups| groups.verdict.settings.len() > 2) {
+    let (Ok(of_a), Ok(of_b)) = (of_side(a, &args.a), of_side(b, &args.b)) else {
+        // Opening the sides gives the reason.
+        return Ok(None);
+    };
+    let runs = [of_a, of_b].concat().iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
+    let mut compared = compare(&runs);
+    if are_single {
+        // Two runs are compared step by step; one seed shows nothing of their settings.
+        let picked = find_picked(&runs);
+        (compared.groups, compared.notes) = (None, picked.notes());
+    }
+    if compared.groups.as_ref().is_some_and(|groups| groups.verdict.settings.len() > 2) {
         refuse!(
             "`diff` compares two groups whose runs differ in their seed alone; use `runner compare` for sweeps of more \
              settings"
         );
     }
-    Ok(groups)
+    Ok(Some(compared))
 }
 
 /// The run of each side that stands for it: those with the same seed if there are such, else the first ones.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::exit::Result;
 use super::output::print_to_stderr;
 use runner_compare::MeasurementBasis;
+use runner_compare::planned_experiment::{cluster_of, mathematics_of_setting};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_record::catalog;
 use runner_record::files::file_name;
@@ -78,6 +79,7 @@ pub(crate) fn runs_of_sweep(folder: &Path) -> Result<Vec<PathBuf>> {
 pub(crate) fn read_run(path: &Path) -> Result<RunToCompare> {
     let (experiment, plan) = read_experiment_and_plan(path)?;
     Ok(RunToCompare {
+        mathematics: mathematics_of_setting(&experiment, &plan.data, &cluster_of(&plan)).ok(),
         record: RunRecord::read(path, stopped_points::describe(path).status)?,
         experiment,
         basis: MeasurementBasis::of_plan(&plan),

@@ -32,16 +32,21 @@ function extent(values, log) {
   return lo <= hi ? [lo, hi] : null;
 }
 
+/** The ends of the bar at index `i` of a series: its `ends`, or its `error` to both sides; null if it has none. */
+function errorEnds({ y, error, ends }, i) {
+  if (ends) return ends[i];
+  return isNumber(error?.[i]) && isNumber(y[i]) ? [y[i] - error[i], y[i] + error[i]] : null;
+}
+
 /** Values of all series in `[from, to]`, with what their errors reach. */
 function* visible(series, [from, to]) {
-  for (const { x, y, error, low, high } of series) {
+  for (const s of series) {
+    const { x, y, low, high } = s;
     for (let i = 0; i < x.length; i += 1) {
       if (x[i] < from || x[i] > to || y[i] === null) continue;
       yield y[i];
       if (low) yield* [low[i], high[i]];
-      if (!error || !isNumber(error[i])) continue;
-      yield y[i] + error[i];
-      yield y[i] - error[i];
+      yield* errorEnds(s, i) ?? [];
     }
   }
 }
@@ -126,13 +131,11 @@ function drawSeries(s, atX, atY) {
   if (s.low) group.append(bandOf(s, atX, atY));
   // A line between few points would say what nobody measured.
   if (s.kind !== "points" || s.joined || points.length >= JOINED) group.append(svg("path", { class: s.joined ? "joined" : null, d: linePath(points) }));
-  if (s.error) {
+  if (s.error || s.ends) {
     s.x.forEach((x, i) => {
-      if (!drawable(s.y[i]) || !isNumber(s.error[i]) || (atX.log && x <= 0)) return;
-      const [top, bottom] = [
-        atY(s.y[i] + s.error[i]),
-        atY(Math.max(s.y[i] - s.error[i], atY.log ? atY.domain[0] : -Infinity)),
-      ];
+      const ends = errorEnds(s, i);
+      if (!drawable(s.y[i]) || !ends || (atX.log && x <= 0)) return;
+      const [top, bottom] = [atY(ends[1]), atY(Math.max(ends[0], atY.log ? atY.domain[0] : -Infinity))];
       group.append(
         svg("path", {
           class: "error",
@@ -150,7 +153,7 @@ function drawSeries(s, atX, atY) {
 
 /**
  * A line chart. `spec`: `group` and `name` (which charts move together, and which of them this is), `title`, `unit`, `format` of
- * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, low, high, joined, label}`, `zero`, `logX`, `logY`,
+ * values, `tick` of the y axis, `series` of `{run, kind, colour, dash, x, y, error, ends, low, high, joined, label}`, `zero`, `logX`, `logY`,
  * `domain` of x (else that of the series), `zoom`,
  * `pad` (a share of x to leave free on both sides), `onZoom`, `width`, `height`, `axis`, or `x` for another quantity than those of `AXES`,
  * with `xTicks`; `reading` of a series at an index as text. x is in the unit of the axis.

@@ -133,6 +133,7 @@ function overviewTable() {
 function renderOverview() {
   if (!data.runs.length) return [empty("There is no run yet.")];
   const incomparable = data.incomparable.length ? [problemList(data.incomparable)] : [];
+  incomparable.push(...data.notes.map(note));
   if (data.runs.length <= CARDS) return [...incomparable, el("div", { class: "cards" }, data.runs.map(card))];
   const wrong = data.runs.map((run) => [run, complaints(run)]).filter(([, list]) => list);
   return [...incomparable, overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, fullName(run)), list))];

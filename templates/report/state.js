@@ -20,7 +20,8 @@ const state = {
   prompt: 0,
   sampleStep: null,
   everySample: false,
-  sort: { column: "objective", down: false },
+  /** The rungs of a ladder are in the order of their size: the best of different sizes says nothing. */
+  sort: { column: data.sweep?.ladder ? "point" : "objective", down: false },
   /** Sweep: ranges of values by parameter that are let through. */
   brushes: new Map(),
 };

@@ -415,6 +415,13 @@ function renderSweep(width) {
     state.brushes.clear();
     redraw("sweep");
   };
+  if (sweep.ladder)
+    return [
+      ...ladderResults(sweep, width),
+      problemList([...sweep.caveats, ...sweep.problems]),
+      el("p", { class: "muted" }, `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.metric}.`),
+      sweepTable(sweep, () => true),
+    ];
   return [
     conclusion(sweep),
     problemList([...sweep.caveats, ...sweep.problems]),

@@ -36,6 +36,14 @@ SWEEP = """sweep:
   objective: {metric: val_loss, goal: minimize}
 """
 SPEED_SWEEP = SWEEP.replace("metric: val_loss, goal: minimize", "metric: tokens_per_second")
+LADDER = """ladder:
+  base: base.yaml
+  dial: {model.d_model: [4, 8, 12, 16, 20]}
+  rules:
+    optimizer.adamw.lr: 0.01 * (8 / model.d_model) ** 0.5
+  tokens_per_parameter: 0.5
+  seeds: 2
+"""
 SPIKE = 9.0
 PIPELINE = "parallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 4}}"
 
@@ -345,6 +353,36 @@ def sweep(checks, browser, lab):
     page.close()
 
 
+def ladder(checks, browser, lab):
+    """Five sizes with two seeds: the law, its check, its forecast and the rungs, and no size that leads."""
+    (lab.folder / "ladder.yaml").write_text(LADDER)
+    lab.run("sweep", "ladder.yaml", "--threads", "1", "--quiet")
+    name = next((lab.folder / "runs" / "sweeps").glob("ladder-*")).name
+    for width in [1280, 700]:
+        page = browser.open(lab.report(f"ladder-{width}.html", name), width=width)
+        first = page.js("probe.one('main .part:not([hidden])').id")
+        words = page.js("probe.all('#sweep .ladder dt').map((name) => name.textContent)")
+        checks.that(f"the page of a ladder begins with law, check and forecast {words}",
+                    first == "sweep" and words == ["law", "check", "predict"])
+        whole = page.js("probe.one('#sweep').textContent")
+        claims = [claim for claim in ["leads", "within noise", "best:", "What mattered", "to leader"] if claim in whole]
+        checks.none("size that leads", claims)
+        checks.none("complaint about a ruled key", page.js("probe.all('#sweep .complaints li').map((li) => li.textContent)"))
+        lines = page.js("probe.all('[data-chart=law] .series').length")
+        checks.that(f"the law, the rungs and the forecast are drawn, got {lines}", lines == 3)
+        checks.that("the law has its interval", page.js("probe.all('[data-chart=law] .band').length") == 1)
+        checks.that("a dot a rung", page.js("probe.all('[data-chart=law] .series.points circle').length") == 6)
+        checks.that("nothing else is drawn of its settings", page.js("probe.all('#sweep figure').length") == 1)
+        order = page.js("probe.all('.points tbody tr').map((row) => Number(row.dataset.point))")
+        checks.that(f"points are in the order of their size {order}", order == sorted(order) and len(order) == 10)
+        checks.that(f"at {width} pixels nothing is wider", page.js("document.documentElement.scrollWidth") <= width)
+        checks.none("labels over each other", page.js("probe.overlaps()"))
+        checks.none("text that is hard to read", page.js("probe.faint()"))
+        checks.shot(page, f"ladder-{width}")
+        checks.quiet(page, f"ladder at {width} pixels")
+        page.close()
+
+
 def speeds(checks, page, name, points):
     """A bar a point, as long as its value in the data, the longest over the whole width."""
     page_rows = "JSON.parse(probe.one('#data').textContent).sweep.rows"
@@ -399,6 +437,7 @@ def main():
         narrow_and_paper(checks, browser, lab, [one, two])
         pipeline(checks, browser, lab, piped)
         sweep(checks, browser, lab)
+        ladder(checks, browser, lab)
         unlucky(checks, browser, lab, two)
         served(checks, browser, lab, two)
     print(f"{len(checks.findings)} findings" if checks.findings else "all is well")

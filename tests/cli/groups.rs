@@ -119,3 +119,85 @@ fn groups_are_compared_over_their_seeds() {
     let two = sandbox.run(&["compare", singles[0], singles[1]]).text();
     assert!(two.contains("one seed does not show whether it is better than the others"), "{two}");
 }
+
+/// Four settings, of which two are compared, and a fifth that differs from one of them only in rounding.
+#[test]
+fn settings_that_were_picked_from_a_sweep_are_compared_as_some_of_all() {
+    let base = EXPERIMENT.replace("seeds: 3\n", "");
+    let sweep = "sweep:\n  base: e.yaml\n  grid: {optimizer.adamw.lr: [1e-3, 2e-3, 5e-3], batch.micro_batch: [4, 8]}\n  \
+        exclude: [\"batch.micro_batch == 4 and optimizer.adamw.lr > 1e-3\"]\n  seeds: 3\n";
+    let sandbox = Sandbox::new().with_numbers(3000).with("e.yaml", base).with("p.yaml", sweep);
+    let done = sandbox.expect(0, "sweep p.yaml --threads 1");
+    assert!(
+        done.contains("differ only in rounding") && done.contains("the results count them as one setting"),
+        "{done}"
+    );
+    let own = sandbox.json_of("sweep results p --json");
+    let settings = own["verdict"]["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 3, "{own}");
+    assert!(settings.iter().any(|setting| setting["rounding_variants"].as_array().is_some_and(|all| all.len() == 3)));
+    assert_eq!(settings[1]["comparison"]["pairs"], 3);
+    let runs = |lr: f64, micro_batch: u64| -> Vec<String> {
+        let rows = own["results"]["rows"].as_array().unwrap().iter();
+        let rows = rows.filter(|row| {
+            row["values"]["optimizer.adamw.lr"] == lr && row["values"]["batch.micro_batch"] == micro_batch
+        });
+        rows.map(|row| row["run"].as_str().unwrap().to_owned()).collect()
+    };
+    let compare = |runs: Vec<String>| {
+        let arguments: Vec<&str> = std::iter::once("compare").chain(runs.iter().map(String::as_str)).collect();
+        let json = sandbox.run(&[&arguments[..], &["--json"]].concat()).json();
+        (sandbox.run(&arguments).text(), json)
+    };
+    let (text, picked) = compare([runs(2e-3, 8), runs(5e-3, 8)].concat());
+    let verdict = &picked["groups"]["verdict"];
+    assert_eq!(verdict["settings"][1]["comparison"]["pairs"], 3, "{verdict}");
+    let from = &picked["picked_from"][0];
+    assert_eq!((&from["settings"], &from["compared"]), (&3.into(), &2.into()), "{picked}");
+    assert_eq!(from["words"][0], own["verdict"]["words"][0]);
+    assert!(
+        text.contains("picked: 2 settings of the 3 that the sweep p-") && text.contains("the sweep itself says: "),
+        "{text}"
+    );
+    let page = "report ".to_owned() + &runs(2e-3, 8)[0] + " " + &runs(5e-3, 8)[0] + " -o picked.html";
+    sandbox.expect(0, page.as_str());
+    assert!(sandbox.read("picked.html").contains("the sweep itself says: "), "the page says it, too");
+    let differ = sandbox.run(&["diff", &runs(2e-3, 8)[0], &runs(5e-3, 8)[0]]).text();
+    assert!(differ.contains("note: picked: 2 settings of the 3"), "{differ}");
+    // Runs that differ only in rounding are of one setting.
+    let (text, same) = compare([runs(1e-3, 4), runs(1e-3, 8)].concat());
+    assert_eq!(same["groups"]["verdict"]["conclusion"]["kind"], "one_setting", "{same}");
+    assert!(text.contains(", up to rounding; only "), "{text}");
+    // Comparing all settings picks none.
+    let (text, all) = compare([runs(1e-3, 8), runs(2e-3, 8), runs(5e-3, 8)].concat());
+    assert!(!text.contains("picked:") && all["groups"]["verdict"]["settings"][1]["comparison"]["pairs"] == 3, "{text}");
+    // Without the sweep's folder, how many settings it compared is unknown.
+    std::fs::remove_dir_all(sandbox.path("runs/sweeps")).unwrap();
+    let (text, gone) = compare([runs(2e-3, 8), runs(5e-3, 8)].concat());
+    assert!(text.contains("the number of settings that it compared is unknown"), "{text}");
+    assert_eq!(gone["picked_from"][0]["settings"], Value::Null);
+}
+
+#[test]
+fn the_training_loss_decides_nothing() {
+    let base = EXPERIMENT
+        .replace("seeds: 3\n", "")
+        .replace(", validation: {fraction: 0.1}", "")
+        .replace("eval: {every: 6, loss: {rows: 16}}", "eval: {loss: null}");
+    let sandbox = Sandbox::new().with_numbers(3000).with("g.yaml", base);
+    for (seed, lr) in [(1, "1e-3"), (2, "1e-3"), (1, "2e-2"), (2, "2e-2")] {
+        let set = format!("--set seed={seed} --set optimizer.adamw.lr={lr}");
+        sandbox.expect(0, format!("apply g.yaml --threads 1 --quiet {set}").as_str());
+    }
+    let runs: Vec<String> = sandbox.names_in("runs").into_iter().filter(|name| name.starts_with("g-")).collect();
+    assert_eq!(runs.len(), 4);
+    let arguments: Vec<&str> = std::iter::once("compare").chain(runs.iter().map(String::as_str)).collect();
+    let found = sandbox.run(&[&arguments[..], &["--json"]].concat()).json();
+    assert_eq!(found["groups"], Value::Null, "{found}");
+    assert!(found["runs"][0]["outcomes"]["train_loss"].is_number(), "{found}");
+    let text = sandbox.run(&arguments).text();
+    assert!(text.contains("train loss") && text.contains("the training loss does not decide that"), "{text}");
+    let lowest = found["runs"].as_array().unwrap().iter().map(|run| run["outcomes"]["train_loss"].as_f64().unwrap());
+    let lowest = format!("{:.4}", lowest.fold(f64::INFINITY, f64::min));
+    assert!(text.contains(&lowest) && !text.contains(&format!("*{lowest}")), "{text}");
+}

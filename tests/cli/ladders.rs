@@ -44,6 +44,13 @@ fn a_budget_gives_each_point_the_steps_that_cost_the_same() {
     assert!(printed.contains("budget.flops determines the steps"), "{printed}");
 }
 
+/// Checks that the text ranks no size above another.
+fn does_not_rank(text: &str) {
+    for claim in ["leads", "within noise", "best", "lowest", "what mattered", "to leader", "note: "] {
+        assert!(!text.contains(claim), "{claim:?} in\n{text}");
+    }
+}
+
 #[test]
 fn a_ladder_is_trained_and_fitted() {
     let ladder = "ladder:\n  base: exp.yaml\n  dial: {model.d_model: [4, 8, 12, 16, 20]}\n  \
@@ -54,6 +61,35 @@ fn a_ladder_is_trained_and_fitted() {
     let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
     assert!(printed.contains("law      L(C) = E + A·C^-a for val_loss, of 10 runs on 5 rungs"), "{printed}");
     assert!(printed.contains("check    without the largest rung"), "{printed}");
+    assert!(printed.contains("10.0 times the FLOPs of the largest rung"), "{printed}");
+    does_not_rank(&printed);
+    // A ladder that is done shows the same, and so does every other command about it.
+    for command in ["sweep l.yaml --threads 1", "sweep l.yaml --threads 1 --quiet", "sweep results l", "sweep status l"]
+    {
+        let text = sandbox.expect(0, command);
+        for part in ["law      L(C) =", "check    without the largest rung", "predict  val_loss"] {
+            assert!(text.contains(part), "{command}: {text}");
+        }
+        does_not_rank(&text);
+    }
+    let listed = sandbox.expect(0, "sweep list");
+    assert!(listed.contains("law: val_loss at flops"), "{listed}");
+    let results = sandbox.json_of("sweep results l --json");
+    assert_eq!(results["fit"]["terms"][0]["scale"], "flops", "{results}");
+    assert!(
+        results["fit"]["held_out"]["Ok"]["measured"].is_number()
+            && results["fit"]["predictions"][0]["loss"].is_object()
+    );
+    assert_eq!((&results["verdict"]["conclusion"]["kind"], &results["best"]), (&"rungs".into(), &Value::Null));
+    for setting in results["verdict"]["settings"].as_array().unwrap() {
+        assert!(setting["comparison"].is_null() && setting["label"] == "", "{setting}");
+    }
+    assert_eq!((&results["caveats"], &results["importance"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let points: Vec<u64> =
+        results["results"]["rows"].as_array().unwrap().iter().map(|row| row["point"].as_u64().unwrap()).collect();
+    assert!(points.is_sorted(), "rows are in the order of their size: {points:?}");
+    let compared = sandbox.json_of("compare l --json");
+    assert_eq!(compared["groups"]["verdict"]["conclusion"]["kind"], "rungs", "{compared}");
     let stored = stored_point(&sandbox, "l-", 10);
     assert!(stored.contains("tokens_per_parameter: 2") && stored.contains("0.00632456"), "{stored}");
     let found = sandbox.json_of("sweep fit l --target flops=1e10 --against l --json");

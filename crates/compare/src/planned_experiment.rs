@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use runner_plan::{PlanError, compile};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment, Precision};
+use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment, Precision, Seeds};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
@@ -49,6 +49,22 @@ impl PlannedExperiment {
             Cow::Borrowed(_) => Ok(plan),
         }
     }
+}
+
+/// The hash of the mathematics of `experiment` without its seed. Experiments with the same one differ in their seed, in rounding, in what is
+/// measured and in what is recorded: they are runs of one setting.
+///
+/// # Errors
+/// If experiment, data and devices do not fit one another.
+pub fn mathematics_of_setting(
+    experiment: &Experiment,
+    data: &DataFacts,
+    cluster: &ClusterFacts,
+) -> Result<String, PlanError> {
+    let mut seedless = experiment.clone();
+    seedless.seed = Seeds::from(0);
+    let planned = PlannedExperiment::new(seedless, data.clone(), cluster.clone())?;
+    Ok(planned.effective().math_hash.clone())
 }
 
 fn effective<'a>(experiment: &'a Experiment, plan: &Plan) -> Cow<'a, Experiment> {

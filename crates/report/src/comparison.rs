@@ -17,6 +17,8 @@ use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text};
+use runner_sweep::verdict::Conclusion;
+use runner_sweep::{PickedFrom, PickedSettings};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -45,6 +47,8 @@ pub struct Comparison {
     pub incomparable: Vec<IncomparableFigures>,
     /// What must be known of the figures, a sentence each.
     pub notes: Vec<String>,
+    /// The sweeps that trained some of the runs. All their settings count in `groups`.
+    pub picked_from: Vec<PickedFrom>,
     /// The settings of the runs, compared over their seeds; `None` if there is nothing to compare, or no metric compares.
     pub groups: Option<RunGroups>,
 }
@@ -104,7 +108,8 @@ impl Figure {
 
 pub(crate) const FIGURES: [Figure; 12] = [
     Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
-    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, loss)
+    // It is a mean over other rows in each step, so no value is the best.
+    Figure::new(["train_loss", "train loss", "train loss"], Neither, |f| f.train_loss, loss)
         .measuring(MeasuredQuantity::TrainLoss),
     Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, loss)
         .measuring(MeasuredQuantity::ValidationLoss),
@@ -142,6 +147,9 @@ pub struct RunToCompare {
     pub record: RunRecord,
     pub experiment: Experiment,
     pub basis: MeasurementBasis,
+    /// What its setting computes: see [`mathematics_of_setting`](runner_compare::planned_experiment::mathematics_of_setting). `None` if it
+    /// can no longer be planned.
+    pub mathematics: Option<String>,
 }
 
 /// Compares `runs`.
@@ -167,8 +175,19 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = group_by_reason(measured).into_iter();
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
-    let notes = runs.iter().flat_map(|run| describe_figures(&run.record)).collect();
-    Comparison { runs: compared, differing, keys, incomparable, notes, groups: group_runs(runs, &all) }
+    let mut notes: Vec<String> = runs.iter().flat_map(|run| describe_figures(&run.record)).collect();
+    let picked = find_picked(runs);
+    notes.extend(picked.notes());
+    let groups = group_runs(runs, &all, &picked.origin, &mut notes);
+    Comparison { runs: compared, differing, keys, incomparable, notes, picked_from: picked.from, groups }
+}
+
+/// The sweeps of `runs`.
+#[must_use]
+pub fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
+    let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
+    let points: Vec<_> = runs.iter().filter_map(point).collect();
+    PickedSettings::find(&points, runs.len(), &runs.iter().filter_map(|run| run.mathematics.clone()).collect())
 }
 
 /// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.
@@ -309,9 +328,13 @@ impl Comparison {
         out
     }
 
-    /// The best value of a column; `None` if all values are equal or do not compare, or no direction is better.
+    /// The best value of a column; `None` if all values are equal or do not compare, no direction is better, or the losses are those of
+    /// different rungs of a ladder.
     fn best(&self, figure: &Figure) -> Option<f64> {
-        if self.incomparable.iter().any(|incomparable| incomparable.figures.contains(&figure.key)) {
+        let are_rungs =
+            self.groups.as_ref().is_some_and(|groups| matches!(groups.verdict.conclusion, Conclusion::Rungs { .. }));
+        let is_incomparable = || self.incomparable.iter().any(|found| found.figures.contains(&figure.key));
+        if is_incomparable() || are_rungs && figure.quantity.is_some() {
             return None;
         }
         let values = || self.runs.iter().filter_map(|run| (figure.value)(&run.figures));
@@ -367,6 +390,7 @@ mod tests {
             keys,
             incomparable: Vec::new(),
             notes: Vec::new(),
+            picked_from: Vec::new(),
             groups: None,
         }
     }

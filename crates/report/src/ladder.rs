@@ -3,13 +3,22 @@
 use std::fmt::Write as _;
 
 use runner_spec::format::{count, loss, percent, printable};
-use runner_stats::ScaleMultiple;
+use runner_stats::{ExponentBound, ScaleMultiple};
 use runner_sweep::ladder::{
-    ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderPrediction,
+    ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
+
+/// What the results of a ladder show.
+#[must_use]
+pub fn outcome_text(outcome: &LadderOutcome) -> String {
+    match (&outcome.fit, &outcome.no_fit) {
+        (Some(fit), _) => fit_text(fit).trim_end().to_owned(),
+        (None, reason) => format!("law      none: {}", printable(reason.as_deref().unwrap_or("there are no results"))),
+    }
+}
 
 /// The law, how well it predicts the largest rung, and what it predicts.
 #[must_use]
@@ -19,11 +28,14 @@ pub fn fit_text(fit: &LadderFit) -> String {
     if *missing > 0 {
         let _ = write!(out, "; {missing} without a result");
     }
-    let undetermined = if irreducible.interval.low < UNDETERMINED { "; these rungs do not determine it" } else { "" };
+    let undetermined = match irreducible.interval.low {
+        _ if fit.at_bound.contains(&"E") => "; it is at its bound, 0, and not an estimate",
+        low if low < UNDETERMINED => "; these rungs do not determine it",
+        _ => "",
+    };
     let _ = writeln!(out, "\n         E {}{undetermined}", with_interval(irreducible, loss));
-    for (FittedTerm { scale, coefficient, exponent }, (coefficient_name, exponent_name)) in
-        terms.iter().zip([("A", "a"), ("B", "b")])
-    {
+    for (term, (coefficient_name, exponent_name)) in terms.iter().zip([("A", "a"), ("B", "b")]) {
+        let FittedTerm { scale, coefficient, exponent, .. } = term;
         let _ = writeln!(
             out,
             "         {exponent_name} {}, {coefficient_name} {coefficient:.4e} for {} in {}",
@@ -31,6 +43,9 @@ pub fn fit_text(fit: &LadderFit) -> String {
             scale.symbol(),
             scale.name()
         );
+        if let Some(note) = bound_note(term, exponent_name) {
+            let _ = writeln!(out, "         {note}");
+        }
     }
     let kind = if fit.lack_of_fit {
         "rungs deviate from the law by more than their seeds explain; the noise of a rung is"
@@ -57,8 +72,45 @@ pub fn fit_text(fit: &LadderFit) -> String {
     out
 }
 
+/// Says that an exponent, or an end of its interval, is at a bound of the fit.
+fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
+    let FittedTerm { exponent: FittedValue { value, interval }, scale, bound, interval_at_bound, .. } = term;
+    let ends: Vec<String> = [interval.low, interval.high]
+        .into_iter()
+        .zip(interval_at_bound)
+        .filter(|(_, is_at_bound)| **is_at_bound)
+        .map(|(end, _)| end.to_string())
+        .collect();
+    let at = |which: &str| format!("{name} is at {value}, the {which} bound of the fit, and not an estimate");
+    match (bound, ends.as_slice()) {
+        (Some(ExponentBound::NoTerm), _) => Some(format!(
+            "{name} is not an estimate: the losses do not fall with {}, so this term is 0 for any exponent",
+            scale.name()
+        )),
+        (Some(ExponentBound::Lower), _) => Some(at("lower")),
+        (Some(ExponentBound::Upper), _) => Some(at("upper")),
+        (None, []) => None,
+        (None, [end]) => Some(format!("the interval of {name} ends at {end}, a bound of the fit")),
+        (None, ends) => Some(format!("the interval of {name} ends at {}, bounds of the fit", ends.join(" and "))),
+    }
+}
+
+/// Says which exponents of the law that gave a value are at a bound; empty if none is.
+fn at_bound_text(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => format!(
+            "         {one} of this law is at a bound of the fit and not an estimate, so neither is this value\n"
+        ),
+        several => format!(
+            "         {} of this law are at bounds of the fit and not estimates, so neither is this value\n",
+            several.join(" and ")
+        ),
+    }
+}
+
 fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
-    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation } = prediction;
+    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation, at_bound } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
     let assumed: Vec<String> = figures
@@ -67,11 +119,12 @@ fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
     format!(
-        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the largest rung\n",
+        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the largest rung\n{}",
         with_interval(predicted, loss),
         given.join(", "),
         assumed.join(" and "),
-        times(*extrapolation)
+        times(*extrapolation),
+        at_bound_text(at_bound)
     )
 }
 
@@ -99,13 +152,13 @@ fn held_out_text(rung: &HeldOutRung) -> String {
             loss(*range_of_losses)
         );
     }
-    out
+    out + &at_bound_text(&rung.at_bound)
 }
 
 /// How much compute one ladder needs for the loss of another.
 #[must_use]
 pub fn comparison_text(comparison: &LadderComparison) -> String {
-    let LadderComparison { metric, base, other, multiples } = comparison;
+    let LadderComparison { metric, base, other, multiples, at_bound } = comparison;
     let mut out = String::new();
     for ComputeMultiple { loss: reached, multiple } in multiples {
         let ScaleMultiple { value, interval, draws, not_reached } = multiple;
@@ -134,6 +187,14 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
         let _ =
             writeln!(out, "{other} reaches a {metric} of {reached} with {share} of the compute of {base}: {verdict}");
     }
+    if !at_bound.is_empty() {
+        let ladders: Vec<String> = at_bound.iter().map(|id| printable(id)).collect();
+        let _ = writeln!(
+            out,
+            "the law of {} has an exponent at a bound of the fit, which is not an estimate, so neither are these values",
+            ladders.join(" and of ")
+        );
+    }
     out
 }
 
@@ -145,4 +206,41 @@ fn with_interval(fitted: &FittedValue, format: impl Fn(f64) -> String) -> String
 
 fn times(x: f64) -> String {
     format!("{x:.1} times")
+}
+
+#[cfg(test)]
+mod tests {
+    use runner_stats::Interval;
+    use runner_sweep::ladder::Scale;
+
+    use super::*;
+
+    #[test]
+    fn an_exponent_at_a_bound_is_not_shown_as_an_estimate() {
+        let note = |value: f64, [low, high]: [f64; 2], bound, interval_at_bound| {
+            let exponent = FittedValue { value, interval: Interval { low, high } };
+            let term = FittedTerm { scale: Scale::Parameters, coefficient: 2.0, exponent, bound, interval_at_bound };
+            bound_note(&term, "a").unwrap_or_default()
+        };
+        let notes = [
+            note(3.0, [0.001, 3.0], Some(ExponentBound::Upper), [true, true]),
+            note(0.001, [0.001, 0.2], Some(ExponentBound::Lower), [true, false]),
+            note(0.02, [0.001, 3.0], Some(ExponentBound::NoTerm), [true, true]),
+            note(0.3, [0.1, 3.0], None, [false, true]),
+            note(0.3, [0.001, 3.0], None, [true, true]),
+        ];
+        insta::assert_snapshot!(notes.join("\n"), @r"
+        a is at 3, the upper bound of the fit, and not an estimate
+        a is at 0.001, the lower bound of the fit, and not an estimate
+        a is not an estimate: the losses do not fall with parameters, so this term is 0 for any exponent
+        the interval of a ends at 3, a bound of the fit
+        the interval of a ends at 0.001 and 3, bounds of the fit
+        ");
+        assert_eq!(note(0.3, [0.1, 0.5], None, [false, false]), "");
+        insta::assert_snapshot!([at_bound_text(&["b"]), at_bound_text(&["a", "b"])].concat(), @r"
+                 b of this law is at a bound of the fit and not an estimate, so neither is this value
+                 a and b of this law are at bounds of the fit and not estimates, so neither is this value
+        ");
+        assert_eq!(at_bound_text(&[]), "");
+    }
 }

@@ -15,7 +15,7 @@ use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::words::number_text;
-use runner_sweep::verdict::{Conclusion, SweepVerdict};
+use runner_sweep::verdict::{Conclusion, SettingOrigin, SweepVerdict};
 use runner_sweep::{MeasurementChoice, Objective, ObjectiveMetric, PointStatus, PointValues, ResultsRow, SweepResults};
 
 /// What the runs show of their settings.
@@ -34,27 +34,38 @@ pub struct RunGroups {
 type Metric = (ObjectiveMetric, MeasuredQuantity, fn(&RunFigures) -> Option<f64>);
 
 /// The metrics, the preferred one first.
-const METRICS: [Metric; 3] = [
+const METRICS: [Metric; 2] = [
     (ObjectiveMetric::ValLoss, MeasuredQuantity::ValidationLoss, |f| f.val_loss),
     (ObjectiveMetric::ValBitsPerByte, MeasuredQuantity::BitsPerByte, |f| f.val_bits_per_byte),
-    (ObjectiveMetric::TrainLoss, MeasuredQuantity::TrainLoss, |f| f.train_loss),
 ];
 
 /// Groups `runs`, which have these settings, by what they have in common besides their seed, and compares the groups by the first metric
-/// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares.
+/// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares; adds to
+/// `notes` why runs are not compared. `origin` is what is known of the settings.
 #[must_use]
-pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<RunGroups> {
+pub fn group_runs(
+    runs: &[RunToCompare],
+    settings: &[RunSettings],
+    origin: &SettingOrigin,
+    notes: &mut Vec<String>,
+) -> Option<RunGroups> {
     let figures: Vec<RunFigures> = runs.iter().map(|run| run.record.figures()).collect();
     let is_finished = |run: &RunToCompare| run.record.status == ListedStatus::Done;
     let finished: Vec<usize> = (0..runs.len()).filter(|&i| is_finished(&runs[i])).collect();
     if finished.len() < 2 {
         return None;
     }
-    let (metric, _, value) = METRICS.into_iter().find(|(_, quantity, value)| {
+    let metric = METRICS.into_iter().find(|(_, quantity, value)| {
         let bases = || finished.iter().map(|&i| (runs[i].record.manifest.id.clone(), &runs[i].basis));
         finished.iter().all(|&i| value(&figures[i]).is_some()) && find_incomparable(bases(), *quantity).is_none()
-    })?;
-    let recorded = settings_of(runs, settings);
+    });
+    let Some((metric, _, value)) = metric else {
+        notes.push(
+            "the runs have no validation loss that compares, so none is the best; the training loss does not decide that".to_owned(),
+        );
+        return None;
+    };
+    let recorded = settings_of(runs, settings, notes);
     let objective = Objective { metric, goal: metric.goal(), at: MeasurementChoice::Last, smallest_difference: None };
     let row = |(i, run): (usize, &RunToCompare)| {
         let objective = value(&figures[i]);
@@ -74,7 +85,7 @@ pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<Run
         }
     };
     let results = SweepResults::new(objective, runs.iter().enumerate().map(row).collect(), None);
-    let mut verdict = SweepVerdict::of_settings(&recorded, &results, &[], finished.len() == runs.len());
+    let mut verdict = SweepVerdict::of_settings(&recorded, &results, &[], finished.len() == runs.len(), origin);
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }
@@ -85,8 +96,9 @@ pub fn group_runs(runs: &[RunToCompare], settings: &[RunSettings]) -> Option<Run
     Some(RunGroups { metric: metric.name(), runs, verdict, objective })
 }
 
-/// The settings of `runs`, in the order of their first runs. A second run of a setting with the same seed counts for nothing.
-fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSetting> {
+/// The settings of `runs`, in the order of their first runs. Runs whose settings differ only in rounding are of one setting. A second run of
+/// a setting with the same seed counts for nothing, which `notes` say.
+fn settings_of(runs: &[RunToCompare], settings: &[RunSettings], notes: &mut Vec<String>) -> Vec<PointSetting> {
     let without_seed = |settings: &RunSettings| -> RunSettings {
         // How a run is evaluated is compared by what its figures measure.
         let is_training = |key: &str| {
@@ -103,34 +115,44 @@ fn settings_of(runs: &[RunToCompare], settings: &[RunSettings]) -> Vec<PointSett
             let from = run.record.manifest.continued_from.as_ref().filter(|from| !from.is_same_computation)?;
             Some((from.id.clone(), from.step))
         };
-        common[a] == common[b]
+        let has_same_mathematics = runs[a].mathematics.is_some() && runs[a].mathematics == runs[b].mathematics;
+        (common[a] == common[b] || has_same_mathematics)
             && runs[a].basis.has_same_training_data(&runs[b].basis)
             && began(&runs[a]) == began(&runs[b])
     };
     let all = common.iter().flat_map(BTreeMap::keys).cloned().collect();
-    let keys = distinguishing_keys(&common.iter().collect::<Vec<_>>());
-    let mut groups: Vec<(usize, PointSetting)> = Vec::new();
+    let mut groups: Vec<(usize, Vec<SeedPoint>)> = Vec::new();
     for i in 0..runs.len() {
         let seed = settings[i].get("seed").cloned().unwrap_or(Value::Null);
         let member = SeedPoint { point: i + 1, seed: vec![("seed".to_owned(), seed)] };
         match groups.iter_mut().find(|(first, _)| is_same(*first, i)) {
-            Some((_, group)) if group.points.iter().any(|other| other.seed == member.seed) => {}
-            Some((_, group)) => group.points.push(member),
-            None => {
-                let value = |key: &String| {
-                    let value = common[i].get(key).cloned().unwrap_or(Value::Null);
-                    (shortest_name(key, &all, &[]), value)
-                };
-                let values: PointValues = keys.iter().map(value).collect();
-                let name = match describe_values(&values) {
-                    text if text.is_empty() => runs[i].record.manifest.id.clone(),
-                    text => text,
-                };
-                groups.push((i, PointSetting { name, values, points: vec![member] }));
-            }
+            Some((_, members)) => match members.iter().find(|other| other.seed == member.seed) {
+                Some(other) => {
+                    let [id, counted] = [i, other.point - 1].map(|i| printable(&runs[i].record.manifest.id));
+                    let alone = if common[i] == common[other.point - 1] { "" } else { ", up to rounding" };
+                    notes
+                        .push(format!("{id} has the settings and the seed of {counted}{alone}; only {counted} counts"));
+                }
+                None => members.push(member),
+            },
+            None => groups.push((i, vec![member])),
         }
     }
-    let mut found: Vec<PointSetting> = groups.into_iter().map(|(_, group)| group).collect();
+    let firsts: Vec<&RunSettings> = groups.iter().map(|(first, _)| &common[*first]).collect();
+    let keys = distinguishing_keys(&firsts);
+    let named = |(first, points): (usize, Vec<SeedPoint>)| {
+        let value = |key: &String| {
+            let value = common[first].get(key).cloned().unwrap_or(Value::Null);
+            (shortest_name(key, &all, &[]), value)
+        };
+        let values: PointValues = keys.iter().map(value).collect();
+        let name = match describe_values(&values) {
+            text if text.is_empty() => runs[first].record.manifest.id.clone(),
+            text => text,
+        };
+        PointSetting { name, values, points }
+    };
+    let mut found: Vec<PointSetting> = groups.into_iter().map(named).collect();
     // Equal names would not distinguish the settings.
     let repeated: Vec<bool> =
         found.iter().map(|group| found.iter().filter(|other| other.name == group.name).count() > 1).collect();

@@ -138,7 +138,8 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
     }
     let settings = record.settings();
     if let Some(seeds) = settings.iter().map(|setting| setting.points.len()).max().filter(|seeds| *seeds > 1) {
-        let (settings, seeds) = (counted(settings.len() as u64, "setting"), counted(seeds as u64, "seed"));
+        let settings = counted(record.compared_settings().len() as u64, "setting");
+        let seeds = counted(seeds as u64, "seed");
         let _ = write!(out, "; {settings} with {seeds}");
     }
     if record.excluded > 0 {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::ladder::outcome_text;
 use crate::sweep_caveats::{caveat_text, metric_text};
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
@@ -11,7 +12,7 @@ use runner_stats::Interval;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
-use runner_sweep::verdict::{SettingResult, SweepVerdict};
+use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
 use runner_sweep::{
     AxisNote, DivergedValue, Goal, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
 };
@@ -175,7 +176,7 @@ impl SweepResultsText<'_> {
     pub fn importance(&self) -> String {
         let mut out = String::new();
         let importance = &self.summary.importance;
-        let Some(first) = importance.first().filter(|_| !self.record.is_ladder) else { return out };
+        let Some(first) = importance.first() else { return out };
         let after = self.summary.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
         let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
@@ -203,8 +204,12 @@ impl SweepResultsText<'_> {
         out
     }
 
-    /// The settings with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
+    /// The settings with their means over the seeds and their comparisons with the leader; empty if each setting has one seed, or the
+    /// settings are the rungs of a ladder.
     pub fn settings(&self, width: Option<usize>) -> String {
+        if self.record.is_ladder {
+            return String::new();
+        }
         settings_table(&self.summary.verdict, self.record.objective, width)
     }
 
@@ -212,14 +217,14 @@ impl SweepResultsText<'_> {
     pub fn caveats(&self) -> Option<String> {
         let lines: Vec<String> =
             self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))).collect();
-        (!lines.is_empty() && !self.record.is_ladder).then(|| lines.join("\n"))
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
-    /// The conclusion from the results, and the command that reproduces a run of the leading setting.
+    /// The conclusion from the results, and the command that reproduces a run of the leading setting. Of a ladder it is the law, its check
+    /// and its forecast.
     pub fn conclusion(&self) -> Option<String> {
-        // The rungs of a ladder do not compete.
-        if self.record.is_ladder {
-            return None;
+        if let Some(ladder) = &self.summary.ladder {
+            return Some(outcome_text(ladder));
         }
         let verdict = &self.summary.verdict;
         let row_of = |point: &usize| self.summary.results.rows.iter().find(|row| row.point == *point);
@@ -253,9 +258,10 @@ impl SweepResultsText<'_> {
     }
 }
 
-/// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed.
+/// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed, or they
+/// are rungs of a ladder.
 pub(crate) fn settings_table(verdict: &SweepVerdict, objective: Objective, width: Option<usize>) -> String {
-    if !verdict.has_seeds() {
+    if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. }) {
         return String::new();
     }
     let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();

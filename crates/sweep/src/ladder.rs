@@ -1,18 +1,22 @@
 //! What a ladder's results say: the fitted scaling law, how well it predicts the largest rung without it, predictions, and the compute
 //! that another ladder needs for the same loss.
 
+mod findings;
 mod scale;
 
 use std::collections::BTreeMap;
 
 use runner_compare::comparability::find_incomparable;
 use runner_spec::philox::Philox;
-use runner_stats::{Interval, LawFit, NoFit, Prediction, ScaleMultiple, ScaledLoss, rungs_needed};
-use serde::Serialize;
+use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
 
 use crate::progress::SweepProgress;
 use crate::record::SweepRecord;
 use crate::results::{PointStatus, SweepResults};
+pub use findings::{
+    ComputeMultiple, CurvePoint, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
+    LadderPrediction, RungLoss,
+};
 pub use scale::{LadderTarget, Scale};
 
 /// The largest squared correlation of ln N and ln D at which L(N, D) is fitted.
@@ -21,6 +25,12 @@ const MAX_SQUARED_CORRELATION: f64 = 0.9;
 const DIFFERENT_TOKENS: f64 = 1.1;
 /// The share of the range of the rungs' losses above which a predicted interval is too wide to be a strong check.
 const MAX_SHARE_OF_RANGE: f64 = 0.5;
+/// The FLOPs of the run that is predicted if no target is given, as a multiple of the largest rung's.
+const DEFAULT_EXTRAPOLATION: f64 = 10.0;
+/// The number of points of [`LadderFit::curve`].
+const CURVE_POINTS: usize = 33;
+/// The names of the exponents in formulas.
+const EXPONENT_NAMES: [&str; 2] = ["a", "b"];
 
 /// A finished run of a ladder.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,102 +58,10 @@ pub struct LadderResults {
     missing: usize,
 }
 
-/// The results of a ladder, judged.
-#[derive(Debug, Clone, Serialize)]
-pub struct LadderFit {
-    pub metric: &'static str,
-    /// The formula of the fitted law: `L(C) = E + A·C^-a`.
-    pub formula: &'static str,
-    pub irreducible: FittedValue,
-    pub terms: Vec<FittedTerm>,
-    pub runs: usize,
-    pub rungs: usize,
-    /// The number of points that have no result.
-    pub missing: usize,
-    /// Degrees of freedom of the noise from which intervals follow.
-    pub degrees_of_freedom: usize,
-    /// The standard deviation of the noise, as a share of the loss.
-    pub noise: f64,
-    /// True if rungs deviate from the law by more than their seeds do; the noise is then that of rungs.
-    pub lack_of_fit: bool,
-    /// Why L(N, D) was not fitted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why_not_parameters_and_tokens: Option<String>,
-    pub held_out: Result<HeldOutRung, String>,
-    pub predictions: Vec<LadderPrediction>,
-}
-
-/// A fitted value with its interval of 95%.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct FittedValue {
-    pub value: f64,
-    pub interval: Interval,
-}
-
-/// The exponent of a term.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct FittedTerm {
-    pub scale: Scale,
-    pub coefficient: f64,
-    pub exponent: FittedValue,
-}
-
-/// The largest rung, predicted by a law that was fitted without it.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct HeldOutRung {
-    pub flops: f64,
-    pub parameters: f64,
-    pub tokens: f64,
-    /// Its FLOPs as a multiple of those of the largest rung that was fitted.
-    pub extrapolation: f64,
-    pub runs: usize,
-    /// The geometric mean of its runs.
-    pub measured: f64,
-    /// The predicted measurement, with its interval of 95%.
-    pub predicted: FittedValue,
-    pub is_in_interval: bool,
-    /// The highest mean loss of a rung, less the lowest.
-    pub range_of_losses: f64,
-    /// False if the interval is wider than half of that range: it would contain almost any loss.
-    pub is_strong: bool,
-}
-
-/// A predicted loss.
-#[derive(Debug, Clone, Serialize)]
-pub struct LadderPrediction {
-    pub target: BTreeMap<&'static str, f64>,
-    /// The expected loss, with its interval of 95%.
-    pub loss: FittedValue,
-    /// The run of the target. What the target does not give follows from how the rungs grow.
-    pub parameters: f64,
-    pub tokens: f64,
-    pub flops: f64,
-    /// Its FLOPs as a multiple of those of the largest rung.
-    pub extrapolation: f64,
-}
-
-/// How much compute one ladder needs for the loss of another.
-#[derive(Debug, Clone, Serialize)]
-pub struct LadderComparison {
-    pub metric: &'static str,
-    /// The ladder whose compute is 1.
-    pub base: String,
-    pub other: String,
-    /// From the highest to the lowest loss that both measured.
-    pub multiples: Vec<ComputeMultiple>,
-}
-
-/// The compute of a ladder as a multiple of another's, at the same loss.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct ComputeMultiple {
-    pub loss: f64,
-    pub multiple: ScaleMultiple,
-}
-
-impl From<Prediction> for FittedValue {
-    fn from(Prediction { value, interval }: Prediction) -> Self {
-        Self { value, interval }
-    }
+/// The exponents of `fit` that are at a bound, and so not estimates.
+fn exponents_at_bound(fit: &LawFit) -> Vec<&'static str> {
+    let exponents = EXPONENT_NAMES.into_iter().zip(&fit.exponent_bounds);
+    exponents.filter(|(_, bound)| bound.is_some()).map(|(name, _)| name).collect()
 }
 
 fn stream(purpose: &str) -> Philox {
@@ -249,14 +167,20 @@ impl LadderResults {
     pub fn fit(&self, targets: &[LadderTarget]) -> Result<LadderFit, String> {
         let (scales, why_not) = self.scales()?;
         let fitted = fit(&self.runs, &scales, "ladder")?;
-        let terms = scales.iter().zip(&fitted.law.terms).enumerate().map(|(k, (scale, term))| FittedTerm {
-            scale: *scale,
-            coefficient: term.coefficient,
-            exponent: FittedValue {
-                value: term.exponent,
-                interval: fitted.interval_of(|law| law.terms.get(k).map_or(f64::NAN, |term| term.exponent)),
-            },
+        let terms = scales.iter().zip(&fitted.law.terms).enumerate().map(|(k, (scale, term))| {
+            let interval = fitted.interval_of(|law| law.terms.get(k).map_or(f64::NAN, |term| term.exponent));
+            FittedTerm {
+                scale: *scale,
+                coefficient: term.coefficient,
+                exponent: FittedValue { value: term.exponent, interval },
+                bound: fitted.exponent_bounds.get(k).copied().flatten(),
+                interval_at_bound: [interval.low, interval.high].map(|end| ExponentBound::at(end).is_some()),
+            }
         });
+        let default = [self.default_target(&scales)?];
+        let targets = if targets.is_empty() { &default } else { targets };
+        let predictions: Vec<LadderPrediction> =
+            targets.iter().map(|target| self.predict(target, &scales, &fitted)).collect::<Result<_, _>>()?;
         Ok(LadderFit {
             metric: self.metric,
             formula: if scales.len() == 2 { "L(N, D) = E + A·N^-a + B·D^-b" } else { "L(C) = E + A·C^-a" },
@@ -273,11 +197,50 @@ impl LadderResults {
             lack_of_fit: fitted.has_lack_of_fit,
             why_not_parameters_and_tokens: why_not,
             held_out: self.hold_out(&scales),
-            predictions: targets
-                .iter()
-                .map(|target| self.predict(target, &scales, &fitted))
-                .collect::<Result<_, _>>()?,
+            at_bound: fitted
+                .is_irreducible_zero
+                .then_some("E")
+                .into_iter()
+                .chain(exponents_at_bound(&fitted))
+                .collect(),
+            measured: self.measured(&scales, &fitted),
+            curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
+            predictions,
         })
+    }
+
+    /// A run of ten times the FLOPs of the largest rung.
+    fn default_target(&self, scales: &[Scale]) -> Result<LadderTarget, String> {
+        let largest = self.runs.last().ok_or("there are no results")?;
+        let factor = DEFAULT_EXTRAPOLATION.powf(1.0 / scales.len() as f64);
+        Ok(LadderTarget(scales.iter().map(|scale| (*scale, factor * scale.of(largest))).collect()))
+    }
+
+    fn measured(&self, scales: &[Scale], fitted: &LawFit) -> Vec<RungLoss> {
+        let rung = |runs: Vec<LadderRun>| {
+            let LadderRun { parameters, tokens, flops, .. } = *runs.first()?;
+            let losses = || runs.iter().map(|run| run.loss);
+            Some(RungLoss {
+                parameters,
+                tokens,
+                flops,
+                runs: runs.len(),
+                loss: mean_loss(&runs),
+                lowest: losses().fold(f64::INFINITY, f64::min),
+                highest: losses().fold(0.0, f64::max),
+                law: fitted.predict(&scales.iter().map(|scale| scale.of(&runs[0])).collect::<Vec<_>>()).into(),
+            })
+        };
+        let mut measured: Vec<RungLoss> = rungs(&self.runs).into_iter().filter_map(rung).collect();
+        measured.sort_by(|a, b| a.flops.total_cmp(&b.flops));
+        measured
+    }
+
+    fn curve(&self, fitted: &LawFit, predictions: &[LadderPrediction]) -> Vec<CurvePoint> {
+        let flops = || self.runs.iter().map(|run| run.flops).chain(predictions.iter().map(|p| p.flops));
+        let (low, high) = (flops().fold(f64::INFINITY, f64::min), flops().fold(0.0, f64::max));
+        let at = |i: usize| low * (high / low).powf(i as f64 / (CURVE_POINTS - 1) as f64);
+        (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]).into() }).collect()
     }
 
     /// Predicts the rung with the most FLOPs from the others.
@@ -302,6 +265,7 @@ impl LadderResults {
             predicted: predicted.into(),
             is_in_interval: predicted.interval.contains(measured),
             range_of_losses: high - low,
+            at_bound: exponents_at_bound(&fitted),
             is_strong: 2.0 * predicted.interval.half_width() <= MAX_SHARE_OF_RANGE * (high - low),
         })
     }
@@ -309,11 +273,11 @@ impl LadderResults {
     fn predict(&self, target: &LadderTarget, scales: &[Scale], fitted: &LawFit) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
         let value_of = |scale: &Scale| given.iter().find(|(known, _)| known == scale).map(|(_, value)| *value);
-        let loss = match (scales, given.as_slice()) {
+        let (loss, at_bound) = match (scales, given.as_slice()) {
             ([_, _], _) => {
                 let both: Option<Vec<f64>> = scales.iter().map(value_of).collect();
                 match both.filter(|both| both.len() == given.len()) {
-                    Some(scale) => fitted.predict(&scale),
+                    Some(scale) => (fitted.predict(&scale), exponents_at_bound(fitted)),
                     None => {
                         return Err(
                             "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`"
@@ -323,7 +287,10 @@ impl LadderResults {
                 }
             }
             // Along the ladder, each scale determines the others.
-            (_, [(scale, value)]) => fit(&self.runs, &[*scale], "ladder")?.predict(&[*value]),
+            (_, [(scale, value)]) => {
+                let fitted = fit(&self.runs, &[*scale], "ladder")?;
+                (fitted.predict(&[*value]), exponents_at_bound(&fitted))
+            }
             _ => {
                 return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
             }
@@ -331,7 +298,8 @@ impl LadderResults {
         let [parameters, tokens, flops] = self.run_at(given);
         let largest = self.runs.last().map_or(f64::NAN, |run| run.flops);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
-        Ok(LadderPrediction { target, loss: loss.into(), parameters, tokens, flops, extrapolation: flops / largest })
+        let extrapolation = flops / largest;
+        Ok(LadderPrediction { target, loss: loss.into(), parameters, tokens, flops, extrapolation, at_bound })
     }
 
     /// Parameters, tokens and FLOPs of a run with the `given` scales: the largest rung, grown as the rungs grow. FLOPs that are not given
@@ -386,6 +354,11 @@ impl LadderResults {
             base: base.id.clone(),
             other: self.id.clone(),
             multiples: vec![multiple(high), multiple(low)],
+            at_bound: [(self, &own), (base, &other)]
+                .into_iter()
+                .filter(|(_, fit)| !exponents_at_bound(fit).is_empty())
+                .map(|(ladder, _)| ladder.id.clone())
+                .collect(),
         })
     }
 }

@@ -128,7 +128,7 @@ fn losers(left: &[usize], results: &[Vec<f64>], goal: Goal, alpha: f64, rounds: 
             deciding_test(&PairedComparison::new(&results[i][..n], &results[leader][..n], 0.95)?, pairs, alpha)
         })
         .collect();
-    let adjusted = holm_of_leader(&tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect::<Vec<f64>>());
+    let adjusted = holm_of_leader(&tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect::<Vec<f64>>(), 0);
     let worse = others.into_iter().zip(tests).zip(adjusted).filter(|(_, p)| *p < alpha).map(|((i, test), p)| {
         let p = Some((p * rounds as f64).min(1.0));
         let test = test.map(|(test, _)| test);

@@ -1,6 +1,6 @@
 //! `sweep.json`: the definition of a sweep, fixed when it starts. Its progress is in the run directories of its points.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use super::race::{self, RaceSettings, RaceState};
 use super::schedule::{
     PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, valid_step_cost,
 };
-use super::spec::{AshaSettings, Goal, Objective};
+use super::spec::{AshaSettings, Goal, Objective, ObjectiveMetric};
 use runner_spec::format::json_bytes;
 
 /// Version of the file.
@@ -76,6 +76,9 @@ pub struct PlannedPoint {
     /// The name of the point's experiment.
     pub name: String,
     pub plan_hash: String,
+    /// The hash of the plan's mathematics without its seed; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mathematics: Option<String>,
     /// The number of the earlier point that is the same run.
     pub same_as: Option<usize>,
     /// The beginning that the point shares with an earlier point, which trains it for both.
@@ -253,6 +256,49 @@ impl SweepRecord {
             setting.name = name_of_setting(setting);
         }
         settings
+    }
+
+    /// The settings that the results compare. Settings with the same mathematics differ only in rounding, so they count as one, unless
+    /// the sweep compares speed. A sweep with early stopping has no such settings.
+    #[must_use]
+    pub fn compared_settings(&self) -> Vec<PointSetting> {
+        let settings = self.settings();
+        if self.objective.metric == ObjectiveMetric::TokensPerSecond || self.stops_early() {
+            return settings;
+        }
+        let all = settings.len();
+        let mathematics = |setting: &PointSetting| self.point(setting.points.first()?.point)?.mathematics.as_deref();
+        let mut merged: Vec<PointSetting> = Vec::new();
+        let mut rounding: BTreeSet<String> = BTreeSet::new();
+        for setting in settings {
+            let own = mathematics(&setting);
+            match merged.iter_mut().find(|other| own.is_some() && mathematics(other) == own) {
+                Some(first) => {
+                    let differs = |(name, value): &&(String, serde_json::Value)| {
+                        first.values.iter().any(|(other, known)| other == name && known != value)
+                    };
+                    rounding.extend(setting.values.iter().filter(differs).map(|(name, _)| name.clone()));
+                    first.points.extend(setting.points);
+                }
+                None => merged.push(setting),
+            }
+        }
+        if merged.len() == all {
+            return merged;
+        }
+        // Names that change rounding alone distinguish no settings.
+        let kept = |setting: &PointSetting| -> PointValues {
+            setting.values.iter().filter(|(name, _)| !rounding.contains(name)).cloned().collect()
+        };
+        let distinct: BTreeSet<Vec<u8>> = merged.iter().map(|setting| json_bytes(&kept(setting))).collect();
+        let is_clear = distinct.len() == merged.len();
+        for setting in &mut merged {
+            if is_clear {
+                setting.values = kept(setting);
+            }
+            setting.name = name_of_setting(setting);
+        }
+        merged
     }
 
     /// The point with this number.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::point::{PointValues, ordered, value_text};
+use super::record::{PlannedPoint, SweepRecord};
 use super::spec::Objective;
 use super::verdict::SweepVerdict;
 
@@ -100,8 +101,14 @@ impl SweepResults {
 
     /// Sorts the rows by the rank of their settings, and those of a setting by their number.
     pub(super) fn sort_by_setting(&mut self, verdict: &SweepVerdict) {
-        let rank = |row: &ResultsRow| verdict.settings.iter().position(|setting| setting.points.contains(&row.point));
+        let rank = |row: &ResultsRow| verdict.settings.iter().position(|setting| setting.has_point(row.point));
         self.rows.sort_by_cached_key(|row| (rank(row).unwrap_or(usize::MAX), row.point));
+    }
+
+    /// Sorts the rows of the ladder `record` by the FLOPs of their points, then by number.
+    pub(super) fn sort_by_size(&mut self, record: &SweepRecord) {
+        let flops = |row: &ResultsRow| record.point(row.point).map_or(f64::INFINITY, PlannedPoint::flops);
+        self.rows.sort_by(|a, b| flops(a).total_cmp(&flops(b)).then(a.point.cmp(&b.point)));
     }
 
     /// The first point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
@@ -159,7 +166,7 @@ impl SweepResults {
             ];
             let measured = measured.iter().zip([row.val_bits_per_byte, row.tokens_per_second, row.mfu]);
             let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| number(value));
-            let rank = verdict.settings.iter().position(|setting| setting.points.contains(&row.point));
+            let rank = verdict.settings.iter().position(|setting| setting.has_point(row.point));
             let setting = rank.map(|rank| &verdict.settings[rank]);
             let sample = setting.and_then(|setting| setting.sample);
             let comparison = setting.and_then(|setting| setting.comparison.as_ref());

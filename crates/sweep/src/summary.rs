@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::caveat::{BestPointCaveat, find_caveats, find_different_facts};
 use super::importance::{AxisNote, Importance, axis_notes, importance};
+use super::ladder::LadderOutcome;
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
 use super::race::DroppedSetting;
@@ -27,6 +28,8 @@ pub struct SweepSummary {
     pub verdict: SweepVerdict,
     /// What must be known of the leading setting before it is believed, apart from the noise.
     pub caveats: Vec<BestPointCaveat>,
+    /// The law of a ladder, which is what its results show; `None` for a sweep.
+    pub ladder: Option<LadderOutcome>,
     pub importance: Vec<Importance>,
     /// The parameters that are constant, or whose importance cannot be separated from that of a different one.
     pub axis_notes: Vec<AxisNote>,
@@ -101,12 +104,22 @@ impl SweepSummary {
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
         let mut results = SweepResults::new(record.objective, rows, incomparable);
         let verdict = SweepVerdict::new(record, &results, &dropped, is_finished);
-        if verdict.has_seeds() {
+        if record.is_ladder {
+            results.sort_by_size(record);
+        } else if verdict.has_seeds() {
             results.sort_by_setting(&verdict);
         }
+        // The rungs of a ladder differ in their size, and nothing in them is to be chosen.
+        let (axis_notes, importance) = if record.is_ladder {
+            (Vec::new(), Vec::new())
+        } else {
+            let seeds = record.seed_names();
+            (axis_notes(&axes, &measured, &seeds), importance(&axes, record.objective.goal, &measured, &seeds))
+        };
         Self {
-            axis_notes: axis_notes(&axes, &measured, &record.seed_names()),
-            importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
+            ladder: LadderOutcome::new(record, &results),
+            axis_notes,
+            importance,
             caveats: find_caveats(&results, verdict.leader())
                 .into_iter()
                 .chain(find_different_facts(progress))
@@ -273,16 +286,20 @@ pub struct LeadingSetting {
     pub seeds: usize,
 }
 
-/// The setting that leads; `None` if no result compares.
+/// The setting that leads; `None` if no result compares, or the settings are the rungs of a ladder.
 #[must_use]
 pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option<LeadingSetting> {
+    if record.is_ladder {
+        return None;
+    }
     let rows = rows(record, progress, &[]);
     if find_incomparable_points(record, progress, &rows).is_some() {
         return None;
     }
     let results = SweepResults::new(record.objective, rows, None);
-    let (leader, _) =
-        rank_settings(&record.settings(), &results, &progress.dropped_settings(record), false).into_iter().next()?;
+    let (leader, _) = rank_settings(&record.compared_settings(), &results, &progress.dropped_settings(record), false)
+        .into_iter()
+        .next()?;
     let sample = leader.sample?;
     Some(LeadingSetting { point: *leader.points.first()?, mean: sample.mean, seeds: sample.n })
 }

@@ -15,6 +15,7 @@ pub fn sweep() -> SweepRecord {
         values: vec![("lr".to_owned(), json!(lr)), ("layers".to_owned(), json!(2))],
         name: "p".to_owned(),
         plan_hash: format!("{:064x}", lr.to_bits()),
+        mathematics: None,
         same_as: (index == 3).then_some(1),
         trunk: None,
         steps: 40,

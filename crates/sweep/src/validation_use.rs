@@ -11,8 +11,10 @@ use super::record::SweepRecord;
 use runner_compare::comparability::MeasuredQuantity;
 use runner_record::run_dir::{read_manifest, resolved_file};
 
-/// The top-level keys of an experiment that make no other setting.
-const IGNORED_KEYS: [&str; 4] = ["name", "seed", "log", "checkpoint"];
+/// The top-level keys of an experiment that make no other setting: what is recorded, the seed, and what changes only rounding.
+const IGNORED_KEYS: [&str; 6] = ["name", "seed", "log", "checkpoint", "parallel", "device"];
+/// The keys of sections that change only rounding.
+const ROUNDING_KEYS: [&str; 2] = ["  micro_batch:", "  recompute:"];
 
 /// The runs in a folder that were evaluated on one validation set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -62,7 +64,7 @@ fn setting_hash(text: &str) -> String {
         if !line.starts_with([' ', '-', '#']) {
             is_ignored = line.split_once(':').is_some_and(|(key, _)| IGNORED_KEYS.contains(&key));
         }
-        if !is_ignored {
+        if !is_ignored && !ROUNDING_KEYS.iter().any(|key| line.starts_with(key)) {
             hasher.update(line.as_bytes());
             hasher.update(b"\n");
         }
@@ -83,7 +85,8 @@ mod tests {
     fn a_setting_is_the_same_under_another_name_and_seed() {
         let text = |name: &str, seed: &str, lr: &str| {
             format!(
-                "version: 1\nname: {name}\noptimizer:\n  adamw:\n    lr: {lr}\nseed:\n  data: {seed}\nlog:\n  every: 5\n"
+                "version: 1\nname: {name}\nbatch:\n  sequences: 8\n  micro_batch: {seed}\noptimizer:\n  adamw:\n    lr: {lr}\nparallel:\n  \
+                 mode: {name}\nseed:\n  data: {seed}\nlog:\n  every: 5\n"
             )
         };
         assert_eq!(setting_hash(&text("a", "1", "0.1")), setting_hash(&text("b", "2", "0.1")));

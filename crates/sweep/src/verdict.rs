@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::point::{PointValues, ordered};
 use super::race::DroppedSetting;
-use super::record::{PointSetting, SweepRecord};
+use super::record::{PointSetting, SeedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::spec::Goal;
 
@@ -49,6 +49,8 @@ pub enum Conclusion {
     NoResult,
     /// The results do not compare.
     Incomparable { reason: String },
+    /// The settings are rungs of these ladders: sizes of one experiment, which do not compete.
+    Rungs { ladders: Vec<String> },
     /// There is nothing to compare the only setting with.
     OneSetting,
     /// The leader, or what it is compared with, has one seed: nothing shows the noise. `tied`: the settings with exactly the leader's result.
@@ -66,6 +68,15 @@ pub enum Conclusion {
     WithinNoise { settings: Vec<usize> },
 }
 
+/// What is known of settings apart from their results.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SettingOrigin {
+    /// The number of other settings that were candidates, in the sweeps from which these were picked.
+    pub others: usize,
+    /// The ladders of which several of the settings are rungs.
+    pub ladders: Vec<String>,
+}
+
 /// The results of a setting over its seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SettingResult {
@@ -76,8 +87,11 @@ pub struct SettingResult {
     /// What varies, without seeds.
     #[serde(with = "ordered")]
     pub values: PointValues,
-    /// The numbers of its points.
+    /// The numbers of its points, one for each seed.
     pub points: Vec<usize>,
+    /// The numbers of the other points: each differs from one of `points` only in rounding, so it does not count.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rounding_variants: Vec<usize>,
     pub state: SettingState,
     /// The number of its points that have done all their steps.
     pub measured: usize,
@@ -94,6 +108,12 @@ pub struct SettingResult {
 }
 
 impl SettingResult {
+    /// True if the point with this number is one of the setting, whether or not it counts.
+    #[must_use]
+    pub fn has_point(&self, point: usize) -> bool {
+        self.points.contains(&point) || self.rounding_variants.contains(&point)
+    }
+
     /// True unless early stopping or divergence has ended the setting, or it has no result.
     #[must_use]
     pub fn may_win(&self) -> bool {
@@ -175,7 +195,9 @@ impl SweepVerdict {
         dropped: &[(usize, DroppedSetting)],
         is_finished: bool,
     ) -> Self {
-        Self::of_settings(&record.settings(), results, dropped, is_finished)
+        let ladders = record.is_ladder.then(|| record.id.clone()).into_iter().collect();
+        let origin = SettingOrigin { ladders, ..SettingOrigin::default() };
+        Self::of_settings(&record.compared_settings(), results, dropped, is_finished, &origin)
     }
 
     /// The verdict on `results`, whose points belong to the settings `recorded`, of which a race has `dropped` some.
@@ -185,16 +207,21 @@ impl SweepVerdict {
         results: &SweepResults,
         dropped: &[(usize, DroppedSetting)],
         is_finished: bool,
+        origin: &SettingOrigin,
     ) -> Self {
         let mut settings = rank_settings(recorded, results, dropped, is_finished);
         let has_leader = settings.first().is_some_and(|(leader, _)| leader.sample.is_some());
-        if results.incomparable.is_none() && has_leader {
-            compare_with_leader(&mut settings, results.objective.goal == Goal::Maximize);
+        let are_rungs = !origin.ladders.is_empty();
+        if are_rungs {
+            settings.sort_by_key(|(setting, _)| setting.points.first().copied());
+        } else if results.incomparable.is_none() && has_leader {
+            compare_with_leader(&mut settings, results.objective.goal == Goal::Maximize, origin.others);
         }
         let settings: Vec<SettingResult> = settings.into_iter().map(|(setting, _)| setting).collect();
         let conclusion = match &results.incomparable {
             Some(reason) => Conclusion::Incomparable { reason: reason.clone() },
             None if !has_leader => Conclusion::NoResult,
+            None if are_rungs => Conclusion::Rungs { ladders: origin.ladders.clone() },
             None => conclude(&settings),
         };
         let noise = noise_floor(&settings, &conclusion, results.objective.smallest_difference);
@@ -210,7 +237,7 @@ impl SweepVerdict {
     pub fn leader(&self) -> Option<&SettingResult> {
         let is_known = !matches!(
             self.conclusion,
-            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::NotCompared
+            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::NotCompared | Conclusion::Rungs { .. }
         );
         self.settings.first().filter(|_| is_known)
     }
@@ -285,7 +312,19 @@ fn setting_result<'r>(
     rows: &BTreeMap<usize, &ResultsRow>,
     is_finished: bool,
 ) -> (SettingResult, Measured<'r>) {
-    let rows = || setting.points.iter().filter_map(|member| Some((member, rows.get(&member.point)?)));
+    let has_outcome =
+        |member: &SeedPoint| rows.get(&member.point).is_some_and(|row| row.diverged || row.status == PointStatus::Done);
+    // Of the points with a seed the first one that has an outcome counts, or else the first.
+    let mut counting: Vec<&SeedPoint> = Vec::new();
+    for member in &setting.points {
+        match counting.iter_mut().find(|other| other.seed == member.seed) {
+            Some(other) if !has_outcome(other) && has_outcome(member) => *other = member,
+            Some(_) => {}
+            None => counting.push(member),
+        }
+    }
+    let points: Vec<usize> = counting.iter().map(|member| member.point).collect();
+    let rows = || counting.iter().filter_map(|member| Some((*member, rows.get(&member.point)?)));
     let done = rows().filter(|(_, row)| row.status == PointStatus::Done && !row.diverged);
     let measured: Measured<'_> = done.filter_map(|(member, row)| Some((&member.seed, row.objective?))).collect();
     let diverged = rows().filter(|(_, row)| row.diverged).count();
@@ -302,7 +341,13 @@ fn setting_result<'r>(
         name: setting.name.clone(),
         label: String::new(),
         values: setting.values.clone(),
-        points: setting.points.iter().map(|member| member.point).collect(),
+        rounding_variants: setting
+            .points
+            .iter()
+            .map(|member| member.point)
+            .filter(|point| !points.contains(point))
+            .collect(),
+        points,
         state,
         measured: measured.len(),
         diverged,
@@ -313,8 +358,8 @@ fn setting_result<'r>(
     (result, measured)
 }
 
-/// Compares each setting that has a mean with the first one.
-fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool) {
+/// Compares each setting that has a mean with the first one; `others_left_out` more settings were candidates.
+fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool, others_left_out: usize) {
     let Some(((_, leader), others)) = settings.split_first_mut() else { return };
     let compared: Vec<(usize, PairedComparison)> = others
         .iter()
@@ -322,10 +367,11 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
         .filter(|(_, (setting, _))| setting.sample.is_some())
         .filter_map(|(i, (_, measured))| Some((i, compare_seeds(measured, leader)?)))
         .collect();
-    let pairs = pairs_of(compared.len() + 1);
+    let pairs = pairs_of(compared.len() + 1 + others_left_out);
     let tests: Vec<Option<(DecidingTest, f64)>> =
         compared.iter().map(|(_, paired)| deciding_test(paired, pairs, 1.0 - CONFIDENCE)).collect();
-    let adjusted = holm_of_leader(&tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect::<Vec<f64>>());
+    let ps: Vec<f64> = tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect();
+    let adjusted = holm_of_leader(&ps, others_left_out);
     for (((i, paired), test), adjusted_p) in compared.into_iter().zip(tests).zip(adjusted) {
         let is_behind = if is_more_better { paired.difference < 0.0 } else { paired.difference > 0.0 };
         others[i].0.comparison = Some(SettingComparison {

@@ -7,10 +7,8 @@ use super::results::ReadSweep;
 use crate::cli::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::output::print_result;
 use runner_report::ladder::{comparison_text, fit_text};
-use runner_sweep::SweepResults;
 use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
 use runner_sweep::progress::SweepProgress;
-use runner_sweep::record::SweepRecord;
 use runner_sweep::sweep_dir;
 
 /// The output of `--json`.
@@ -45,12 +43,6 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     }
     let json = FitJson { id: sweep.record.id.clone(), fit, comparison, text };
     print_result(args.json, &json, || json.text.clone())
-}
-
-/// The fitted law of a ladder that has enough results; `None` of other sweeps.
-pub(super) fn summary_text(record: &SweepRecord, results: &SweepResults) -> Option<String> {
-    let fit = record.is_ladder.then(|| LadderResults::new(record, results)?.fit(&[]))?;
-    Some(fit.map_or_else(|reason| format!("law      none: {reason}"), |fit| fit_text(&fit).trim_end().to_owned()))
 }
 
 fn read_ladder(name: &SweepNameArgs) -> Result<(ReadSweep, LadderResults)> {

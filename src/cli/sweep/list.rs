@@ -13,8 +13,9 @@ use runner_record::RunLock;
 use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};
-use runner_spec::format::{count, printable};
+use runner_spec::format::{count, loss as metric_loss, printable};
 use runner_sweep::BestPointCaveat;
+use runner_sweep::ladder::{FittedValue, LadderOutcome, LadderPrediction};
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::{PointCounts, SweepSummary};
 use runner_sweep::sweep_dir;
@@ -72,7 +73,9 @@ impl ListedSweep {
 /// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
 fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
     let metric = record.objective.metric;
-    let mut text = if let Some(leader) = summary.verdict.leader() {
+    let mut text = if let Some(ladder) = &summary.ladder {
+        ladder_text(ladder)
+    } else if let Some(leader) = summary.verdict.leader() {
         let kind = match &summary.verdict.conclusion {
             Conclusion::Best => "best ",
             Conclusion::BestOfFinished => "best with all steps: ",
@@ -93,6 +96,21 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
         let _ = write!(text, "; {}", short_caveat(caveat));
     }
     Some(text)
+}
+
+/// The law of a ladder in a few words, such as `val_loss at flops 5.431e12 forecast as 1.6211 (1.5504 to 1.8754)`.
+fn ladder_text(ladder: &LadderOutcome) -> String {
+    match (&ladder.fit, &ladder.no_fit) {
+        (Some(fit), _) => {
+            let forecast = |prediction: &LadderPrediction| {
+                let FittedValue { value, interval } = prediction.loss;
+                let [value, low, high] = [value, interval.low, interval.high].map(metric_loss);
+                format!("law: {} at flops {:.3e} forecast as {value} ({low} to {high})", fit.metric, prediction.flops)
+            };
+            fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast)
+        }
+        (None, reason) => format!("no law: {}", printable(reason.as_deref().unwrap_or("no results"))),
+    }
 }
 
 /// # Errors

@@ -9,6 +9,7 @@ use crate::cli::exit::{CommandError, Exit, Result};
 use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
 use runner_record::RecordError;
 use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
+use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
@@ -50,6 +51,9 @@ impl ReadSweep {
 #[derive(Debug, Serialize)]
 struct ResultsJson<'a> {
     id: &'a str,
+    /// The law of a ladder, which is what its results show.
+    #[serde(flatten)]
+    ladder: Option<&'a LadderOutcome>,
     results: &'a SweepResults,
     /// The setting that is shown to be the best one.
     best: Option<&'a SettingResult>,
@@ -64,7 +68,7 @@ struct ResultsJson<'a> {
 /// If there is no such sweep, or its record is damaged.
 pub(super) fn run(args: &ResultsArgs) -> Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
-    let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = &sweep.summary;
+    let SweepSummary { results, verdict, caveats, ladder, importance, axis_notes, .. } = &sweep.summary;
     if args.csv {
         print_content(&results.csv(verdict).map_err(|error| CommandError::failure(error.to_string()))?)?;
         return Ok(Exit::Done);
@@ -72,6 +76,7 @@ pub(super) fn run(args: &ResultsArgs) -> Result<Exit> {
     let validation_use = sweep.summary.count_validation_use(&sweep.path);
     let json = ResultsJson {
         id: &sweep.record.id,
+        ladder: ladder.as_ref(),
         results,
         best: verdict.best(),
         verdict,

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
-use super::fit;
 use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, default_load_options, host};
 use crate::cli::exit::{CommandError, Exit, Result, refuse};
@@ -113,9 +112,6 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         &changed_inputs,
         &screen,
     );
-    if let Some(text) = fit::summary_text(sweep.record(), &summary.results) {
-        screen.line(&text);
-    }
     let exit = match report.outcome {
         SweepOutcome::Done => exit_of_done(&changed_inputs),
         SweepOutcome::Failed => Exit::Failed,

@@ -221,11 +221,12 @@ pub(super) fn print_summary(
         SweepEnding::UpToDate => (SweepOutcome::Done, changed_inputs.is_empty()),
         SweepEnding::Ran { outcome, .. } => (outcome, false),
     };
-    let SweepSummary { results, verdict, caveats, importance, axis_notes, .. } = summary;
+    let SweepSummary { results, verdict, caveats, ladder, importance, axis_notes, .. } = summary;
     screen.json(&SweepEvent::Summary {
         status,
         up_to_date,
         changed_inputs,
+        ladder: ladder.as_ref(),
         results,
         verdict,
         validation_use,

@@ -10,6 +10,7 @@ use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, table_width};
 use runner_record::RunLock;
 use runner_spec::format::{counted, printable};
+use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::SweepVerdict;
 use runner_sweep::{BestPointCaveat, SweepResults};
@@ -23,6 +24,8 @@ struct StatusJson<'a> {
     file: &'a Path,
     /// True if a process runs the sweep now.
     running: bool,
+    #[serde(flatten)]
+    ladder: Option<&'a LadderOutcome>,
     results: &'a SweepResults,
     verdict: &'a SweepVerdict,
     caveats: &'a [BestPointCaveat],
@@ -34,8 +37,18 @@ pub(super) fn run(args: &StatusArgs) -> Result<Exit> {
     let mut sweep = ReadSweep::read(&args.sweep)?;
     sweep.summary.results.rows.sort_by_key(|row| row.point);
     let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));
-    let SweepSummary { results, verdict, caveats, .. } = &sweep.summary;
-    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results, verdict, caveats };
+    let SweepSummary { results, verdict, caveats, ladder, .. } = &sweep.summary;
+    let ladder = ladder.as_ref();
+    let json = StatusJson {
+        id: &record.id,
+        path: &sweep.path,
+        file: &record.file,
+        running,
+        ladder,
+        results,
+        verdict,
+        caveats,
+    };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
         format!(

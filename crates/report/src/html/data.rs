@@ -2,7 +2,7 @@
 //!
 //! A run is shown as far as it can be read. Files that are damaged are listed in `problems`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use runner_spec::cluster::KernelWorkspace;
 use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
-use runner_sweep::stopped_points;
+use runner_sweep::{PickedSettings, stopped_points};
 
 /// Version of the data: a served page reloads itself when it changes.
 const FORMAT: u32 = 1;
@@ -70,6 +70,8 @@ pub struct PageData {
     pub(super) differences: Vec<DifferingSetting>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
+    /// The sweeps from which the runs were picked, with their conclusions, if no sweep is on the page. A sentence each.
+    pub(super) notes: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
 }
 
@@ -178,6 +180,7 @@ impl RunReader {
             version: env!("CARGO_PKG_VERSION"),
             differences: setting_differences(&files),
             incomparable: describe_incomparable(&runs),
+            notes: if sweep.is_none() { picked_notes(&paths, &runs) } else { Vec::new() },
             runs,
             sweep,
         })
@@ -303,6 +306,17 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
     });
     let found = group_by_reason(named);
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
+}
+
+/// The sweeps from which several runs, which are in `paths`, were picked.
+fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
+    if runs.len() < 2 {
+        return Vec::new();
+    }
+    let point =
+        |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
+    PickedSettings::find(&paths.iter().zip(runs).filter_map(point).collect::<Vec<_>>(), runs.len(), &BTreeSet::new())
+        .notes()
 }
 
 fn serialize_shared<S: serde::Serializer>(plan: &Arc<PlannedRun>, to: S) -> Result<S::Ok, S::Error> {

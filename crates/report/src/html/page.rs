@@ -18,7 +18,7 @@ macro_rules! scripts {
 /// The parts of the script, in the order in which they are loaded: a part comes after those that it uses.
 const SCRIPT: &[&str] = scripts!(
     "dom" "format" "scale" "state" "chart" "overview" "curves" "steptime" "evaluation" "samples" "timeline" "memory"
-    "answer" "sweep" "settings" "record" "report"
+    "answer" "ladder" "sweep" "settings" "record" "report"
 );
 
 /// A page, and its content security policy, which the page states and a server repeats in a header.

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::ladder::outcome_text;
 use crate::sweep_caveats::caveat_text;
 use runner_spec::error::CommandError;
+use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
@@ -15,7 +17,7 @@ use runner_sweep::verdict::SweepVerdict;
 use runner_sweep::{Goal, Importance, ResultsRow};
 
 /// A sweep.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 pub(super) struct SweepTable {
     pub(super) id: String,
     /// The objective's metric, such as `val_loss`.
@@ -29,6 +31,9 @@ pub(super) struct SweepTable {
     /// The points of the setting that is shown to be the best one; none if no setting is.
     best: Vec<usize>,
     verdict: SweepVerdict,
+    /// What the results of a ladder show, and the same in words.
+    ladder: Option<LadderOutcome>,
+    ladder_text: Option<String>,
     /// What must be known of the leading setting, each in one sentence.
     caveats: Vec<String>,
     /// The importance of each parameter, highest first.
@@ -74,6 +79,8 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         rows,
         best,
         verdict: summary.verdict,
+        ladder_text: summary.ladder.as_ref().map(outcome_text),
+        ladder: summary.ladder,
         caveats,
         incomparable,
         parameters,

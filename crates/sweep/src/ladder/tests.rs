@@ -147,3 +147,45 @@ fn targets_are_positive_numbers_of_known_scales() {
         assert!(LadderTarget::parse(text).is_err(), "{text}");
     }
 }
+
+/// `ladder` with the losses that `loss` gives to parameters and tokens.
+fn with_losses(mut ladder: (SweepRecord, SweepResults), loss: impl Fn(f64, f64) -> f64) -> LadderResults {
+    for row in &mut ladder.1.rows {
+        let point = ladder.0.point(row.point).unwrap();
+        row.objective = Some(loss(point.parameters as f64, point.tokens()));
+    }
+    results_of(&ladder)
+}
+
+#[test]
+fn an_exponent_at_its_bound_is_not_an_estimate() {
+    // Steeper than any exponent that is fitted.
+    let steep = with_losses(ladder("a", &along_one_ratio(), 1.0), |n, _| 1.0 + 0.5 * (n / 1e4).powi(-9));
+    let fit = steep.fit(&[]).unwrap();
+    assert_eq!((fit.at_bound.as_slice(), fit.terms[0].bound), (["a"].as_slice(), Some(ExponentBound::Upper)));
+    assert_eq!((fit.terms[0].exponent.value, fit.terms[0].interval_at_bound[1]), (3.0, true), "{fit:?}");
+    assert_eq!(fit.predictions[0].at_bound, ["a"]);
+    assert_eq!(steep.compare(&steep).unwrap().at_bound, ["a", "a"]);
+    // Losses that rise follow no law that falls.
+    let rising = with_losses(ladder("a", &along_one_ratio(), 1.0), |n, _| 1.0 + 0.01 * n.ln());
+    let fit = rising.fit(&[]).unwrap();
+    assert_eq!((fit.terms[0].bound, &fit.predictions[0].at_bound), (Some(ExponentBound::NoTerm), &vec!["a"]));
+    // A power law without an irreducible loss.
+    let pure = with_losses(ladder("a", &along_one_ratio(), 1.0), |n, _| 30.0 * n.powf(-0.1));
+    let fit = pure.fit(&[]).unwrap();
+    assert_eq!((fit.at_bound.as_slice(), fit.terms[0].bound), (["E"].as_slice(), None), "{fit:?}");
+    assert!(fit.predictions[0].at_bound.is_empty() && fit.held_out.unwrap().at_bound.is_empty());
+}
+
+#[test]
+fn a_ladder_without_a_target_predicts_ten_times_its_compute() {
+    let fit = results_of(&ladder("a", &along_one_ratio(), 1.0)).fit(&[]).unwrap();
+    assert!((fit.predictions[0].extrapolation - 10.0).abs() < 1e-9, "{fit:?}");
+    assert_eq!((fit.measured.len(), fit.curve.len()), (6, CURVE_POINTS));
+    assert!((fit.curve[CURVE_POINTS - 1].flops / fit.predictions[0].flops - 1.0).abs() < 1e-9);
+    let rungs: Vec<(f64, f64)> =
+        [1e4, 4e4, 1.6e5].iter().flat_map(|n| [5.0, 20.0, 80.0].map(|ratio| (*n, ratio * n))).collect();
+    let fit = results_of(&ladder("a", &rungs, 1.0)).fit(&[]).unwrap();
+    assert!((fit.predictions[0].extrapolation - 10.0).abs() < 1e-9, "{fit:?}");
+    assert!(fit.curve.is_empty() && fit.measured.is_sorted_by(|a, b| a.flops <= b.flops));
+}

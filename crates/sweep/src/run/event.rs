@@ -7,6 +7,7 @@ use runner_machine::stop::StopReason;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
+use crate::ladder::LadderOutcome;
 use crate::summary::LeadingSetting;
 use crate::verdict::SweepVerdict;
 use crate::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
@@ -73,6 +74,8 @@ pub enum SweepEvent<'a> {
         up_to_date: bool,
         /// The files and the environment variables that the points were made from and that have changed since.
         changed_inputs: &'a [String],
+        #[serde(flatten)]
+        ladder: Option<&'a LadderOutcome>,
         results: &'a SweepResults,
         verdict: &'a SweepVerdict,
         validation_use: Option<ValidationUse>,

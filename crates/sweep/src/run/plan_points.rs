@@ -12,6 +12,7 @@ use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::sweep_dir::absolute_path;
 use crate::{Budget, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
 use runner_compare::comparability::MeasurementBasis;
+use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_jobs::JobNeeds;
@@ -32,7 +33,9 @@ use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
-use super::point_checks::{check_comparable, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured};
+use super::point_checks::{
+    check_comparable, check_rounding, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured,
+};
 use super::point_length::{apply_budget, overridden_flag, plan_figures};
 use super::point_problems::PointProblems;
 use super::point_sources::hash_sources;
@@ -206,7 +209,9 @@ pub(super) fn plan_points(
             that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
-    check_comparable(&bases, objective, spec.early_stop.is_some() || spec.race.is_some(), observer)?;
+    let stops_early = spec.early_stop.is_some() || spec.race.is_some();
+    check_comparable(&bases, objective, stops_early, observer)?;
+    check_rounding(&points_of_record, objective, stops_early, &seeds, observer)?;
     // A job of Slurm would have to wait for a different job, early stopping compares runs step by step, a speed is that of all steps, and a test
     // is of the best checkpoint among those that a run has saved.
     let has_test = points.iter().any(|(_, loaded)| loaded.experiment.eval.test.is_some());
@@ -407,6 +412,7 @@ fn plan_point(
         index: point.index,
         values: point.values.clone(),
         name: experiment.name.clone(),
+        mathematics: mathematics_of_setting(experiment, facts, cluster).ok(),
         same_as: None,
         trunk: None,
         steps,

@@ -1,11 +1,14 @@
 //! What the points of a sweep must have in common, and must measure, so that they can be judged.
 
+use std::collections::BTreeMap;
+
 use crate::record::PlannedPoint;
-use crate::{AshaSettings, Objective, ObjectiveMetric, SweepSpec};
+use crate::{AshaSettings, Objective, ObjectiveMetric, PointValues, SweepSpec};
 use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
+use runner_spec::format::json_bytes;
 use runner_spec::program::EvalSpec;
 
 /// Early stopping compares results after the same steps only.
@@ -26,6 +29,45 @@ pub(super) fn check_same_rungs(points: &[PlannedPoint]) -> Result<()> {
         describe(first),
         describe(other)
     )))
+}
+
+/// Points that differ only in rounding do not compete. The results count them as one setting, so `observer` receives a
+/// warning. `seeds` are the names of seeds.
+///
+/// # Errors
+/// If early stopping would compare such points.
+pub(super) fn check_rounding(
+    points: &[PlannedPoint],
+    objective: Objective,
+    stops_early: bool,
+    seeds: &[String],
+    observer: &mut dyn RunObserver,
+) -> Result<()> {
+    if objective.metric == ObjectiveMetric::TokensPerSecond {
+        return Ok(());
+    }
+    let seed = |point: &PlannedPoint| -> PointValues {
+        point.values.iter().filter(|(name, _)| seeds.contains(name)).cloned().collect()
+    };
+    let distinct = || points.iter().filter(|point| point.same_as.is_none() && point.mathematics.is_some());
+    let mut first_of: BTreeMap<(Option<&str>, Vec<u8>), &PlannedPoint> = BTreeMap::new();
+    let mut pairs: Vec<(&PlannedPoint, &PlannedPoint)> = Vec::new();
+    for point in distinct() {
+        let first = *first_of.entry((point.mathematics.as_deref(), json_bytes(&seed(point)))).or_insert(point);
+        if first.index != point.index {
+            pairs.push((first, point));
+        }
+    }
+    let Some((first, other)) = pairs.first() else { return Ok(()) };
+    let what = format!("{} and {} differ only in rounding", first.describe(), other.describe());
+    if stops_early {
+        return Err(CommandError::request(format!(
+            "early_stop compares settings, but {what}: give all points one value, or remove early_stop"
+        )));
+    }
+    let more = if pairs.len() > 1 { format!(", and so do {} more points", pairs.len() - 1) } else { String::new() };
+    observer.observe(&RunEvent::Warning(&format!("{what}{more}: the results count them as one setting")));
+    Ok(())
 }
 
 /// The objective of the file. If the file names no metric, points with different tokenizers are compared by bits per byte, because
@@ -121,5 +163,36 @@ mod tests {
         let text = explain_unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
         assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
         assert!(explain_unjudged(&asha, &[100, 300], 300, 100).is_none());
+    }
+
+    #[derive(Default)]
+    struct Warnings(Vec<String>);
+
+    impl RunObserver for Warnings {
+        fn observe(&mut self, event: &RunEvent<'_>) {
+            if let RunEvent::Warning(text) = event {
+                self.0.push((*text).to_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn points_that_differ_only_in_rounding_are_named() {
+        let (mut points, objective) = (crate::testing::sweep().points, crate::testing::sweep().objective);
+        let check = |points: &[PlannedPoint], objective, stops_early| {
+            let mut warnings = Warnings::default();
+            let checked = check_rounding(points, objective, stops_early, &[], &mut warnings);
+            (checked.err().map(|error| error.to_string()), warnings.0)
+        };
+        assert_eq!(check(&points, objective, true), (None, Vec::new()), "nothing is known of their mathematics");
+        // The third point is a duplicate of the first, the same run.
+        points.iter_mut().for_each(|point| point.mathematics = Some("same".to_owned()));
+        let expected = "point 1 (lr=0.001 layers=2) and point 2 (lr=0.01 layers=2) differ only in rounding";
+        let (mistake, warnings) = check(&points, objective, false);
+        assert_eq!((mistake, warnings), (None, vec![format!("{expected}: the results count them as one setting")]));
+        let (mistake, _) = check(&points, objective, true);
+        assert!(mistake.as_ref().is_some_and(|text| text.contains(expected)), "{mistake:?}");
+        let speed = Objective { metric: ObjectiveMetric::TokensPerSecond, ..objective };
+        assert_eq!(check(&points, speed, true), (None, Vec::new()));
     }
 }

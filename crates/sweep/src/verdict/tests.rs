@@ -238,3 +238,70 @@ fn a_verdict_is_data() {
         assert!(!setting["comparison"][field].is_null(), "{field}: {setting}");
     }
 }
+
+#[test]
+fn settings_that_were_picked_from_more_are_corrected_for_all_of_them() {
+    let worse: Vec<f64> = STEADY.iter().zip([0.03, 0.05, 0.06, 0.04]).map(|(y, d)| y + d).collect();
+    let points: Vec<(Value, u64, f64)> = [(0.02, &worse[..]), (0.01, &STEADY[..])]
+        .iter()
+        .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
+        .collect();
+    let (record, results) = finished(&points);
+    let of = |others: usize| {
+        let origin = SettingOrigin { others, ladders: Vec::new() };
+        SweepVerdict::of_settings(&record.compared_settings(), &results, &[], true, &origin)
+    };
+    let (alone, picked) = (of(0), of(10));
+    let p = |verdict: &SweepVerdict| verdict.settings[1].comparison.clone().unwrap();
+    assert_eq!((p(&alone).pairs, p(&picked).pairs), (1, 66));
+    assert!((p(&picked).adjusted_p / p(&alone).adjusted_p - 66.0).abs() < 1e-9, "{picked:?}");
+    assert_eq!((&alone.conclusion, alone.best().is_some()), (&Conclusion::Best, true));
+    assert_eq!((&picked.conclusion, picked.best()), (&Conclusion::WithinNoise { settings: vec![0, 1] }, None));
+    assert!(picked.words[0].contains("and 66 pairs"), "{:?}", picked.words);
+}
+
+#[test]
+fn settings_that_differ_only_in_rounding_are_one() {
+    let points: Vec<(Value, u64, f64)> = [(0.02, 0.05), (0.01, 0.0), (0.5, 0.3)]
+        .iter()
+        .flat_map(|(lr, more)| {
+            STEADY.iter().zip(1_u32..).map(move |(y, seed)| (json!(lr), seed, y + more * (1.0 + 0.1 * f64::from(seed))))
+        })
+        .map(|(lr, seed, y)| (lr, u64::from(seed), y))
+        .collect();
+    let (mut record, results) = finished(&points);
+    let conclude = |record: &SweepRecord| SweepVerdict::new(record, &results, &[], true);
+    assert_eq!(conclude(&record).settings.len(), 3);
+    // The first and the second rate are one setting, as if they were micro-batches.
+    let mathematics = |i: usize| Some(if i < 8 { "same".to_owned() } else { "other".to_owned() });
+    record.points.iter_mut().enumerate().for_each(|(i, point)| point.mathematics = mathematics(i));
+    let found = conclude(&record);
+    assert_eq!(found.settings.len(), 2);
+    assert_eq!(found.settings[0].points, [1, 2, 3, 4], "the first point of each seed counts");
+    assert_eq!(found.settings[0].rounding_variants, [5, 6, 7, 8]);
+    assert_eq!(found.settings[1].comparison.as_ref().unwrap().pairs, 1);
+    assert!(
+        found.words.iter().any(|line| line == "not counted, because only rounding differs: points 5, 6, 7 and 8"),
+        "{:?}",
+        found.words
+    );
+    // A speed differs with what changes rounding.
+    record.objective.metric = crate::ObjectiveMetric::TokensPerSecond;
+    assert_eq!(conclude(&record).settings.len(), 3);
+}
+
+#[test]
+fn rungs_of_a_ladder_do_not_compete() {
+    let points: Vec<(Value, u64, f64)> = [(8, 0.5), (16, 0.0)]
+        .iter()
+        .flat_map(|(size, more)| STEADY.iter().zip(1..).map(move |(y, seed)| (json!(size), seed, y + more)))
+        .collect();
+    let (mut record, results) = finished(&points);
+    record.is_ladder = true;
+    let found = SweepVerdict::new(&record, &results, &[], true);
+    assert_eq!(found.conclusion, Conclusion::Rungs { ladders: vec![record.id.clone()] });
+    assert_eq!((found.best(), found.leader()), (None, None));
+    assert_eq!(rates(&found), [8.0, 16.0], "in the order of their size");
+    assert!(found.settings.iter().all(|setting| setting.comparison.is_none() && setting.label.is_empty()));
+    insta::assert_snapshot!(found.words.join("\n"), @"rungs: sizes of the ladder s-12345678 do not compete, so none of them is the best; `runner sweep fit s-12345678` shows their law");
+}

@@ -29,6 +29,15 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished
         Conclusion::Incomparable { reason } => {
             lines.push(format!("best: none, because {metric} is not comparable: {}", printable(reason)));
         }
+        Conclusion::Rungs { ladders } => {
+            let named: Vec<String> = ladders.iter().map(|id| printable(id)).collect();
+            let commands: Vec<String> = named.iter().map(|id| format!("`runner sweep fit {id}`")).collect();
+            lines.push(format!(
+                "rungs: sizes of the ladder {} do not compete, so none of them is the best; {} shows their law",
+                named.join(" and of the ladder "),
+                commands.join(" and ")
+            ));
+        }
         Conclusion::OneSetting => lines.push(format!("result{so_far}: {metric} {mean}")),
         Conclusion::OneSeed { tied } if !tied.is_empty() => {
             let same = names(&[&[0], &tied[..]].concat());
@@ -95,6 +104,11 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished
             }
             lines.push(line + &left_out(verdict));
         }
+    }
+    let variants: Vec<usize> = verdict.settings.iter().flat_map(|s| s.rounding_variants.iter().copied()).collect();
+    if !variants.is_empty() {
+        let named = crate::run::describe_points(&variants, usize::MAX);
+        lines.push(format!("not counted, because only rounding differs: {named}"));
     }
     // What is shown needs no more seeds.
     let is_open = matches!(verdict.conclusion, Conclusion::WithinNoise { .. });
@@ -170,6 +184,7 @@ pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
         ),
         (SettingState::Unmeasured, _) => "no result".to_owned(),
         (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
+        (_, _) if matches!(verdict.conclusion, Conclusion::Rungs { .. }) => String::new(),
         (_, None) if position == 0 && verdict.conclusion == Conclusion::Best => "best".to_owned(),
         (_, None) if verdict.conclusion == Conclusion::OneSetting => String::new(),
         (_, None) if position == 0 && verdict.conclusion != Conclusion::NotCompared => "leads".to_owned(),

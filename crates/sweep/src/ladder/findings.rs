@@ -1,0 +1,168 @@
+//! What a ladder's results show, as data.
+
+use std::collections::BTreeMap;
+
+use runner_stats::{ExponentBound, Interval, Prediction, ScaleMultiple};
+use serde::Serialize;
+
+use super::{LadderResults, Scale};
+use crate::record::SweepRecord;
+use crate::results::SweepResults;
+
+/// The results of a ladder, judged.
+#[derive(Debug, Clone, Serialize)]
+pub struct LadderFit {
+    pub metric: &'static str,
+    /// The formula of the fitted law: `L(C) = E + A·C^-a`.
+    pub formula: &'static str,
+    pub irreducible: FittedValue,
+    pub terms: Vec<FittedTerm>,
+    /// The parameters of the law that are at a bound of the fit, and so not estimates: `E`, `a`, `b`.
+    pub at_bound: Vec<&'static str>,
+    pub runs: usize,
+    pub rungs: usize,
+    /// The number of points that have no result.
+    pub missing: usize,
+    /// Degrees of freedom of the noise from which intervals follow.
+    pub degrees_of_freedom: usize,
+    /// The standard deviation of the noise, as a share of the loss.
+    pub noise: f64,
+    /// True if rungs deviate from the law by more than their seeds do; the noise is then that of rungs.
+    pub lack_of_fit: bool,
+    /// Why L(N, D) was not fitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_not_parameters_and_tokens: Option<String>,
+    pub held_out: Result<HeldOutRung, String>,
+    /// The losses at the targets. The default target has ten times the FLOPs of the largest rung.
+    pub predictions: Vec<LadderPrediction>,
+    /// The rungs, by their FLOPs.
+    pub measured: Vec<RungLoss>,
+    /// The law L(C) from the smallest rung to the largest prediction; empty for L(N, D), where FLOPs do not determine the loss.
+    pub curve: Vec<CurvePoint>,
+}
+
+/// The law of a ladder, or why none is fitted.
+#[derive(Debug, Clone, Serialize)]
+pub struct LadderOutcome {
+    pub fit: Option<LadderFit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_fit: Option<String>,
+}
+
+impl LadderOutcome {
+    /// What the results of the ladder `record` show; `None` if it is a sweep.
+    #[must_use]
+    pub fn new(record: &SweepRecord, results: &SweepResults) -> Option<Self> {
+        let fitted = record.is_ladder.then(|| LadderResults::new(record, results)?.fit(&[]))?;
+        Some(match fitted {
+            Ok(fit) => Self { fit: Some(fit), no_fit: None },
+            Err(reason) => Self { fit: None, no_fit: Some(reason) },
+        })
+    }
+}
+
+/// A rung and the loss that the law gives it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RungLoss {
+    pub parameters: f64,
+    pub tokens: f64,
+    pub flops: f64,
+    pub runs: usize,
+    /// The geometric mean of its runs.
+    pub loss: f64,
+    pub lowest: f64,
+    pub highest: f64,
+    /// The expected loss, with its interval of 95%.
+    pub law: FittedValue,
+}
+
+/// A point of the fitted law.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct CurvePoint {
+    pub flops: f64,
+    #[serde(flatten)]
+    pub loss: FittedValue,
+}
+
+/// A fitted value with its interval of 95%.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct FittedValue {
+    pub value: f64,
+    pub interval: Interval,
+}
+
+/// The exponent of a term.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct FittedTerm {
+    pub scale: Scale,
+    pub coefficient: f64,
+    pub exponent: FittedValue,
+    /// Why the exponent is not an estimate; `None` if it is one.
+    pub bound: Option<ExponentBound>,
+    /// For each end of the exponent's interval, whether it is a bound of the fit.
+    pub interval_at_bound: [bool; 2],
+}
+
+/// The largest rung, predicted by a law that was fitted without it.
+#[derive(Debug, Clone, Serialize)]
+pub struct HeldOutRung {
+    pub flops: f64,
+    pub parameters: f64,
+    pub tokens: f64,
+    /// Its FLOPs as a multiple of those of the largest rung that was fitted.
+    pub extrapolation: f64,
+    pub runs: usize,
+    /// The geometric mean of its runs.
+    pub measured: f64,
+    /// The predicted measurement, with its interval of 95%.
+    pub predicted: FittedValue,
+    pub is_in_interval: bool,
+    /// The highest mean loss of a rung, less the lowest.
+    pub range_of_losses: f64,
+    /// False if the interval is wider than half of that range: it would contain almost any loss.
+    pub is_strong: bool,
+    /// The exponents at a bound in the law that was fitted without it.
+    pub at_bound: Vec<&'static str>,
+}
+
+/// A predicted loss.
+#[derive(Debug, Clone, Serialize)]
+pub struct LadderPrediction {
+    pub target: BTreeMap<&'static str, f64>,
+    /// The expected loss, with its interval of 95%.
+    pub loss: FittedValue,
+    /// The run of the target. What the target does not give follows from how the rungs grow.
+    pub parameters: f64,
+    pub tokens: f64,
+    pub flops: f64,
+    /// Its FLOPs as a multiple of the largest rung's.
+    pub extrapolation: f64,
+    /// The exponents at a bound in the law that predicts it. They are not estimates, and so the loss is not one.
+    pub at_bound: Vec<&'static str>,
+}
+
+/// How much compute one ladder needs for the loss of another.
+#[derive(Debug, Clone, Serialize)]
+pub struct LadderComparison {
+    pub metric: &'static str,
+    /// The ladder whose compute is 1.
+    pub base: String,
+    pub other: String,
+    /// From the highest to the lowest loss that both measured.
+    pub multiples: Vec<ComputeMultiple>,
+    /// The ladders whose law has an exponent at a bound of the fit.
+    pub at_bound: Vec<String>,
+}
+
+/// The compute of a ladder as a multiple of another's, at the same loss.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct ComputeMultiple {
+    pub loss: f64,
+    pub multiple: ScaleMultiple,
+}
+
+impl From<Prediction> for FittedValue {
+    fn from(Prediction { value, interval }: Prediction) -> Self {
+        Self { value, interval }
+    }
+}
