@@ -111,11 +111,7 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
             mistakes.diagnostics.push(source.diagnostic(place, "", format!("`{name}` does not match any key"), help));
             continue;
         }
-        // Other programs use the prefix too (GitHub Actions sets RUNNER_OS). A name that is close to a key counts as a slip.
-        if sections.contains(&keys[0].as_str())
-            || keys.len() > 1
-            || nearest(&keys[0], sections.iter().copied()).is_some()
-        {
+        if is_for_a_key(&keys, &sections) {
             add(Source::environment(name, value), &keys, name.chars().count(), mistakes);
         }
     }
@@ -127,6 +123,18 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
     if let Some(section) = &options.parallel {
         add(Source::flag("--parallel", section, 0), &["parallel".to_owned()], 0, mistakes);
     }
+}
+
+/// True if a variable whose name has these parts is a layer. Other programs use the prefix too (GitHub Actions sets RUNNER_OS). A name that
+/// is close to a key counts as a slip.
+fn is_for_a_key(keys: &[String], sections: &[&str]) -> bool {
+    sections.contains(&keys[0].as_str()) || keys.len() > 1 || nearest(&keys[0], sections.iter().copied()).is_some()
+}
+
+/// True if the variable `name` sets a key of experiments while it has `value`.
+pub fn sets_key(name: &str, value: &str) -> bool {
+    let keys = name.strip_prefix(PREFIX).map(|rest| rest.split("__").map(str::to_lowercase).collect::<Vec<_>>());
+    !value.trim().is_empty() && keys.is_some_and(|keys| is_for_a_key(&keys, &sections()))
 }
 
 /// The correct name of a variable that has `_` where `__` separates keys: `RUNNER_TRAIN__STEPS` for `RUNNER_TRAIN_STEPS`. The

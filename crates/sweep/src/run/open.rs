@@ -241,8 +241,8 @@ fn changed_variables(
     now: &BTreeMap<String, String>,
 ) -> Vec<String> {
     let changed = recorded.iter().filter(|(name, value)| now.get(*name) != Some(value)).map(|(name, _)| name);
-    let new = set.iter().map(|(name, _)| name).filter(|name| !recorded.contains_key(*name));
-    changed.chain(new).cloned().collect()
+    let new = set.iter().filter(|(name, value)| !recorded.contains_key(name) && runner_config::sets_key(name, value));
+    changed.chain(new.map(|(name, _)| name)).cloned().collect()
 }
 
 #[cfg(test)]
@@ -253,8 +253,9 @@ mod tests {
     fn variables_that_changed_are_found() {
         let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let recorded = BTreeMap::from([variable("RUNNER_A", "1"), variable("RUNNER_B", "2")]);
-        let set = [variable("RUNNER_B", "2"), variable("RUNNER_C", "3")];
+        // RUNNER_OS is from GitHub Actions.
+        let set = [variable("RUNNER_B", "2"), variable("RUNNER_SEED", "3"), variable("RUNNER_OS", "Linux")];
         let now: BTreeMap<String, String> = set.iter().cloned().collect();
-        assert_eq!(changed_variables(&recorded, &set, &now), ["RUNNER_A", "RUNNER_C"]);
+        assert_eq!(changed_variables(&recorded, &set, &now), ["RUNNER_A", "RUNNER_SEED"]);
     }
 }
