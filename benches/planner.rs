@@ -52,6 +52,7 @@ fn data() -> DataFacts {
         clipped: Clipped::default(),
         hash: "assumed".to_owned(),
         text: None,
+        overlaps: Vec::new(),
     };
     DataFacts {
         tokenizer_vocab: 50_257,

@@ -310,6 +310,7 @@ impl Side {
         };
         notes.extend_from_slice(&record.problems);
         notes.extend(describe_figures(&record));
+        notes.extend(plan.data.overlap_warnings());
         if read && side.plan.hash != plan.hash {
             notes.push(format!(
                 "{label}: the recorded plan has the hash {}, but this version of runner plans resolved.yaml with \

@@ -19,7 +19,7 @@ use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, Val
 use runner_prepare::{local_choice, prepare_evaluation};
 use runner_report::Screen;
 use runner_spec::experiment::{ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout};
-use runner_spec::format::{counted, printable};
+use runner_spec::format::{counted, printable, significant};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -86,8 +86,11 @@ struct Evaluation {
     val_perplexity: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     val_bits_per_byte: Option<f64>,
-    /// The tokens that the loss is the mean over.
+    /// The standard error of the loss over the rows; `None` for one row.
+    val_loss_se: Option<f64>,
+    /// The tokens and rows that the loss is the mean over.
     val_tokens: Option<u64>,
+    val_rows: Option<u64>,
     /// The rows that it is over, and their form.
     #[serde(skip)]
     rows: Option<String>,
@@ -281,7 +284,9 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         val_loss: loss.map(|loss| loss.loss),
         val_perplexity: loss.map(|loss| loss.perplexity()),
         val_bits_per_byte: loss.and_then(|loss| loss.bits_per_byte()),
+        val_loss_se: loss.and_then(|loss| loss.standard_error),
         val_tokens: loss.map(|loss| loss.tokens),
+        val_rows: loss.map(|loss| loss.rows),
         rows: data.rows.as_ref().map(|split| describe_rows(split, settings.rows)),
         hellaswag_acc: score.map(|score| score.acc()),
         hellaswag_acc_norm: score.map(|score| score.acc_norm()),
@@ -345,7 +350,8 @@ impl Evaluation {
     fn text(&self) -> String {
         let mut lines: Vec<String> = self.step.iter().map(|step| format!("step        {step}")).collect();
         if let (Some(loss), Some(perplexity), Some(tokens)) = (self.val_loss, self.val_perplexity, self.val_tokens) {
-            lines.push(format!("val loss    {loss:.4}"));
+            let error = self.val_loss_se.map(|error| format!("  standard error {}", significant(error, 2)));
+            lines.push(format!("val loss    {loss:.4}{}", error.unwrap_or_default()));
             lines.push(format!("perplexity  {perplexity:.2}"));
             lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
             let rows = self.rows.as_deref().unwrap_or_default();

@@ -42,7 +42,8 @@ function evaluationTable(scored) {
         count(e.step),
         e.step === run.curves.best_eval?.step ? el("span", { class: "best" }, "best") : null,
       ),
-      loss(e.val_loss),
+      isNumber(e.val_loss_se) ? `${loss(e.val_loss)} ± ${significant(e.val_loss_se, 2)}` : loss(e.val_loss),
+      isNumber(e.val_tokens) ? count(e.val_tokens) : null,
       significant(e.val_perplexity, 4),
       loss(e.val_bits_per_byte),
       percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
@@ -53,11 +54,10 @@ function evaluationTable(scored) {
   );
   const columns = [
     { name: "run" },
-    ...["step", "val loss", "perplexity", "bits/byte", "acc", "acc_norm", "acc_norm_chars", "items"].map((name) => ({ name, number: true })),
+    ...["step", "val loss", "tokens", "perplexity", "bits/byte", "acc", "acc_norm", "acc_norm_chars", "items"].map((name) => ({ name, number: true })),
   ];
-  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 5);
-  const caption = scored ? "Every evaluation; ± is one standard error" : "Every evaluation";
-  return table(caption, used(columns), rows.map(used), { tall: rows.length > 14 });
+  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 6);
+  return table("Every evaluation; ± is one standard error, over rows or items", used(columns), rows.map(used), { tall: rows.length > 14 });
 }
 
 function renderEvaluation(width) {

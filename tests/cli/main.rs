@@ -13,6 +13,7 @@ mod damaged_records;
 mod data;
 mod doctor;
 mod embed;
+mod evaluated_text;
 mod experiments;
 mod first_contact;
 mod fork_evaluations;

@@ -403,6 +403,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         clipped: Clipped::default(),
         hash: "assumed".to_owned(),
         text: None,
+        overlaps: Vec::new(),
     };
     let data = DataFacts {
         tokenizer_vocab: 300,

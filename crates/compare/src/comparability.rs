@@ -1,7 +1,7 @@
 //! The judgement whether measurements of two runs compare: a mean loss per token compares only over the same tokens, and bits per byte
 //! only over the same text.
 
-use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::data::{DataFacts, SplitFacts, SplitText};
 use runner_spec::format::count;
 use runner_spec::plan::Plan;
 
@@ -49,6 +49,12 @@ impl MeasurementBasis {
         self.data.validation.as_ref().map(|split| split.hash.as_str())
     }
 
+    /// The warnings about evaluated text that was trained on, or by which checkpoints were chosen.
+    #[must_use]
+    pub fn overlap_warnings(&self) -> Vec<String> {
+        self.data.overlap_warnings()
+    }
+
     /// True if both train on the same rows.
     #[must_use]
     pub fn has_same_training_data(&self, other: &Self) -> bool {
@@ -88,10 +94,14 @@ impl MeasurementBasis {
             MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss | MeasuredQuantity::TestLoss
                 if !has_same_tokenizer =>
             {
-                Some(format!(
+                let per_token = format!(
                     "{name} and {other_name} have different tokenizers, and losses per token of different tokens \
                      are not comparable"
-                ))
+                );
+                let texts = [&self.data, &other.data].map(|data| data.validation.as_ref()?.text.as_ref());
+                let parts = texts[0].zip(texts[1]).filter(|_| quantity == MeasuredQuantity::ValidationLoss);
+                let parts = parts.and_then(|(a, b)| describe_different_parts(name, a, other_name, b));
+                Some(parts.map_or(per_token.clone(), |parts| format!("{per_token}; nor are bits per byte: {parts}")))
             }
             MeasuredQuantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
                 .then(|| format!("{name} and {other_name} have different training data")),
@@ -127,6 +137,9 @@ fn describe_split_difference(
     if text.hash != other.hash {
         return Some(format!("{name} and {other_name} have different {split} text"));
     }
+    if let Some(parts) = describe_different_parts(name, text, other_name, other) {
+        return Some(parts);
+    }
     if (a.rows, b.rows) != (a_read, b_read) {
         // `160 of 3,900 rows`.
         let describe_rows = |facts: &SplitFacts, read: u64| {
@@ -141,14 +154,29 @@ fn describe_split_difference(
             a.rows.max(b.rows)
         ));
     }
-    let (fewer, more) = (text.bytes.min(other.bytes), text.bytes.max(other.bytes));
-    let is_same = (more - fewer) as f64 <= MAX_TEXT_DIFFERENCE * more as f64;
-    (!is_same).then(|| {
+    (!has_same_length(text, other)).then(|| {
         format!(
             "the {split} rows of {name} hold {} bytes of the text, but those of {other_name} hold {}: shorter rows \
-             hold more of it, and a fraction held out by tokens is a different part of it",
+             hold more of it",
             count(text.bytes),
             count(other.bytes)
+        )
+    })
+}
+
+fn has_same_length(a: &SplitText, b: &SplitText) -> bool {
+    a.bytes.abs_diff(b.bytes) as f64 <= MAX_TEXT_DIFFERENCE * a.bytes.max(b.bytes) as f64
+}
+
+/// Says that the ends of one text that are held out have different lengths, because they are cut by tokens; `None` if that is not so.
+fn describe_different_parts(name: &str, a: &SplitText, other_name: &str, b: &SplitText) -> Option<String> {
+    let is_cut = a.hash == b.hash && a.is_cut_by_tokens && b.is_cut_by_tokens;
+    (is_cut && !has_same_length(a, b)).then(|| {
+        format!(
+            "`data.validation.fraction` counts tokens, so it holds out {} bytes of the text in {name} and {} in {other_name}; give all \
+             of them the same separate text, such as `data.validation: {{text: {{files: [validation.txt]}}}}`",
+            count(a.bytes),
+            count(b.bytes)
         )
     })
 }
@@ -209,12 +237,11 @@ pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_spec::data::SplitText;
 
     fn basis(tokenizer: &str, hash: &str, rows_read: u64, rows: u64, text: Option<(&str, u64)>) -> MeasurementBasis {
         let mut plan = compiled(&experiment());
         plan.data.tokenizer_hash = tokenizer.to_owned();
-        let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes });
+        let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes, is_cut_by_tokens: false });
         plan.data.validation = Some(SplitFacts { rows, hash: hash.to_owned(), text, ..plan.data.train.clone() });
         MeasurementBasis { data: plan.data, rows_read: Some(rows_read), test_rows_read: None, is_causal: true }
     }
@@ -268,6 +295,27 @@ mod tests {
         assert_eq!(difference(&a, &other, BitsPerByte), "b and a have different validation text");
         let unknown = basis("y", "w", 300, 300, None);
         assert_eq!(difference(&a, &unknown, BitsPerByte), "b and a have different validation data");
+    }
+
+    #[test]
+    fn a_fraction_of_different_tokens_needs_a_separate_text() {
+        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        let held_out = |tokenizer: &str, rows: u64, read: u64, bytes: u64| {
+            let mut basis = basis(tokenizer, tokenizer, read, rows, Some(("text", bytes)));
+            basis.data.validation.as_mut().unwrap().text.as_mut().unwrap().is_cut_by_tokens = true;
+            basis
+        };
+        // More rows would not help, so they are not the advice.
+        let (a, b) = (held_out("x", 900, 160, 9000), held_out("y", 300, 160, 8000));
+        let parts = "`data.validation.fraction` counts tokens, so it holds out 8,000 bytes of the text in b and 9,000 in a; give all \
+            of them the same separate text, such as `data.validation: {text: {files: [validation.txt]}}`";
+        assert_eq!(difference(&a, &b, BitsPerByte), parts);
+        assert!(
+            difference(&a, &b, ValidationLoss).ends_with(&format!("not comparable; nor are bits per byte: {parts}"))
+        );
+        assert!(difference(&a, &b, TrainLoss).ends_with("different tokens are not comparable"));
+        let nearly = held_out("y", 300, 160, 8950);
+        assert!(difference(&a, &nearly, BitsPerByte).contains("with `eval.loss.rows` of 900 both read all of it"));
     }
 
     #[test]

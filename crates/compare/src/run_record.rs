@@ -14,6 +14,7 @@ use runner_record::record_check::{describe_changed_descriptions, for_each_checke
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
 use runner_spec::error::Result;
+use runner_spec::event::LossSample;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -43,8 +44,14 @@ pub struct RunFigures {
     pub wall_seconds: Option<f64>,
     pub own_wall_seconds: Option<f64>,
     pub train_loss: Option<f64>,
-    /// The loss of the last evaluation.
+    /// The loss of the last evaluation, its standard error over the rows, and the tokens and rows that it is the mean over.
     pub val_loss: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_loss_se: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_rows: Option<u64>,
     pub best_val_loss: Option<f64>,
     /// The loss of the best checkpoint on the test data.
     pub test_loss: Option<f64>,
@@ -75,6 +82,14 @@ pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan)> {
 /// If they can no longer be planned.
 pub fn plan_again(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
     PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
+}
+
+impl RunFigures {
+    /// What the validation loss was measured on.
+    #[must_use]
+    pub fn val_sample(&self) -> Option<LossSample> {
+        LossSample::new(self.val_tokens, self.val_rows, self.val_loss_se)
+    }
 }
 
 impl RunRecord {
@@ -123,6 +138,7 @@ impl RunRecord {
             })
         };
         let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
+        let measured = evals().rev().find(|e| e.val_loss.is_some());
         // An evaluation of weights that another plan led to is not this run's best.
         let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
         let last_step = self.steps().last();
@@ -137,7 +153,10 @@ impl RunRecord {
             wall_seconds: summary.map(|s| s.wall_seconds),
             own_wall_seconds: own.map(|own| own.wall_seconds),
             train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
-            val_loss: last(|e| e.val_loss),
+            val_loss: measured.and_then(|e| e.val_loss),
+            val_loss_se: measured.and_then(|e| e.val_loss_se),
+            val_tokens: measured.and_then(|e| e.val_tokens),
+            val_rows: measured.and_then(|e| e.val_rows),
             best_val_loss: losses.min_by(f64::total_cmp),
             test_loss: summary.and_then(|s| s.test.as_ref()).map(|test| test.loss),
             val_bits_per_byte: last(|e| e.val_bits_per_byte),

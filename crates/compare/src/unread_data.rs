@@ -38,6 +38,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         clipped: Clipped::default(),
         hash,
         text: None,
+        overlaps: Vec::new(),
     };
     let part = match &experiment.data.validation {
         Some(Validation::Fraction(part)) => Some(*part),

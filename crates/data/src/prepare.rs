@@ -26,7 +26,7 @@ use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
 use super::unknown_text::{LeftOutText, TOKENS_READ, UnknownTokens};
-use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
+use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts};
 use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, TokenType, Validation};
 
 /// The data to prepare.
@@ -84,12 +84,12 @@ pub struct TokensOrigin {
 pub(super) struct SourceTokens {
     pub(super) stream: TokenStream,
     /// `None` for token shards, which do not have the positions of documents.
-    store: Option<TokenStore>,
+    pub(super) store: Option<TokenStore>,
     pub(super) documents: u64,
     max: u32,
-    hash: String,
+    pub(super) hash: String,
     /// The content hash of the source; `None` for token shards, which hold no text.
-    text_hash: Option<String>,
+    pub(super) text_hash: Option<String>,
 }
 
 impl SourceTokens {
@@ -173,15 +173,28 @@ impl Preparation<'_> {
         let cut = |tokens: &SourceTokens, range: Range<u64>, key: &'static str| {
             self.cut_rows(tokens, &tokenizer, padding, &range, key)
         };
-        let (train_split, train_facts) = cut(&tokens, 0..border, train.split.key())?;
-        let held_out = fraction.map(|_| cut(&tokens, border..units, HELD_OUT)).transpose()?;
-        let whole = |source: &LocatedSource| {
-            let tokens = self.load_tokens(source, &tokenizer)?;
-            cut(&tokens, 0..tokens.units(padding), source.split.key())
+        let (train_split, train_facts, train_range) = cut(&tokens, 0..border, train.split.key())?;
+        let load = |source: &LocatedSource| self.load_tokens(source, &tokenizer);
+        let other = validation.as_ref().map(load).transpose()?;
+        let validated = match (&other, &validation) {
+            (Some(tokens), Some(source)) => Some((tokens, 0..tokens.units(padding), source.split.key())),
+            _ => fraction.map(|_| (&tokens, border..units, HELD_OUT)),
         };
-        let separate = validation.as_ref().map(whole).transpose()?;
-        let (validation_split, validation_facts) = separate.or(held_out).unzip();
-        let (test_split, test_facts) = test.as_ref().map(whole).transpose()?.unzip();
+        let tested = test.as_ref().map(load).transpose()?;
+        let tested = tested.as_ref().map(|tokens| (tokens, 0..tokens.units(padding), SplitName::Test.key()));
+        // The splits that were read before: a loss on their text measures memory, or luck.
+        let mut read = vec![(DataPart::Train, &tokens, train_range)];
+        let mut splits: [(Option<Split>, Option<SplitFacts>); 2] = Default::default();
+        for ((part, chosen), prepared) in
+            [(DataPart::Validation, validated), (DataPart::Test, tested)].into_iter().zip(&mut splits)
+        {
+            let Some((tokens, units, key)) = chosen else { continue };
+            let (split, mut facts, range) = cut(tokens, units, key)?;
+            facts.overlaps = self.find_overlaps(&read, (tokens, &range), &facts, &tokenizer)?;
+            read.push((part, tokens, range));
+            *prepared = (Some(split), Some(facts));
+        }
+        let [(validation_split, validation_facts), (test_split, test_facts)] = splits;
 
         let tokenizer = ModelTokenizer::of_rows(tokenizer, self.layout);
         let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
@@ -314,7 +327,9 @@ impl Preparation<'_> {
         } else {
             (Split::packed(tokens.stream.clone(), range, length, columns as u64), range.clone())
         };
-        let split = split.with_token_bytes(tokens.text_hash.as_ref().and_then(|_| tokenizer.token_bytes()));
+        // Training has no use for the text.
+        let texts = if key == SplitName::Train.key() { None } else { tokenizer.token_texts() };
+        let split = split.with_token_bytes(texts.map(|texts| texts.iter().map(|text| text.len() as u32).collect()));
         if split.rows() == 0 {
             let (count, units) = (range.end - range.start, tokens.units(padding));
             let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
@@ -331,7 +346,8 @@ impl Preparation<'_> {
         Ok((split, token_range))
     }
 
-    /// Cuts the units `range` of `tokens` into rows, and describes them. `key` is the setting that names them.
+    /// Cuts the units `range` of `tokens` into rows, and describes them. `key` is the setting that names them. Returns the range of their
+    /// tokens, too.
     fn cut_rows(
         &self,
         tokens: &SourceTokens,
@@ -339,7 +355,7 @@ impl Preparation<'_> {
         padding: Option<PaddingTokens>,
         range: &Range<u64>,
         key: &'static str,
-    ) -> Result<(Split, SplitFacts)> {
+    ) -> Result<(Split, SplitFacts, Range<u64>)> {
         let (split, token_range) = self.cut_split(tokens, tokenizer, padding, range, key)?;
         // This text is hashed: it stays as the first version wrote it.
         let padding = padding.map_or_else(
@@ -349,9 +365,7 @@ impl Preparation<'_> {
         let layout = format!("{} {padding}", row_settings(self.layout, key != SplitName::Train.key()));
         let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
         let fraction = self.fraction.filter(|_| key == HELD_OUT);
-        // Training has no use for it, and its data may be large.
-        let is_trained_on = key == SplitName::Train.key();
-        let text = if is_trained_on { None } else { self.describe_text(tokens, &split, &hash, fraction)? };
+        let text = self.describe_text(tokens, tokenizer, &token_range, &split, &hash, fraction)?;
         let facts = SplitFacts {
             rows: split.rows(),
             tokens: token_range.end - token_range.start,
@@ -359,37 +373,9 @@ impl Preparation<'_> {
             clipped: split.clipped()?,
             hash,
             text,
+            overlaps: Vec::new(),
         };
-        Ok((split, facts))
-    }
-
-    /// The text of `split`, whose hash is `hash`: the whole source or its last `fraction`.
-    fn describe_text(
-        &self,
-        tokens: &SourceTokens,
-        split: &Split,
-        hash: &str,
-        fraction: Option<f64>,
-    ) -> Result<Option<SplitText>> {
-        let Some(source) = &tokens.text_hash else { return Ok(None) };
-        if !split.knows_text_bytes() {
-            return Ok(None);
-        }
-        // A share of documents is a different part of the text from the same share of tokens.
-        let is_padded = matches!(self.layout, Layout::Padded { .. });
-        let text_hash = hash_parts(["text", source, &format!("{fraction:?} {is_padded}")]);
-        let memo = hash_parts(["text bytes", hash]);
-        if let Some(bytes) = self.cache.read_memo("scans", &memo) {
-            return Ok(Some(SplitText { hash: text_hash, bytes }));
-        }
-        let (mut bytes, mut rows) = (0, Rows::default());
-        let rows_at_once = (1 << 16) / split.length().max(1) as u64 + 1;
-        for start in (0..split.rows()).step_by(rows_at_once as usize) {
-            split.fill(start..split.rows().min(start + rows_at_once), &mut rows)?;
-            bytes += split.text_bytes(&rows).unwrap_or(0);
-        }
-        self.cache.write_memo("scans", &memo, &bytes);
-        Ok(Some(SplitText { hash: text_hash, bytes }))
+        Ok((split, facts, token_range))
     }
 
     /// The number of documents that start in `range` of the tokens.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use runner_record::RecordError;
 use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
 
-use runner_spec::event::{EpochMetrics, EvalMetrics, Event, SampleText, StepMetrics};
+use runner_spec::event::{EpochMetrics, EvalMetrics, Event, LossSample, SampleText, StepMetrics};
 use runner_spec::experiment::Log;
 use runner_spec::format::{count, duration, percent, phase_times, printable, rate, seconds};
 use runner_spec::line_part::{LinePart, fit_line};
@@ -168,6 +168,9 @@ impl EventLines {
         }
         if let Some(bits) = m.val_bits_per_byte {
             let _ = write!(out, "  bits/byte {bits:.4}");
+        }
+        if let Some(sample) = LossSample::new(m.val_tokens, m.val_rows, m.val_loss_se) {
+            let _ = write!(out, "  ({sample})");
         }
         if let (Some(acc), Some(norm)) = (m.hellaswag_acc, m.hellaswag_acc_norm) {
             let _ = write!(out, "  hellaswag acc {} acc_norm {}", percent(acc), percent(norm));

@@ -60,6 +60,7 @@ pub fn compile_continuation(
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
     let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();
     warnings.extend(data.joins_documents.then(|| NO_SEPARATOR_WARNING.to_owned()));
+    warnings.extend(data.overlap_warnings());
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     notes.extend(DataPart::ALL.into_iter().filter_map(|part| {

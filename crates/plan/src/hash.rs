@@ -65,7 +65,7 @@ fn format_of<'a>(program: &Program, [f32, bf16, bf16_state]: [&'a str; 3]) -> &'
 fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
     let mut data = DataFacts { joins_documents: false, ..data.clone() };
     for split in [Some(&mut data.train), data.validation.as_mut(), data.test.as_mut()].into_iter().flatten() {
-        (split.clipped, split.text) = (Clipped::default(), None);
+        (split.clipped, split.text, split.overlaps) = (Clipped::default(), None, Vec::new());
     }
     let value = json!({ "format": format, "data": data, "programs": programs });
     blake3::hash(value.to_string().as_bytes()).to_hex().to_string()

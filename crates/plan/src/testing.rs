@@ -98,6 +98,7 @@ pub fn data() -> DataFacts {
         clipped: Clipped::default(),
         hash: hash.to_owned(),
         text: None,
+        overlaps: Vec::new(),
     };
     DataFacts {
         tokenizer_vocab: 257,

@@ -40,6 +40,9 @@ impl EvaluationChanges {
         let EvalLine {
             step,
             val_loss,
+            val_loss_se,
+            val_tokens,
+            val_rows,
             val_perplexity,
             val_bits_per_byte,
             hellaswag_acc,
@@ -50,7 +53,7 @@ impl EvaluationChanges {
         } = *line;
         let mut line = EvalLine { step, ..EvalLine::default() };
         if self.loss.is_none() {
-            line = EvalLine { val_loss, val_perplexity, val_bits_per_byte, ..line };
+            line = EvalLine { val_loss, val_loss_se, val_tokens, val_rows, val_perplexity, val_bits_per_byte, ..line };
         }
         if self.choice.is_none() {
             (line.hellaswag_acc, line.hellaswag_acc_norm) = (hellaswag_acc, hellaswag_acc_norm);

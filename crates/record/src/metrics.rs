@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
 use super::lines::{LinesRead, for_each_record};
-use runner_spec::event::{EvalMetrics, StepMetrics};
+use runner_spec::event::{EvalMetrics, LossSample, StepMetrics};
 use runner_spec::format::json_value;
 
 /// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
@@ -47,6 +47,13 @@ pub struct EvalLine {
     pub step: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_loss: Option<f64>,
+    /// Its standard error over the rows, and the tokens and rows that it is the mean over. Lines of older versions lack them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_loss_se: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_rows: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_perplexity: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,6 +70,14 @@ pub struct EvalLine {
     /// Left out if all items are whole; lines of older versions lack it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hellaswag_cut: Option<u64>,
+}
+
+impl EvalLine {
+    /// What the validation loss was measured on.
+    #[must_use]
+    pub fn val_sample(&self) -> Option<LossSample> {
+        LossSample::new(self.val_tokens, self.val_rows, self.val_loss_se)
+    }
 }
 
 impl MetricLine {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use runner_spec::event::LossSample;
 use runner_spec::format::{count, counted, seconds};
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,19 @@ pub struct TestResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
     pub tokens: u64,
+    /// The rows of these tokens, and the standard error of the loss over them. Summaries of earlier versions lack them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standard_error: Option<f64>,
+}
+
+impl TestResult {
+    /// What the loss was measured on.
+    #[must_use]
+    pub fn sample(&self) -> Option<LossSample> {
+        LossSample::new(Some(self.tokens), self.rows, self.standard_error)
+    }
 }
 
 /// Memory of one rank of a run with several ranks.

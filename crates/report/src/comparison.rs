@@ -16,7 +16,7 @@ use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice,
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text};
+use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text, significant};
 use runner_sweep::verdict::Conclusion;
 use runner_sweep::{PickedFrom, PickedSettings};
 
@@ -175,7 +175,9 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = group_by_reason(measured).into_iter();
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
-    let mut notes: Vec<String> = runs.iter().flat_map(|run| describe_figures(&run.record)).collect();
+    let shared: BTreeSet<String> = runs.iter().flat_map(|run| run.basis.overlap_warnings()).collect();
+    let mut notes: Vec<String> = describe_samples(&compared).into_iter().chain(shared).collect();
+    notes.extend(runs.iter().flat_map(|run| describe_figures(&run.record)));
     let picked = find_picked(runs);
     notes.extend(picked.notes());
     let groups = group_runs(runs, &all, &picked.origin, &mut notes);
@@ -188,6 +190,25 @@ pub fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
     let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
     let points: Vec<_> = runs.iter().filter_map(point).collect();
     PickedSettings::find(&points, runs.len(), &runs.iter().filter_map(|run| run.mathematics.clone()).collect())
+}
+
+/// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
+fn describe_samples(runs: &[ComparedRun]) -> Vec<String> {
+    let mut samples: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
+    for sample in runs.iter().filter_map(|run| run.figures.val_sample()) {
+        samples.entry((sample.tokens, sample.rows)).or_default().extend(sample.standard_error);
+    }
+    let describe = |((tokens, rows), mut errors): ((u64, u64), Vec<f64>)| {
+        errors.sort_by(f64::total_cmp);
+        let texts: Vec<String> = errors.iter().map(|error| significant(*error, 2)).collect();
+        let errors = match (texts.first(), texts.last()) {
+            (Some(low), Some(high)) if low == high => format!(", standard error {low}"),
+            (Some(low), Some(high)) => format!(", standard errors {low} to {high}"),
+            _ => ", too few for a standard error".to_owned(),
+        };
+        format!("val loss: measured on {} in {}{errors}", counted(tokens, "token"), counted(rows, "row"))
+    };
+    samples.into_iter().map(describe).collect()
 }
 
 /// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.

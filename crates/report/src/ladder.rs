@@ -60,6 +60,9 @@ pub fn fit_text(fit: &LadderFit) -> String {
     if let Some(reason) = &fit.why_not_parameters_and_tokens {
         let _ = writeln!(out, "         {reason}");
     }
+    if let Some(sample) = &fit.measured_on {
+        let _ = writeln!(out, "         losses are measured on {sample}");
+    }
     match &fit.held_out {
         Ok(rung) => out.push_str(&held_out_text(rung)),
         Err(reason) => {

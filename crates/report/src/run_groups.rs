@@ -80,6 +80,9 @@ pub fn group_runs(
             seconds: figures[i].wall_seconds,
             own_seconds: figures[i].own_wall_seconds,
             val_bits_per_byte: None,
+            measured_on: metric
+                .error_factor(figures[i].val_loss, objective)
+                .and_then(|factor| Some(figures[i].val_sample()?.scaled(factor))),
             tokens_per_second: None,
             mfu: None,
         }

@@ -13,13 +13,14 @@ pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
     rows.extend(summary.final_train_loss.map(|x| ("train loss", loss(x))));
-    if let Some(EvalLine { val_loss: Some(last), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
+    if let Some(eval @ EvalLine { val_loss: Some(last), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
         let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
         let bits = val_bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
         let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
         let best =
             best.map_or_else(String::new, |(step, best)| format!("  best {} at step {}", loss(best), count(step)));
-        rows.push(("val loss", format!("{}{perplexity}{bits}{best}", loss(*last))));
+        let sample = eval.val_sample().map_or_else(String::new, |sample| format!("  ({sample})"));
+        rows.push(("val loss", format!("{}{perplexity}{bits}{best}{sample}", loss(*last))));
     }
     if let Some(EvalLine {
         hellaswag_acc: Some(acc),
@@ -36,10 +37,11 @@ pub fn details(summary: &Summary) -> String {
         let cut = hellaswag_cut.map_or_else(String::new, |n| format!(", {} cut to the context", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{by_characters}{of}{cut}", percent(*acc), percent(*norm))));
     }
-    if let Some(TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens }) = &summary.test {
+    if let Some(test @ TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens, .. }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
         let inherited = if summary.is_inherited(*step) { "inherited " } else { "" };
-        let of = format!("{inherited}checkpoint of step {}, {} tokens", count(*step), count(*tokens));
+        let sample = test.sample().map_or_else(|| format!("{} tokens", count(*tokens)), |sample| sample.to_string());
+        let of = format!("{inherited}checkpoint of step {}, {sample}", count(*step));
         rows.push(("test loss", format!("{}  perplexity {perplexity:.2}{bits}  ({of})", loss(*test_loss))));
     }
     let m = &summary.medians;
@@ -106,6 +108,9 @@ mod tests {
         let eval = EvalLine {
             step: 2000,
             val_loss: Some(1.8123),
+            val_loss_se: Some(0.01234),
+            val_tokens: Some(111_488),
+            val_rows: Some(871),
             val_perplexity: Some(6.12),
             val_bits_per_byte: Some(0.6571),
             hellaswag_acc: Some(0.31),
@@ -127,7 +132,15 @@ mod tests {
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
-            test: Some(TestResult { step: 1750, loss: 1.84, perplexity: 6.2965, bits_per_byte: None, tokens: 111_488 }),
+            test: Some(TestResult {
+                step: 1750,
+                loss: 1.84,
+                perplexity: 6.2965,
+                bits_per_byte: None,
+                tokens: 111_488,
+                rows: Some(871),
+                standard_error: Some(0.0125),
+            }),
             medians: Medians {
                 step_ms: Some(55.2),
                 data_ms: Some(0.1),
@@ -161,9 +174,9 @@ mod tests {
         insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), true, None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
-          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750
+          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750  (111,488 tokens in 871 rows, standard error 0.012)
           hellaswag   acc 31.0%  acc_norm 33.5%  acc_norm_chars 32.0%  of 200 items
-          test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
+          test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens in 871 rows, standard error 0.013)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
           memory      peak 330 MiB  planned 320 MiB

@@ -30,6 +30,7 @@ pub fn caveat_text(caveat: &BestPointCaveat) -> String {
                 facts.join(" and ")
             )
         }
+        BestPointCaveat::SharedText { warning } => printable(warning),
     }
 }
 
@@ -40,6 +41,7 @@ pub fn short_caveat(caveat: &BestPointCaveat) -> String {
             format!("{} {}", if *is_highest { "highest" } else { "lowest" }, printable(name))
         }
         BestPointCaveat::DifferentFacts { facts } => format!("runs differ in {}", facts.join(" and ")),
+        BestPointCaveat::SharedText { .. } => "evaluated text was trained on".to_owned(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::format::{count, counted};
+use crate::format::{count, counted, percent};
 use crate::serde_defaults::is_default;
 
 /// The facts about prepared data that a plan depends on. They are part of the plan and of its hash.
@@ -100,6 +100,16 @@ impl DataFacts {
         }
     }
 
+    /// The warnings about text of evaluated splits that was read before the evaluation.
+    #[must_use]
+    pub fn overlap_warnings(&self) -> Vec<String> {
+        let overlaps = |part: &DataPart| self.split(*part).map_or(&[][..], |split| &split.overlaps);
+        DataPart::ALL
+            .iter()
+            .flat_map(|part| overlaps(part).iter().filter_map(|overlap| overlap.warning(*part)))
+            .collect()
+    }
+
     /// The split that `part` is; `None` if the run has none, or the part is something else.
     #[must_use]
     pub fn split(&self, part: DataPart) -> Option<&SplitFacts> {
@@ -137,12 +147,15 @@ pub struct SplitFacts {
     /// It is not part of plan hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<SplitText>,
+    /// How much of the text occurs in the splits that were read before an evaluation. It is not part of plan hashes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlaps: Vec<TextOverlap>,
 }
 
-/// `clipped` and `text` follow from `hash`, and facts that older versions recorded lack them.
+/// `clipped`, `text` and `overlaps` follow from `hash`, and facts that older versions recorded lack them.
 impl PartialEq for SplitFacts {
     fn eq(&self, other: &Self) -> bool {
-        let Self { rows, tokens, documents, hash, clipped: _, text: _ } = self;
+        let Self { rows, tokens, documents, hash, clipped: _, text: _, overlaps: _ } = self;
         (rows, tokens, documents, hash) == (&other.rows, &other.tokens, &other.documents, &other.hash)
     }
 }
@@ -170,6 +183,62 @@ impl Clipped {
     }
 }
 
+/// The text that an evaluated split shares with a split that was read before, found by windows at even distances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextOverlap {
+    /// The other split.
+    pub with: DataPart,
+    /// Tokens of a window. A shorter document is a window, too.
+    pub window_tokens: u64,
+    /// The windows that were looked up, and those that occur in the other split.
+    pub windows: u64,
+    pub found: u64,
+    /// The windows that were drawn from the other split, and those that occur in it more than once.
+    pub drawn: u64,
+    pub repeated: u64,
+}
+
+impl TextOverlap {
+    /// The largest share of windows that may occur in both, above the share that recurs within the other split: quotations and licences recur
+    /// in separate texts.
+    const TOLERATED_EXCESS: f64 = 0.02;
+    /// The largest share that may occur in both however much the other split repeats, as text that is made of templates does.
+    const TOLERATED: f64 = 0.1;
+
+    /// The share of windows that occur in the other split.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        self.found as f64 / self.windows.max(1) as f64
+    }
+
+    /// What the overlap means for a loss on the split `part`; `None` if it is tolerable.
+    #[must_use]
+    pub fn warning(&self, part: DataPart) -> Option<String> {
+        let Self { with, window_tokens, windows, found, drawn, repeated } = *self;
+        let again = repeated as f64 / drawn.max(1) as f64;
+        if self.share() <= Self::TOLERATED && self.share() - again <= Self::TOLERATED_EXCESS {
+            return None;
+        }
+        let what = match with {
+            DataPart::Validation => "so a test loss measures the choice of the best checkpoint, too",
+            _ => "so a loss on it measures memory, too",
+        };
+        let advice = if again > Self::TOLERATED_EXCESS {
+            format!("the {} itself repeats {} of such windows", with.name(), percent(again))
+        } else {
+            "hold out different text".to_owned()
+        };
+        Some(format!(
+            "{}: {} of {} of {window_tokens} tokens also occur in the {} ({}), {what}; {advice}",
+            part.name(),
+            count(found),
+            counted(windows, "window"),
+            with.name(),
+            percent(self.share()),
+        ))
+    }
+}
+
 /// The text that a split was made of, whatever the tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitText {
@@ -177,6 +246,9 @@ pub struct SplitText {
     pub hash: String,
     /// Bytes of UTF-8 that the predicted tokens of all rows stand for.
     pub bytes: u64,
+    /// True if the text is the end of a source, cut after a number of tokens: another tokenizer cuts it elsewhere.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub is_cut_by_tokens: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -1,10 +1,12 @@
 //! The events that the executor emits. The recorder and the reporter consume them.
 
 use std::cmp::Reverse;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::forecast::Activity;
+use crate::format::{counted, significant};
 
 /// One optimizer step. Times are milliseconds of wall clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +57,14 @@ pub struct EpochMetrics {
 pub struct EvalMetrics {
     pub step: u64,
     pub val_loss: Option<f64>,
+    /// The standard error of the validation loss over its rows, in nats; `None` for one row.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_loss_se: Option<f64>,
+    /// The tokens and the rows that the validation loss is the mean over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_rows: Option<u64>,
     pub val_perplexity: Option<f64>,
     /// The validation loss in bits per byte of text; `None` too if the bytes are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -70,6 +80,39 @@ pub struct EvalMetrics {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hellaswag_cut: Option<u64>,
     pub eval_ms: f64,
+}
+
+/// What a mean loss was measured on. It displays as `40,960 tokens in 320 rows, standard error 0.012`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossSample {
+    pub tokens: u64,
+    pub rows: u64,
+    /// The standard error of the loss over the rows; `None` for one row.
+    pub standard_error: Option<f64>,
+}
+
+impl LossSample {
+    /// The sample of an evaluation that recorded these numbers; `None` if it recorded none, as in earlier versions.
+    #[must_use]
+    pub fn new(tokens: Option<u64>, rows: Option<u64>, standard_error: Option<f64>) -> Option<Self> {
+        Some(Self { tokens: tokens?, rows: rows?, standard_error })
+    }
+
+    /// The sample for a figure that changes by `factor` with the loss.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self { standard_error: self.standard_error.map(|error| error * factor), ..self }
+    }
+}
+
+impl fmt::Display for LossSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", counted(self.tokens, "token"), counted(self.rows, "row"))?;
+        match self.standard_error {
+            Some(error) => write!(f, ", standard error {}", significant(error, 2)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// One continuation of one prompt.

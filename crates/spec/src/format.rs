@@ -86,6 +86,18 @@ pub fn short_hash(hash: &str) -> &str {
     hash.get(..12).unwrap_or(hash)
 }
 
+/// `value` with `digits` significant digits.
+#[must_use]
+pub fn significant(value: f64, digits: i32) -> String {
+    format!("{value:.0$}", if value == 0.0 { 0 } else { decimals(value.abs(), digits) })
+}
+
+/// The decimals that give `scale` so many significant digits.
+#[must_use]
+pub fn decimals(scale: f64, digits: i32) -> usize {
+    usize::try_from(digits - 1 - scale.log10().floor() as i32).unwrap_or(0).min(12)
+}
+
 /// A loss with four decimals, as every table and page shows it.
 #[must_use]
 pub fn loss(x: f64) -> String {

@@ -1,5 +1,5 @@
-//! What must be known of a sweep's leading setting before it is believed, apart from the noise: the best value may lie outside of the values
-//! that were tried, and runs may differ in more than their settings.
+//! Reasons other than noise to doubt a sweep's leading setting: the best value may lie outside of the values that were tried, runs may differ
+//! in more than their settings, and the text that judges them may have been trained on.
 
 use std::collections::BTreeSet;
 
@@ -32,6 +32,8 @@ pub enum BestPointCaveat {
     },
     /// The runs of the points were not all computed alike: the facts about their sessions that differ, and may change bits.
     DifferentFacts { facts: Vec<&'static str> },
+    /// Text on which points are measured was trained on, or chose a checkpoint.
+    SharedText { warning: String },
 }
 
 /// The facts that differ because a point's setting, its layout, does.
@@ -48,6 +50,13 @@ pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPoint
     });
     let facts: BTreeSet<&str> = changed.collect();
     (!facts.is_empty()).then(|| BestPointCaveat::DifferentFacts { facts: facts.into_iter().collect() })
+}
+
+/// The caveats about evaluated text of the runs of `progress`, a different one each.
+pub(super) fn find_shared_text(progress: &SweepProgress) -> impl Iterator<Item = BestPointCaveat> {
+    let bases = progress.points.iter().flatten().filter_map(|run| run.basis.as_ref());
+    let warnings: BTreeSet<String> = bases.flat_map(|basis| basis.overlap_warnings()).collect();
+    warnings.into_iter().map(|warning| BestPointCaveat::SharedText { warning })
 }
 
 /// The caveats of `leader`, which leads `results`.

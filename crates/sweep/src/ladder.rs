@@ -7,6 +7,7 @@ mod scale;
 use std::collections::BTreeMap;
 
 use runner_compare::comparability::find_incomparable;
+use runner_spec::event::LossSample;
 use runner_spec::philox::Philox;
 use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
 
@@ -54,6 +55,7 @@ pub struct LadderResults {
     metric: &'static str,
     id: String,
     runs: Vec<LadderRun>,
+    measured_on: Option<LossSample>,
     /// Points without a result.
     missing: usize,
 }
@@ -112,7 +114,8 @@ impl LadderResults {
         let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
         let missing = distinct().count() - runs.len();
-        Ok(Self { metric: record.objective.metric.name(), id: record.id.clone(), runs, missing })
+        let measured_on = results.measured_on();
+        Ok(Self { metric: record.objective.metric.name(), id: record.id.clone(), runs, measured_on, missing })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -196,6 +199,7 @@ impl LadderResults {
             noise: fitted.noise,
             lack_of_fit: fitted.has_lack_of_fit,
             why_not_parameters_and_tokens: why_not,
+            measured_on: self.measured_on,
             held_out: self.hold_out(&scales),
             at_bound: fitted
                 .is_irreducible_zero

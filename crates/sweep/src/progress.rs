@@ -15,6 +15,7 @@ use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_record::summary::{Summary, median};
 use runner_record::{MetricLine, RunLock, checkpoint};
+use runner_spec::event::LossSample;
 use runner_spec::format::printable;
 use runner_spec::program::{Instruction, Periodic};
 
@@ -151,6 +152,8 @@ struct RungValue {
     value: Option<f64>,
     /// The validation loss in bits per byte of text at the evaluation that gave `value`, if it is known.
     bits_per_byte: Option<f64>,
+    /// The rows that `value` was measured on, with its standard error over them.
+    measured_on: Option<LossSample>,
 }
 
 /// The values of one metric of a run.
@@ -162,6 +165,8 @@ struct MetricSeries {
     values: Vec<(u64, f64)>,
     /// Steps with the validation loss in bits per byte of text, where it was measured.
     bits_per_byte: Vec<(u64, f64)>,
+    /// Steps with the rows that the value was measured on, where the record has them.
+    samples: Vec<(u64, LossSample)>,
 }
 
 impl PointProgress {
@@ -264,6 +269,12 @@ impl PointProgress {
         self.rungs.iter().find(|rung| rung.until == until)?.bits_per_byte
     }
 
+    /// The validation rows on which the result at the rung after `until` steps was measured, if they are known.
+    #[must_use]
+    pub fn measured_on(&self, until: u64) -> Option<LossSample> {
+        self.rungs.iter().find(|rung| rung.until == until)?.measured_on
+    }
+
     /// The step of the newest checkpoint.
     pub(super) fn checkpoint(&self) -> Option<u64> {
         self.checkpoint
@@ -336,6 +347,9 @@ impl MetricSeries {
                     ObjectiveMetric::HellaswagAccNormChars => line.hellaswag_acc_norm_chars,
                     _ => line.val_loss,
                 };
+                let factor = metric.error_factor(line.val_loss, value);
+                let sample = line.val_sample().zip(factor).map(|(sample, factor)| sample.scaled(factor));
+                self.samples.extend(sample.map(|sample| (line.step, sample)));
                 (line.step, value)
             }
         };
@@ -355,7 +369,9 @@ impl MetricSeries {
             let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
             let bits_at = |step: u64| self.bits_per_byte.iter().rfind(|(measured, _)| *measured == step);
             let bits_per_byte = measured.and_then(|(step, _)| Some(bits_at(step)?.1));
-            RungValue { until, value: measured.map(|(_, value)| value), bits_per_byte }
+            let sample_at = |step: u64| self.samples.iter().rfind(|(measured, _)| *measured == step);
+            let measured_on = measured.and_then(|(step, _)| Some(sample_at(step)?.1));
+            RungValue { until, value: measured.map(|(_, value)| value), bits_per_byte, measured_on }
         };
         rungs.iter().map(rung).collect()
     }

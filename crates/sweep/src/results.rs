@@ -9,6 +9,7 @@ use super::point::{PointValues, ordered, value_text};
 use super::record::{PlannedPoint, SweepRecord};
 use super::spec::Objective;
 use super::verdict::SweepVerdict;
+use runner_spec::event::LossSample;
 
 runner_record::named_enum! {
     /// The status of a point.
@@ -53,6 +54,9 @@ pub struct ResultsRow {
     /// The validation loss in bits per byte of text at the evaluation that gave the objective, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
+    /// The validation rows that gave the objective, with its standard error over them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_on: Option<LossSample>,
     /// The speed of the run, once a process has stopped working on it: the median over its steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
@@ -123,8 +127,22 @@ impl SweepResults {
         valued.clone().find(|row| row.status == PointStatus::Done).or_else(|| valued.next())
     }
 
+    /// What the results after all steps were measured on: the fewest tokens and rows, and the largest standard error. `None` if there are
+    /// none, or a run did not record it.
+    #[must_use]
+    pub fn measured_on(&self) -> Option<LossSample> {
+        let is_done = |row: &&ResultsRow| row.status == PointStatus::Done && row.objective.is_some();
+        let samples = self.rows.iter().filter(is_done).map(|row| row.measured_on).collect::<Option<Vec<_>>>()?;
+        samples.into_iter().reduce(|a, b| LossSample {
+            tokens: a.tokens.min(b.tokens),
+            rows: a.rows.min(b.rows),
+            standard_error: a.standard_error.zip(b.standard_error).map(|(a, b)| a.max(b)),
+        })
+    }
+
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
-    /// `steps_done`, the metric, `seconds`, `own_seconds`, `run`, and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
+    /// `steps_done`, the metric, `seconds`, `own_seconds`, `run`, `val_tokens` and `standard_error` (those that the metric was measured on, and its error
+    /// over their rows), and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
     /// If settings of `verdict` have several seeds, the columns `setting` (its rank), `setting_mean`, `setting_half_width` (of the mean's
     /// interval), `difference_to_leader` and `adjusted_p` follow. Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
     /// formula gets the prefix `'`.
@@ -133,7 +151,7 @@ impl SweepResults {
     /// No input causes one.
     pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
-        let measured = ["val_bits_per_byte", "tokens_per_second", "mfu"];
+        let measured = ["val_bits_per_byte", "val_tokens", "standard_error", "tokens_per_second", "mfu"];
         let mut own = vec!["point", "status", "steps_done", metric, "seconds", "own_seconds", "run"];
         own.extend(measured.iter().filter(|name| **name != metric));
         let of_setting = ["setting", "setting_mean", "setting_half_width", "difference_to_leader", "adjusted_p"];
@@ -164,8 +182,11 @@ impl SweepResults {
                 number(row.own_seconds),
                 row.run.as_deref().map(escape_formula).unwrap_or_default(),
             ];
-            let measured = measured.iter().zip([row.val_bits_per_byte, row.tokens_per_second, row.mfu]);
-            let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| number(value));
+            let tokens = row.measured_on.map_or_else(String::new, |sample| sample.tokens.to_string());
+            let error = row.measured_on.and_then(|sample| sample.standard_error);
+            let [bits, error, speed, mfu] = [row.val_bits_per_byte, error, row.tokens_per_second, row.mfu].map(number);
+            let measured = measured.iter().zip([bits, tokens, error, speed, mfu]);
+            let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| value);
             let rank = verdict.settings.iter().position(|setting| setting.has_point(row.point));
             let setting = rank.map(|rank| &verdict.settings[rank]);
             let sample = setting.and_then(|setting| setting.sample);
@@ -214,6 +235,7 @@ mod tests {
             seconds: Some(1.5),
             own_seconds: Some(0.5),
             val_bits_per_byte: None,
+            measured_on: None,
             tokens_per_second: None,
             mfu: None,
         }
@@ -261,7 +283,13 @@ mod tests {
     }
 
     fn no_settings() -> SweepVerdict {
-        SweepVerdict { conclusion: Conclusion::NoResult, settings: Vec::new(), noise: None, words: Vec::new() }
+        SweepVerdict {
+            conclusion: Conclusion::NoResult,
+            settings: Vec::new(),
+            noise: None,
+            row_noise: None,
+            words: Vec::new(),
+        }
     }
 
     #[test]
@@ -286,18 +314,18 @@ mod tests {
         let mut first = row(2, PointStatus::Done, Some(1.25));
         first.values.push(("status".to_owned(), json!(-3)));
         (first.val_bits_per_byte, first.mfu) = (Some(0.5), Some(0.25));
+        first.measured_on = Some(LossSample { tokens: 2048, rows: 32, standard_error: Some(0.125) });
         let table =
             results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();
-        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,own_seconds,run,val_bits_per_byte,tokens_per_second,mfu\n\
-                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,0.5,run-2,0.5,,0.25\n\
-                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,0.5,run-1,,,\n";
+        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,tokens_per_second,mfu\n\
+                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,0.5,run-2,0.5,2048,0.125,,0.25\n\
+                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,0.5,run-1,,,,,\n";
         assert_eq!(table, expected);
         let mut reader = csv::Reader::from_reader(table.as_bytes());
-        assert!(reader.records().all(|record| record.unwrap().len() == 13));
+        assert!(reader.records().all(|record| record.unwrap().len() == 15));
         let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
         speed.objective.metric = ObjectiveMetric::TokensPerSecond;
-        let header =
-            "point,lr,decay,status,steps_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,mfu\n";
+        let header = "point,lr,decay,status,steps_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,mfu\n";
         assert!(speed.csv(&no_settings()).unwrap().starts_with(header), "the objective has one column");
     }
 

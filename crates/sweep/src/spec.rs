@@ -242,6 +242,18 @@ impl ObjectiveMetric {
         }
     }
 
+    /// By how much the metric changes with the validation loss, where they are `value` and `loss`; `None` if it does not follow from the loss.
+    #[must_use]
+    pub fn error_factor(self, loss: Option<f64>, value: Option<f64>) -> Option<f64> {
+        let factor = match self {
+            Self::ValLoss => 1.0,
+            Self::ValPerplexity => value?,
+            Self::ValBitsPerByte => value? / loss?,
+            _ => return None,
+        };
+        factor.is_finite().then_some(factor)
+    }
+
     /// The only goal that a new file may have with this metric.
     #[must_use]
     pub fn goal(self) -> Goal {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::caveat::{BestPointCaveat, find_caveats, find_different_facts};
+use super::caveat::{BestPointCaveat, find_caveats, find_different_facts, find_shared_text};
 use super::importance::{AxisNote, Importance, axis_notes, importance};
 use super::ladder::LadderOutcome;
 use super::point::PointValues;
@@ -120,9 +120,11 @@ impl SweepSummary {
             ladder: LadderOutcome::new(record, &results),
             axis_notes,
             importance,
-            caveats: find_caveats(&results, verdict.leader())
+            // The largest rung of a ladder is not meant to be inside of a range.
+            caveats: find_caveats(&results, verdict.leader().filter(|_| !record.is_ladder))
                 .into_iter()
                 .chain(find_different_facts(progress))
+                .chain(find_shared_text(progress))
                 .collect(),
             verdict,
             results,
@@ -239,6 +241,7 @@ fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
         seconds: None,
         own_seconds: None,
         val_bits_per_byte: None,
+        measured_on: None,
         tokens_per_second: None,
         mfu: None,
     }
@@ -270,6 +273,7 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
         seconds: run.seconds,
         own_seconds: run.own_seconds,
         val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
+        measured_on: measured.and_then(|(until, _)| run.measured_on(until)),
         tokens_per_second: run.tokens_per_second,
         mfu: run.mfu,
         ..empty_row(point, status)

@@ -82,6 +82,7 @@ pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
             seconds: None,
             own_seconds: None,
             val_bits_per_byte: None,
+            measured_on: None,
             tokens_per_second: None,
             mfu: None,
         }

@@ -21,6 +21,7 @@ use super::race::DroppedSetting;
 use super::record::{PointSetting, SeedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::spec::Goal;
+use runner_spec::event::LossSample;
 
 /// The probability of the intervals; 1 − it is the largest adjusted p that shows a difference.
 pub const CONFIDENCE: f64 = 0.95;
@@ -37,6 +38,9 @@ pub struct SweepVerdict {
     /// What the seeds of the leader and of its rival can show; `None` if there is no rival, or nothing differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub noise: Option<NoiseFloor>,
+    /// How far the choice of validation rows moves a result; `None` if it is not measured on rows, or their number was not recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub row_noise: Option<RowNoise>,
     /// The conclusion in words, as the screen shows it, a line each.
     pub words: Vec<String>,
 }
@@ -182,6 +186,18 @@ pub struct NoiseFloor {
     pub seeds_needed: Option<usize>,
 }
 
+/// The validation rows that the results were measured on. Seeds share these rows, so a mean over seeds has the same error.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RowNoise {
+    /// The fewest tokens and rows, and the largest standard error, of any result.
+    #[serde(flatten)]
+    pub sample: LossSample,
+    /// The smallest difference between the leader and a setting that may win; `None` if there is none.
+    pub nearest_difference: Option<f64>,
+    /// True if the standard error is larger than this difference, or cannot be known from one row.
+    pub may_hide_difference: bool,
+}
+
 /// The measured points of a setting: values of its seeds, and the objective.
 type Measured<'r> = Vec<(&'r PointValues, f64)>;
 
@@ -225,7 +241,8 @@ impl SweepVerdict {
             None => conclude(&settings),
         };
         let noise = noise_floor(&settings, &conclusion, results.objective.smallest_difference);
-        let mut verdict = Self { conclusion, settings, noise, words: Vec::new() };
+        let row_noise = row_noise(results, &settings);
+        let mut verdict = Self { conclusion, settings, noise, row_noise, words: Vec::new() };
         let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
         verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
         verdict.words = words::describe(&verdict, results.objective, is_finished);
@@ -428,6 +445,16 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
         (false, true) => Conclusion::Tie { settings: [vec![0], identical].concat() },
         (false, false) => Conclusion::WithinNoise { settings: [vec![0], open].concat() },
     }
+}
+
+/// The rows behind the results that have all steps.
+fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNoise> {
+    let sample = results.measured_on()?;
+    let differs = |comparison: &&SettingComparison| !comparison.paired.is_identical;
+    let rivals = settings.iter().filter(|setting| setting.may_win()).filter_map(|setting| setting.comparison.as_ref());
+    let nearest = rivals.filter(differs).map(|comparison| comparison.paired.difference.abs()).min_by(f64::total_cmp);
+    let may_hide_difference = nearest.is_some_and(|nearest| sample.standard_error.is_none_or(|error| error > nearest));
+    Some(RowNoise { sample, nearest_difference: nearest, may_hide_difference })
 }
 
 /// What the seeds of the leader and its rival show: the best of the settings that may be as good, or else of the others.

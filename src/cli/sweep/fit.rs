@@ -28,6 +28,7 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     let (sweep, ladder) = read_ladder(&args.sweep)?;
     let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
     let mut text = fit_text(&fit);
+    text.extend(sweep.text(&args.sweep).caveats().map(|caveats| caveats + "\n"));
     let mut comparison = None;
     if let Some(other) = &args.against {
         let name = SweepNameArgs { sweep: Some(other.clone()), root: args.sweep.root.clone() };

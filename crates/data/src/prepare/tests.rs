@@ -1,5 +1,6 @@
 //! Whole preparations on small sources.
 
+mod evaluated_text;
 mod token_types;
 mod warnings;
 

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -17,7 +17,7 @@ use super::gpt2_folder::Gpt2Folder;
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use super::replacements::{check_normalized_length, check_replacements};
-use super::token_bytes::library_token_bytes;
+use super::token_bytes::library_token_texts;
 use super::tokenizer_json::template;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
@@ -251,9 +251,9 @@ impl LibraryTokenizer {
         Ok(())
     }
 
-    /// The bytes of text that each id stands for; `None` if ids do not show them.
-    pub(super) fn token_bytes(&self, vocab_size: usize) -> Option<Arc<[u32]>> {
-        library_token_bytes(&self.tokenizer, vocab_size)
+    /// The text that each id stands for; `None` if ids do not show it.
+    pub(super) fn token_texts(&self, vocab_size: usize) -> Option<Vec<Vec<u8>>> {
+        library_token_texts(&self.tokenizer, vocab_size)
     }
 
     /// The tokens of a prompt, in which the names of special tokens are these tokens, with the blanks beside them that the tokens swallow.

@@ -296,13 +296,13 @@ impl TextTokenizer {
         documents > 1 && self.end_of_text().is_none() && !matches!(layout, Layout::Padded { .. })
     }
 
-    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not determine them: words lose letters and
+    /// The text in UTF-8 that each id stands for, nothing for special tokens. `None` if ids do not determine it: words lose letters and
     /// blanks of the text, and so do all tokenizers except byte-level BPE.
-    pub(crate) fn token_bytes(&self) -> Option<Arc<[u32]>> {
+    pub(crate) fn token_texts(&self) -> Option<Vec<Vec<u8>>> {
         match &self.0.encoder {
-            Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),
-            Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.len_utf8() as u32).collect()),
-            Encoder::Library(library) => library.token_bytes(self.vocab_size()),
+            Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u8::try_from(id).into_iter().collect()).collect()),
+            Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.to_string().into_bytes()).collect()),
+            Encoder::Library(library) => library.token_texts(self.vocab_size()),
             Encoder::Words(_) | Encoder::Ids(_) => None,
         }
     }

@@ -1,7 +1,6 @@
-//! The bytes of text that each token stands for.
+//! The text that each token stands for.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
@@ -9,8 +8,8 @@ use tokenizers::models::ModelWrapper;
 
 use super::merges::byte_characters;
 
-/// The bytes of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
-pub(super) fn library_token_bytes(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Arc<[u32]>> {
+/// The texts of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
+pub(super) fn library_token_texts(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Vec<Vec<u8>>> {
     let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
     let is_off = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let is_plain = tokenizer.get_normalizer().is_none()
@@ -20,22 +19,23 @@ pub(super) fn library_token_bytes(tokenizer: &Tokenizer, vocab_size: usize) -> O
         return None;
     }
     let names: HashMap<String, u32> = tokenizer.get_vocab(true);
-    if byte_characters().iter().any(|(_, character)| !names.contains_key(&character.to_string())) {
+    let byte_of: HashMap<char, u8> = byte_characters().into_iter().map(|(byte, character)| (character, byte)).collect();
+    if byte_of.keys().any(|character| !names.contains_key(&character.to_string())) {
         return None;
     }
     let added = tokenizer.get_added_tokens_decoder();
-    let mut bytes = vec![0; vocab_size];
+    let mut texts = vec![Vec::new(); vocab_size];
     for (name, id) in names {
-        let length = match added.get(&id) {
-            Some(token) if token.special => 0,
+        *texts.get_mut(id as usize)? = match added.get(&id) {
+            Some(token) if token.special => Vec::new(),
             // Such a token swallows the blanks beside it.
             Some(token) if token.lstrip || token.rstrip => return None,
-            Some(token) => token.content.len(),
-            None => name.chars().count(),
+            Some(token) => token.content.clone().into_bytes(),
+            // The decoder keeps a name that is not made of these characters.
+            None => name.chars().map(|c| byte_of.get(&c).copied()).collect::<Option<_>>().unwrap_or(name.into_bytes()),
         };
-        *bytes.get_mut(id as usize)? = length as u32;
     }
-    Some(bytes.into())
+    Some(texts)
 }
 
 /// True if the pre-tokenizer makes the byte level, and neither adds nor removes text.

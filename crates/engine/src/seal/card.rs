@@ -13,6 +13,7 @@ use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, RESOLVED};
 use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
+use runner_spec::event::LossSample;
 use runner_spec::experiment::Source;
 use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable};
 
@@ -108,8 +109,11 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row("lowest validation loss", loss(value), format!("other weights, after step {}", count(best.step)));
     }
     if let Some(test) = summary.as_ref().and_then(|summary| summary.test.as_ref()) {
-        let place = format!("test data, after step {}", count(test.step));
+        let place = format!("{}, after step {}", with_sample("test data", test.sample()), count(test.step));
         row("test loss", loss(test.loss), place);
+    }
+    for warning in opened.plan.data.overlap_warnings() {
+        let _ = writeln!(out, "\n**{}**", printable(&warning));
     }
     out += "\n## Data\n\n| part | file | size | BLAKE3 |\n|---|---|---|---|\n";
     let files = read_data_files(&run)?.unwrap_or_default();
@@ -153,7 +157,7 @@ fn describe_evaluation(line: &EvalLine, of_weights: &str, row: &mut dyn FnMut(&s
     let place = |data: &str| format!("{data}, these weights, after {of_weights}");
     if let Some(value) = line.val_loss {
         let bits = line.val_bits_per_byte.map_or_else(String::new, |bits| format!(" ({bits:.4} bits per byte)"));
-        row("validation loss", loss(value) + &bits, place("validation data"));
+        row("validation loss", loss(value) + &bits, place(&with_sample("validation data", line.val_sample())));
     }
     let items = line.hellaswag_n.map_or_else(String::new, |items| format!(" of {}", counted(items, "item")));
     for (name, value) in [("accuracy", line.hellaswag_acc), ("accuracy by length", line.hellaswag_acc_norm)] {
@@ -161,6 +165,11 @@ fn describe_evaluation(line: &EvalLine, of_weights: &str, row: &mut dyn FnMut(&s
             row(&format!("multiple choice, {name}"), format!("{value:.4}{items}"), place("multiple choice"));
         }
     }
+}
+
+/// The name of the data, followed by the tokens and rows that a loss was measured on.
+fn with_sample(data: &str, sample: Option<LossSample>) -> String {
+    sample.map_or_else(|| data.to_owned(), |sample| format!("{data} ({sample})"))
 }
 
 /// The machine of `session`.

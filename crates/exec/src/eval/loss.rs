@@ -3,16 +3,20 @@
 use super::batches::{self, Batches};
 use crate::error::EvalError;
 use runner_data::Split;
-use runner_spec::data::Rows;
+use runner_spec::data::{IGNORED_TARGET, Rows};
 
-/// The summed loss of a batch, its valid tokens, and the bytes of text that they stand for.
-const VALUES_PER_BATCH: usize = 3;
+/// The summed loss of a batch, its valid tokens, and the bytes of text that they stand for; then, over its rows, the sums of loss², of
+/// loss · tokens and of tokens², from which the standard error follows.
+const VALUES_PER_BATCH: usize = 6;
 
 /// Loss in nats per valid token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValidationLoss {
     pub loss: f64,
     pub tokens: u64,
+    pub rows: u64,
+    /// The standard error of the loss over the rows, in nats; `None` for one row.
+    pub standard_error: Option<f64>,
     /// The bytes of text that the tokens stand for; `None` if they are not known.
     pub bytes: Option<u64>,
 }
@@ -52,12 +56,11 @@ impl<'a> LossBatches<'a> {
     /// # Errors
     /// If there is no valid token, or the loss is not finite.
     pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, EvalError> {
-        let (mut sum, mut tokens, mut bytes) = (0.0, 0.0, 0.0);
+        let mut sums = [0.0; VALUES_PER_BATCH];
         for batch in values.chunks_exact(VALUES_PER_BATCH) {
-            sum += batch[0];
-            tokens += batch[1];
-            bytes += batch[2];
+            sums.iter_mut().zip(batch).for_each(|(sum, value)| *sum += value);
         }
+        let [sum, tokens, bytes, ..] = sums;
         if tokens == 0.0 {
             return Err(EvalError::Request("the validation split holds no token to predict".into()));
         }
@@ -65,7 +68,13 @@ impl<'a> LossBatches<'a> {
             return Err(EvalError::NotFinite("validation loss"));
         }
         let bytes = self.split.knows_text_bytes().then_some(bytes as u64);
-        Ok(ValidationLoss { loss: sum / tokens, tokens: tokens as u64, bytes })
+        Ok(ValidationLoss {
+            loss: sum / tokens,
+            tokens: tokens as u64,
+            rows: self.rows,
+            standard_error: standard_error(self.rows, sums),
+            bytes,
+        })
     }
 }
 
@@ -93,6 +102,41 @@ impl Batches for LossBatches<'_> {
         values[0] = losses.iter().copied().map(f64::from).sum();
         values[1] = rows.valid() as f64;
         values[2] = self.split.text_bytes(rows).unwrap_or(0) as f64;
+        for (losses, targets) in losses.chunks_exact(rows.length).zip(rows.targets.chunks_exact(rows.length)) {
+            let loss: f64 = losses.iter().copied().map(f64::from).sum();
+            let tokens = targets.iter().filter(|&&target| target != IGNORED_TARGET).count() as f64;
+            for (sum, product) in values[3..].iter_mut().zip([loss * loss, loss * tokens, tokens * tokens]) {
+                *sum += product;
+            }
+        }
         Ok(())
+    }
+}
+
+/// The standard error of the mean loss per token over `rows` independent rows, from the residuals loss − mean · tokens of the rows. Rows of one
+/// document are alike, so it is rather too small. `None` for one row.
+fn standard_error(
+    rows: u64,
+    [sum, tokens, _, squares, products, squared_tokens]: [f64; VALUES_PER_BATCH],
+) -> Option<f64> {
+    let mean = sum / tokens;
+    let residuals = (squares - 2.0 * mean * products + mean * mean * squared_tokens).max(0.0);
+    (rows > 1).then(|| (residuals * rows as f64 / (rows - 1) as f64).sqrt() / tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: rows of 2, 2 and 4 tokens with summed losses 2, 4 and 10 have the mean 2 and the residuals −2, 0 and 2, so the error is
+    /// √(8 · 3/2) / 8.
+    #[test]
+    fn the_standard_error_is_that_of_a_ratio() {
+        let rows = [(2.0, 2.0), (4.0, 2.0), (10.0, 4.0)];
+        let sum = |value: fn(&(f64, f64)) -> f64| rows.iter().map(value).sum::<f64>();
+        let sums = [sum(|r| r.0), sum(|r| r.1), 0.0, sum(|r| r.0 * r.0), sum(|r| r.0 * r.1), sum(|r| r.1 * r.1)];
+        assert!((standard_error(3, sums).unwrap() - 12_f64.sqrt() / 8.0).abs() < 1e-12);
+        assert_eq!(standard_error(1, sums), None);
+        assert_eq!(standard_error(2, [6.0, 4.0, 0.0, 18.0, 12.0, 8.0]), Some(0.0), "equal rows");
     }
 }

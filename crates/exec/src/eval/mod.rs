@@ -34,6 +34,8 @@ pub fn evaluate<E: From<EvalError>>(
     if let Some(batches) = loss {
         let result = batches.finish(&run(&batches)?)?;
         metrics.val_loss = Some(result.loss);
+        metrics.val_loss_se = result.standard_error;
+        (metrics.val_tokens, metrics.val_rows) = (Some(result.tokens), Some(result.rows));
         metrics.val_perplexity = Some(result.perplexity());
         metrics.val_bits_per_byte = result.bits_per_byte();
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
-use runner_spec::data::DataFacts;
+use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
 
 #[test]
@@ -156,4 +156,22 @@ fn changes_that_affect_a_number_change_the_hash() {
             panic!("{what} has the hash of {other}");
         }
     }
+}
+
+/// What is known of the text of a split changes no number.
+#[test]
+fn shared_text_is_a_warning_and_changes_no_hash() {
+    let mut data = data();
+    let planned = |data: &DataFacts| compile(&experiment(), data, &cluster()).expect("plans");
+    let before = planned(&data);
+    let overlap =
+        TextOverlap { with: DataPart::Train, window_tokens: 32, windows: 100, found: 2, drawn: 100, repeated: 0 };
+    data.validation.as_mut().expect("validation").overlaps = vec![overlap];
+    assert!(planned(&data).warnings.is_empty(), "so much recurs by chance");
+    data.validation.as_mut().expect("validation").overlaps[0].found = 40;
+    let shared = planned(&data);
+    assert_eq!((&before.hash, &before.math_hash), (&shared.hash, &shared.math_hash));
+    let warning = "validation data: 40 of 100 windows of 32 tokens also occur in the training data (40.0%), so a loss on it measures memory, \
+                   too; hold out different text";
+    assert_eq!(shared.warnings, [warning]);
 }

@@ -55,11 +55,11 @@ const fn column(group: &'static str, name: &'static str) -> Column {
 }
 
 /// Columns of whole numbers.
-pub const INTEGERS: [Column; 3] =
-    [column("train", "tokens"), column("train", "cumulative_tokens"), column("eval", "hellaswag_n")];
+pub const INTEGERS: [Column; 4] =
+    [column("train", "tokens"), column("train", "cumulative_tokens"), column("eval", "val_tokens"), column("eval", "hellaswag_n")];
 
 /// Columns of floating-point numbers.
-pub const FLOATS: [Column; 19] = [
+pub const FLOATS: [Column; 20] = [
     column("train", "epoch"),
     column("train", "loss"),
     column("train", "perplexity"),
@@ -74,6 +74,7 @@ pub const FLOATS: [Column; 19] = [
     column("time", "optimizer_ms"),
     column("time", "comm_ms"),
     column("eval", "val_loss"),
+    column("eval", "val_loss_se"),
     column("eval", "val_perplexity"),
     column("eval", "val_bits_per_byte"),
     column("eval", "hellaswag_acc"),

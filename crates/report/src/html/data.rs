@@ -70,7 +70,8 @@ pub struct PageData {
     pub(super) differences: Vec<DifferingSetting>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
-    /// The sweeps from which the runs were picked, with their conclusions, if no sweep is on the page. A sentence each.
+    /// Reasons to doubt the losses, and the sweeps from which the runs were picked, with their conclusions, if no sweep is on the page. A
+    /// sentence each.
     pub(super) notes: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
 }
@@ -180,7 +181,10 @@ impl RunReader {
             version: env!("CARGO_PKG_VERSION"),
             differences: setting_differences(&files),
             incomparable: describe_incomparable(&runs),
-            notes: if sweep.is_none() { picked_notes(&paths, &runs) } else { Vec::new() },
+            notes: describe_shared_text(&runs)
+                .into_iter()
+                .chain(if sweep.is_none() { picked_notes(&paths, &runs) } else { Vec::new() })
+                .collect(),
             runs,
             sweep,
         })
@@ -317,6 +321,13 @@ fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
         |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
     PickedSettings::find(&paths.iter().zip(runs).filter_map(point).collect::<Vec<_>>(), runs.len(), &BTreeSet::new())
         .notes()
+}
+
+/// The evaluated text of `runs` that was trained on, or chose a checkpoint.
+fn describe_shared_text(runs: &[RunData]) -> Vec<String> {
+    let plans = runs.iter().filter_map(|run| run.plan.plan.as_ref());
+    let warnings: BTreeSet<String> = plans.flat_map(|plan| plan.data.overlap_warnings()).collect();
+    warnings.into_iter().collect()
 }
 
 fn serialize_shared<S: serde::Serializer>(plan: &Arc<PlannedRun>, to: S) -> Result<S::Ok, S::Error> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use runner_spec::event::LossSample;
 use runner_stats::{ExponentBound, Interval, Prediction, ScaleMultiple};
 use serde::Serialize;
 
@@ -32,6 +33,9 @@ pub struct LadderFit {
     /// Why L(N, D) was not fitted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not_parameters_and_tokens: Option<String>,
+    /// The validation rows of the losses, with the largest standard error over them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_on: Option<LossSample>,
     pub held_out: Result<HeldOutRung, String>,
     /// The losses at the targets. The default target has ten times the FLOPs of the largest rung.
     pub predictions: Vec<LadderPrediction>,

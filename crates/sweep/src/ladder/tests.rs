@@ -28,6 +28,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
                 seconds: None,
                 own_seconds: None,
                 val_bits_per_byte: None,
+                measured_on: None,
                 tokens_per_second: None,
                 mfu: None,
             });
