@@ -100,10 +100,16 @@ impl Sandbox {
         self
     }
 
-    /// Adds `input.txt`, a text of `count` numbers.
+    /// Adds `input.txt`, a text of `count` numbers below 1,000, which does not repeat.
     pub fn with_numbers(self, count: u32) -> Self {
-        let numbers = (0..count).map(|i| (i * (i % 4093) % 997).to_string() + " ");
-        self.with("input.txt", numbers.collect::<String>())
+        let number = |i: u32| {
+            let mixed = (i + 1).wrapping_mul(0x9e37_79b1);
+            let mixed = (mixed ^ (mixed >> 15)).wrapping_mul(0x85eb_ca6b) >> 8;
+            // As many digits as the squares below 997 have.
+            let least = 10_u32.pow((i * (i % 4093) % 997).checked_ilog10().unwrap_or(0));
+            (least + mixed % (9 * least)).to_string() + " "
+        };
+        self.with("input.txt", (0..count).map(number).collect::<String>())
     }
 
     pub fn folder(&self) -> &Path {
