@@ -55,8 +55,12 @@ const fn column(group: &'static str, name: &'static str) -> Column {
 }
 
 /// Columns of whole numbers.
-pub const INTEGERS: [Column; 4] =
-    [column("train", "tokens"), column("train", "cumulative_tokens"), column("eval", "val_tokens"), column("eval", "hellaswag_n")];
+pub const INTEGERS: [Column; 4] = [
+    column("train", "tokens"),
+    column("train", "cumulative_tokens"),
+    column("eval", "val_tokens"),
+    column("eval", "hellaswag_n"),
+];
 
 /// Columns of floating-point numbers.
 pub const FLOATS: [Column; 20] = [
