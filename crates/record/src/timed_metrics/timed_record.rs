@@ -238,7 +238,7 @@ mod tests {
         let mut take = |line: TimedLine| {
             let scalars = line.values.scalars();
             let scalar = scalars.iter().find(|(tag, _)| tag == "train/cumulative_tokens").map(|(_, value)| *value);
-            let [_, cumulative, _] = &INTEGERS;
+            let [_, cumulative, ..] = &INTEGERS;
             found.push((line.step, line.values.integer(cumulative), scalar));
             Ok::<(), RecordError>(())
         };

@@ -115,7 +115,7 @@ fn token_shards_show_the_bytes_of_their_text() {
     let own = folder.write("tokenizer.json", trained.to_file().unwrap());
     let facts = |tokenizer: Tokenizer, name: &str, ids: Vec<u32>| {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect();
-        let source = |name: &str, bytes: &[u8]| Source::Tokens { files: vec![folder.write(name, bytes)] };
+        let source = |name: &str, bytes: &[u8]| Source::Tokens { files: vec![folder.write(name, bytes)], dtype: None };
         let validation = Validation::Source(source(&format!("{name}-val.bin"), &bytes));
         let train = source(&format!("{name}-train.bin"), &bytes[..bytes.len() / 2]);
         let prepared = folder.prepare(&packed(tokenizer, train, Some(validation), 1)).unwrap();
