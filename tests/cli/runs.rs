@@ -55,6 +55,37 @@ fn a_limit_on_the_size_of_files_fails_a_save() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
 }
 
+/// The replicas of dp have no weights of their own, so each evaluation needs those of the root.
+#[test]
+fn each_evaluation_follows_its_own_interval() {
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}\n\
+                data: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.3}, \
+                layout: {packed: {length: 8}}}\n\
+                batch: {sequences: 2, micro_batch: 1}\ntrain: {steps: 10}\nparallel: {mode: dp, replicas: 2}\n\
+                eval: {every: 4, loss: {rows: 3}, hellaswag: {file: items.jsonl, every: 3}, \
+                samples: {prompts: [\"1\"], max_tokens: 4, every: 5}}\ncheckpoint: {every: 5}\n";
+    let items = "{\"ctx\": \"1 4 9\", \"label\": 0, \"endings\": [\"16\", \"25\", \"36\", \"49\"]}\n";
+    let new_sandbox = || Sandbox::new().with("exp.yaml", yaml).with("items.jsonl", items).with_numbers(200);
+    let [whole, broken] = [new_sandbox(), new_sandbox()];
+    whole.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = whole.only_run();
+    let with = |run: &RunFolder, field: &str| -> Vec<u64> {
+        let lines = run.metrics_of("eval");
+        lines.iter().filter(|line| line[field].is_number()).map(|line| line["step"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(with(&run, "val_loss"), [4, 8, 10]);
+    assert_eq!(with(&run, "hellaswag_acc"), [3, 6, 9, 10]);
+    assert_eq!(with(&run, "step"), [3, 4, 6, 8, 9, 10], "one line for each step");
+    let samples: Vec<Value> = run.read("samples.jsonl").lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(samples.iter().map(|sample| sample["step"].as_u64().unwrap()).collect::<Vec<u64>>(), [5, 10]);
+    whole.expect(0, &format!("runs show {}", run.id()));
+
+    broken.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 7");
+    assert_eq!(broken.only_run().summary()["last_eval"]["step"], 4, "the last validation loss");
+    broken.expect(0, "apply exp.yaml --threads 1 --quiet");
+    assert_eq!(broken.only_run().numbers_and_samples(), run.numbers_and_samples());
+}
+
 #[test]
 fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
     let (whole, broken) = (new_sandbox(), new_sandbox());

@@ -254,7 +254,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
         step: Vec::new(),
         periodic: Vec::new(),
         copies_saved_state: false,
-        eval: EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None },
+        eval: EvalSpec::default(),
         flops_per_step: 0.0,
         peak_flops: None,
     }

@@ -167,8 +167,7 @@ pub(super) fn same_devices(a: &Plan, b: &Plan) -> bool {
 /// True if both plans measure the same at the same steps.
 pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
     let (Some(p), Some(q)) = (first_program(a), first_program(b)) else { return a.ranks.len() == b.ranks.len() };
-    let is_due_alike = |wanted: Instruction| {
-        let interval = |program: &Program| Some(program.periodic.iter().find(|p| p.instruction == wanted)?.every);
+    let is_due_alike = |interval: fn(&Program) -> Option<u64>| {
         match (interval(p), interval(q)) {
             // An interval of the run's length or more means after the last step only.
             (Some(a), Some(b)) => a == b || a >= p.steps && b >= q.steps,
@@ -188,7 +187,8 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
             program.eval.test_rows,
         )
     };
-    measured(a, p) == measured(b, q) && is_due_alike(Instruction::Evaluate) && is_due_alike(Instruction::Sample)
+    let intervals = [Program::loss_every, Program::choice_every, |program| program.every(Instruction::Sample)];
+    measured(a, p) == measured(b, q) && intervals.into_iter().all(is_due_alike)
 }
 
 /// The parts of the mathematics that differ between two plans.
@@ -266,6 +266,14 @@ mod tests {
         let [never, neither] = [200, 300].map(|every| planned(&|e| e.eval.every = every));
         assert_eq!(compared(&never, &neither), (vec!["eval"], vec![]));
         assert_eq!(compared(&never, &planned(&|e| e.eval.every = 50)), (vec!["eval"], vec![Part::Evaluation]));
+        let scored = |every| {
+            planned(&|e| {
+                e.eval.every = 200;
+                e.eval.hellaswag.iter_mut().for_each(|set| set.every = Some(every));
+            })
+        };
+        assert_eq!(compared(&never, &scored(300)), (vec!["eval"], vec![]));
+        assert_eq!(compared(&never, &scored(50)), (vec!["eval"], vec![Part::Evaluation]));
         let rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.5, momentum: 0.0 });
         let other_rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.25, momentum: 0.0 });
         assert_eq!(compared(&rate, &other_rate), (vec!["learning rate"], vec![Part::Optimizer]));

@@ -10,18 +10,19 @@ use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_spec::event::EvalMetrics;
 
-/// Runs the program's evaluations. The result is the same on all ranks, in whatever layout.
+/// Runs the program's evaluations that are due after the steps done. The result is the same on all ranks, in whatever layout.
 pub(super) fn evaluate(
     context: RankContext<'_>,
     trainer: &Trainer,
     resources: &Resources<'_>,
 ) -> Result<EvalMetrics, ExecError> {
     let (program, step) = (context.program, trainer.state.step);
-    let loss = program.eval.loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {
+    let loss = program.eval.loss.filter(|_| program.eval.is_loss_due(step, program.steps));
+    let loss = loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {
         let micro_batch = program.batch.micro_batch;
         LossBatches::new(split, spec.rows(micro_batch), micro_batch, program.batch.mask_padding)
     });
-    let choice = program.eval.choice_items.and(resources.choice);
+    let choice = program.eval.is_choice_due(step, program.steps).then_some(resources.choice).flatten();
     let choice = choice.map(|items| ChoiceBatches::new(items, program.model.context_length));
     match eval::evaluate(step, loss, choice, |batches| run_batches(context, trainer, batches)) {
         // All ranks have the same result, so all of them take part in the election. An empty finding says that this rank's weights are

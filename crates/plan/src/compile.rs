@@ -14,7 +14,7 @@ use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute, ShardedState};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute, Samples, ShardedState};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
@@ -405,28 +405,32 @@ fn eval_spec(
         (Some(_), Some(choice)) => Some(choice.items),
         (Some(_), None) => refuse!("eval.hellaswag", "its items were not prepared"),
     };
+    // The periodic instruction has the interval.
     let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
+    let samples = samples.map(|samples| Samples { every: None, ..samples });
     let test_rows = data.test.as_ref().and(eval.test_rows);
-    Ok(EvalSpec { loss, choice_items, samples, test_rows })
+    let own_intervals = loss.is_some() && choice_items.is_some() && eval.choice_every() != eval.every;
+    let [loss_every, choice_every] = [eval.every, eval.choice_every()].map(|every| own_intervals.then_some(every));
+    Ok(EvalSpec { loss, loss_every, choice_items, choice_every, samples, test_rows })
 }
 
 /// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best.
 fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>> {
-    for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
+    let (settings, saved) = (&experiment.eval, experiment.checkpoint.every);
+    for (key, every) in [
+        ("eval.every", settings.every),
+        ("eval.hellaswag.every", settings.choice_every()),
+        ("eval.samples.every", settings.samples_every()),
+        ("checkpoint.every", saved),
+    ] {
         if every == 0 {
             refuse!(key, "must be at least 1, got 0");
         }
     }
-    let mut out = Vec::new();
-    let every = experiment.eval.every;
-    if eval.loss.is_some() || eval.choice_items.is_some() {
-        out.push(Periodic { every, instruction: Instruction::Evaluate });
-    }
-    if eval.samples.is_some() {
-        out.push(Periodic { every, instruction: Instruction::Sample });
-    }
-    out.push(Periodic { every: experiment.checkpoint.every, instruction: Instruction::Checkpoint });
-    Ok(out)
+    let evaluations = [eval.loss.as_ref().map(|_| settings.every), eval.choice_items.map(|_| settings.choice_every())];
+    let evaluate = Periodic::at_any(evaluations.into_iter().flatten().collect(), Instruction::Evaluate);
+    let sample = eval.samples.as_ref().map(|_| Periodic::new(settings.samples_every(), Instruction::Sample));
+    Ok([evaluate, sample, Some(Periodic::new(saved, Instruction::Checkpoint))].into_iter().flatten().collect())
 }
 
 /// The instructions before the first step: an evaluation, where the file asks for it and there is something to evaluate.

@@ -43,7 +43,7 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     program.batch.mask_padding = false;
     (program.chunks, program.buckets, program.shards) = (Vec::new(), Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());
-    program.eval = EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None };
+    program.eval = EvalSpec::default();
     let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];

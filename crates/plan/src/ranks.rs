@@ -94,6 +94,12 @@ impl RankLayout {
                 "{stages} stages · {chunks} chunks = {parts} parts, but the model has {layers} layers, and each part needs one"
             );
         }
+        if pipeline.microbatches > micro_batches {
+            notes.push(format!(
+                "parallel.pipeline.microbatches: {slice} sequences in micro-batches of {} are {micro_batches}, not {}",
+                common.batch.micro_batch, pipeline.microbatches
+            ));
+        }
         let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
         if interleaved && stages < 2 {
             refuse!("parallel.pipeline.stages", "interleaved_1f1b needs at least 2 stages");
@@ -210,11 +216,11 @@ fn exchange_weights_for_evaluations(program: &mut Program) {
     }
     let reads = |p: &Periodic| matches!(p.instruction, Instruction::Evaluate | Instruction::Sample);
     if let Some(first) = program.periodic.iter().position(reads) {
-        let every = program.periodic[first].every;
-        let with_period = |instruction| Periodic { every, instruction };
+        let intervals: Vec<u64> = program.periodic.iter().filter(|p| reads(p)).flat_map(Periodic::intervals).collect();
+        let with_period = |instruction| Periodic::at_any(intervals.clone(), instruction);
         let end = program.periodic.iter().rposition(reads).map_or(first, |last| last + 1);
-        program.periodic.splice(end..end, release.into_iter().map(with_period));
-        program.periodic.splice(first..first, exchange.into_iter().map(with_period));
+        program.periodic.splice(end..end, release.into_iter().filter_map(with_period));
+        program.periodic.splice(first..first, exchange.into_iter().filter_map(with_period));
     }
 }
 

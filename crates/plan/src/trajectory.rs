@@ -1,7 +1,7 @@
 //! The first steps that runs of two plans compute alike.
 
 use runner_spec::plan::Plan;
-use runner_spec::program::{Instruction, LrDecay, LrSchedule, Program};
+use runner_spec::program::{Instruction, LrDecay, LrSchedule, Periodic, Program};
 
 use crate::hash::plan_hash;
 
@@ -37,7 +37,7 @@ impl Trajectory {
             steps: plan.totals.steps,
             intervals: plan.ranks.first().map_or_else(Vec::new, |rank| {
                 let measured = rank.program.periodic.iter().filter(|due| due.instruction != Instruction::Checkpoint);
-                measured.map(|due| due.every).collect()
+                measured.flat_map(Periodic::intervals).collect()
             }),
         }
     }

@@ -250,7 +250,7 @@ impl PlannedEvaluations {
         let plan: PlanFields = read_plan(&run.join(PLAN)).ok()?;
         let program = &plan.ranks.first()?.program;
         let periodic = program.periodic.iter().find(|p| p.instruction == Instruction::Evaluate && p.every > 0)?;
-        Some(Self { at_start: program.start.contains(&Instruction::Evaluate), periodic: *periodic })
+        Some(Self { at_start: program.start.contains(&Instruction::Evaluate), periodic: periodic.clone() })
     }
 }
 

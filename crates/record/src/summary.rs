@@ -34,6 +34,7 @@ pub struct Summary {
     #[serde(flatten)]
     pub own: Option<OwnAmounts>,
     pub final_train_loss: Option<f64>,
+    /// The last evaluation with a validation loss, or the last one if none has it.
     pub last_eval: Option<EvalLine>,
     /// The evaluation with the lowest validation loss among this run's own, not those of a run that it continues.
     pub best_eval: Option<EvalLine>,
@@ -196,7 +197,10 @@ impl Summary {
                 if is_own(e.step) && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
                     summary.best_eval = Some(e.clone());
                 }
-                summary.last_eval = Some(e);
+                let had_loss = summary.last_eval.as_ref().is_some_and(|last| last.val_loss.is_some());
+                if e.val_loss.is_some() || !had_loss {
+                    summary.last_eval = Some(e);
+                }
             }
         })?;
         summary.metrics = Some(read.content);

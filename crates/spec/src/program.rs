@@ -373,6 +373,23 @@ impl Program {
         Some((self.rank, self.world_size()))
     }
 
+    /// Steps between validation losses; `None` if there are none.
+    pub fn loss_every(&self) -> Option<u64> {
+        self.eval.loss?;
+        self.eval.loss_every.or_else(|| self.every(Instruction::Evaluate))
+    }
+
+    /// Steps between scores of the multiple-choice items; `None` if there are none.
+    pub fn choice_every(&self) -> Option<u64> {
+        self.eval.choice_items?;
+        self.eval.choice_every.or_else(|| self.every(Instruction::Evaluate))
+    }
+
+    /// The shortest interval of the periodic instruction `wanted`.
+    pub fn every(&self, wanted: Instruction) -> Option<u64> {
+        Some(self.periodic.iter().find(|periodic| periodic.instruction == wanted)?.every)
+    }
+
     /// True if training continues after some of the saves to which this rank contributes.
     pub fn saves_while_training(&self) -> bool {
         let is_before_end = |p: &Periodic| p.instruction == Instruction::Checkpoint && p.every < self.steps;
@@ -392,29 +409,81 @@ impl Program {
 }
 
 /// An instruction that follows every `every`-th step, and the last one.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Periodic {
     pub every: u64,
+    /// More intervals: the instruction is due after multiples of any of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_every: Vec<u64>,
     pub instruction: Instruction,
 }
 
 impl Periodic {
+    pub fn new(every: u64, instruction: Instruction) -> Self {
+        Self { every, also_every: Vec::new(), instruction }
+    }
+
+    /// `instruction` whenever one of `intervals` says so; `None` without intervals. An interval that is a multiple of another adds nothing.
+    pub fn at_any(mut intervals: Vec<u64>, instruction: Instruction) -> Option<Self> {
+        intervals.sort_unstable();
+        let mut needed: Vec<u64> = Vec::new();
+        for every in intervals {
+            if !needed.iter().any(|least| every.is_multiple_of(*least)) {
+                needed.push(every);
+            }
+        }
+        let (every, also_every) = needed.split_first()?;
+        Some(Self { every: *every, also_every: also_every.to_vec(), instruction })
+    }
+
+    pub fn intervals(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.every).chain(self.also_every.iter().copied())
+    }
+
     /// True if it is due when `done` steps of `steps` are done.
     pub fn is_due(&self, done: u64, steps: u64) -> bool {
-        done == steps || done.is_multiple_of(self.every)
+        is_due(self.intervals(), done, steps)
+    }
+
+    /// True if it is due each time that `other` is.
+    pub fn is_due_with(&self, other: &Self) -> bool {
+        other.intervals().all(|every| self.intervals().any(|own| every.is_multiple_of(own)))
     }
 }
 
+/// True if something with these `intervals` is due when `done` steps of `steps` are done.
+fn is_due(mut intervals: impl Iterator<Item = u64>, done: u64, steps: u64) -> bool {
+    done == steps || intervals.any(|every| done.is_multiple_of(every))
+}
+
 /// The settings of `Evaluate` and `Sample`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalSpec {
     pub loss: Option<EvalLoss>,
+    /// The interval of the loss if `Evaluate` has several; `None`: each `Evaluate` measures it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_every: Option<u64>,
     /// The number of multiple-choice items that are scored; `None` if there is no such evaluation.
     pub choice_items: Option<usize>,
+    /// The interval of multiple choice if `Evaluate` has several; `None`: each `Evaluate` scores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub choice_every: Option<u64>,
     pub samples: Option<Samples>,
     /// Rows of the test data that are read at most; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_rows: Option<u64>,
+}
+
+impl EvalSpec {
+    /// True if an `Evaluate` after `done` of `steps` steps measures the loss.
+    pub fn is_loss_due(&self, done: u64, steps: u64) -> bool {
+        self.loss.is_some() && self.loss_every.is_none_or(|every| is_due([every].into_iter(), done, steps))
+    }
+
+    /// True if an `Evaluate` after `done` of `steps` steps scores the multiple-choice items.
+    pub fn is_choice_due(&self, done: u64, steps: u64) -> bool {
+        self.choice_items.is_some() && self.choice_every.is_none_or(|every| is_due([every].into_iter(), done, steps))
+    }
 }
 
 /// Tokens in one forward of an evaluation, with padding.

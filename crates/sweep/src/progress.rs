@@ -7,7 +7,7 @@ use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
 use crate::sweep_dir;
-use runner_compare::comparability::MeasurementBasis;
+use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis};
 use runner_compare::stored_plan;
 use runner_record::catalog::SWEEPS;
 use runner_record::manifest::{Manifest, RunStatus};
@@ -17,7 +17,6 @@ use runner_record::summary::{Summary, median};
 use runner_record::{MetricLine, RunLock, checkpoint};
 use runner_spec::event::LossSample;
 use runner_spec::format::printable;
-use runner_spec::program::{Instruction, Periodic};
 
 /// The progress of all points of a sweep.
 #[derive(Debug, Default)]
@@ -202,7 +201,11 @@ impl PointProgress {
         let add = &mut |line: MetricLine| series.add(&line, objective.metric);
         let problem = for_each_checked_metric(&path, &manifest, summary.as_ref(), add);
         problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
-        let due = if objective.at == MeasurementChoice::Best { evaluations(&path, &manifest) } else { None };
+        let due = if objective.at == MeasurementChoice::Best {
+            measurement_interval(&path, &manifest, objective.metric)
+        } else {
+            None
+        };
         let mut progress = Self {
             id: manifest.id,
             status: manifest.status,
@@ -215,7 +218,7 @@ impl PointProgress {
             error: manifest.error,
             checkpoint,
             steps: series.steps.max(checkpoint.unwrap_or(0)),
-            rungs: series.rungs(objective, &point.rungs, due.as_ref()),
+            rungs: series.rungs(objective, &point.rungs, due),
             basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
             path,
         };
@@ -312,11 +315,11 @@ impl PointProgress {
     }
 }
 
-/// The steps after which the run in `path` is evaluated; `None` if its plan did not compute its first steps, or its plan cannot be read.
-fn evaluations(path: &Path, manifest: &Manifest) -> Option<Periodic> {
+/// The steps between measurements of `metric` in the run in `path`; `None` if its plan did not compute its first steps, or its plan cannot be
+/// read.
+fn measurement_interval(path: &Path, manifest: &Manifest, metric: ObjectiveMetric) -> Option<u64> {
     let plan = stored_plan::as_written(path).filter(|_| manifest.foreign_steps() == 0)?;
-    let periodic = &plan.ranks.first()?.program.periodic;
-    periodic.iter().find(|periodic| periodic.instruction == Instruction::Evaluate).copied()
+    metric.interval(&plan.ranks.first()?.program)
 }
 
 /// The objective of a finished run as far as its summary has it.
@@ -327,6 +330,14 @@ fn objective_of_summary(objective: Objective, summary: &Summary) -> Option<f64> 
         (ObjectiveMetric::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
         _ => None,
     }
+}
+
+/// True if `line` is an evaluation of another part than `metric` belongs to, as parts may have their own intervals.
+fn lacks_part(line: &MetricLine, metric: ObjectiveMetric) -> bool {
+    let MetricLine::Eval(line) = line else { return false };
+    let (has_loss, has_choice) = (line.val_loss.is_some(), line.hellaswag_n.is_some());
+    let is_choice = metric.quantity() == Some(MeasuredQuantity::MultipleChoice);
+    if is_choice { has_loss && !has_choice } else { has_choice && !has_loss }
 }
 
 impl MetricSeries {
@@ -353,18 +364,18 @@ impl MetricSeries {
                 (line.step, value)
             }
         };
-        // An evaluation before the first step does not measure the training.
-        if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() {
+        // An evaluation before the first step does not measure the training, and some measure the loss or the items alone.
+        if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() && !lacks_part(line, metric) {
             // Metrics files leave out values that are not finite.
             self.values.push((step, value.unwrap_or(f64::NAN)));
         }
     }
 
-    /// The objective at each of `rungs`. With `due` the metric must have been measured whenever it was due.
-    fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<&Periodic>) -> Vec<RungValue> {
+    /// The objective at each of `rungs`. With the interval `due` the metric must have been measured whenever it was due.
+    fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<u64>) -> Vec<RungValue> {
         let is_measured = |step: u64| self.values.iter().any(|(measured, _)| *measured == step);
         let rung = |&until: &u64| {
-            let every = due.map_or(u64::MAX, |due| due.every.max(1));
+            let every = due.map_or(u64::MAX, |every| every.max(1));
             let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
             let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
             let bits_at = |step: u64| self.bits_per_byte.iter().rfind(|(measured, _)| *measured == step);
@@ -447,6 +458,22 @@ mod tests {
         assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4), 3.0, "NaN is not the best");
         assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
         assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
+    }
+
+    #[test]
+    fn evaluations_of_another_part_are_no_measurements() {
+        let lines = "{\"kind\":\"eval\",\"step\":2,\"val_loss\":2.0}\n\
+            {\"kind\":\"eval\",\"step\":3,\"hellaswag_acc\":0.5,\"hellaswag_n\":4}\n\
+            {\"kind\":\"eval\",\"step\":4,\"val_loss\":1.0,\"hellaswag_acc\":0.25,\"hellaswag_n\":4}\n\
+            {\"kind\":\"eval\",\"step\":5,\"hellaswag_n\":4}\n";
+        let value = |metric: ObjectiveMetric, at, until| {
+            let objective = Objective { metric, goal: metric.goal(), at, smallest_difference: None };
+            progress(RunStatus::Done, objective, lines, &[until]).rungs[0].value
+        };
+        let (loss, acc) = (ObjectiveMetric::ValLoss, ObjectiveMetric::HellaswagAcc);
+        assert_eq!([2, 3, 4].map(|until| value(loss, MeasurementChoice::Best, until)), [Some(2.0), None, Some(1.0)]);
+        assert_eq!([2, 3, 4].map(|until| value(acc, MeasurementChoice::Best, until)), [None, Some(0.5), Some(0.5)]);
+        assert!(value(acc, MeasurementChoice::Last, 5).is_some_and(f64::is_nan), "measured, and not finite");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use super::race::RaceSettings;
 use super::random::{Distribution, RandomDraws};
 use super::rules::SettingRule;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_spec::program::Program;
 #[cfg(doc)]
 use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source};
@@ -226,6 +227,16 @@ impl ObjectiveMetric {
     #[must_use]
     pub fn is_evaluated(self) -> bool {
         !matches!(self, Self::TrainLoss | Self::TokensPerSecond)
+    }
+
+    /// The steps between measurements in a run of `program`.
+    #[must_use]
+    pub fn interval(self, program: &Program) -> Option<u64> {
+        match self.quantity() {
+            Some(MeasuredQuantity::MultipleChoice) => program.choice_every(),
+            _ if self.is_evaluated() => program.loss_every(),
+            _ => Some(1),
+        }
     }
 
     /// The quantity that the metric measures, for the judgement whether runs compare; `None` for speed, which always does.

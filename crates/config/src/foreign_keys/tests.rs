@@ -80,7 +80,7 @@ const EXPECTED: &str = "
     mixed_precision_param precision | min_lr_factor schedule.decay.cosine.final | decay_steps schedule.decay.cosine.steps | log_freq log.every
     keep_latest_k checkpoint.keep | activation_checkpoint train.recompute |
     input_bin data.train | input_val_bin data.validation | total_batch_size batch.tokens | num_iterations train.steps
-    learning_rate_decay_frac schedule.decay.cosine.final | val_loss_every eval.every | val_max_steps eval.loss.rows | sample_every eval.samples
+    learning_rate_decay_frac schedule.decay.cosine.final | val_loss_every eval.every | val_max_steps eval.loss.rows | sample_every eval.samples.every
     genlen eval.samples | zero_stage - |
     sequence_len model.context_length | sample_packing data.layout.packed | num_epochs train.epochs | val_set_size data.validation
     T_0 schedule.decay.cosine.steps | T_mult schedule.decay.cosine.period_factor | T_max schedule.decay.cosine.steps

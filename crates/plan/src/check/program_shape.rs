@@ -104,7 +104,7 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
     for (index, periodic) in program.periodic.iter().enumerate() {
         let instruction = periodic.instruction;
         let fail = |why: &str| Err(CheckError::in_part(program, format!("periodic[{index}] {instruction}"), why));
-        if periodic.every == 0 {
+        if periodic.intervals().any(|every| every == 0) {
             return fail("it is due every 0 steps, which is never");
         }
         let reads = matches!(instruction, Instruction::Evaluate | Instruction::Sample);
@@ -118,19 +118,15 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
         if instruction == Instruction::Evaluate && seen.contains(&Instruction::Checkpoint) {
             return fail("it comes after Checkpoint, which needs its result");
         }
-        let precedes = |wanted: &Instruction| {
-            let wanted = Periodic { every: periodic.every, instruction: *wanted };
-            program.periodic[..index].contains(&wanted)
-        };
+        let is_due_with_it =
+            |other: &Periodic, wanted: &Instruction| other.instruction == *wanted && other.is_due_with(periodic);
+        let precedes = |wanted: &Instruction| program.periodic[..index].iter().any(|p| is_due_with_it(p, wanted));
         if let Some(missing) = exchange.iter().find(|wanted| reads && !precedes(wanted)) {
             return fail(&format!(
                 "{missing} does not come before it each time: the replicas have the last step's weights"
             ));
         }
-        let follows = |wanted: &Instruction| {
-            let wanted = Periodic { every: periodic.every, instruction: *wanted };
-            program.periodic[index..].contains(&wanted)
-        };
+        let follows = |wanted: &Instruction| program.periodic[index..].iter().any(|p| is_due_with_it(p, wanted));
         if let Some(missing) = release.iter().find(|wanted| reads && !follows(wanted)) {
             return fail(&not_released(missing));
         }

@@ -177,6 +177,8 @@ fn a_checkpoint_knows_the_evaluation_before_it() {
     insta::assert_snapshot!(never, @"rank 0, periodic[0] Evaluate: it is due every 0 steps, which is never");
     let rare = rejected(dp(), 0, |p| p.periodic[0].every *= 2);
     insta::assert_snapshot!(rare, @"rank 0, periodic[1] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
+    let more = rejected(dp(), 0, |p| p.periodic[1].also_every = vec![7]);
+    insta::assert_snapshot!(more, @"");
     let sample = rejected(dp(), 0, |p| p.periodic.retain(|p| p.instruction == Instruction::Sample));
     insta::assert_snapshot!(sample, @"rank 0, periodic[0] Sample: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
     let start = rejected(dp(), 0, |p| p.start = vec![Evaluate]);

@@ -11,7 +11,7 @@ use runner_spec::experiment as e;
 fn changes_that_affect_no_number_keep_the_hash() {
     let reference = compiled(&experiment()).hash;
     assert_eq!(reference.len(), 64);
-    let same: [Change<e::Experiment>; 9] = [
+    let same: [Change<e::Experiment>; 11] = [
         ("name", |x| x.name = "other".to_owned()),
         ("log", |x| (x.log.every, x.log.phases) = (1, true)),
         ("checkpoint.every", |x| x.checkpoint.every = 7),
@@ -29,6 +29,12 @@ fn changes_that_affect_no_number_keep_the_hash() {
             let totals = compiled(x).totals;
             x.train.steps = None;
             x.train.tokens_per_parameter = Some(totals.tokens as f64 / totals.parameters as f64);
+        }),
+        ("an interval of multiple choice that is eval.every", |x| {
+            x.eval.hellaswag.iter_mut().for_each(|set| set.every = Some(x.eval.every));
+        }),
+        ("an interval of samples that is eval.every", |x| {
+            x.eval.samples.iter_mut().for_each(|samples| samples.every = Some(x.eval.every));
         }),
         ("the device that auto takes", |x| x.device = e::DeviceChoice::Cpu),
     ];
@@ -55,7 +61,7 @@ fn the_hash_is_stable() {
 #[test]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 52] = [
+    let changes: [Change<e::Experiment>; 55] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -81,7 +87,7 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("causal", |x| x.model.options.causal = false),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),
-        ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
+        ("length", |x| x.data.layout = e::Layout::packed(4)),
         ("shuffle", |x| x.data.shuffle = false),
         ("sequences that leave some rows", |x| x.batch.sequences = 24),
         ("drop_last", |x| (x.data.drop_last, x.batch.sequences) = (true, 24)),
@@ -131,6 +137,9 @@ fn changes_that_affect_a_number_change_the_hash() {
         }),
         ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),
+        ("eval.hellaswag.every", |x| x.eval.hellaswag.iter_mut().for_each(|set| set.every = Some(10))),
+        ("eval.hellaswag.every, a multiple", |x| x.eval.hellaswag.iter_mut().for_each(|set| set.every = Some(50))),
+        ("eval.samples.every", |x| x.eval.samples.iter_mut().for_each(|samples| samples.every = Some(10))),
         ("eval.at_start", |x| x.eval.at_start = true),
         ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss::Rows(1))),
         ("eval.hellaswag", |x| x.eval.hellaswag = None),

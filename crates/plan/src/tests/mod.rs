@@ -69,7 +69,7 @@ fn gpt2_124m_as_text() {
         d_ff: m.d_ff,
         ..experiment.model
     };
-    experiment.data.layout = e::Layout::Packed { length: 1024 };
+    experiment.data.layout = e::Layout::packed(1024);
     experiment.batch = e::Batch { sequences: 64, micro_batch: 4 };
     let mut data = data();
     data.tokenizer_vocab = 50_257;
@@ -198,6 +198,36 @@ fn a_loss_without_validation_data_is_left_out_with_a_note() {
 }
 
 #[test]
+fn each_evaluation_has_its_own_interval() {
+    let mut experiment = experiment();
+    experiment.parallel = e::Parallel { mode: e::ParallelMode::Dp, replicas: 2, ..e::Parallel::single() };
+    experiment.eval.hellaswag.iter_mut().for_each(|set| set.every = Some(10));
+    experiment.eval.samples.iter_mut().for_each(|samples| samples.every = Some(50));
+    let plan = compiled(&experiment);
+    let program = &plan.ranks[0].program;
+    let periodic: Vec<String> = program.periodic.iter().map(ToString::to_string).collect();
+    // A sample is drawn where a loss is measured, so the replicas need no weights for it alone.
+    let expected = [
+        "BroadcastWeights after every 10 and every 25 steps, and after the last",
+        "Evaluate after every 10 and every 25 steps, and after the last",
+        "Sample after every 50 steps, and after the last",
+        "Checkpoint after every 50 steps, and after the last",
+    ];
+    assert_eq!(periodic, expected);
+    assert_eq!((program.loss_every(), program.choice_every()), (Some(25), Some(10)));
+    let due = |done| (program.eval.is_loss_due(done, 100), program.eval.is_choice_due(done, 100));
+    assert_eq!([0, 10, 25, 50].map(due), [(true, true), (false, true), (true, false), (true, true)]);
+    let odd = |done| (program.eval.is_loss_due(done, 77), program.eval.is_choice_due(done, 77));
+    assert_eq!(odd(77), (true, true), "the last step");
+    experiment.eval.loss = None;
+    let program = &compiled(&experiment).ranks[0].program;
+    assert_eq!(
+        (program.loss_every(), program.choice_every(), program.every(Instruction::Evaluate)),
+        (None, Some(10), Some(10))
+    );
+}
+
+#[test]
 fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
     let mut experiment = experiment();
     experiment.batch = e::Batch { sequences: 512, micro_batch: 512 };
@@ -214,7 +244,7 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
 #[test]
 fn reports_mistakes_in_the_words_of_the_file() {
     insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: must be at least 257, because the tokenizer produces ids 0 to 256, got 200; raise it, or delete the key");
-    insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
+    insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::packed(32)), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
     insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that do not fill a batch, but an epoch has 1,000 rows (8,001 tokens in the source) and batch.sequences is 1,001; set data.drop_last to false, which reads 1.001 epochs in each step, or use at most 1,000 sequences");
     insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = Some(101)), @"schedule.warmup.steps: must be at most the 100 steps of the run, got 101");
     insta::assert_snapshot!(fails(|x, _| {
@@ -250,7 +280,7 @@ fn absurd_sizes_do_not_panic() {
             (x.model.vocab_size, x.model.pad_vocab_to) = (Some(size), Some(other));
             let _ = compile(&x, &data(), &cluster());
             let mut x = experiment();
-            (x.model.context_length, x.data.layout) = (size, e::Layout::Packed { length: other });
+            (x.model.context_length, x.data.layout) = (size, e::Layout::packed(other));
             if let Some(samples) = &mut x.eval.samples {
                 (samples.count, samples.max_tokens) = (size, other);
             }

@@ -13,7 +13,7 @@ use crate::serde_defaults::defaults;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Eval {
-    /// Optimizer steps between evaluations; one always follows the last step.
+    /// Optimizer steps between evaluations; one always follows the last step. Multiple choice and samples may have their own interval.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
     /// True to evaluate before the first step too.
@@ -37,6 +37,20 @@ pub struct Eval {
 impl Default for Eval {
     fn default() -> Self {
         Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None, test_rows: None }
+    }
+}
+
+impl Eval {
+    /// Steps between scores of the multiple-choice items.
+    #[must_use]
+    pub fn choice_every(&self) -> u64 {
+        self.hellaswag.as_ref().and_then(|set| set.every).unwrap_or(self.every)
+    }
+
+    /// Steps between samples.
+    #[must_use]
+    pub fn samples_every(&self) -> u64 {
+        self.samples.as_ref().and_then(|samples| samples.every).unwrap_or(self.every)
     }
 }
 
@@ -97,6 +111,10 @@ pub struct HellaSwag {
     /// At most this many items, from the start. Default: all.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub limit: Option<usize>,
+    /// Optimizer steps between scores; one always follows the last step. Default: `eval.every`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
+    pub every: Option<u64>,
     /// The text of an item. `raw`: `ctx` and `endings` as they are, as in build-nanogpt. `lm_eval`: the context is made of `activity_label`,
     /// `ctx_a` and `ctx_b`, and marks in brackets are removed, as in lm-eval's task `hellaswag`.
     pub text: ChoiceText,
@@ -161,6 +179,10 @@ pub struct Samples {
     /// The texts to continue.
     #[schemars(length(min = 1))]
     pub prompts: Vec<String>,
+    /// Optimizer steps between samples; they always follow the last step. Default: `eval.every`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
+    pub every: Option<u64>,
     /// Continuations of each prompt.
     #[schemars(range(min = 1, max = 10_000))]
     pub count: usize,
@@ -228,7 +250,16 @@ pub struct SampleBatch {
 impl Default for Samples {
     fn default() -> Self {
         let prompts = Vec::new();
-        Self { prompts, count: 1, max_tokens: 64, top_k: Some(50), temperature: 1.0, top_p: None, seed: 42 }
+        Self {
+            prompts,
+            every: None,
+            count: 1,
+            max_tokens: 64,
+            top_k: Some(50),
+            temperature: 1.0,
+            top_p: None,
+            seed: 42,
+        }
     }
 }
 

@@ -90,9 +90,15 @@ impl fmt::Display for Instruction {
 
 impl fmt::Display for Periodic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let intervals: Vec<String> = self.intervals().map(|every| every.to_string()).collect();
         match self.every {
             1 => write!(f, "{} after every step", self.instruction),
-            every => write!(f, "{} after every {every} steps, and after the last", self.instruction),
+            _ => write!(
+                f,
+                "{} after every {} steps, and after the last",
+                self.instruction,
+                intervals.join(" and every ")
+            ),
         }
     }
 }

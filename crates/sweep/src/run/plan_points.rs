@@ -400,7 +400,7 @@ fn plan_point(
         ));
     }
     let steps = plan.totals.steps;
-    let every = if metric.is_evaluated() { experiment.eval.every } else { 1 };
+    let every = plan.ranks.first().and_then(|rank| metric.interval(&rank.program)).unwrap_or(1);
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
     mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, steps, every)));
     if !mistakes.is_empty() {

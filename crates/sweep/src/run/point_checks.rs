@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_objective_must_be_measured() {
-        let none = EvalSpec { loss: None, choice_items: None, samples: None, test_rows: None };
+        let none = EvalSpec::default();
         let loss = EvalSpec { loss: Some(EvalLoss::Rows(1)), ..none.clone() };
         let explain = explain_unmeasured;
         assert!(explain(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
