@@ -174,7 +174,7 @@ impl EvalArgs {
                 let [bos, eos, pad] = [bos, eos, pad].map(Clone::clone);
                 Layout::Padded { length: rows, bos, eos, pad, mask: *mask }
             }
-            _ => Layout::Packed { length: rows },
+            _ => Layout::Packed { length: rows, separator: trained.and_then(Layout::separator).unwrap_or_default() },
         })
     }
 

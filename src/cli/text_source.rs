@@ -118,7 +118,7 @@ impl SourceArgs {
             tokenizer,
             train: self.source()?,
             validation: None,
-            layout: Layout::Packed { length: 1 },
+            layout: Layout::packed(1),
             shuffle: false,
             drop_last: false,
             epoch_rows: None,

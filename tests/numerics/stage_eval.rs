@@ -141,7 +141,7 @@ fn text(folder: &std::path::Path) -> Prepared {
         tokenizer: Tokenizer::Bytes {},
         train: Source::Text { files: vec![file] },
         validation: Some(Validation::Fraction(0.5)),
-        layout: Layout::Packed { length: 10 },
+        layout: Layout::packed(10),
         shuffle: true,
         drop_last: false,
         epoch_rows: None,

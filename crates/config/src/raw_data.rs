@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use runner_spec::experiment::{PaddingMask, Source, Tokenizer, Validation};
+use runner_spec::experiment::{PaddingMask, Separator, Source, Tokenizer, Validation};
 use runner_spec::program::DataPosition;
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
@@ -42,6 +42,9 @@ pub(crate) enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 16_777_216))]
         length: Option<usize>,
+        /// What comes between documents: the tokenizer's end-of-text token, or nothing.
+        #[serde(default)]
+        separator: Separator,
     },
     /// One token stream cut into as many columns as a batch has sequences; a batch is the next piece of every column.
     Columns {
@@ -57,6 +60,9 @@ pub(crate) enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 1_000_000_000))]
         eval_count: Option<usize>,
+        /// What comes between documents: the tokenizer's end-of-text token, or nothing.
+        #[serde(default)]
+        separator: Separator,
     },
     /// One document per row, clipped and padded; the loss ignores the padding.
     Padded {
@@ -79,6 +85,6 @@ pub(crate) enum RawLayout {
 
 impl Default for RawLayout {
     fn default() -> Self {
-        Self::Packed { length: None }
+        Self::Packed { length: None, separator: Separator::default() }
     }
 }

@@ -6,7 +6,9 @@ use super::raw_data::{RawData, RawLayout};
 use super::resolver::Resolver;
 use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubModel, Layout, Model, Source, Tokenizer, Validation};
+use runner_spec::experiment::{
+    Data, HELLASWAG_FILE_ADVICE, HubModel, Layout, Model, Separator, Source, Tokenizer, Validation,
+};
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
@@ -31,6 +33,14 @@ impl Resolver<'_> {
         let tokenizer =
             given.unwrap_or_else(|| self.tokenizer_of_sources(raw.tokenizer, train.as_ref(), separate, model));
         let columns = matches!(layout, Some(Layout::Columns { .. }));
+        if has_tokens && layout.as_ref().and_then(Layout::separator) == Some(Separator::None) {
+            let key = if columns { "data.layout.columns.separator" } else { "data.layout.packed.separator" };
+            self.error(
+                &[key, "data.train"],
+                format!("`{key}: none` has no effect on token shards, which contain what separates their documents"),
+                "delete `separator`, or write shards without separators",
+            );
+        }
         if columns && raw.shuffle == Some(true) {
             self.error(
                 &["data.shuffle", "data.layout.columns"],
@@ -62,7 +72,7 @@ impl Resolver<'_> {
             tokenizer: Tokenizer::default(),
             train: train?,
             validation: validation.ok()?,
-            layout: Layout::Packed { length: 1 },
+            layout: Layout::packed(1),
             shuffle: false,
             drop_last: false,
             epoch_rows: None,
@@ -190,7 +200,7 @@ impl Resolver<'_> {
 
     fn layout(&mut self, raw: RawLayout, context: Option<usize>) -> Option<Layout> {
         let (key, given) = match &raw {
-            RawLayout::Packed { length } => ("data.layout.packed.length", *length),
+            RawLayout::Packed { length, .. } => ("data.layout.packed.length", *length),
             RawLayout::Columns { length, .. } => ("data.layout.columns.length", *length),
             RawLayout::Padded { length, .. } => ("data.layout.padded.length", *length),
         };
@@ -208,10 +218,10 @@ impl Resolver<'_> {
         }
         let length = given.or(context)?;
         Some(match raw {
-            RawLayout::Packed { .. } => Layout::Packed { length },
+            RawLayout::Packed { separator, .. } => Layout::Packed { length, separator },
             // `columns` replaces 0 by the number of sequences once the batch is known.
-            RawLayout::Columns { count, eval_count, .. } => {
-                Layout::Columns { length, count: count.unwrap_or(0), eval_count }
+            RawLayout::Columns { count, eval_count, separator, .. } => {
+                Layout::Columns { length, count: count.unwrap_or(0), eval_count, separator }
             }
             RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })

@@ -35,7 +35,7 @@ impl ModelTokenizer {
     /// The tokenizer of weights whose training is unknown.
     pub fn of_weights(text: TextTokenizer) -> Self {
         let (prefix, end) = (text.leading_special_tokens(), text.end_of_text());
-        let folder_end = text.special_tokens(&Layout::Packed { length: 1 }).0.eos;
+        let folder_end = text.special_tokens(&Layout::packed(1)).0.eos;
         Self { text, prefix, ends: end.into_iter().chain(folder_end.filter(|_| folder_end != end)).collect() }
     }
 
@@ -133,7 +133,7 @@ mod tests {
 
         let tokenizer = tokenizer.without_prefix();
         assert_eq!((encode(&tokenizer, "a b"), tokenizer.end_token()), (vec![4, 5], Some(2)));
-        let packed = ModelTokenizer::of_rows(text.clone(), &Layout::Packed { length: 8 });
+        let packed = ModelTokenizer::of_rows(text.clone(), &Layout::packed(8));
         assert_eq!(encode(&packed, "a b"), [4, 5]);
         let weights = ModelTokenizer::of_weights(text);
         assert_eq!(encode(&weights, "a b"), [3, 4, 5], "the post-processor's token, and nothing behind the prompt");

@@ -243,9 +243,12 @@ impl Preparation<'_> {
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
         } else {
-            // Padded rows have their own separators.
-            let (layout, separator) = if is_padded { ("padded", None) } else { ("packed", tokenizer.end_of_text()) };
-            let hash = hash_parts(["tokens 1", &source.hash, tokenizer.hash(), layout]);
+            // Padded rows have their own separators. The names of both kinds of tokens stay as the first version wrote them.
+            let end = tokenizer.end_of_text();
+            let separator = end.filter(|_| self.layout.separates_documents());
+            let is_packed = separator == end && !is_padded;
+            let kind = if is_packed { "packed" } else { "padded" };
+            let hash = hash_parts(["tokens 1", &source.hash, tokenizer.hash(), kind]);
             let mut build = |folder: &Path| {
                 let width = TokenType::for_vocabulary(tokenizer.vocab_size());
                 self.tokenize(source, tokenizer, TokenStoreWriter::create(folder, width, separator)?)
@@ -454,7 +457,8 @@ impl Preparation<'_> {
     }
 }
 
-/// The settings of `layout` that determine its rows, as text for a hash. The attention mask does not.
+/// The settings of `layout` that determine how rows are cut from tokens, as text for a hash. The attention mask does not, and separators are
+/// among the tokens.
 fn row_settings(layout: &Layout, is_evaluated: bool) -> String {
     match layout {
         Layout::Columns { length, .. } => {
@@ -464,7 +468,7 @@ fn row_settings(layout: &Layout, is_evaluated: bool) -> String {
         Layout::Padded { length, bos, eos, pad, mask: _ } => {
             format!("Padded {{ length: {length}, bos: {bos:?}, eos: {eos:?}, pad: {pad:?} }}")
         }
-        Layout::Packed { .. } => format!("{layout:?}"),
+        Layout::Packed { length, .. } => format!("Packed {{ length: {length} }}"),
     }
 }
 

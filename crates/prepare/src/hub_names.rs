@@ -145,7 +145,7 @@ pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver)
 
 fn data_without_text(tokenizer: Tokenizer) -> Data {
     let train = Source::Tokens { files: Vec::new(), dtype: None };
-    let layout = Layout::Packed { length: 1 };
+    let layout = Layout::packed(1);
     Data {
         tokenizer,
         train,

@@ -23,7 +23,7 @@ pub struct DataFacts {
     /// The weights that training starts from, if they are not drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsFacts>,
-    /// True if documents follow one another without a token between them. It is not part of plan hashes.
+    /// True if the layout puts a token between documents, and the tokenizer has none for that. It is not part of plan hashes.
     #[serde(default, skip_serializing_if = "is_default")]
     pub joins_documents: bool,
 }

@@ -24,7 +24,7 @@ pub use crate::model::parts::{Activation, NormPlace, PositionKind, Recompute};
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
-    ParquetSource, Source, TokenType, Tokenizer, Validation,
+    ParquetSource, Separator, Source, TokenType, Tokenizer, Validation,
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};

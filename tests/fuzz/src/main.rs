@@ -125,7 +125,7 @@ fn read_documents(input: &[u8]) {
         tokenizer: Tokenizer::Bytes {},
         train: source,
         validation: None,
-        layout: Layout::Packed { length: 1 },
+        layout: Layout::packed(1),
         shuffle: false,
         drop_last: false,
         epoch_rows: None,

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use super::*;
 use runner_spec::data::{IGNORED_TARGET, Rows};
-use runner_spec::experiment::{JsonSource, PaddingMask, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{JsonSource, PaddingMask, ParquetSource, Separator, Source, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
 
@@ -59,7 +59,7 @@ fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, l
         tokenizer,
         train,
         validation,
-        layout: Layout::Packed { length },
+        layout: Layout::packed(length),
         shuffle: true,
         drop_last: false,
         epoch_rows: None,
@@ -94,6 +94,55 @@ fn a_fraction_is_held_out_from_the_end() {
     let end = train.rows as usize * 8 + 1;
     assert!(end as u64 <= train.tokens);
     assert_eq!(prepared.tokenizer.text.decode(&rows.targets), all[end - 8..end]);
+}
+
+/// PyTorch's tutorials tokenize the lines of WikiText one by one, and concatenate them.
+#[test]
+fn documents_without_separators_are_their_tokens_in_a_row() {
+    let folder = Folder::new();
+    let lines: Vec<String> = (0..60).map(|i| format!("line {i} of {}é", "some text ".repeat(i % 4))).collect();
+    let records: String = lines.iter().map(|line| serde_json::json!({"text": line}).to_string() + "\n").collect();
+    let file = folder.write("lines.jsonl", records);
+    let encode = |line: &String| line.bytes().map(u32::from).collect::<Vec<u32>>();
+    let end = 256;
+    let joined: Vec<u32> = lines.iter().flat_map(encode).collect();
+    let separated: Vec<u32> = lines.iter().flat_map(|line| [vec![end], encode(line)].concat()).collect();
+    let hashes = [Separator::EndOfText, Separator::None, Separator::EndOfText].map(|separator| {
+        let data = Data {
+            layout: Layout::Packed { length: 8, separator },
+            ..packed(Tokenizer::Bytes {}, jsonl(file.clone(), "text"), Some(Validation::Fraction(0.2)), 8)
+        };
+        let prepared = folder.prepare(&data).unwrap();
+        let whole = if separator == Separator::None { &joined } else { &separated };
+        let border = (whole.len() as f64 * 0.8) as usize;
+        let (train, validation) = (&prepared.dataset.train, prepared.dataset.validation.as_ref().unwrap());
+        for (split, tokens) in [(train, &whole[..border]), (validation, &whole[border..])] {
+            let mut rows = Rows::default();
+            split.fill(0..split.rows(), &mut rows).unwrap();
+            let predicted = (tokens.len() - 1) / 8 * 8;
+            assert_eq!((&rows.inputs[..], &rows.targets[..]), (&tokens[..predicted], &tokens[1..=predicted]));
+            let bytes = tokens[1..=predicted].iter().filter(|&&token| token != end).count() as u64;
+            assert_eq!(split.text_bytes(&rows), Some(bytes), "each token of the text is a byte");
+        }
+        assert_eq!(prepared.facts.train.documents + prepared.facts.validation.as_ref().unwrap().documents, 60);
+        assert!(!prepared.facts.joins_documents);
+        prepared.facts.train.hash
+    });
+    assert_eq!(hashes[0], hashes[2], "the cache holds both kinds of tokens");
+    assert_ne!(hashes[0], hashes[1]);
+}
+
+/// Characters have no end of text: then both settings give the same rows, and only one of them warns.
+#[test]
+fn a_tokenizer_without_an_end_of_text_separates_nothing() {
+    let folder = Folder::new();
+    let file = folder.write("lines.jsonl", format!("{{\"text\": \"{STORY}\"}}\n").repeat(9));
+    let [separated, joined] = [Separator::EndOfText, Separator::None].map(|separator| {
+        let data = packed(Tokenizer::Chars {}, jsonl(file.clone(), "text"), None, 8);
+        folder.prepare(&Data { layout: Layout::Packed { length: 8, separator }, ..data }).unwrap().facts
+    });
+    assert_eq!(separated.train, joined.train);
+    assert_eq!((separated.joins_documents, joined.joins_documents), (true, false));
 }
 
 #[test]

@@ -332,7 +332,7 @@ mod tests {
         let fixture = include_str!("../../../../tests/fixtures/tokenizer/gpt2_folders.json");
         let Fixture { text, vocab, merges, folders } = serde_json::from_str(fixture).unwrap();
         assert!(folders.len() > 35);
-        let layout = Layout::Packed { length: 8 };
+        let layout = Layout::packed(8);
         let mut hashes: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for Folder { name, files, expected } in folders {
             let dir = tempfile::tempdir().unwrap();

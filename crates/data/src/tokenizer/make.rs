@@ -140,7 +140,7 @@ pub fn may_join_documents(data: &Data) -> bool {
     has_documents
         && match &data.tokenizer {
             Tokenizer::Bpe { special_tokens, .. } | Tokenizer::Words { special_tokens, .. } => {
-                !matches!(data.layout, Layout::Padded { .. }) && !special_tokens.iter().any(|name| is_end_name(name))
+                data.layout.separates_documents() && !special_tokens.iter().any(|name| is_end_name(name))
             }
             Tokenizer::Chars {} => joins(TextTokenizer::chars(&BTreeSet::new(), String::new())),
             Tokenizer::Ids {} | Tokenizer::Hub(_) => false,

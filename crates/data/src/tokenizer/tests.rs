@@ -10,7 +10,7 @@ use super::library::{END_OF_TEXT, LibraryTokenizer};
 use super::{TextTokenizer, load_tokenizer, may_join_documents};
 use runner_spec::experiment::{Data, JsonSource, Layout, PaddingMask, Source, Tokenizer};
 
-const PACKED: Layout = Layout::Packed { length: 8 };
+const PACKED: Layout = Layout::packed(8);
 
 /// A tokenizer of `tests/golden/tokenizer_structures.py`.
 struct Structure {

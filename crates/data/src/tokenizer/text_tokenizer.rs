@@ -291,9 +291,9 @@ impl TextTokenizer {
         }
     }
 
-    /// True if `documents` documents in rows of `layout` follow one another without a token between them.
+    /// True if `documents` documents in rows of `layout` follow one another without the token that the layout puts between them.
     pub fn joins_documents(&self, layout: &Layout, documents: u64) -> bool {
-        documents > 1 && self.end_of_text().is_none() && !matches!(layout, Layout::Padded { .. })
+        documents > 1 && self.end_of_text().is_none() && layout.separates_documents()
     }
 
     /// The text in UTF-8 that each id stands for, nothing for special tokens. `None` if ids do not determine it: words lose letters and

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn both_own_kinds_encode_as_they_do_here() {
-        let layout = Layout::Packed { length: 8 };
+        let layout = Layout::packed(8);
         for tokenizer in [TextTokenizer::bytes(), TextTokenizer::chars(&TEXT.chars().collect(), "h".into())] {
             let hf = tokenizer.to_hf(&layout, 8).unwrap();
             let library = LibraryTokenizer::from_json(hf.tokenizer.as_bytes(), Path::new("tokenizer.json")).unwrap();

@@ -24,7 +24,7 @@ const RATIOS: std::ops::RangeInclusive<f64> = 0.94..=1.56;
 fn sizes(x: &mut e::Experiment, [layers, heads, d_model, d_ff, vocab]: [usize; 5], length: usize) {
     let sizes = e::Model { layers, heads, kv_heads: heads, d_model, d_ff, context_length: length, ..x.model.clone() };
     x.model = e::Model { vocab_size: Some(vocab), pad_vocab_to: None, ..sizes };
-    x.data.layout = e::Layout::Packed { length };
+    x.data.layout = e::Layout::packed(length);
     x.precision = e::Precision::Bf16;
 }
 

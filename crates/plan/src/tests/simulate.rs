@@ -212,7 +212,7 @@ fn gpt2_124m() -> e::Experiment {
         d_ff: 3072,
         ..x.model
     };
-    x.data.layout = e::Layout::Packed { length: 1024 };
+    x.data.layout = e::Layout::packed(1024);
     x.batch = e::Batch { sequences: 512, micro_batch: 64 };
     x.precision = e::Precision::Bf16;
     x.parallel = e::Parallel { mode: e::ParallelMode::Ddp, replicas: 8, ..e::Parallel::single() };

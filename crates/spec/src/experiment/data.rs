@@ -315,7 +315,11 @@ impl JsonSchema for Validation {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Layout {
     /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
-    Packed { length: usize },
+    Packed {
+        length: usize,
+        #[serde(default, skip_serializing_if = "is_default")]
+        separator: Separator,
+    },
     /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c. Validation and test
     /// data have `eval_count` columns; `None`: as many.
     Columns {
@@ -323,6 +327,8 @@ pub enum Layout {
         count: usize,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         eval_count: Option<usize>,
+        #[serde(default, skip_serializing_if = "is_default")]
+        separator: Separator,
     },
     /// One document per row, `length` inputs long, clipped and padded.
     Padded {
@@ -335,6 +341,15 @@ pub enum Layout {
     },
 }
 
+/// The token between the documents of a stream: the tokenizer's end of text, or none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Separator {
+    #[default]
+    EndOfText,
+    None,
+}
+
 /// The tokens of a padded row that causal attention sees: all up to the current one, or those of them that are not padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -345,6 +360,24 @@ pub enum PaddingMask {
 }
 
 impl Layout {
+    /// One stream of tokens, with separators, in windows of `length`.
+    pub const fn packed(length: usize) -> Self {
+        Self::Packed { length, separator: Separator::EndOfText }
+    }
+
+    /// The token between documents that share rows; `None` for padded rows.
+    pub fn separator(&self) -> Option<Separator> {
+        match *self {
+            Self::Packed { separator, .. } | Self::Columns { separator, .. } => Some(separator),
+            Self::Padded { .. } => None,
+        }
+    }
+
+    /// True if the end-of-text token comes between documents.
+    pub fn separates_documents(&self) -> bool {
+        self.separator() == Some(Separator::EndOfText)
+    }
+
     /// True if attention does not see padding. A padding mask is needed where it sees what follows a token.
     pub fn masks_padding(&self, causal: bool) -> bool {
         matches!(self, Self::Padded { mask, .. } if *mask == PaddingMask::CausalAndPadding || !causal)
@@ -359,7 +392,7 @@ impl Layout {
     /// Inputs per row.
     pub fn length(&self) -> usize {
         match *self {
-            Self::Packed { length } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,
+            Self::Packed { length, .. } | Self::Columns { length, .. } | Self::Padded { length, .. } => length,
         }
     }
 }

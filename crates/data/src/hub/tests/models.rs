@@ -27,7 +27,7 @@ fn tokenizers_are_one_file_or_two() {
             tokenizer,
             train,
             validation: None,
-            layout: Layout::Packed { length: 8 },
+            layout: Layout::packed(8),
             shuffle: true,
             drop_last: false,
             epoch_rows: None,

@@ -104,7 +104,7 @@ pub(super) fn data(train: HubSource) -> Data {
         tokenizer: Tokenizer::Bytes {},
         train: Source::Hub(train),
         validation: None,
-        layout: Layout::Packed { length: 8 },
+        layout: Layout::packed(8),
         shuffle: true,
         drop_last: false,
         epoch_rows: None,
