@@ -23,6 +23,42 @@ fn relative(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs().max(1e-12)
 }
 
+/// 20 sequences a step, which no micro-batch but that of the first layout divides.
+const UNEVEN_LAYOUTS: [(&str, &str); 8] = [
+    ("whole batch", "batch: {sequences: 20, micro_batch: 20}"),
+    ("6 of 3 and one of 2", "batch: {sequences: 20, micro_batch: 3}"),
+    ("dp 2", "batch: {sequences: 20, micro_batch: 3}\nparallel: {mode: dp, replicas: 2, bucket_mb: 0.004}"),
+    ("ddp 2", "batch: {sequences: 20, micro_batch: 4}\nparallel: {mode: ddp, replicas: 2, bucket_mb: 0.004}"),
+    (
+        "gpipe 2, 8 chunks",
+        "batch: {sequences: 20}\nparallel: {mode: pipeline, pipeline: {stages: 2, schedule: gpipe, microbatches: 8}}",
+    ),
+    (
+        "interleaved 3",
+        "batch: {sequences: 20, micro_batch: 7}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: interleaved_1f1b, chunks: 2}}",
+    ),
+    (
+        "zero bubble 3",
+        "batch: {sequences: 20, micro_batch: 6}\nparallel: {mode: pipeline, pipeline: {stages: 3, schedule: zero_bubble}}",
+    ),
+    (
+        "1f1b 2 x 2",
+        "batch: {sequences: 20}\nparallel: {mode: pipeline, replicas: 2, bucket_mb: 0.004, pipeline: {stages: 2, schedule: 1f1b, microbatches: 4}}",
+    ),
+];
+
+/// The tutorial on pipelines cuts 20 rows into 8 chunks, of which there are 7: `torch.arange(20).chunk(8)`.
+#[test]
+fn micro_batches_of_unequal_sizes() {
+    let model = MODELS[1].1;
+    let tutorial = layout_case(model, UNEVEN_LAYOUTS[4].1, 1);
+    let batch = &tutorial.plan.ranks[0].program.batch;
+    let sizes: Vec<usize> = (0..batch.micro_batches()).map(|mb| batch.rows(mb).1).collect();
+    assert_eq!(sizes, [3, 3, 3, 3, 3, 3, 2]);
+    assert!(tutorial.plan.notes.iter().any(|note| note.contains("20 sequences in micro-batches of 3 are 7, not 8")));
+    agree_among("20 rows", &UNEVEN_LAYOUTS, |layout| layout_case(model, layout, STEPS));
+}
+
 /// A batch of 24 rows reads an epoch of 7 more than three times, and the next step continues in its middle.
 #[test]
 fn batches_larger_than_an_epoch() {
@@ -46,10 +82,15 @@ fn agree(name: &str, model: &str) {
 }
 
 fn agree_on(name: &str, case: impl Fn(&str) -> LayoutCase) {
-    let single = run(&case(LAYOUTS[0].1), DType::F64);
+    agree_among(name, &LAYOUTS, case);
+}
+
+/// Compares runs under `layouts` with the one under the first of them.
+fn agree_among(name: &str, layouts: &[(&str, &str)], case: impl Fn(&str) -> LayoutCase) {
+    let single = run(&case(layouts[0].1), DType::F64);
     assert_eq!((single.0.steps.len(), single.0.evals.len(), single.0.samples.len()), (STEPS, 2, 8));
     assert!(single.0.steps[STEPS - 1][0] < 0.8 * single.0.steps[0][0], "{name} learns");
-    for (layout, yaml) in &LAYOUTS[1..] {
+    for (layout, yaml) in &layouts[1..] {
         let other = run(&case(yaml), DType::F64);
         let mut worst = [0.0_f64; 3];
         for (a, b) in other.0.steps.iter().zip(&single.0.steps) {

@@ -163,9 +163,9 @@ pub(crate) struct RawBatch {
     /// Tokens per optimizer step, a multiple of the row length. Or `sequences`.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub(crate) tokens: Option<usize>,
-    /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them. `auto`: the largest divisor
-    /// that fits the memory, which the plan finds. Default: the largest divisor of sequences / replicas up to 8; in mode `pipeline`,
-    /// sequences / replicas / microbatches.
+    /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them, the last of which may be
+    /// smaller. `auto`: the largest divisor that fits the memory, which the plan finds. Default: the largest divisor of sequences / replicas
+    /// up to 8; in mode `pipeline`, sequences / replicas / microbatches, rounded up.
     #[schemars(schema_with = "micro_batch")]
     pub(crate) micro_batch: Option<AutoOr<usize>>,
 }

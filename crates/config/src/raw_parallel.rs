@@ -70,8 +70,9 @@ pub(crate) struct RawPipeline {
     /// Chunks of the model per rank. Default: 1; with `interleaved_1f1b` 2, which is also the least.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) chunks: Option<usize>,
-    /// Micro-batches of a replica per optimizer step. Default: its sequences / micro_batch; without either, the smallest
-    /// divisor of its sequences that is at least 2·stages.
+    /// The most micro-batches of a replica per optimizer step. Each has its sequences / microbatches, rounded up, and the last one has
+    /// the rest, as `torch.chunk` divides. Default: its sequences / micro_batch; without either, the smallest divisor of its sequences
+    /// that is at least 2·stages.
     #[schemars(range(min = 1, max = 65_536))]
     pub(crate) microbatches: Option<usize>,
 }

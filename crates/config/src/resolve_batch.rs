@@ -1,4 +1,4 @@
-//! The `batch` section: sequences that divide into replicas, and those into micro-batches.
+//! The `batch` section: sequences that divide into replicas, and the micro-batches of a replica, of which the last one may be smaller.
 
 use super::raw::RawBatch;
 use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
@@ -58,7 +58,7 @@ impl Slice {
 
 impl Resolver<'_> {
     /// Resolves the section. `length` is the number of inputs per row, if that is known. After a mistake in the grid, `grid` is `None`,
-    /// and the batch is checked as for one replica: a number that does not divide the whole batch does not divide a replica's part.
+    /// and the batch is checked as for one replica: a micro-batch that is larger than the whole batch is larger than a replica's part.
     pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<RawMesh<'_>>) -> Option<Batch> {
         let sequences = self.sequences(raw, length)?;
         let name = match (raw.sequences, raw.tokens) {
@@ -68,7 +68,7 @@ impl Resolver<'_> {
         };
         let row_length = length.filter(|_| raw.tokens.is_some());
         let replicas = grid.map_or(1, |g| g.replicas);
-        self.divide(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, row_length })?;
+        self.divide_among(replicas, &Slice { sequences, replicas: 1, name, row_length })?;
         let slice = Slice { sequences, replicas, name, row_length };
         let micro_batch = match grid.and_then(|g| g.pipeline) {
             Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
@@ -106,11 +106,11 @@ impl Resolver<'_> {
         };
         match *given {
             AutoOr::Auto => Some(AUTO_MICRO_BATCH),
-            AutoOr::Given(micro_batch) => self.divide(MICRO_BATCH, micro_batch, slice).map(|_| micro_batch),
+            AutoOr::Given(micro_batch) => self.fits(MICRO_BATCH, micro_batch, slice).map(|()| micro_batch),
         }
     }
 
-    /// Micro-batch of a pipeline, which follows from the number of micro-batches.
+    /// Micro-batch of a pipeline. It follows from the number of micro-batches as in `torch.chunk`: rounded up, so that they may be fewer.
     fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: &RawPipeline) -> Option<usize> {
         let micro_batch = match raw.micro_batch {
             Some(AutoOr::Auto) => {
@@ -126,26 +126,32 @@ impl Resolver<'_> {
         let each = slice.each();
         let stages = pipeline.stages;
         let interleaved = pipeline.is_interleaved();
-        // The legal numbers of micro-batches.
+        // The numbers of equal micro-batches.
         let mut legal = divisors(each);
         legal.retain(|&n| n <= MAX_MICROBATCHES && (!interleaved || n % stages == 0));
         let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };
-        let microbatches = match (pipeline.microbatches, micro_batch) {
+        let rounding = |divisor: usize| if each.is_multiple_of(divisor) { "" } else { ", rounded up" };
+        let size = match (pipeline.microbatches, micro_batch) {
             (Some(microbatches), given) => {
-                let size = self.divide(MICROBATCHES, microbatches, slice)?;
+                self.fits(MICROBATCHES, microbatches, slice)?;
+                let size = each.div_ceil(microbatches);
                 match given {
-                    Some(given) if given != size => return self.disagreeing(slice, microbatches, given),
-                    Some(_) => {}
+                    Some(given) if given != size && each.div_ceil(given) != microbatches => {
+                        return self.disagreeing(slice, microbatches, given);
+                    }
+                    Some(given) => given,
                     None => {
-                        self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
+                        let note = format!("{by_replicas} / microbatches{}", rounding(microbatches));
+                        self.notes.insert(MICRO_BATCH, note);
+                        size
                     }
                 }
-                microbatches
             }
             (None, Some(micro_batch)) => {
-                let microbatches = self.divide(MICRO_BATCH, micro_batch, slice)?;
-                self.notes.insert(MICROBATCHES, format!("{by_replicas} / micro_batch"));
-                microbatches
+                self.fits(MICRO_BATCH, micro_batch, slice)?;
+                let note = format!("{by_replicas} / micro_batch{}", rounding(micro_batch));
+                self.notes.insert(MICROBATCHES, note);
+                micro_batch
             }
             (None, None) => {
                 let Some(&largest) = legal.last() else {
@@ -167,37 +173,38 @@ impl Resolver<'_> {
                 self.notes.insert(MICROBATCHES, note);
                 let chosen = enough.unwrap_or(largest);
                 self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
-                chosen
+                each / chosen
             }
         };
+        let microbatches = each.div_ceil(size);
         if microbatches > MAX_MICROBATCHES {
             let fewest = legal.last().map_or(each, |n| each / n);
             return self.refuse(
                 &[MICRO_BATCH, SEQUENCES, TOKENS, MICROBATCHES],
                 format!(
-                    "too many micro-batches: {} / {} = {microbatches}; at most {MAX_MICROBATCHES} are possible",
-                    slice.quotient(),
-                    each / microbatches
+                    "too many micro-batches: {} / {size} = {microbatches}; at most {MAX_MICROBATCHES} are possible",
+                    slice.quotient()
                 ),
                 format!("nearest: micro_batch {fewest}"),
             );
         }
         if interleaved && microbatches % stages != 0 {
-            return self.ungrouped(micro_batch, slice, pipeline, &legal, microbatches);
+            return self.ungrouped(micro_batch, size, slice, pipeline, &legal);
         }
-        Some(each / microbatches)
+        Some(size)
     }
 
-    /// Reports that `microbatches` is not a multiple of the stages; `legal` are those that divide the slice.
+    /// Reports that the number of micro-batches of `size` is not a multiple of the stages; `legal` are those that divide the slice.
     fn ungrouped(
         &mut self,
         micro_batch: Option<usize>,
+        size: usize,
         slice: &Slice,
         pipeline: &RawPipeline,
         legal: &[usize],
-        microbatches: usize,
     ) -> Option<usize> {
         let (each, stages) = (slice.each(), pipeline.stages);
+        let microbatches = each.div_ceil(size);
         let near = neighbours(legal, microbatches);
         let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
         let help = match (near.is_empty(), pipeline.microbatches, micro_batch) {
@@ -207,7 +214,7 @@ impl Resolver<'_> {
                 near.iter().map(|n| format!("microbatches {n} with micro_batch {}", each / n)).collect()
             }
             // A slice of this size has no legal number of micro-batches.
-            (true, None, _) => vec![slice.batches(&multiples_near(each, each / microbatches * stages))],
+            (true, None, _) => vec![slice.batches(&multiples_near(each, size * stages))],
             (true, Some(_), size) => {
                 let grouped = multiples_near(microbatches, stages)[0];
                 let batches = match size {
@@ -224,12 +231,29 @@ impl Resolver<'_> {
         )
     }
 
-    /// A replica's sequences divided by `divisor`, the value of `key`; reports a remainder.
-    fn divide(&mut self, key: &'static str, divisor: usize, slice: &Slice) -> Option<usize> {
+    /// Reports replicas that cannot have equal parts of `batch`.
+    fn divide_among(&mut self, replicas: usize, batch: &Slice) -> Option<()> {
+        self.fits(REPLICAS, replicas, batch)?;
+        let (sequences, name) = (batch.sequences, batch.name);
+        if sequences.is_multiple_of(replicas) {
+            return Some(());
+        }
+        self.refuse(
+            &[REPLICAS, SEQUENCES, TOKENS],
+            format!("`{REPLICAS}` does not divide {name}: {}", division(sequences, replicas)),
+            nearest_values(&[
+                format!("replicas {}", join_or(&divisors_near(sequences, replicas))),
+                batch.batches(&multiples_near(sequences, replicas)),
+            ]),
+        )
+    }
+
+    /// Reports a `number`, the value of `key`, that is larger than a replica's sequences.
+    fn fits(&mut self, key: &'static str, number: usize, slice: &Slice) -> Option<()> {
         let Slice { replicas, name, .. } = *slice;
         let each = slice.each();
-        if each.is_multiple_of(divisor) {
-            return Some(each / divisor);
+        if number <= each {
+            return Some(());
         }
         let last = key.rsplit('.').next().unwrap_or(key);
         let mut keys = vec![key, SEQUENCES, TOKENS];
@@ -240,42 +264,35 @@ impl Resolver<'_> {
             1 => (name, String::new()),
             _ => ("the sequences of a replica", format!("{} = {each} per replica; ", slice.quotient())),
         };
-        if divisor > each {
-            return self.refuse(
-                &keys,
-                format!("`{key}` is larger than {what}: {lead}{divisor} > {each}"),
-                match slice.batches(&[divisor]).split_once(' ') {
-                    Some((unit, least)) => format!("make {last} at most {each}, or {unit} at least {least}"),
-                    None => format!("make {last} at most {each}"),
-                },
-            );
-        }
         self.refuse(
             &keys,
-            format!("`{key}` does not divide {what}: {lead}{}", division(each, divisor)),
-            nearest_values(&[
-                format!("{last} {}", join_or(&divisors_near(each, divisor))),
-                slice.batches(&multiples_near(each, divisor)),
-            ]),
+            format!("`{key}` is larger than {what}: {lead}{number} > {each}"),
+            match slice.batches(&[number]).split_once(' ') {
+                Some((unit, least)) => format!("make {last} at most {each}, or {unit} at least {least}"),
+                None => format!("make {last} at most {each}"),
+            },
         )
     }
 
     /// Reports that the size and the number of micro-batches do not make the slice.
     fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) -> Option<usize> {
         let each = slice.each();
-        let count = each / micro_batch;
-        let fits = each.is_multiple_of(micro_batch) && count <= MAX_MICROBATCHES;
+        let (size, count) = (each.div_ceil(microbatches), each.div_ceil(micro_batch));
         let help = nearest_values(&[
-            format!("micro_batch {}", each / microbatches),
-            if fits { format!("microbatches {count}") } else { String::new() },
+            format!("micro_batch {size}"),
+            if micro_batch <= each && count <= MAX_MICROBATCHES {
+                format!("microbatches {count}")
+            } else {
+                String::new()
+            },
             slice.batches(&[microbatches * micro_batch]),
         ]);
         self.refuse(
             &[MICRO_BATCH, MICROBATCHES, SEQUENCES, TOKENS, REPLICAS],
             format!(
-                "{} / {microbatches} micro-batches = {}, but `batch.micro_batch` is {micro_batch}",
+                "{} / {microbatches} micro-batches = {size}{}, but `batch.micro_batch` is {micro_batch}",
                 slice.quotient(),
-                each / microbatches
+                if each.is_multiple_of(microbatches) { "" } else { " (rounded up)" }
             ),
             format!("{help}; or delete one of the two"),
         )

@@ -172,7 +172,10 @@ impl Resolver<'_> {
             partition: pipeline.partition.clone(),
             schedule: pipeline.schedule,
             chunks: pipeline.chunks(),
-            microbatches: batch.sequences / grid.replicas / batch.micro_batch,
+            // The number as given, which may be larger than that of the micro-batches.
+            microbatches: pipeline
+                .microbatches
+                .unwrap_or((batch.sequences / grid.replicas).div_ceil(batch.micro_batch.max(1))),
         });
         let RawParallel { mode, bucket_mb, shard, max_restarts, .. } = *raw;
         if let Some(state) = shard.filter(|state| !can_shard(mode, *state)) {

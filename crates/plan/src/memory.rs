@@ -45,20 +45,27 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
 
     let head = spec.layers + 1;
     let count = |chunk: &BlockRange| spec.layers_in(chunk.range()) as u64;
+    let (sizes, last) = (Sizes::of_micro_batch(program), Sizes::of_smaller_last(program));
     let mut layers = [0, 0];
+    // If a chunk holds all micro-batches, one of them may be smaller.
+    let (mut last_layers, mut heads, mut last_heads) = (0, 0, 0);
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Without recomputation, the weights' work is as much as what was saved.
         let (saved, work) = match program.recompute {
             Recompute::None => (live.saved + live.work, 0),
             _ => (live.saved, live.work),
         };
-        layers = [layers[0] + count(chunk) * saved as u64, layers[1] + count(chunk) * work as u64];
+        let smaller = u64::from(last.is_some() && saved == program.batch.micro_batches());
+        last_layers += count(chunk) * smaller;
+        layers[0] += count(chunk) * (saved as u64 - smaller);
+        layers[1] += count(chunk) * work as u64;
+        if chunk.contains(head) {
+            last_heads += smaller;
+            heads += (saved + work) as u64 - smaller;
+        }
     }
-    let heads = program.chunks.iter().zip(live).filter(|(chunk, _)| chunk.contains(head));
-    let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
-    let has_head = heads > 0;
-    let sizes = Sizes::of_micro_batch(program);
-    let mut activations = |part: &str, buffers: &[Buffer], count: u64| {
+    let has_head = heads + last_heads > 0;
+    let mut activations = |part: &str, buffers: &[Buffer], sizes: &Sizes, count: u64| {
         items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
             category: MemoryCategory::Activations,
             what: format!("{part}: {}", buffer.name),
@@ -66,9 +73,13 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
             count,
         }));
     };
-    activations("layer", &decoder.layer.kept(program.recompute), layers[0]);
-    activations("layer, for its weights", &decoder.layer.deferred(), layers[1]);
-    activations("head", &decoder.head.kept(), heads);
+    activations("layer", &decoder.layer.kept(program.recompute), &sizes, layers[0]);
+    activations("layer, for its weights", &decoder.layer.deferred(), &sizes, layers[1]);
+    activations("head", &decoder.head.kept(), &sizes, heads);
+    if let Some(last) = &last {
+        activations("layer, last micro-batch", &decoder.layer.kept(program.recompute), last, last_layers);
+        activations("head, last micro-batch", &decoder.head.kept(), last, last_heads);
+    }
     let saved = sum(&items, MemoryCategory::Activations);
 
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
@@ -293,6 +304,14 @@ impl Sizes {
         Self { positions: rows.saturating_mul(program.batch.length as u64), element }
     }
 
+    /// The sizes of the last micro-batch, if it is smaller than the others.
+    fn of_smaller_last(program: &Program) -> Option<Self> {
+        let full = Self::of_micro_batch(program);
+        let rows = program.batch.rows(program.batch.micro_batches().checked_sub(1)?).1 as u64;
+        let positions = rows.saturating_mul(program.batch.length as u64);
+        (positions < full.positions).then_some(Self { positions, ..full })
+    }
+
     fn bytes(&self, buffer: &Buffer) -> u64 {
         let element = if buffer.always_f32 { F32_BYTES } else { self.element };
         self.positions.saturating_mul(buffer.per_position as u64).saturating_mul(element)
@@ -351,7 +370,7 @@ mod tests {
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
     use runner_spec::cluster::ClusterFacts;
-    use runner_spec::program::OptimizerSpec;
+    use runner_spec::program::{BatchSpec, OptimizerSpec};
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
@@ -459,5 +478,13 @@ mod tests {
         let ClusterFacts { devices, kernels, .. } = cluster();
         let two = estimate(&program, &live, MemoryFacts { hardware: &devices[0], kernels, slots: 2 });
         assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
+        // 8 rows in micro-batches of 3, 3 and 2: when all are held, they have 8 rows, and not 9.
+        let uneven = Program { batch: BatchSpec { micro_batch: 3, ..program.batch.clone() }, ..program.clone() };
+        let held = |saved| {
+            let live = [LiveMicroBatches { saved, work: 0 }];
+            estimate(&uneven, &live, MemoryFacts { hardware: &devices[0], kernels, slots: 2 }).activations
+        };
+        let row = estimate_alone(&program).activations / 2;
+        assert_eq!([1, 2, 3].map(held), [3 * row, 6 * row, 8 * row]);
     }
 }

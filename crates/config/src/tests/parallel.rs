@@ -30,11 +30,9 @@ says! {
     more_replicas_than_sequences: with("batch: {sequences: 4}\nparallel: {mode: dp, replicas: 16}\n");
     replicas_do_not_divide_the_default: with("parallel: {mode: ddp, replicas: 3}\n");
     replicas_do_not_divide_tokens: with("batch: {tokens: 1280}\nparallel: {mode: ddp, replicas: 3}\n");
-    micro_batch_does_not_divide_the_slice: with("batch: {sequences: 16, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2}\n");
     micro_batch_larger_than_the_slice: with("batch: {sequences: 16, micro_batch: 16}\nparallel: {mode: ddp, replicas: 2}\n");
-    microbatches_do_not_divide: staged(3, "    microbatches: 5\n");
     microbatches_more_than_the_slice: staged(3, "    microbatches: 20\n  replicas: 2\n");
-    micro_batch_of_a_pipeline_does_not_divide: staged(3, "  replicas: 2\nbatch: {micro_batch: 3}\n");
+    micro_batch_and_uneven_microbatches_disagree: staged(3, "    microbatches: 5\nbatch: {sequences: 16, micro_batch: 3}\n");
     micro_batch_and_microbatches_disagree: staged(3, "    microbatches: 4\n  replicas: 2\nbatch: {sequences: 16, micro_batch: 4}\n");
     too_many_microbatches: staged(3, "batch: {sequences: 1_000_000, micro_batch: 1}\n");
     more_stages_than_layers: staged(13, "");
@@ -53,7 +51,7 @@ says! {
     interleaved_microbatches: staged(3, "    schedule: interleaved_1f1b\n    microbatches: 4\nbatch: {sequences: 24}\n");
     interleaved_micro_batch: staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 24, micro_batch: 6}\n");
     interleaved_micro_batch_without_a_way: staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 16, micro_batch: 4}\n");
-    micro_batch_does_not_divide_tokens: with("batch: {tokens: 2048, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2}\n");
+    micro_batch_larger_than_the_slice_of_tokens: with("batch: {tokens: 2048, micro_batch: 9}\nparallel: {mode: ddp, replicas: 2}\n");
     interleaved_without_a_way: staged(3, "    schedule: interleaved_1f1b\n  replicas: 2\nbatch: {sequences: 16}\n");
     interleaved_microbatches_without_a_way: staged(3, "    schedule: interleaved_1f1b\n    microbatches: 4\nbatch: {sequences: 16}\n");
     schedule_that_is_a_slip: staged(2, "    schedule: 1b1f\n");
@@ -72,7 +70,7 @@ says! {
     devices_that_are_numbers: with("parallel: {mode: ddp, replicas: 2, devices: [0, 1]}\n");
     numbers_out_of_range: with("parallel:\n  mode: pipeline\n  replicas: 0\n  bucket_mb: 0\n  max_restarts: -1\n  pipeline: {stages: 1e9, chunks: 0, microbatches: 65537}\n");
     too_many_ranks: with("parallel:\n  mode: pipeline\n  replicas: 100000\n  pipeline: {stages: 100000}\n");
-    several_mistakes_of_a_pipeline: staged(3, "    partition: [4, 4]\n    microbatches: 5\n  replicas: 2\n  devices: [cpu]\n");
+    several_mistakes_of_a_pipeline: staged(3, "    partition: [4, 4]\n    microbatches: 50\n  replicas: 2\n  devices: [cpu]\n");
 }
 
 #[test]
@@ -120,6 +118,15 @@ fn micro_batches_of_a_pipeline_follow_from_what_is_given() {
     // The largest multiple of 3 that there is.
     assert_eq!(sizes(&staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 3}\n")), (1, 3, 2));
     assert_eq!(sizes(&staged(2, "    schedule: interleaved_1f1b\n    chunks: 6\n")), (8, 4, 6));
+    // As torch.chunk divides: 7 chunks of at most 3.
+    assert_eq!(sizes(&staged(2, "    microbatches: 8\nbatch: {sequences: 20}\n")), (3, 8, 1));
+    assert_eq!(sizes(&staged(2, "    microbatches: 8\nbatch: {sequences: 20, micro_batch: 3}\n")), (3, 8, 1));
+    assert_eq!(sizes(&staged(2, "batch: {sequences: 20, micro_batch: 3}\n")), (3, 7, 1));
+    assert_eq!(sizes(&staged(2, "    microbatches: 3\nbatch: {sequences: 9, micro_batch: 4}\n")), (4, 3, 1));
+    assert_eq!(
+        sizes(&staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 16, micro_batch: 3}\n")),
+        (3, 6, 2)
+    );
     for (word, schedule) in [("gpipe", PipelineSchedule::Gpipe), ("zero_bubble", PipelineSchedule::ZeroBubble)] {
         let e = experiment(&staged(2, &format!("    schedule: {word}\n")), &[]);
         assert_eq!(e.parallel.pipeline.unwrap().schedule, schedule);
@@ -127,12 +134,13 @@ fn micro_batches_of_a_pipeline_follow_from_what_is_given() {
 }
 
 #[test]
-fn the_micro_batch_of_a_replica_divides_its_part() {
+fn the_micro_batch_of_a_replica_is_a_part_of_its_sequences() {
     let micro = |lines: &str| experiment(&format!("{SHORT}{lines}"), &[]).batch.micro_batch;
     assert_eq!(micro("parallel: {mode: ddp, replicas: 2}\n"), 8);
     assert_eq!(micro("parallel: {mode: ddp, replicas: 8}\n"), 4);
     assert_eq!(micro("batch: {sequences: 30}\nparallel: {mode: dp, replicas: 2}\n"), 5);
     assert_eq!(micro("parallel: {mode: dp, replicas: 1}\n"), 8);
+    assert_eq!(micro("batch: {sequences: 20, micro_batch: 3}\nparallel: {mode: ddp, replicas: 2}\n"), 3);
 }
 
 #[test]
@@ -182,8 +190,11 @@ fn small_sizes_add_up_or_are_refused_with_advice_that_works() {
             Ok(good) => {
                 let e = good.experiment;
                 let p = e.parallel.pipeline.clone().unwrap();
-                assert_eq!(replicas * p.microbatches * e.batch.micro_batch, sequences, "{text}");
-                assert!(!interleaved || (p.chunks > 1 && p.microbatches % stages == 0), "{text}");
+                let (each, size) = (sequences / replicas, e.batch.micro_batch);
+                let made = each.div_ceil(size);
+                assert!(each * replicas == sequences && size <= each, "{text}");
+                assert!(p.microbatches == made || size == each.div_ceil(p.microbatches), "{text}");
+                assert!(!interleaved || (p.chunks > 1 && made.is_multiple_of(stages)), "{text}");
                 assert!((micro == 0 || micro == e.batch.micro_batch) && (count == 0 || count == p.microbatches));
                 let yaml = to_yaml(&e);
                 let again = from_str(&yaml, Path::new("/resolved.yaml"), &LoadOptions::default());

@@ -79,7 +79,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
                 count(epoch + 1)
             ));
         }
-        let last = match b.sequences % b.micro_batch {
+        let last = match b.slice.1 % b.micro_batch {
             0 => String::new(),
             rest => format!(" (the last of {rest})"),
         };

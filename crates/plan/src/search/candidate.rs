@@ -18,7 +18,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub(super) fn passes(&self, sequences: usize) -> Vec<Vec<ScheduledPass>> {
-        let micro_batches = sequences / self.layout.parallel.replicas / self.layout.micro_batch;
+        let micro_batches = (sequences / self.layout.parallel.replicas).div_ceil(self.layout.micro_batch);
         schedule(self.shape.schedule, self.shape.stages, self.shape.chunks, micro_batches)
     }
 

@@ -458,7 +458,7 @@ impl<'a> Search<'a> {
 }
 
 fn micro_batches(layout: &Layout, sequences: usize) -> usize {
-    sequences / layout.parallel.replicas / layout.micro_batch
+    (sequences / layout.parallel.replicas).div_ceil(layout.micro_batch)
 }
 
 fn with_partition(layout: &Layout, counts: Vec<usize>) -> Layout {
