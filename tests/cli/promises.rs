@@ -66,7 +66,7 @@ const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
     ("llama-ddp.yaml", "046170aa06af6d7c347a8e576c5f0816ab212362493e862b216b4d1a19aab50c"),
     ("llama-dp.yaml", "932131cf9b8e210fd7620cd880f874a1abd2db20a8c2f6c5bb61dd7a3dd13aeb"),
     ("llama-pipeline.yaml", "18c34b2579ca2328affafaa374c75495bf16caa82d83ca8135dfdf46298a43de"),
-    ("transformer-ddp-pipeline.yaml", "0add6772d563d500928989fad59777d8a18472af4d9c1b59eef0fcec72f325b3"),
+    ("transformer-ddp-pipeline.yaml", "5fa302fa332a1868a4d190608f457ecdfca36feea5264a3fb1a34b9ec1a13444"),
     ("shakespeare-chars.yaml", "33c7a61e938684c8674fccfb25d204a8b51e12104065b13ac5ef53faf03adb8a"),
 ];
 

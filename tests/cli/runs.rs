@@ -55,7 +55,7 @@ fn a_limit_on_the_size_of_files_fails_a_save() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
 }
 
-/// The replicas of dp have no weights of their own, so each evaluation needs those of the root.
+/// Under dp each evaluation needs the root's weights.
 #[test]
 fn each_evaluation_follows_its_own_interval() {
     let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}\n\

@@ -23,7 +23,7 @@ fn relative(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs().max(1e-12)
 }
 
-/// 20 sequences a step, which no micro-batch but that of the first layout divides.
+/// 20 sequences a step. Only the micro-batch of the first layout divides them.
 const UNEVEN_LAYOUTS: [(&str, &str); 8] = [
     ("whole batch", "batch: {sequences: 20, micro_batch: 20}"),
     ("6 of 3 and one of 2", "batch: {sequences: 20, micro_batch: 3}"),
@@ -51,7 +51,7 @@ const UNEVEN_LAYOUTS: [(&str, &str); 8] = [
 #[test]
 fn micro_batches_of_unequal_sizes() {
     let model = MODELS[1].1;
-    let tutorial = layout_case(model, UNEVEN_LAYOUTS[4].1, 1);
+    let tutorial = layout_case(model, UNEVEN_LAYOUTS[4].1, STEPS);
     let batch = &tutorial.plan.ranks[0].program.batch;
     let sizes: Vec<usize> = (0..batch.micro_batches()).map(|mb| batch.rows(mb).1).collect();
     assert_eq!(sizes, [3, 3, 3, 3, 3, 3, 2]);

@@ -251,6 +251,7 @@ fn generation_by_stages_is_generation() {
         let spec = ModelSpec { vocab_size: 260, ..base };
         // Longer than the context of 12, so the window starts again.
         let samples = Samples {
+            every: None,
             prompts: vec!["the cat".into(), String::new(), "a longer prompt than the context".into()],
             count: 3,
             max_tokens: 20,

@@ -187,7 +187,8 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
             program.eval.test_rows,
         )
     };
-    let intervals = [Program::loss_every, Program::choice_every, |program| program.every(Instruction::Sample)];
+    let intervals: [fn(&Program) -> Option<u64>; 3] =
+        [Program::loss_every, Program::choice_every, |program| program.every(Instruction::Sample)];
     measured(a, p) == measured(b, q) && intervals.into_iter().all(is_due_alike)
 }
 

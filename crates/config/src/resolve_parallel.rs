@@ -172,7 +172,7 @@ impl Resolver<'_> {
             partition: pipeline.partition.clone(),
             schedule: pipeline.schedule,
             chunks: pipeline.chunks(),
-            // The number as given, which may be larger than that of the micro-batches.
+            // As given: there may be fewer micro-batches.
             microbatches: pipeline
                 .microbatches
                 .unwrap_or((batch.sequences / grid.replicas).div_ceil(batch.micro_batch.max(1))),

@@ -178,7 +178,7 @@ fn a_checkpoint_knows_the_evaluation_before_it() {
     let rare = rejected(dp(), 0, |p| p.periodic[0].every *= 2);
     insta::assert_snapshot!(rare, @"rank 0, periodic[1] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
     let more = rejected(dp(), 0, |p| p.periodic[1].also_every = vec![7]);
-    insta::assert_snapshot!(more, @"");
+    insta::assert_snapshot!(more, @"rank 0, periodic[1] Evaluate: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
     let sample = rejected(dp(), 0, |p| p.periodic.retain(|p| p.instruction == Instruction::Sample));
     insta::assert_snapshot!(sample, @"rank 0, periodic[0] Sample: BroadcastWeights does not come before it each time: the replicas have the last step's weights");
     let start = rejected(dp(), 0, |p| p.start = vec![Evaluate]);

@@ -206,7 +206,7 @@ fn each_evaluation_has_its_own_interval() {
     let plan = compiled(&experiment);
     let program = &plan.ranks[0].program;
     let periodic: Vec<String> = program.periodic.iter().map(ToString::to_string).collect();
-    // A sample is drawn where a loss is measured, so the replicas need no weights for it alone.
+    // A sample is drawn where a loss is measured, so it adds no exchange of weights.
     let expected = [
         "BroadcastWeights after every 10 and every 25 steps, and after the last",
         "Evaluate after every 10 and every 25 steps, and after the last",
