@@ -344,10 +344,10 @@ const passesBrushes = (row) =>
     return y >= from - 1 && y <= to + 1;
   });
 
-function importance({ importance: list, measured_at: step }) {
+function importance({ importance: list, measured_at: milestone }) {
   if (!list.length) return null;
   const how = [...new Set(list.map((i) => i.how))].join(", ");
-  const method = `share of the variance that goes with it: ${how}${isNumber(step) ? `, of results after ${counted(step, "step")}` : ""}`;
+  const method = `share of the variance that goes with it: ${how}${milestone ? `, of results after ${milestone}` : ""}`;
   const rows = list.map(({ name: parameter, share }) => [
     el("span", { class: "bar-name" }, el("code", null, parameter)),
     // The whole width is all of the variance.

@@ -456,6 +456,48 @@ fn early_stopping_resumes_from_its_checkpoints_and_decides_the_same_after_kills(
     assert!(run_sweep(&whole).text().contains("up to date"));
 }
 
+/// Batches of 8 and of 16 rows have as many tokens after 20 steps as after 10.
+#[test]
+fn early_stopping_compares_batches_at_equal_tokens() {
+    let sweep = [
+        "grid: {batch.sequences: [8, 16], optimizer.adamw.lr: [1e-5, 1e-3, 1e-2]}",
+        "budget: {tokens: 30720}",
+        "early_stop: {asha: {min_tokens: 10240, reduction: 2}}",
+    ];
+    let [whole, broken] = [new_sandbox(&sweep), new_sandbox(&sweep)];
+    let printed = whole.expect(0, "sweep s.yaml --dry-run");
+    assert!(printed.contains("early stopping after 10,240, 20,480 tokens"), "{printed}");
+    let printed = expect_sweep(&whole, 0);
+    assert!(printed.contains("what mattered after 10,240 tokens"), "{printed}");
+    assert!(printed.contains(" of 184,320 tokens were done"), "{printed}");
+    let results = sweep_results(&whole);
+    let rows = results["results"]["rows"].as_array().unwrap();
+    for row in rows {
+        let (steps, tokens) = (row["steps"].as_u64().unwrap(), row["tokens"].as_u64().unwrap());
+        assert_eq!(tokens, steps * 32 * row["values"]["batch.sequences"].as_u64().unwrap(), "{row}");
+        assert!([10240, 20480, 30720].contains(&tokens), "{row}");
+    }
+    let stopped = |batch: u64| {
+        let of_batch = rows.iter().filter(|row| row["values"]["batch.sequences"] == batch);
+        of_batch.filter(|row| row["status"] == "stopped").count()
+    };
+    assert!(stopped(8) > 0 && stopped(16) > 0, "the worst rate of each batch: {results}");
+    assert!(rows.iter().any(|row| row["status"] == "done"));
+    start_until(&broken, 25).kill();
+    expect_sweep(&broken, 0);
+    assert_eq!(result_rows(&broken), result_rows(&whole));
+
+    // One point ends before the second milestone, which the other reaches; an evaluation may be two milestones.
+    whole.edit("s.yaml", "budget: {tokens: 30720}", "set: {train.steps: 60}");
+    let printed = expect_sweep(&whole, 2);
+    assert!(
+        printed.contains("early_stop compares points at the same milestones") && printed.contains("of 15,360 tokens"),
+        "{printed}"
+    );
+    whole.edit("s.yaml", "train.steps: 60", "train.steps: 200, eval.every: 100");
+    assert!(expect_sweep(&whole, 2).contains("are both reached at step 100"));
+}
+
 #[test]
 fn runs_that_are_there_already_are_not_run_again() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);

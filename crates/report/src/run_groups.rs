@@ -79,6 +79,8 @@ pub fn group_runs(
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
             own_seconds: figures[i].own_wall_seconds,
+            tokens: None,
+            flops: None,
             val_bits_per_byte: None,
             measured_on: metric
                 .error_factor(figures[i].val_loss, objective)

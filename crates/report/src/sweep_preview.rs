@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_sweep::{BudgetKind, ObjectiveMetric, RaceSettings, ScheduleDecision, TrainingSegment, value_text};
+use runner_sweep::{
+    AshaSettings, BudgetKind, Milestone, ObjectiveMetric, RaceSettings, ScheduleDecision, TrainingSegment, value_text,
+};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
@@ -81,7 +83,8 @@ fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> S
 
 /// True if points differ in what their training costs, on purpose.
 fn shows_costs(record: &SweepRecord) -> bool {
-    record.budget.is_some() || record.is_ladder
+    let is_in_steps = |asha: AshaSettings| matches!(asha.first, Milestone::MinSteps(_));
+    record.budget.is_some() || record.is_ladder || record.early_stop.is_some_and(|asha| !is_in_steps(asha))
 }
 
 /// The budget of each point, and how sure its steps are.
@@ -160,13 +163,19 @@ fn objective_text(record: &SweepRecord) -> String {
     if let Some(asha) = &record.early_stop {
         let mut rungs: Vec<&Vec<u64>> = record.points.iter().map(|p| &p.rungs).collect();
         rungs.dedup();
+        let is_in_steps = matches!(asha.first, Milestone::MinSteps(_));
         let steps = match rungs.as_slice() {
+            [one, ..] if !is_in_steps => {
+                let milestones: Vec<String> =
+                    asha.milestones().take(one.len().saturating_sub(1)).map(Milestone::amount).collect();
+                format!("after {} {}", milestones.join(", "), asha.first.unit())
+            }
             [one] => {
                 let (last, first) = one.split_last().map_or((0, &[][..]), |(last, first)| (*last, first));
                 let first: Vec<String> = first.iter().map(|&s| count(s)).collect();
                 format!("after {} of {} steps", first.join(", "), count(last))
             }
-            _ => format!("from {} steps on", count(asha.min_steps)),
+            _ => format!("from {} {} on", asha.first.amount(), asha.first.unit()),
         };
         let _ = write!(out, "; early stopping {steps}, where the best 1 in {} continues", asha.reduction);
     }
@@ -209,8 +218,8 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     if !expected.order.iter().any(is_last) {
         out.push_str(
             "warning: there are too few points for so many rungs, so early stopping may stop every point before its \
-             last step, and choose the best one among points that stopped early; use more points, a larger \
-             min_steps, or a smaller reduction\n",
+             last step, and choose the best one among points that stopped early; use more points, a larger first \
+             milestone, or a smaller reduction\n",
         );
     }
     if tasks.seconds {

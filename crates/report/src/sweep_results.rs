@@ -9,12 +9,13 @@ use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, counted, loss, percent, printable, rate, seconds, step_share};
 use runner_stats::Interval;
-use runner_sweep::record::SweepRecord;
+use runner_sweep::record::{PlannedPoint, SweepRecord};
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
 use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
 use runner_sweep::{
-    AxisNote, DivergedValue, Goal, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse, value_text,
+    AxisNote, DivergedValue, Goal, Milestone, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse,
+    value_text,
 };
 use serde_json::Value;
 
@@ -52,6 +53,7 @@ impl SweepResultsText<'_> {
         columns.extend(self.shows_speed().then_some(Column::new("tokens/s", Align::Right, 2)));
         columns.extend(self.shows_mfu().then_some(Column::new("mfu", Align::Right, 8)));
         columns.push(Column::new("steps", Align::Right, 4));
+        columns.extend(self.milestone_unit().map(|unit| Column::new(unit, Align::Right, 4)));
         columns.push(Column::new("status", Align::Left, 9));
         columns.push(Column::new("time", Align::Right, 0));
         columns.push(Column::new("run", Align::Left, 3).shortened_to(12));
@@ -85,6 +87,11 @@ impl SweepResultsText<'_> {
         })
     }
 
+    /// The unit of early stopping's milestones, if it is not steps.
+    fn milestone_unit(&self) -> Option<&'static str> {
+        self.record.early_stop.map(|asha| asha.first.unit()).filter(|unit| *unit != "steps")
+    }
+
     fn row(&self, row: &ResultsRow) -> Vec<String> {
         let point = self.record.point(row.point);
         let dash = || "-".to_owned();
@@ -101,6 +108,11 @@ impl SweepResultsText<'_> {
             out.push(row.mfu.map_or_else(dash, percent));
         }
         out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
+        match self.record.early_stop.map(|asha| asha.first) {
+            Some(Milestone::MinTokens(_)) => out.push(row.tokens.map_or_else(dash, count)),
+            Some(Milestone::MinFlops(_)) => out.push(row.flops.map_or_else(dash, |flops| format!("{flops:.3e}"))),
+            Some(Milestone::MinSteps(_)) | None => {}
+        }
         out.push(self.status_text(row, point.and_then(|p| p.same_as)));
         out.push(row.seconds.map_or_else(dash, seconds));
         out.push(row.run.as_deref().map_or_else(dash, printable));
@@ -145,19 +157,32 @@ impl SweepResultsText<'_> {
         counts.named().into_iter().filter(|(n, _)| *n > 0).map(text).collect::<Vec<_>>().join(", ")
     }
 
-    /// The steps that early stopping saved; `None` without early stopping.
+    /// The steps that early stopping saved, or the tokens or FLOPs if its milestones count these; `None` without early stopping.
     pub fn saved_steps(&self) -> Option<String> {
         if !self.record.stops_early() {
             return None;
         }
         let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
-        let done: u64 = distinct.map(|row| row.steps).sum();
-        let all = self.record.tasks().all_steps();
+        let points = || self.record.points.iter().filter(|point| point.same_as.is_none());
+        let (unit, done, all) = match self.record.early_stop.map(|asha| asha.first) {
+            Some(Milestone::MinTokens(_)) => {
+                let done = distinct.filter_map(|row| row.tokens).sum::<u64>();
+                ("tokens", done as f64, points().map(PlannedPoint::tokens).sum())
+            }
+            Some(Milestone::MinFlops(_)) => {
+                ("FLOPs", distinct.filter_map(|row| row.flops).sum(), points().map(PlannedPoint::flops).sum())
+            }
+            Some(Milestone::MinSteps(_)) | None => {
+                let done = distinct.map(|row| row.steps).sum::<u64>();
+                ("steps", done as f64, self.record.tasks().all_steps() as f64)
+            }
+        };
+        let amount = |number: f64| if unit == "FLOPs" { format!("{number:.3e}") } else { count(number as u64) };
         if !self.summary.is_finished {
-            return Some(format!("{} of at most {} steps are done", count(done), count(all)));
+            return Some(format!("{} of at most {} {unit} are done", amount(done), amount(all)));
         }
-        let share = percent(1.0 - done as f64 / all.max(1) as f64);
-        Some(format!("{} of {} steps were done: {share} saved by early stopping", count(done), count(all)))
+        let share = percent(1.0 - done / all.max(1.0));
+        Some(format!("{} of {} {unit} were done: {share} saved by early stopping", amount(done), amount(all)))
     }
 
     /// The command that retries the first of the points whose failure would repeat, if the sweep is finished and there are any.
@@ -177,7 +202,8 @@ impl SweepResultsText<'_> {
         let mut out = String::new();
         let importance = &self.summary.importance;
         let Some(first) = importance.first() else { return out };
-        let after = self.summary.measured_at.map_or_else(String::new, |step| format!(" after {} steps", count(step)));
+        let after =
+            self.summary.measured_at.as_ref().map_or_else(String::new, |milestone| format!(" after {milestone}"));
         let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
         for i in importance {

@@ -47,9 +47,11 @@ pub use random::{Distribution, RandomDraws};
 pub use read::{from_file, from_str, load};
 pub use results::{PointStatus, ResultsRow, SweepResults};
 pub use rules::{PlanFigures, SettingRule};
-pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
+pub use schedule::{
+    PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs,
+};
 pub use spec::{
-    AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
+    AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Milestone, Objective,
     ObjectiveMetric, SCHEMA, SweepSpec,
 };
 pub use validation_use::ValidationUse;

@@ -364,7 +364,7 @@ impl MetricSeries {
                 (line.step, value)
             }
         };
-        // An evaluation before the first step does not measure the training, and some measure the loss or the items alone.
+        // An evaluation before the first step does not measure the training, and some evaluations measure only the loss or only the items.
         if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() && !lacks_part(line, metric) {
             // Metrics files leave out values that are not finite.
             self.values.push((step, value.unwrap_or(f64::NAN)));

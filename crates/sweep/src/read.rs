@@ -16,7 +16,8 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use super::group::{group_spec, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
-    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
+    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Milestone, Objective, ObjectiveMetric,
+    SweepSpec,
 };
 use super::verdict::CONFIDENCE;
 use super::{exclude, expand};
@@ -247,10 +248,18 @@ impl SweepReader<'_> {
                 }
             }
         }
-        let about_min_steps = "every point is trained for this many steps before it is judged";
+        if let Some(entry) = get("early_stop").filter(|entry| !matches!(entry.value.value, Yaml::Map(_))) {
+            self.set_help(entry.value.place, "write `early_stop: {asha: {min_steps: …}}`");
+        }
         let early_stop = get("early_stop").map(|entry| entries(&entry.value)).unwrap_or_default();
         if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
-            self.require(asha, "sweep.early_stop.asha", "min_steps", about_min_steps);
+            let keys = ["min_steps", "min_tokens", "min_flops"];
+            let is_given = |key: &&str| asha.value.get(key).is_some_and(|(_, node)| !node.is_null());
+            if !keys.iter().any(is_given) && matches!(asha.value.value, Yaml::Map(_)) {
+                let path = "sweep.early_stop.asha";
+                let message = format!("`{path}` needs one of min_steps, min_tokens and min_flops");
+                self.error(asha.place, path, message, "every point is trained for so much before it is judged");
+            }
         }
         let race = early_stop.iter().find(|entry| entry.key == "race").map(|entry| {
             let race = RaceSettings {
@@ -306,8 +315,10 @@ impl SweepReader<'_> {
                 smallest_difference: value(sweep, "/objective/smallest_difference"),
             },
             names_metric: named_metric.is_some(),
-            early_stop: asha("min_steps")
-                .map(|min_steps| AshaSettings { min_steps, reduction: asha("reduction").unwrap_or(3) }),
+            early_stop: (asha("min_steps").map(Milestone::MinSteps))
+                .or_else(|| asha("min_tokens").map(Milestone::MinTokens))
+                .or_else(|| value(sweep, "/early_stop/asha/min_flops").map(Milestone::MinFlops))
+                .map(|first| AshaSettings { first, reduction: asha("reduction").unwrap_or(3) }),
             race,
             parallel: value(sweep, "/parallel").unwrap_or(1),
             retries: value(sweep, "/retries").unwrap_or(0),

@@ -41,6 +41,11 @@ pub struct ResultsRow {
     pub status: PointStatus,
     /// The number of optimizer steps done.
     pub steps: u64,
+    /// Tokens of these steps, padding included, and their FLOPs as counted for MFU; `None` in comparisons of runs without a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<f64>,
     pub objective: Option<f64>,
     /// True if training ended with a number that is not finite, or the objective is not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -141,8 +146,9 @@ impl SweepResults {
     }
 
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
-    /// `steps_done`, the metric, `seconds`, `own_seconds`, `run`, `val_tokens` and `standard_error` (those that the metric was measured on, and its error
-    /// over their rows), and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
+    /// `steps_done`, `tokens_done`, `flops_done`, the metric, `seconds`, `own_seconds`, `run`, `val_tokens` and `standard_error` (those that
+    /// the metric was measured on, and its error over their rows), and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are
+    /// not the metric.
     /// If settings of `verdict` have several seeds, the columns `setting` (its rank), `setting_mean`, `setting_half_width` (of the mean's
     /// interval), `difference_to_leader` and `adjusted_p` follow. Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
     /// formula gets the prefix `'`.
@@ -152,7 +158,8 @@ impl SweepResults {
     pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
         let measured = ["val_bits_per_byte", "val_tokens", "standard_error", "tokens_per_second", "mfu"];
-        let mut own = vec!["point", "status", "steps_done", metric, "seconds", "own_seconds", "run"];
+        let mut own =
+            vec!["point", "status", "steps_done", "tokens_done", "flops_done", metric, "seconds", "own_seconds", "run"];
         own.extend(measured.iter().filter(|name| **name != metric));
         let of_setting = ["setting", "setting_mean", "setting_half_width", "difference_to_leader", "adjusted_p"];
         let of_setting = if verdict.has_seeds() { &of_setting[..] } else { &[] };
@@ -177,6 +184,8 @@ impl SweepResults {
             let rest = [
                 row.status.name().to_owned(),
                 row.steps.to_string(),
+                row.tokens.map_or_else(String::new, |tokens| tokens.to_string()),
+                number(row.flops),
                 number(row.objective),
                 number(row.seconds),
                 number(row.own_seconds),
@@ -229,6 +238,8 @@ mod tests {
             values,
             status,
             steps: 10,
+            tokens: Some(80),
+            flops: None,
             objective,
             diverged: false,
             run: Some(format!("run-{point}")),
@@ -317,15 +328,15 @@ mod tests {
         first.measured_on = Some(LossSample { tokens: 2048, rows: 32, standard_error: Some(0.125) });
         let table =
             results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();
-        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,tokens_per_second,mfu\n\
-                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,0.5,run-2,0.5,2048,0.125,,0.25\n\
-                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,0.5,run-1,,,,,\n";
+        let expected = "point,lr,decay,param.status,status,steps_done,tokens_done,flops_done,val_loss,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,tokens_per_second,mfu\n\
+                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,80,,1.25,1.5,0.5,run-2,0.5,2048,0.125,,0.25\n\
+                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,80,,,1.5,0.5,run-1,,,,,\n";
         assert_eq!(table, expected);
         let mut reader = csv::Reader::from_reader(table.as_bytes());
-        assert!(reader.records().all(|record| record.unwrap().len() == 15));
+        assert!(reader.records().all(|record| record.unwrap().len() == 17));
         let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
         speed.objective.metric = ObjectiveMetric::TokensPerSecond;
-        let header = "point,lr,decay,status,steps_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,mfu\n";
+        let header = "point,lr,decay,status,steps_done,tokens_done,flops_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,mfu\n";
         assert!(speed.csv(&no_settings()).unwrap().starts_with(header), "the objective has one column");
     }
 

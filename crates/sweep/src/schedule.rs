@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::spec::{AshaSettings, Goal};
+use super::spec::{AshaSettings, Goal, Milestone};
 
 /// A point without its parameters, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
@@ -108,22 +108,31 @@ pub(super) fn valid_step_cost(cost: f64) -> f64 {
     if cost.is_finite() && cost > 0.0 { cost } else { 1.0 }
 }
 
-/// The steps at which a point of `total` steps is judged: min_steps·reduction^k below `total`, each rounded up to a multiple of
-/// `multiple` (the evaluation interval), and `total`.
+/// The length of a run and its measurements, from which its rungs follow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RunLength {
+    pub steps: u64,
+    pub tokens_per_step: u64,
+    pub flops_per_step: f64,
+    /// Steps between measurements of the objective.
+    pub every: u64,
+}
+
+/// The steps at which a run is judged: for each milestone before its end the first measurement that reaches it, and the last step. Milestones
+/// in steps that one measurement reaches are one rung. Milestones in tokens or FLOPs are not, because the same milestone must be the same
+/// rung in runs whose steps differ.
 #[must_use]
-pub fn rungs(asha: &AshaSettings, total: u64, multiple: u64) -> Vec<u64> {
-    let mut out = Vec::new();
-    let mut at = Some(asha.min_steps.max(1));
-    while let Some(step) = at.filter(|&step| step < total) {
-        match step.checked_next_multiple_of(multiple.max(1)) {
-            Some(rounded) if rounded < total => {
-                if out.last() != Some(&rounded) {
-                    out.push(rounded);
-                }
-            }
-            _ => break,
+pub fn rungs(asha: &AshaSettings, run: RunLength) -> Vec<u64> {
+    let RunLength { steps: total, tokens_per_step, flops_per_step, every } = run;
+    let mut out: Vec<u64> = Vec::new();
+    for milestone in asha.milestones() {
+        let step = milestone.steps(tokens_per_step, flops_per_step);
+        let Some(rounded) = step.checked_next_multiple_of(every.max(1)).filter(|&rounded| rounded < total) else {
+            break;
+        };
+        if !matches!(milestone, Milestone::MinSteps(_)) || out.last() != Some(&rounded) {
+            out.push(rounded);
         }
-        at = step.checked_mul(asha.reduction.max(2));
     }
     out.push(total);
     out

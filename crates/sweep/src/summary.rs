@@ -14,11 +14,13 @@ use super::race::DroppedSetting;
 use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
+use super::spec::Milestone;
 use super::validation_use::{ValidationUse, validation_hash};
 use super::verdict::{SweepVerdict, rank_settings};
 use crate::sweep_dir;
 use runner_compare::comparability::find_incomparable;
 use runner_record::manifest::RunStatus;
+use runner_spec::format::counted;
 
 /// The results of a sweep so far.
 #[derive(Debug)]
@@ -33,8 +35,8 @@ pub struct SweepSummary {
     pub importance: Vec<Importance>,
     /// The parameters that are constant, or whose importance cannot be separated from that of a different one.
     pub axis_notes: Vec<AxisNote>,
-    /// The step at which importance compares the points, unless it compares them at the end.
-    pub measured_at: Option<u64>,
+    /// The milestone at which importance compares the points, such as `100 steps`, unless it compares them at the end.
+    pub measured_at: Option<String>,
     /// The content hash of the validation data by which points are compared; `None` if they are compared by something else.
     pub validation_hash: Option<String>,
     /// True if nothing is left to do.
@@ -235,6 +237,8 @@ fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
         values: point.values.clone(),
         status,
         steps: 0,
+        tokens: Some(0),
+        flops: Some(0.0),
         objective: None,
         diverged: false,
         run: None,
@@ -265,8 +269,11 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
         _ => PointStatus::Interrupted,
     };
     let measured = last_value.filter(|(_, value)| value.is_finite() && status != PointStatus::Failed);
+    let steps = run.steps.min(point.steps);
     ResultsRow {
-        steps: run.steps.min(point.steps),
+        steps,
+        tokens: Some(steps.saturating_mul(point.tokens_per_step)),
+        flops: Some(steps as f64 * point.flops_per_step),
         objective: measured.map(|(_, value)| value),
         diverged: run.has_diverged(point.steps),
         run: Some(run.id.clone()),
@@ -316,25 +323,28 @@ fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows
 }
 
 /// The values and results of the points without duplicates, NaN for a point that diverged. Results after different numbers of steps do
-/// not compare: with early stopping the results are those at the first rung, whose step is returned with them, and there are none if first
-/// rungs differ.
+/// not compare: with early stopping the results are those at the first rung, which is returned with them, and there are none if first rungs
+/// of milestones in steps differ.
 fn comparable_results(
     record: &SweepRecord,
     progress: &SweepProgress,
-) -> (Option<u64>, Vec<(PointValues, Option<f64>)>) {
+) -> (Option<String>, Vec<(PointValues, Option<f64>)>) {
     let distinct = || record.points.iter().zip(&progress.points).filter(|(point, _)| point.same_as.is_none());
     let mut first_rungs: Vec<u64> = distinct().filter_map(|(point, _)| point.rungs.first().copied()).collect();
     first_rungs.dedup();
-    let measured_at = match (record.early_stop, &first_rungs[..]) {
+    let measured_at = match (record.early_stop.map(|asha| asha.first), &first_rungs[..]) {
         (None, _) => None,
-        (Some(_), [step]) => Some(*step),
-        (Some(_), _) => return (None, Vec::new()),
+        (Some(Milestone::MinSteps(_)), [step]) => Some(counted(*step, "step")),
+        (Some(Milestone::MinSteps(_)), _) => return (None, Vec::new()),
+        (Some(first), _) => Some(format!("{} {}", first.amount(), first.unit())),
     };
+    let is_at_rung = measured_at.is_some();
+    let until = |point: &PlannedPoint| point.rungs.first().copied().filter(|_| is_at_rung).unwrap_or(point.steps);
     let result = |point: &PlannedPoint, run: &PointProgress| {
         if run.has_diverged(point.steps) {
             return Some(f64::NAN);
         }
-        match run.result(measured_at.unwrap_or(point.steps), point.steps)? {
+        match run.result(until(point), point.steps)? {
             SegmentResult::Value(value) => Some(value),
             SegmentResult::Failed => Some(f64::NAN),
         }

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
-use crate::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric, PointStatus, ResultsRow, SweepResults};
+use crate::{
+    AshaSettings, Goal, MeasurementChoice, Milestone, Objective, ObjectiveMetric, PointStatus, ResultsRow, SweepResults,
+};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
 pub fn sweep() -> SweepRecord {
@@ -46,7 +48,7 @@ pub fn sweep() -> SweepRecord {
             at: MeasurementChoice::Last,
             smallest_difference: None,
         },
-        early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
+        early_stop: Some(AshaSettings { first: Milestone::MinSteps(10), reduction: 2 }),
         race: None,
         judges_settings: false,
         budget: None,
@@ -81,6 +83,8 @@ pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
             run: Some(index.to_string()),
             seconds: None,
             own_seconds: None,
+            tokens: None,
+            flops: None,
             val_bits_per_byte: None,
             measured_on: None,
             tokens_per_second: None,

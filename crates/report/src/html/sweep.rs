@@ -38,8 +38,8 @@ pub(super) struct SweepTable {
     caveats: Vec<String>,
     /// The importance of each parameter, highest first.
     importance: Vec<Importance>,
-    /// The step at which importance compares the points, unless it compares them at the end.
-    measured_at: Option<u64>,
+    /// The milestone at which importance compares the points, unless it compares them at the end.
+    measured_at: Option<String>,
     /// The reason why the objectives of the points do not compare, if they do not.
     incomparable: Option<String>,
     /// Files that cannot be read, each in one sentence.

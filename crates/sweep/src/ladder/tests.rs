@@ -27,6 +27,8 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
                 run: None,
                 seconds: None,
                 own_seconds: None,
+                tokens: None,
+                flops: None,
                 val_bits_per_byte: None,
                 measured_on: None,
                 tokens_per_second: None,

@@ -64,7 +64,7 @@ fn a_whole_file() {
             smallest_difference: Some(0.003)
         }
     );
-    assert_eq!(spec.early_stop, Some(AshaSettings { min_steps: 100, reduction: 4 }));
+    assert_eq!(spec.early_stop, Some(AshaSettings { first: Milestone::MinSteps(100), reduction: 4 }));
     assert_eq!((spec.parallel, spec.retries), (2, 1));
     assert_eq!((spec.text.as_str(), spec.path.as_path()), (WHOLE, Path::new("dir/s.yaml")));
 }

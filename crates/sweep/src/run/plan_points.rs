@@ -10,7 +10,7 @@ use crate::progress::SweepProgress;
 use crate::race::check_same_seeds;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::sweep_dir::absolute_path;
-use crate::{Budget, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
+use crate::{Budget, ExpandedPoint, Objective, ObjectiveMetric, RunLength, SweepSpec, expand, load_options, rungs};
 use runner_compare::comparability::MeasurementBasis;
 use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
@@ -203,7 +203,7 @@ pub(super) fn plan_points(
     for warning in &warnings {
         observer.observe(&RunEvent::Warning(warning));
     }
-    check_same_rungs(&points_of_record)?;
+    check_same_rungs(&points_of_record, spec.early_stop)?;
     if objective.metric == ObjectiveMetric::TokensPerSecond && request.parallel > 1 {
         let text = "tokens_per_second of points that train at the same time is not comparable with that of points \
             that train alone, because they share this machine; use `parallel: 1`";
@@ -401,8 +401,10 @@ fn plan_point(
     }
     let steps = plan.totals.steps;
     let every = plan.ranks.first().and_then(|rank| metric.interval(&rank.program)).unwrap_or(1);
-    let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
-    mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, steps, every)));
+    let (tokens_per_step, flops_per_step) = (plan.totals.tokens_per_step, plan.totals.flops_per_step);
+    let run = RunLength { steps, tokens_per_step, flops_per_step, every };
+    let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, run));
+    mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, run)));
     if !mistakes.is_empty() {
         return Err(mistakes.into_iter().map(PlainError::request).collect());
     }
@@ -417,11 +419,11 @@ fn plan_point(
         trunk: None,
         steps,
         rungs: judged_after,
-        tokens_per_step: plan.totals.tokens_per_step,
+        tokens_per_step,
         parameters: plan.totals.parameters,
         memory_bytes: needs.memory_bytes,
         rank_memory_bytes: Some(needs.rank_memory_bytes),
-        flops_per_step: plan.totals.flops_per_step,
+        flops_per_step,
         step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
         is_prediction_disturbed: plan.forecast.as_ref().is_some_and(|f| f.basis == ForecastBasis::Disturbed),
         ranks: plan.ranks.len(),

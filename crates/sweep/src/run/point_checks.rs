@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::record::PlannedPoint;
-use crate::{AshaSettings, Objective, ObjectiveMetric, PointValues, SweepSpec};
+use crate::{AshaSettings, Milestone, Objective, ObjectiveMetric, PointValues, RunLength, SweepSpec};
 use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
@@ -11,21 +11,41 @@ use runner_spec::error::{CommandError, Result};
 use runner_spec::format::json_bytes;
 use runner_spec::program::EvalSpec;
 
-/// Early stopping compares results after the same steps only.
+/// Early stopping compares results at the same milestones only.
 ///
 /// # Errors
-/// If two points are judged after different steps before their end.
-pub(super) fn check_same_rungs(points: &[PlannedPoint]) -> Result<()> {
+/// If two points are judged at different milestones before their end.
+pub(super) fn check_same_rungs(points: &[PlannedPoint], asha: Option<AshaSettings>) -> Result<()> {
+    let (Some(asha), Some(first)) = (asha, points.first()) else { return Ok(()) };
+    let unit = asha.first.unit();
     let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
-    let Some(first) = points.first() else { return Ok(()) };
-    let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
+    let Some(other) = points.iter().find(|p| match asha.first {
+        Milestone::MinSteps(_) => below(p) != below(first),
+        _ => p.rungs.len() != first.rungs.len(),
+    }) else {
+        return Ok(());
+    };
     let describe = |p: &PlannedPoint| {
-        let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
-        format!("{} after {} of {} steps", p.describe(), steps.join(", "), p.steps)
+        let amounts: Vec<String> = match asha.first {
+            Milestone::MinSteps(_) => below(p).iter().map(u64::to_string).collect(),
+            _ => asha.milestones().take(below(p).len()).map(Milestone::amount).collect(),
+        };
+        let total = asha.first.of_steps(p.steps, p.tokens_per_step, p.flops_per_step).amount();
+        format!("{} after {} of {total} {unit}", p.describe(), amounts.join(", "))
+    };
+    let (what, help) = match asha.first {
+        Milestone::MinSteps(_) => (
+            "after the same numbers of steps",
+            "use the same train.steps and eval.every for all points, use min_tokens or min_flops in place of min_steps, or remove early_stop"
+                .to_owned(),
+        ),
+        _ => (
+            "at the same milestones",
+            format!("give all points as many {unit}, for example by `budget`, use a different {}, or remove early_stop", asha.first.key()),
+        ),
     };
     Err(CommandError::request(format!(
-        "early_stop compares points after the same numbers of steps, but {} is judged and {}: use the same \
-         train.steps and eval.every for all points, or remove early_stop",
+        "early_stop compares points {what}, but {} is judged and {}: {help}",
         describe(first),
         describe(other)
     )))
@@ -116,13 +136,28 @@ pub(super) fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Op
         .then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {needed}"))
 }
 
-/// Why early stopping never judges a run before its end, if it does not.
-pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], steps: u64, every: u64) -> Option<String> {
+/// Why early stopping cannot judge a run with these `rungs`: it never does before its end, or two milestones are one measurement.
+pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLength) -> Option<String> {
+    let RunLength { steps, tokens_per_step, flops_per_step, every } = run;
+    let (key, unit) = (asha.first.key(), asha.first.unit());
+    if let Some(at) = rungs.windows(2).position(|pair| pair[0] == pair[1]) {
+        let both: Vec<String> = asha.milestones().skip(at).take(2).map(Milestone::amount).collect();
+        return Some(format!(
+            "early_stop.asha: the milestones of {} {unit} are both reached at step {}, because the run evaluates every {every} steps; use a \
+             smaller eval.every, or a larger {key} or reduction",
+            both.join(" and "),
+            rungs[at]
+        ));
+    }
     (rungs.len() < 2).then(|| {
+        let total = match asha.first {
+            Milestone::MinSteps(_) => format!("{steps} steps"),
+            other => format!("{} {unit} in {steps} steps", other.of_steps(steps, tokens_per_step, flops_per_step).amount()),
+        };
         format!(
-            "early_stop.asha.min_steps is {}, but the run has {steps} steps and evaluates every {every}, so it is \
-             never judged before its end; use a smaller min_steps or eval.every, or remove early_stop",
-            asha.min_steps
+            "early_stop.asha.{key} is {}, but the run has {total} and evaluates every {every}, so it is never judged before its end; use a \
+             smaller {key} or eval.every, or remove early_stop",
+            asha.first.amount()
         )
     })
 }
@@ -147,10 +182,11 @@ mod tests {
     #[test]
     fn early_stopping_compares_after_the_same_steps() {
         let mut points = crate::testing::sweep().points;
+        let asha = crate::testing::sweep().early_stop;
         points[1].rungs = vec![10, 20, 60];
-        assert!(check_same_rungs(&points).is_ok(), "nothing compares the ends");
+        assert!(check_same_rungs(&points, asha).is_ok(), "nothing compares the ends");
         points[1].rungs = vec![10, 30, 40];
-        let error = check_same_rungs(&points).unwrap_err().to_string();
+        let error = check_same_rungs(&points, asha).unwrap_err().to_string();
         for part in ["point 1 (lr=0.001 layers=2) after 10, 20 of 40", "point 2 (lr=0.01 layers=2) after 10, 30 of 40"]
         {
             assert!(error.contains(part), "{part}: {error}");
@@ -158,11 +194,30 @@ mod tests {
     }
 
     #[test]
+    fn points_of_other_steps_are_compared_at_the_same_tokens() {
+        let mut points = crate::testing::sweep().points;
+        let asha = Some(AshaSettings { first: Milestone::MinTokens(1000), reduction: 2 });
+        points[1].rungs = vec![5, 10, 20];
+        assert!(check_same_rungs(&points, asha).is_ok());
+        (points[1].rungs, points[1].steps, points[1].tokens_per_step) = (vec![5, 20], 20, 95);
+        let error = check_same_rungs(&points, asha).unwrap_err().to_string();
+        assert!(error.contains("after 1,000 of 1,900 tokens: give all points as many tokens"), "{error}");
+    }
+
+    #[test]
     fn early_stopping_must_judge() {
-        let asha = AshaSettings { min_steps: 100, reduction: 3 };
-        let text = explain_unjudged(&asha, &rungs(&asha, 120, 80), 120, 80).unwrap();
+        let run = |steps, every| RunLength { steps, tokens_per_step: 10, flops_per_step: 1e3, every };
+        let explain = |first, run: RunLength| {
+            let asha = AshaSettings { first, reduction: 3 };
+            explain_unjudged(&asha, &rungs(&asha, run), run)
+        };
+        let text = explain(Milestone::MinSteps(100), run(120, 80)).unwrap();
         assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
-        assert!(explain_unjudged(&asha, &[100, 300], 300, 100).is_none());
+        assert!(explain(Milestone::MinSteps(100), run(400, 100)).is_none());
+        let text = explain(Milestone::MinTokens(1000), run(100, 80)).unwrap();
+        assert!(text.contains("min_tokens is 1,000") && text.contains("1,000 tokens in 100 steps"), "{text}");
+        let text = explain(Milestone::MinFlops(1e5), run(1000, 400)).unwrap();
+        assert!(text.contains("milestones of 1e5 and 3e5 FLOPs are both reached at step 400"), "{text}");
     }
 
     #[derive(Default)]
