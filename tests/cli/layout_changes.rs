@@ -22,7 +22,7 @@ fn sandbox(name: &str, parallel: &str) -> Sandbox {
          batch: {{sequences: 12, micro_batch: 3}}\ntrain: {{steps: {STEPS}}}\noptimizer: {{adamw: {{lr: 1e-4}}}}\n\
          eval: {{every: 30, loss: {{rows: 24}}}}\ncheckpoint: {{every: 7, keep: 3}}\n{parallel}"
     );
-    Sandbox::new().with_numbers(3000).with("exp.yaml", yaml)
+    Sandbox::new().with_squares(3000).with("exp.yaml", yaml)
 }
 
 fn train_lines(run: &RunFolder) -> Vec<(u64, f64, f64)> {

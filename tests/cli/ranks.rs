@@ -59,7 +59,7 @@ fn new_evaluating_sandbox(parallel: &str, batches: u32) -> Sandbox {
 
 /// A sandbox with an experiment, and a text of this many numbers to train on.
 fn sandbox_of(yaml: &str, numbers: u32) -> Sandbox {
-    Sandbox::new().with_numbers(numbers).with("exp.yaml", yaml)
+    Sandbox::new().with_squares(numbers).with("exp.yaml", yaml)
 }
 
 /// Runs `apply`, which must succeed, and returns what it printed.

@@ -100,6 +100,12 @@ impl Sandbox {
         self
     }
 
+    /// Adds `input.txt`, a text of `count` numbers that repeats, on which training is stable: rounding is hardly amplified.
+    pub fn with_squares(self, count: u32) -> Self {
+        let numbers = (0..count).map(|i| (i * (i % 4093) % 997).to_string() + " ");
+        self.with("input.txt", numbers.collect::<String>())
+    }
+
     /// Adds `input.txt`, a text of `count` numbers below 1,000, which does not repeat.
     pub fn with_numbers(self, count: u32) -> Self {
         let number = |i: u32| {

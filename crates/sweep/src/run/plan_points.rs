@@ -400,7 +400,8 @@ fn plan_point(
         ));
     }
     let steps = plan.totals.steps;
-    let every = plan.ranks.first().and_then(|rank| metric.interval(&rank.program)).unwrap_or(1);
+    // A metric that is not measured, which is a mistake above, would be by default when the loss is.
+    let every = plan.ranks.first().and_then(|rank| metric.interval(&rank.program)).unwrap_or(experiment.eval.every);
     let (tokens_per_step, flops_per_step) = (plan.totals.tokens_per_step, plan.totals.flops_per_step);
     let run = RunLength { steps, tokens_per_step, flops_per_step, every };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, run));
