@@ -63,7 +63,7 @@ fn repeated_text_is_found_in_a_fraction() {
 fn short_documents_are_found_in_any_order() {
     let folder = Folder::new();
     let lines = |numbers: &mut dyn Iterator<Item = u64>| -> String {
-        numbers.map(|n| format!("{{\"text\": \"{:040}\"}}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
+        numbers.map(|n| format!("{{\"text\": \"{:041}\"}}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
     };
     let train = folder.write("train.jsonl", lines(&mut (0..1000)));
     let mixed = folder.write("mixed.jsonl", lines(&mut (0..1000).rev().step_by(3).flat_map(|n| [n, n + 5000])));
@@ -117,7 +117,7 @@ fn token_shards_show_the_bytes_of_their_text() {
         let bytes: Vec<u8> = ids.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect();
         let source = |name: &str, bytes: &[u8]| Source::Tokens { files: vec![folder.write(name, bytes)], dtype: None };
         let validation = Validation::Source(source(&format!("{name}-val.bin"), &bytes));
-        let train = source(&format!("{name}-train.bin"), &bytes[..bytes.len() / 2]);
+        let train = source(&format!("{name}-train.bin"), &bytes[..bytes.len() / 4 * 2]);
         let prepared = folder.prepare(&packed(tokenizer, train, Some(validation), 1)).unwrap();
         prepared.facts.validation.unwrap().text.unwrap()
     };
