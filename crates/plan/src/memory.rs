@@ -9,7 +9,7 @@ use crate::cost::count_chunks;
 use crate::device_memory::{self, is_hopper_or_newer};
 use crate::shard::{HeldElements, gathered_element_bytes};
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
-use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
 use runner_spec::model::parts::{Buffer, Linear, Positions};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
@@ -129,7 +129,10 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         table("rotary positions", spec.head_dim());
     }
     if program.device == Device::Cpu {
-        workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
+        // The replicas of dp are threads of one process.
+        if program.mesh.mode != ParallelMode::Dp || program.replica() == 0 {
+            workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
+        }
     } else {
         items.push(MemoryItem {
             category: MemoryCategory::Context,
@@ -370,6 +373,8 @@ mod tests {
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
     use runner_spec::cluster::ClusterFacts;
+    use runner_spec::experiment::Parallel;
+    use runner_spec::plan::RankPlan;
     use runner_spec::program::{BatchSpec, OptimizerSpec};
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
@@ -389,6 +394,17 @@ mod tests {
         let table: u64 = memory.items.iter().map(|i| i.bytes * i.count).sum();
         assert_eq!(memory.total(), table);
         assert!(memory.items.iter().all(|i| i.bytes > 0 || i.category == MemoryCategory::Workspace));
+    }
+
+    #[test]
+    fn the_replicas_of_dp_share_a_process() {
+        let mut experiment = experiment();
+        for (mode, processes) in [(ParallelMode::Ddp, [1, 1]), (ParallelMode::Dp, [1, 0])] {
+            experiment.parallel = Parallel { mode, replicas: 2, ..Parallel::single() };
+            let plan = compiled(&experiment);
+            let count = |rank: &RankPlan| rank.memory.items.iter().filter(|i| i.what == PROCESS_ITEM).count();
+            assert_eq!(plan.ranks.iter().map(count).collect::<Vec<_>>(), processes, "{mode:?}");
+        }
     }
 
     #[test]
