@@ -373,8 +373,6 @@ mod tests {
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
     use runner_spec::cluster::ClusterFacts;
-    use runner_spec::experiment::Parallel;
-    use runner_spec::plan::RankPlan;
     use runner_spec::program::{BatchSpec, OptimizerSpec};
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
@@ -394,17 +392,6 @@ mod tests {
         let table: u64 = memory.items.iter().map(|i| i.bytes * i.count).sum();
         assert_eq!(memory.total(), table);
         assert!(memory.items.iter().all(|i| i.bytes > 0 || i.category == MemoryCategory::Workspace));
-    }
-
-    #[test]
-    fn the_replicas_of_dp_share_a_process() {
-        let mut experiment = experiment();
-        for (mode, processes) in [(ParallelMode::Ddp, [1, 1]), (ParallelMode::Dp, [1, 0])] {
-            experiment.parallel = Parallel { mode, replicas: 2, ..Parallel::single() };
-            let plan = compiled(&experiment);
-            let count = |rank: &RankPlan| rank.memory.items.iter().filter(|i| i.what == PROCESS_ITEM).count();
-            assert_eq!(plan.ranks.iter().map(count).collect::<Vec<_>>(), processes, "{mode:?}");
-        }
     }
 
     #[test]

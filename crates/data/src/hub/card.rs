@@ -121,6 +121,7 @@ impl Config {
 
 /// The splits and patterns of `data_files`: one pattern, a list of patterns, or a list of splits.
 fn parse_files(files: &PythonValue) -> Result<Vec<(String, Vec<String>)>, String> {
+    const FORM: &str = "`data_files` must be a path, a list of paths, or a list of items with `split` and `path`";
     let texts = |value: &PythonValue| match value {
         PythonValue::Text(text) => Some(vec![text.clone()]),
         PythonValue::List(items) => items.iter().map(|item| item.as_text().map(str::to_owned)).collect(),
@@ -129,7 +130,6 @@ fn parse_files(files: &PythonValue) -> Result<Vec<(String, Vec<String>)>, String
     if let Some(patterns) = texts(files) {
         return Ok(vec![("train".to_owned(), patterns)]);
     }
-    const FORM: &str = "`data_files` must be a path, a list of paths, or a list of items with `split` and `path`";
     let PythonValue::List(items) = files else { return Err(FORM.to_owned()) };
     let mut splits: Vec<(String, Vec<String>)> = Vec::new();
     for item in items {

@@ -140,8 +140,12 @@ pub(super) fn splits_by_name(all: &[&str], folder: &str) -> Result<Splits, Strin
     Ok(found)
 }
 
+/// True for the files that are wanted, by their paths in the folder.
+type Wanted<'w> = &'w dyn Fn(&str) -> bool;
+
 /// The splits that files of other programs, folders and names of files show, whichever comes first.
-fn first_of_words(select: &dyn Fn(&dyn Fn(&str) -> bool) -> Vec<String>) -> Splits {
+#[expect(clippy::case_sensitive_file_extension_comparisons, reason = "as `datasets` compares them")]
+fn first_of_words(select: &dyn Fn(Wanted<'_>) -> Vec<String>) -> Splits {
     let logs = select(&|rest| rest.ends_with(".eval"));
     if !logs.is_empty() {
         return vec![("logs".to_owned(), logs)];

@@ -91,7 +91,9 @@ pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) ->
         None => {
             let mut splits = splits_by_name(&all, "")?;
             let reader = reader_of_splits(&splits)?;
-            splits.iter_mut().for_each(|(_, files)| files.retain(|file| is_kept(file, reader)));
+            for (_, files) in &mut splits {
+                files.retain(|file| is_kept(file, reader));
+            }
             (reader, splits)
         }
     };
@@ -114,7 +116,7 @@ pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) ->
         if files.is_empty() {
             return Err(Refusal::Final(format!("split `{}` has no files", quoted(name))));
         }
-        let mut foreign = files.iter().filter(|file| !is_of_reader(file, reader) && !file.ends_with(".zip")).peekable();
+        let mut foreign = files.iter().filter(|file| !is_of_reader(file, reader) && !is_zip(file)).peekable();
         if chosen.is_some() && foreign.peek().is_some() {
             let files = list_files(foreign);
             return Err(Refusal::Final(format!("split `{name}` is read as {reader}, but has {files}")));
@@ -135,6 +137,11 @@ pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) ->
         Some(_) => SelectedBy::List,
     };
     Ok(SelectedFiles { format, files: files.clone(), by })
+}
+
+#[expect(clippy::case_sensitive_file_extension_comparisons, reason = "as `datasets` compares them")]
+fn is_zip(file: &str) -> bool {
+    file.ends_with(".zip")
 }
 
 /// The configuration of the card that is read; `None` if the card lists none.

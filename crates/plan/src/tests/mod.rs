@@ -12,7 +12,7 @@ use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::format::choice_name;
-use runner_spec::plan::Plan;
+use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
 use runner_spec::program::{DataPosition, Device, Instruction};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
@@ -500,5 +500,16 @@ fn a_layout_changes_the_hash_and_not_the_mathematics() {
         let mut changed = experiment();
         change(&mut changed);
         assert_ne!(compiled(&changed).math_hash, single.math_hash, "{what}");
+    }
+}
+
+#[test]
+fn the_replicas_of_dp_share_a_process() {
+    let mut experiment = experiment();
+    for (mode, processes) in [(e::ParallelMode::Ddp, [1, 1]), (e::ParallelMode::Dp, [1, 0])] {
+        experiment.parallel = e::Parallel { mode, replicas: 2, ..e::Parallel::single() };
+        let plan = compiled(&experiment);
+        let count = |rank: &RankPlan| rank.memory.items.iter().filter(|i| i.what == PROCESS_ITEM).count();
+        assert_eq!(plan.ranks.iter().map(count).collect::<Vec<_>>(), processes, "{mode:?}");
     }
 }
