@@ -165,7 +165,7 @@ fn articles(text: &str) -> Articles {
         files.insert(file, values);
     }
     let Fixture { documents, elsewhere, undetermined, stages, forecasts, behaviours, .. } = fixture;
-    Articles { documents, elsewhere, undetermined, files, groups, repeated, stages, forecasts, behaviours }
+    Articles { documents, elsewhere, undetermined, files, groups, repeated, forecasts, stages, behaviours }
 }
 
 impl SourceValue {

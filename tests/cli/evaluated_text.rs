@@ -1,6 +1,7 @@
 //! What a validation loss was measured on: text that was trained on, few rows, and text of token shards.
 
 use std::fs;
+use std::ops::Range;
 
 use crate::sandbox::Sandbox;
 
@@ -16,10 +17,15 @@ fn yaml(validation: &str, eval: &str) -> String {
 const FILE: &str = "{text: {files: [held.txt]}}";
 const SWEEP: &str = "sweep: {name: s, base: exp.yaml, grid: {optimizer.adamw.lr: [0.001, 0.002]}}\n";
 
+/// Numbers with a blank after each.
+fn numbers(range: Range<u32>) -> String {
+    range.flat_map(|n| [n.to_string(), " ".to_owned()]).collect()
+}
+
 #[test]
 fn validation_text_in_the_training_text_is_named_wherever_a_loss_is() {
     let sandbox = Sandbox::new().with("exp.yaml", yaml(FILE, "")).with("s.yaml", SWEEP);
-    let text: String = (0..3000).map(|n| format!("{n} ")).collect();
+    let text = numbers(0..3000);
     sandbox.write("held.txt", &text[text.len() - 3200..]);
     sandbox.write("input.txt", text);
     let warning = "validation data: 20 of 20 windows of 160 tokens also occur in the training data (100.0%), so a loss on it measures memory, \
@@ -47,14 +53,14 @@ fn validation_text_in_the_training_text_is_named_wherever_a_loss_is() {
     sandbox.expect(0, &format!("seal {a} sealed"));
     assert!(sandbox.read("sealed/README.md").contains(warning));
     // Other text of the same kind shares nothing.
-    sandbox.write("held.txt", (7000..8000).map(|n| format!("{n} ")).collect::<String>());
+    sandbox.write("held.txt", numbers(7000..8000));
     assert!(!sandbox.expect(0, "plan exp.yaml").contains("also occur"));
 }
 
 #[test]
 fn a_loss_stands_beside_the_rows_that_it_was_measured_on() {
     let sandbox = Sandbox::new().with_numbers(3000).with("s.yaml", SWEEP);
-    sandbox.write("held.txt", (7000..8000).map(|n| format!("{n} ")).collect::<String>());
+    sandbox.write("held.txt", numbers(7000..8000));
     let sweep = |rows: u64| {
         let _ = fs::remove_dir_all(sandbox.path("runs"));
         sandbox.write("exp.yaml", yaml(FILE, &format!(", loss: {{rows: {rows}}}")));
@@ -105,7 +111,7 @@ fn a_standard_error_does_not_depend_on_the_layout() {
 fn a_fraction_of_different_tokens_does_not_compare_and_the_advice_helps() {
     let sandbox = Sandbox::new().with("exp.yaml", yaml("{fraction: 0.1}", ", loss: {rows: 100000}"));
     // Tokens get longer towards the end, where the words of the tokenizer are.
-    let text = (0..2000).map(|n| format!("{n} ")).collect::<String>() + &"abcdefgh ".repeat(2000);
+    let text = numbers(0..2000) + &"abcdefgh ".repeat(2000);
     sandbox.write("input.txt", &text);
     let tokenizers = "[{bytes: {}}, {bpe: {vocab_size: 400}}]";
     sandbox.write("s.yaml", format!("sweep: {{name: s, base: exp.yaml, grid: {{data.tokenizer: {tokenizers}}}}}\n"));

@@ -320,7 +320,7 @@ mod tests {
     fn tokens_of_every_type_are_read() {
         let expected = [5, 50_256, 0, 7];
         for kind in TokenType::ALL {
-            let read = |kind, bytes: &[u8]| typed_tokens_of("a.bin", bytes, kind).map_err(|error| error.to_string());
+            let read = |kind, bytes: &[u8]| typed_tokens_of("a.bin", bytes, kind);
             let bytes = raw(kind, &expected);
             assert_eq!(read(Some(kind), &bytes).unwrap(), expected.map(|token| token as u32));
             let code = format!("<{}{}", &kind.name()[..1], kind.bytes());

@@ -162,6 +162,7 @@ mod tests {
         limits.into_iter().min_by_key(|limit| limit.bytes).map(|limit| (limit.bytes, limit.source))
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "compared with what may be absent")]
     fn limit(bytes: u64, source: &str) -> Option<(u64, String)> {
         Some((bytes, format!("the control group {source}")))
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use runner_compare::comparability::MeasurementBasis;
 use runner_compare::session_facts::{LAYOUT, fact_changes};
 use runner_record::manifest::Session;
 use runner_record::run_dir;
@@ -55,7 +56,7 @@ pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPoint
 /// The caveats about evaluated text of the runs of `progress`, a different one each.
 pub(super) fn find_shared_text(progress: &SweepProgress) -> impl Iterator<Item = BestPointCaveat> {
     let bases = progress.points.iter().flatten().filter_map(|run| run.basis.as_ref());
-    let warnings: BTreeSet<String> = bases.flat_map(|basis| basis.overlap_warnings()).collect();
+    let warnings: BTreeSet<String> = bases.flat_map(MeasurementBasis::overlap_warnings).collect();
     warnings.into_iter().map(|warning| BestPointCaveat::SharedText { warning })
 }
 

@@ -41,7 +41,9 @@ pub fn measure_parts(known: &mut CalibrationParts, progress: &dyn Fn(&str)) -> R
         measured.push(MeasuredPart { name, rates, probe_seconds: before.max(after) });
         before = after;
     }
-    measured.into_iter().for_each(|part| known.add(part));
+    for part in measured {
+        known.add(part);
+    }
     Ok(())
 }
 

@@ -261,13 +261,14 @@ fn known_devices_are_near_their_measurements() {
 /// that was fitted to it.
 #[test]
 fn measured_penalties_are_forecast() {
-    let forecast = |change: fn(&mut e::Experiment)| {
+    type Change = fn(&mut e::Experiment);
+    let forecast = |change: Change| {
         let mut x = measured_step(e::Precision::Bf16, 16);
         change(&mut x);
         let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
         1e3 * compile(&x, &data(), &cluster).expect("plans").forecast.expect("known").step_seconds
     };
-    let penalties: [(fn(&mut e::Experiment), f64); 3] = [
+    let penalties: [(Change, f64); 3] = [
         (|x| (x.model.vocab_size, x.model.pad_vocab_to) = (Some(50_257), None), 55.8),
         (|x| x.model.dropout = 0.1, 39.4),
         (|x| x.master_weights = false, 34.7),

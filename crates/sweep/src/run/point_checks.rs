@@ -241,7 +241,9 @@ mod tests {
         };
         assert_eq!(check(&points, objective, true), (None, Vec::new()), "nothing is known of their mathematics");
         // The third point is a duplicate of the first, the same run.
-        points.iter_mut().for_each(|point| point.mathematics = Some("same".to_owned()));
+        for point in &mut points {
+            point.mathematics = Some("same".to_owned());
+        }
         let expected = "point 1 (lr=0.001 layers=2) and point 2 (lr=0.01 layers=2) differ only in rounding";
         let (mistake, warnings) = check(&points, objective, false);
         assert_eq!((mistake, warnings), (None, vec![format!("{expected}: the results count them as one setting")]));

@@ -63,7 +63,8 @@ fn repeated_text_is_found_in_a_fraction() {
 fn short_documents_are_found_in_any_order() {
     let folder = Folder::new();
     let lines = |numbers: &mut dyn Iterator<Item = u64>| -> String {
-        numbers.map(|n| format!("{{\"text\": \"{:041}\"}}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
+        let line = |n: u64| format!("{{\"text\": \"{:041}\"}}\n", n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        numbers.map(line).collect::<Vec<_>>().concat()
     };
     let train = folder.write("train.jsonl", lines(&mut (0..1000)));
     let mixed = folder.write("mixed.jsonl", lines(&mut (0..1000).rev().step_by(3).flat_map(|n| [n, n + 5000])));
