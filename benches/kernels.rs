@@ -14,18 +14,17 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
 use runner_compute::kernels::attention::{AttentionMasks, AttentionShape, attention, attention_backward};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_machine::large_blocks::LargeBlocks;
 use runner_spec::experiment::Activation;
 
-/// The allocator of the program, with the same setting: it keeps freed memory.
+/// The allocator of the program.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// `mi_option_purge_delay` of mimalloc 3; −1: never.
-const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+static ALLOCATOR: LargeBlocks<MiMalloc> = LargeBlocks::new(MiMalloc);
 
 /// Width of the model, of its MLP, and the vocabulary.
 const D: usize = 768;
@@ -282,11 +281,6 @@ fn copy(source: &Tensor, target: &Tensor) {
 }
 
 fn main() {
-    #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: setting an option is not thread-safe, and no other thread exists yet.
-    unsafe {
-        libmimalloc_sys::mi_option_set(PURGE_DELAY, -1);
-    }
     let arguments = Arguments::parse();
     rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build().unwrap().install(|| measure(arguments));
 }

@@ -14,15 +14,14 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
+use mimalloc::MiMalloc;
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::matmul;
+use runner_machine::large_blocks::LargeBlocks;
 
-/// The allocator of the program, with the same setting: it keeps freed memory.
+/// The allocator of the program.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// `mi_option_purge_delay` of mimalloc 3; −1: never.
-const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+static ALLOCATOR: LargeBlocks<MiMalloc> = LargeBlocks::new(MiMalloc);
 
 /// Times the matrix products of a GPT-2 training step alone.
 #[derive(Parser)]
@@ -100,11 +99,6 @@ fn multiply(layers: &[Linear]) -> candle_core::Result<()> {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: setting an option is not thread-safe, and no other thread exists yet.
-    unsafe {
-        libmimalloc_sys::mi_option_set(PURGE_DELAY, -1);
-    }
     let arguments = Arguments::parse();
     if let Some(method) = arguments.bf16_products {
         method.choose();

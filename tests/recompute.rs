@@ -20,7 +20,8 @@ use runner_exec::Observer;
 use runner_exec::{Resources, initial_state};
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
-use runner_machine::heap::{CountingAllocator, peak_bytes, restart_peak};
+use runner_machine::heap::{peak_bytes, restart_peak};
+use runner_machine::large_blocks::LargeBlocks;
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};
@@ -32,7 +33,7 @@ use runner_spec::plan::MemoryCategory;
 use runner_spec::plan::{Plan, RankPlan};
 
 #[global_allocator]
-static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
+static ALLOCATOR: LargeBlocks<System> = LargeBlocks::new(System);
 
 /// Held while a test runs: allocations are counted for the whole process, so the tests must not overlap.
 fn lock_measurements() -> MutexGuard<'static, ()> {

@@ -21,7 +21,7 @@ use runner_spec::format::{counted, percent};
 /// The measurement takes about 40 s. It times the program's own kernels with one thread and with all threads, and stores the
 /// results in the cache folder. Measure while the machine is idle, and again after you update runner. Parts during which the machine
 /// was more than a quarter slower than in its fastest part are measured again. If some are still disturbed after three attempts, the
-/// command keeps the other parts, and the next call measures only the disturbed ones.
+/// command keeps all parts, and the next call measures only the disturbed ones.
 #[derive(Debug, Clone, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct CalibrateArgs {
@@ -92,11 +92,11 @@ fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
 /// Measures the parts that an earlier call did not keep, and measures disturbed parts again.
 ///
 /// # Errors
-/// If parts are still disturbed and `--force` is not given: then the others are stored. If memory is short, or `dir` cannot be written.
+/// If parts are still disturbed and `--force` is not given; all parts are stored before. If memory is short, or `dir` cannot be written.
 fn measure(args: &CalibrateArgs, dir: &Path, device: &str, cores: usize) -> Result<CalibrationParts> {
     let mut parts = load_parts(dir, device, cores, args.quick);
     let all = part_count(cores, args.quick);
-    // A finished calibration keeps no parts, so a full set was stored by a call that was refused: with all of them disturbed, or some.
+    // Parts are stored only if the command is refused, so at least one of them is disturbed, and `all - kept` is at least 1.
     match parts.quiet_parts() {
         0 => {
             let time = if args.quick { "a few seconds" } else { "about 40 s" };
@@ -117,8 +117,8 @@ fn measure(args: &CalibrateArgs, dir: &Path, device: &str, cores: usize) -> Resu
         if attempt == ATTEMPTS {
             save_parts(dir, &parts).map_err(|error| output::describe_write_error(dir, error))?;
             refuse!(
-                "{disturbed}; {quiet} of {all} parts were measured in quiet and are kept; run the command again to measure \
-                 the other {}, or use `--force` to store all measurements as they are",
+                "{disturbed}; {quiet} of {all} parts were undisturbed, and the next call does not measure them again; run the \
+                 command again to measure the other {}, or use `--force` to store disturbed measurements, too",
                 all - quiet
             );
         }

@@ -55,7 +55,7 @@ pub(crate) struct InspectArgs {
 /// Parses the values of `--dtype`.
 fn token_type_parser() -> impl TypedValueParser<Value = TokenType> {
     let parser = PossibleValuesParser::new(TokenType::ALL.map(TokenType::name));
-    parser.map(|name| TokenType::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(TokenType::Uint16))
+    parser.try_map(|name| TokenType::ALL.into_iter().find(|kind| kind.name() == name).ok_or("unknown type"))
 }
 
 /// # Errors

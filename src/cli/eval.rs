@@ -82,6 +82,9 @@ struct Evaluation {
     /// The step of the checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     step: Option<u64>,
+    /// The files that `val_loss` was measured on; none for the run's validation data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    text: Vec<String>,
     val_loss: Option<f64>,
     val_perplexity: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -281,6 +284,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     let score = items.as_deref().map(ChoiceScore::new);
     let result = Evaluation {
         step,
+        text: args.text.iter().map(|file| file.display().to_string()).collect(),
         val_loss: loss.map(|loss| loss.loss),
         val_perplexity: loss.map(|loss| loss.perplexity()),
         val_bits_per_byte: loss.and_then(|loss| loss.bits_per_byte()),
@@ -351,7 +355,8 @@ impl Evaluation {
         let mut lines: Vec<String> = self.step.iter().map(|step| format!("step        {step}")).collect();
         if let (Some(loss), Some(perplexity), Some(tokens)) = (self.val_loss, self.val_perplexity, self.val_tokens) {
             let error = self.val_loss_se.map(|error| format!("  standard error {}", significant(error, 2)));
-            lines.push(format!("val loss    {loss:.4}{}", error.unwrap_or_default()));
+            let name = if self.text.is_empty() { "val loss" } else { "text loss" };
+            lines.push(format!("{name:11} {loss:.4}{}", error.unwrap_or_default()));
             lines.push(format!("perplexity  {perplexity:.2}"));
             lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
             let rows = self.rows.as_deref().unwrap_or_default();

@@ -129,8 +129,11 @@ fn advise_cluster(
     if args.cluster.is_some() || !is_of_devices || !lacks_gpus {
         return error;
     }
-    let file = args.experiment.file.display();
-    error.hint(format!("`runner plan {file} --cluster 1x{ranks}xH100` plans for a machine with GPUs"))
+    let AutoOr::Given(listed) = &parallel.devices else {
+        return error.hint(format!("add `--cluster 1x{ranks}xH100` to plan for a machine with GPUs"));
+    };
+    let highest = listed.iter().map(|device| if let Device::Cuda(index) = device { index + 1 } else { 0 }).max();
+    error.hint(format!("add `--cluster 1x{}xH100` to plan for a machine with GPUs", ranks.max(highest.unwrap_or(0))))
 }
 
 /// The number of runs in the group that `file` makes, of which `options` then load one; `None` for one run.
@@ -297,13 +300,13 @@ mod tests {
         assert_eq!(
             advised(cuda, None),
             "device: cuda is not on this machine, which has cpu; \
-             `runner plan exp.yaml --cluster 1x1xH100` plans for a machine with GPUs"
+             add `--cluster 1x1xH100` to plan for a machine with GPUs"
         );
         assert!(!advised(cuda, Some("cluster.yaml")).contains("--cluster"));
         let listed = |x: &mut Experiment| {
-            x.parallel.devices = AutoOr::Given(vec![Device::Cuda(0)]);
+            x.parallel.devices = AutoOr::Given(vec![Device::Cuda(3)]);
         };
-        assert!(advised(listed, None).contains("--cluster 1x1xH100"));
+        assert!(advised(listed, None).contains("--cluster 1x4xH100"), "GPUs 0 to 3");
         // A mistake that no other machine mends.
         let layers = |x: &mut Experiment| (x.device, x.model.layers) = (DeviceChoice::Cuda, 0);
         assert!(!advised(layers, None).contains("--cluster"));

@@ -120,7 +120,7 @@ function axisChart(sweep, name, names, width) {
     lineChart({
       group: "answer",
       name: `axis-${name}`,
-      title: `${sweep.metric} against ${short}`,
+      title: `${sweep.label} against ${short}`,
       unit: `means; bars: 95% intervals${best}`,
       x: { name: short, label: short, format: (v) => `${short} ${significant(v, 4)}`, tick: (v) => significant(v, 3) },
       xTicks: [...new Set(values)].sort((a, b) => a - b),

@@ -62,8 +62,7 @@ function evaluationTable(scored) {
 
 function renderEvaluation(width) {
   if (!data.runs.some((run) => run.curves.evals.length)) {
-    const configured = data.runs.some((run) => /^eval:\s*$/m.test(run.yaml ?? ""));
-    return [empty(configured ? "No evaluation has been recorded yet." : "No evaluation was configured.")];
+    return [empty("The record has no evaluation.")];
   }
   if (!shown().length) return [empty(nothingShown())];
   const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
@@ -88,7 +87,7 @@ function renderEvaluation(width) {
   return [
     scored
       ? el("div", { class: `grid of-${columns}` }, measured.map(chart))
-      : note("Multiple choice (HellaSwag) was not configured."),
+      : note("The record has no multiple choice (HellaSwag)."),
     evaluationTable(scored),
   ];
 }

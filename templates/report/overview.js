@@ -20,7 +20,7 @@ function numbers(run) {
   return [
     ["val loss", loss(last?.val_loss), bestText],
     isNumber(last?.val_tokens)
-      ? ["measured on", `${count(last.val_tokens)} tokens`, isNumber(last.val_loss_se) ? `standard error ${significant(last.val_loss_se, 2)}` : "one row"]
+      ? ["measured on", `${count(last.val_tokens)} tokens`, isNumber(last.val_loss_se) ? `standard error ${significant(last.val_loss_se, 2)}` : last.val_rows === 1 ? "one row" : ""]
       : null,
     isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), `at step ${count(last.step)}`] : null,
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],

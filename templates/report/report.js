@@ -71,6 +71,7 @@ function drawHeader() {
   ];
   byId("subtitle").textContent = parts.filter(Boolean).join(" · ");
   byId("footer").textContent = `runner ${data.version}. All of this page is in this file.`;
+  if (data.sweep?.ladder) byId("sweep-title").textContent = "Ladder";
   const links = Object.keys(SECTIONS).filter((id) => !byId(id).hidden);
   byId("nav").replaceChildren(
     ...links.map((id) =>

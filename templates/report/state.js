@@ -21,7 +21,7 @@ const state = {
   sampleStep: null,
   everySample: false,
   /** The rungs of a ladder are in the order of their size: the best of different sizes says nothing. */
-  sort: { column: data.sweep?.ladder ? "point" : "objective", down: false },
+  sort: { column: data.sweep?.ladder ? "size" : "objective", down: false },
   /** Sweep: ranges of values by parameter that are let through. */
   brushes: new Map(),
 };

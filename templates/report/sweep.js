@@ -47,6 +47,7 @@ function sweepColumns({ parameters, metric }) {
 
 /** Rows as sorted; what has no value is last either way. */
 function sorted(sweep, columns) {
+  if (state.sort.column === "size") return sweep.rows;
   const column = columns.find((c) => c.id === state.sort.column) ?? columns[0];
   const sign = state.sort.down ? -1 : 1;
   const compare = (a, b) =>
@@ -206,7 +207,7 @@ function parallel(sweep, width, passes) {
   const [top, bottom] = [52, height - 22];
   const specs = [
     ...sweep.parameters.map((name) => ({ id: `p:${name}`, name, get: (row) => row.values[name] })),
-    { id: "objective", name: sweep.metric, get: (row) => row.objective, flip: sweep.minimize },
+    { id: "objective", name: sweep.label, get: (row) => row.objective, flip: sweep.minimize },
   ];
   const axes = specs.map((s) => coordinate({ ...s, rows: sweep.rows, top, bottom }));
   const [left, right] = [64, width - 84];
@@ -247,7 +248,7 @@ function parallel(sweep, width, passes) {
       el(
         "span",
         { class: "unit" },
-        `a line a point; darker towards the best ${sweep.metric}; drag along an axis to choose`.replace(
+        `a line a point; darker towards the best ${sweep.label}; drag along an axis to choose`.replace(
           "darker",
           isDark() ? "brighter" : "darker",
         ),
@@ -258,7 +259,7 @@ function parallel(sweep, width, passes) {
       {
         viewBox: `0 0 ${width} ${height}`,
         role: "img",
-        "aria-label": `Parallel coordinates of ${counted(sweep.rows.length, "point")} over ${sweep.parameters.join(", ")} and ${sweep.metric}; the table below has the values`,
+        "aria-label": `Parallel coordinates of ${counted(sweep.rows.length, "point")} over ${sweep.parameters.join(", ")} and ${sweep.label}; the table below has the values`,
       },
       svg("g", { class: "lines" }, order.map(line)),
       axes.map((axis, i) =>
@@ -419,7 +420,7 @@ function renderSweep(width) {
     return [
       ...ladderResults(sweep, width),
       problemList([...sweep.caveats, ...sweep.problems]),
-      el("p", { class: "muted" }, `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.metric}.`),
+      el("p", { class: "muted" }, `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.label}.`),
       sweepTable(sweep, () => true),
     ];
   return [
@@ -431,7 +432,7 @@ function renderSweep(width) {
     el(
       "p",
       { class: "muted" },
-      `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.metric}; ${sweep.minimize ? "less" : "more"} is better.`,
+      `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.label}; ${sweep.minimize ? "less" : "more"} is better.`,
       state.brushes.size
         ? el(
             "button",

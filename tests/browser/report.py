@@ -38,7 +38,7 @@ SWEEP = """sweep:
 SPEED_SWEEP = SWEEP.replace("metric: val_loss, goal: minimize", "metric: tokens_per_second")
 LADDER = """ladder:
   base: base.yaml
-  dial: {model.d_model: [4, 8, 12, 16, 20]}
+  dial: {model.d_model: [20, 8, 12, 4, 16]}
   rules:
     optimizer.adamw.lr: 0.01 * (8 / model.d_model) ** 0.5
   tokens_per_parameter: 0.5
@@ -54,7 +54,7 @@ class Lab:
     def __init__(self, runner, folder):
         self.runner, self.folder = runner, folder
         self.environment = {**os.environ, "RUNNER_CACHE": str(folder / "cache"), "RUNNER_RUNS": str(folder / "runs")}
-        (folder / "input.txt").write_text(" ".join(str(i * i % 997) for i in range(4000)))
+        (folder / "input.txt").write_text(" ".join(str(i * i % 9973) for i in range(4000)))
 
     def run(self, *arguments):
         done = subprocess.run([self.runner, *map(str, arguments)], cwd=self.folder, env=self.environment,
@@ -374,7 +374,7 @@ def ladder(checks, browser, lab):
         checks.that("a dot a rung", page.js("probe.all('[data-chart=law] .series.points circle').length") == 6)
         checks.that("nothing else is drawn of its settings", page.js("probe.all('#sweep figure').length") == 1)
         order = page.js("probe.all('.points tbody tr').map((row) => Number(row.dataset.point))")
-        checks.that(f"points are in the order of their size {order}", order == sorted(order) and len(order) == 10)
+        checks.that(f"points are in the order of their size {order}", order == [7, 8, 3, 4, 5, 6, 9, 10, 1, 2])
         checks.that(f"at {width} pixels nothing is wider", page.js("document.documentElement.scrollWidth") <= width)
         checks.none("labels over each other", page.js("probe.overlaps()"))
         checks.none("text that is hard to read", page.js("probe.faint()"))

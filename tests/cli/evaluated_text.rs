@@ -28,8 +28,8 @@ fn validation_text_in_the_training_text_is_named_wherever_a_loss_is() {
     let text = numbers(0..3000);
     sandbox.write("held.txt", &text[text.len() - 3200..]);
     sandbox.write("input.txt", text);
-    let warning = "validation data: 20 of 20 windows of 160 tokens also occur in the training data (100.0%), so a loss on it measures memory, \
-                   too; hold out different text";
+    let warning = "validation data: 20 of 20 windows of 160 tokens also occur in the training data (100.0%), so a loss on it also measures \
+                   memorization; hold out different text";
     assert!(sandbox.expect(0, "plan exp.yaml").contains(warning));
     let plan = sandbox.json_of("plan exp.yaml --json");
     assert_eq!(plan["warnings"][0], warning);
@@ -68,7 +68,7 @@ fn a_loss_stands_beside_the_rows_that_it_was_measured_on() {
         (printed, sandbox.json_of("sweep results --json"))
     };
     let (printed, results) = sweep(1);
-    let words = "measured on 32 tokens in 1 row, which shows nothing about other text: evaluate more validation text";
+    let words = "measured on 32 tokens in 1 row, which shows nothing about other text: use more validation rows";
     assert!(printed.contains(words), "{printed}");
     let noise = &results["verdict"]["row_noise"];
     assert!(noise["standard_error"].is_null() && noise["may_hide_difference"] == true, "{noise}");

@@ -210,10 +210,10 @@ fn a_fork_counts_tokens_without_padding() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let id = sandbox.only_run().id();
     let printed = sandbox.expect(0, &format!("fork {id} --from 2 --set train.steps=3 --threads 1"));
-    let line = "fork   3 steps, at most 30 tokens; of these 1 step, at most 16 tokens in this run\n";
+    let line = "fork   3 steps, at most 30 tokens; in this run: 1 step, at most 16 tokens\n";
     assert!(printed.contains(line), "{printed}");
     assert!(
-        printed.contains(", 3 steps, 27 tokens in ") && printed.contains("; of these 1 step, 13 tokens in "),
+        printed.contains(", 3 steps, 27 tokens in ") && printed.contains("; in this run: 1 step, 13 tokens in "),
         "{printed}"
     );
     let run = sandbox.runs().into_values().find(|run| run.id() != id).unwrap();

@@ -180,13 +180,13 @@ fn a_fork_records_its_position_epochs_and_tokens() {
         format!("{id} after 7 steps: 28 rows read, 1.400 epochs; the next row is row 9 of epoch 2\n"),
         "batch.sequences is 6, was 4\n".to_owned(),
         format!("the learning rate of step 8 is 1e-30; that of {id} is 1e-30\n"),
-        "11 steps, 416 tokens; of these 4 steps, 192 tokens in this run\n".to_owned(),
+        "11 steps, 416 tokens; in this run: 4 steps, 192 tokens\n".to_owned(),
     ] {
         assert!(printed.contains(&format!("fork   {line}")), "{line}: {printed}");
     }
     let run = other(&sandbox, &id);
     assert!(printed.contains(&format!("done: {}, 11 steps, 416 tokens in ", run.id())), "{printed}");
-    assert!(printed.contains("; of these 4 steps, 192 tokens in "), "{printed}");
+    assert!(printed.contains("; in this run: 4 steps, 192 tokens in "), "{printed}");
     assert_close(&own(&run, 7, "epoch"), &[1.7, 2.0, 2.0 + 6.0 / 18.0, 2.0 + 12.0 / 18.0], "epochs");
     assert_eq!(
         state(&run, 11)["position"],
@@ -219,7 +219,7 @@ fn a_fork_records_its_position_epochs_and_tokens() {
     assert_eq!(last.split(',').nth(column), Some("416"), "{last}");
     sandbox.expect(0, &format!("seal {} sealed", run.id()));
     let card = sandbox.read("sealed/README.md");
-    assert!(card.contains("| tokens | 416 in ") && card.contains("; of these 192 in "), "{card}");
+    assert!(card.contains("| tokens | 416 in ") && card.contains("`: 192 in "), "{card}");
     sandbox.expect(0, &format!("report {} {id} -o page.html", run.id()));
     let page = sandbox.read("page.html");
     assert!(page.contains("\"tokens\":416,\"own_tokens\":192"), "{page}");

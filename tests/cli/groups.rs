@@ -120,6 +120,20 @@ fn groups_are_compared_over_their_seeds() {
     assert!(two.contains("one seed does not show whether it is better than the others"), "{two}");
 }
 
+/// A seed that is zipped with a setting makes pairs of runs, which are not copies that only rounding distinguishes.
+#[test]
+fn seeds_in_a_zip_are_seeds() {
+    let base = EXPERIMENT.replace("seeds: 3\n", "");
+    let sweep = "sweep:\n  base: e.yaml\n  zip: {optimizer.adamw.lr: [1e-3, 1e-3, 2e-3, 2e-3], seed: [1, 2, 1, 2]}\n";
+    let sandbox = Sandbox::new().with_numbers(3000).with("e.yaml", base).with("z.yaml", sweep);
+    let done = sandbox.expect(0, "sweep z.yaml --threads 1");
+    assert!(!done.contains("rounding"), "{done}");
+    let verdict = &sandbox.json_of("sweep results z --json")["verdict"];
+    let samples = verdict["settings"].as_array().unwrap().iter().map(|setting| setting["sample"]["n"].as_u64());
+    assert_eq!(samples.collect::<Vec<_>>(), [Some(2), Some(2)], "{verdict}");
+    assert_eq!(verdict["settings"][1]["comparison"]["n"], 2, "{verdict}");
+}
+
 /// Four settings, of which two are compared, and a fifth that differs from one of them only in rounding.
 #[test]
 fn settings_that_were_picked_from_a_sweep_are_compared_as_some_of_all() {
@@ -129,7 +143,7 @@ fn settings_that_were_picked_from_a_sweep_are_compared_as_some_of_all() {
     let sandbox = Sandbox::new().with_numbers(3000).with("e.yaml", base).with("p.yaml", sweep);
     let done = sandbox.expect(0, "sweep p.yaml --threads 1");
     assert!(
-        done.contains("differ only in rounding") && done.contains("the results count them as one setting"),
+        done.contains("differ only in rounding") && done.contains("the results count such points as one setting"),
         "{done}"
     );
     let own = sandbox.json_of("sweep results p --json");

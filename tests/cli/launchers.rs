@@ -172,6 +172,20 @@ fn a_stop_reaches_all_and_is_resumed() {
     assert_eq!(sandbox.only_run().numbers_and_samples(), local_run(&sandbox).numbers_and_samples());
 }
 
+/// The number of connections that a listener at `port` of this machine has accepted.
+fn connections_to(port: u16) -> usize {
+    const ESTABLISHED: &str = "01";
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let lines = tables.iter().flat_map(|table| table.lines());
+    lines
+        .filter(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            let (local, state) = (fields.next(), fields.nth(1));
+            local.is_some_and(|local| local.ends_with(&format!(":{port:04X}"))) && state == Some(ESTABLISHED)
+        })
+        .count()
+}
+
 /// A scheduler's signal reaches all ranks, or one of them, while they prepare.
 #[test]
 fn a_notice_before_training_reaches_all() {
@@ -193,6 +207,8 @@ fn a_notice_before_training_reaches_all() {
             let pipe = fs::read_link(format!("/proc/{}/fd/0", ranks[3].id())).ok();
             descriptors.filter(|entry| fs::read_link(entry.path()).ok() == pipe).count() > 1
         });
+        // A rank that comes later would find nobody.
+        wait_until("ranks 1 and 2 have met rank 0", || connections_to(port) >= 2);
         let victims = if only_one { &mut ranks[3..] } else { &mut ranks[..] };
         for rank in victims {
             rank.signal("USR1");

@@ -113,7 +113,7 @@ fn rows_lengths_and_precisions_are_chosen() {
     let two = sandbox.json_of("eval --weights out --text two.jsonl --field body --length 1 --threads 1 --json");
     assert_eq!(two["val_tokens"], 31);
     let text = sandbox.stdout_of("eval --weights out --text other.txt --rows 1 --threads 1");
-    assert!(text.starts_with("val loss") && text.contains("tokens      16 in 1 of 33 rows of 16\n"), "{text}");
+    assert!(text.starts_with("text loss") && text.contains("tokens      16 in 1 of 33 rows of 16\n"), "{text}");
 }
 
 #[test]

@@ -18,7 +18,10 @@ fn mistakes_are_reported_before_anything_is_written() {
     );
     assert_eq!(sandbox.names_in("d"), [""; 0]);
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt d --validation 0.000001");
-    assert!(text.contains("a fraction of 0.000001 of 3 documents is less than one document"), "{text}");
+    assert!(
+        text.contains("a fraction of 0.000001 of 3 documents, which are drawn one by one, held out none"),
+        "{text}"
+    );
     assert_eq!(sandbox.names_in("d"), [""; 0]);
     let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogp d");
     assert!(text.contains("did you mean `nanogpt`?"), "{text}");

@@ -249,7 +249,8 @@ fn edits_after_the_start_do_not_leak() {
     assert!(found["changed_inputs"][0].as_str().unwrap().ends_with("exp.yaml"), "{found}");
     let printed = expect_sweep(&edited, 3);
     assert!(
-        printed.contains("nothing was done: ") && !printed.lines().any(|line| line.starts_with("up to date")),
+        printed.contains("all recorded points are done: ")
+            && !printed.lines().any(|line| line.starts_with("up to date")),
         "{printed}"
     );
     edited.edit("exp.yaml", "seed: 2\nbatch:", "batch:");

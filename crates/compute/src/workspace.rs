@@ -1,6 +1,6 @@
 //! The memory that kernels use while they work, as a fact for plans.
 
-use crate::kernels::cpu::{attention, product};
+use crate::kernels::cpu::{attention, gemm, product};
 use crate::nn::head;
 use runner_spec::cluster::KernelWorkspace;
 
@@ -13,6 +13,8 @@ pub fn kernel_workspace() -> KernelWorkspace {
         attention_queries: attention::TILE_QUERIES as u64,
         attention_tiles: attention::TILES,
         attention_head_buffers: attention::HEAD_BUFFERS,
+        packed_rows: gemm::PACKED_ROWS as u64,
+        packed_depth: gemm::PACKED_DEPTH as u64,
         product_operand_bytes: product::OPERAND_BYTES as u64,
         product_sum_bytes: product::SUM_BYTES as u64,
         gpu_scratch_bytes: GPU_SCRATCH_BYTES.map(|bytes| bytes as u64),

@@ -15,13 +15,12 @@ use super::hashing::hash_parts;
 use super::prepare::{Preparation, SourceTokens};
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{DataPart, SplitFacts, TextOverlap};
-use runner_spec::experiment::Layout;
 
 /// The text of a window: a few lines. Shorter pieces recur by chance, most of all in text that is made of templates.
 const WINDOW_BYTES: f64 = 160.0;
 /// The least and the most tokens of a window.
 const WINDOW_TOKENS: RangeInclusive<f64> = 16.0..=160.0;
-/// Bytes of a token where they are unknown: those of English in a vocabulary of 50,000.
+/// Bytes per token if they are unknown: English text with a vocabulary of 50,000.
 const USUAL_TOKEN_BYTES: f64 = 4.0;
 /// Shorter documents, as a share of a window, recur by chance: headings, say.
 const MIN_DOCUMENT: usize = 5;
@@ -29,7 +28,7 @@ const MIN_DOCUMENT: usize = 5;
 const MAX_WINDOWS: u64 = 2048;
 /// Tokens that a thread reads at a time.
 const CHUNK: u64 = 1 << 22;
-/// The base of the rolling hash: an odd number without pattern.
+/// The base of the rolling hash: an odd number whose bits look random.
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The bits of a hash that the filter in front of the table uses.
 const FILTER_BITS: u32 = 17;
@@ -51,7 +50,7 @@ struct WindowCounts {
     windows: u64,
     /// Those that occur in the other split.
     found: u64,
-    /// As many windows of the other split, and those of them that occur in it more than once.
+    /// Windows that were drawn from the other split in the same way, and how many of them occur in it more than once.
     drawn: u64,
     repeated: u64,
 }
@@ -65,8 +64,7 @@ impl Preparation<'_> {
         facts: &SplitFacts,
         tokenizer: &TextTokenizer,
     ) -> Result<Vec<TextOverlap>> {
-        // Padded rows have their own separators.
-        let separator = tokenizer.end_of_text().filter(|_| !matches!(self.layout, Layout::Padded { .. }));
+        let separator = tokenizer.end_of_text().filter(|_| self.layout.separates_documents());
         let token_bytes = facts.text.as_ref().map_or(USUAL_TOKEN_BYTES, |text| text.bytes as f64 / facts.tokens as f64);
         let window = (WINDOW_BYTES / token_bytes).ceil().clamp(*WINDOW_TOKENS.start(), *WINDOW_TOKENS.end()) as usize;
         let find = |(with, other, other_range): &(DataPart, &SourceTokens, Range<u64>)| {

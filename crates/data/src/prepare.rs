@@ -199,6 +199,7 @@ impl Preparation<'_> {
         let tokenizer = ModelTokenizer::of_rows(tokenizer, self.layout);
         let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
+        tokenizer.text.forget_words();
         let splits = [Some(&train_facts), validation_facts.as_ref(), test_facts.as_ref()];
         let documents = splits.into_iter().flatten().map(|split| split.documents).max().unwrap_or(0);
         let facts = DataFacts {

@@ -45,7 +45,7 @@ impl Preparation<'_> {
         Ok(Some(SplitText { hash: text_hash, bytes, is_cut_by_tokens }))
     }
 
-    /// The hash of the text that the tokens `range` of token shards stand for, without special tokens: that of the same text in other tokens.
+    /// The hash of the text that the tokens `range` of token shards stand for, without special tokens. It does not depend on the tokenizer.
     fn hash_decoded(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> Result<String> {
         let memo = hash_parts(["decoded text", &tokens.hash, tokenizer.hash(), &format!("{range:?}")]);
         self.cache.remember("scans", &memo, || {

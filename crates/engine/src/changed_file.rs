@@ -200,7 +200,7 @@ fn fork_command(name: &str, changes: &[SettingDifference], loaded: &Loaded) -> S
             Some(serde_json::Value::Null) if Train::LENGTH_KEYS.contains(&key.as_str()) => return None,
             Some(value @ (serde_json::Value::Object(_) | serde_json::Value::Array(_))) => value.to_string(),
             Some(value) => setting_text(value),
-            None => given(key)?,
+            None => given(key).unwrap_or_else(|| "null".to_owned()),
         };
         Some(format!(" --set {}", shell_word(&format!("{key}={value}"))))
     });

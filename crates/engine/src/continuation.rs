@@ -90,12 +90,12 @@ impl ContinueSource {
         if step > shared {
             let usable = checkpoint::saved_steps(&path.join(CHECKPOINTS))?.into_iter().rfind(|saved| *saved <= shared);
             let usable = usable.map_or_else(
-                || format!("{id} has no checkpoint up to there"),
-                |usable| format!("use `--continue-step {usable}`"),
+                || format!("{id} has no checkpoint up to there; "),
+                |usable| format!("use `--continue-step {usable}`, or "),
             );
             return Err(CommandError::request(format!(
-                "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; {usable}, or `runner fork \
-                 {run} --from {step} --set KEY=VALUE`, which changes settings from there on"
+                "{id} and this file compute the same up to step {shared}, and the checkpoint is of step {step}; {usable}`runner fork \
+                 {run} --from {step} --set KEY=VALUE` changes settings from there on"
             )));
         }
         let layout = SessionLayout::of(&resolved_experiment(path)?);

@@ -80,7 +80,9 @@ impl OpenedRun {
                 written.notes.extend(describe_lost_settings(&folder, to));
             } else {
                 let folder = folder.display();
-                written.notes.push(format!("{folder}, where the run started, is missing: its chat template and settings of generation were not compared"));
+                written.notes.push(format!(
+                    "{folder}, from which the run started, is missing, so the export may lack its chat template and generation settings"
+                ));
             }
         }
         Ok(written)

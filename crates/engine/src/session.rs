@@ -238,13 +238,19 @@ impl RunSession<'_> {
         recording: &mut Recording<'_>,
     ) -> Result<Summary, RecordError> {
         let (path, newest) = (recording.path.clone(), recording.recorder.newest_checkpoint());
-        let (status, hash, peaks) = match end {
+        let (status, hash, mut peaks) = match end {
             Ok(TrainingEnd { interrupted, hash, peak_rss_bytes, .. }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
-                (status, hash.clone(), peak_rss_bytes.as_slice())
+                (status, hash.clone(), peak_rss_bytes.clone())
             }
-            Err(_) => (RunStatus::Failed, newest.map(|(_, hash)| hash.clone()), [].as_slice()),
+            Err(_) => (RunStatus::Failed, newest.map(|(_, hash)| hash.clone()), Vec::new()),
         };
+        if self.launched.is_none()
+            && let Some(Some(first)) = peaks.first_mut()
+        {
+            // This process has started those of the ranks. The plan counts it with the first of them.
+            *first += peak_rss_bytes().unwrap_or(0);
+        }
         let error = end.as_ref().err().map(ToString::to_string);
         let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
         let saved = newest.and_then(|(step, _)| checkpoint::recorded_position(&path.join(CHECKPOINTS), *step));
@@ -260,13 +266,13 @@ impl RunSession<'_> {
             steps_total: self.plan().totals.steps,
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
             is_prediction_disturbed: is_prediction_disturbed(self.plan()),
-            peak_rss_bytes: match peaks {
+            peak_rss_bytes: match peaks.as_slice() {
                 [] if self.ranks_are_processes() => None,
                 [] => peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
             planned_memory_bytes: planned_memory(self.plan()),
-            ranks: self.rank_summaries(peaks),
+            ranks: self.rank_summaries(&peaks),
             final_hash,
             weights_hash,
             test,

@@ -27,8 +27,14 @@ pub fn parse_record(bytes: &[u8]) -> serde_json::Result<Value> {
 fn parse_with(bytes: &[u8], parse: impl Fn(&[u8]) -> serde_json::Result<Value>) -> serde_json::Result<Value> {
     parse(bytes).or_else(|error| match mark_non_finite(bytes) {
         Cow::Borrowed(_) => Err(error),
-        Cow::Owned(marked) => parse(&marked),
+        // Columns of errors are those of `bytes`.
+        Cow::Owned(marked) => parse(&marked).map_err(|error| parse(&with_finite(bytes)).err().unwrap_or(error)),
     })
+}
+
+/// `json` with a number of the same length in place of each number that is not finite.
+fn with_finite(json: &[u8]) -> Cow<'_, [u8]> {
+    replace_non_finite(json, |number| number.replace(|c: char| c != '-', "1"))
 }
 
 /// The key of a marker, an object that stands for a number that is not finite.
@@ -38,6 +44,10 @@ const NON_FINITE_NUMBERS: [&str; 3] = ["NaN", "Infinity", "-Infinity"];
 
 /// `json` with a marker in place of each number that is not finite.
 fn mark_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
+    replace_non_finite(json, |number| format!("{{\"{NON_FINITE}\":\"{number}\"}}"))
+}
+
+fn replace_non_finite(json: &[u8], replacement: impl Fn(&str) -> String) -> Cow<'_, [u8]> {
     let (mut marked, mut copied, mut at) = (Vec::new(), 0, 0);
     while let Some(&byte) = json.get(at) {
         if byte == b'"' {
@@ -48,7 +58,7 @@ fn mark_non_finite(json: &[u8]) -> Cow<'_, [u8]> {
         } else if let Some(number) = NON_FINITE_NUMBERS.iter().find(|number| json[at..].starts_with(number.as_bytes()))
         {
             marked.extend_from_slice(&json[copied..at]);
-            marked.extend(format!("{{\"{NON_FINITE}\":\"{number}\"}}").bytes());
+            marked.extend(replacement(number).bytes());
             at += number.len();
             copied = at;
             continue;

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod gpu_facts;
 pub mod heap;
 pub mod host;
+pub mod large_blocks;
 pub mod local_cluster;
 pub mod memory_limit;
 pub mod numa;

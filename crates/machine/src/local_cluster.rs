@@ -76,8 +76,7 @@ fn check_nccl() -> Result<(), PlainError> {
     }
 }
 
-/// `cluster` for processes that the limits of this one do not hold for, such as the jobs of a scheduler: they may use the memory of a machine
-/// like this one.
+/// `cluster` without the memory limits of this process's control groups, for processes outside them, such as the jobs of a scheduler.
 pub fn without_memory_limit(mut cluster: ClusterFacts) -> ClusterFacts {
     for device in cluster.devices.iter_mut().filter(|device| device.memory_limited_by.is_some()) {
         (device.memory_bytes, device.memory_limited_by) = (total_memory_bytes(), None);

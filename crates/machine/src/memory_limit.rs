@@ -39,7 +39,7 @@ fn control_group_limits(root: &Path) -> Vec<MemoryLimit> {
 #[derive(Debug, PartialEq, Eq)]
 struct Hierarchy {
     version: Version,
-    /// The group that is mounted. In a container it may be that of the container.
+    /// The group that is mounted. In a container it may be the container's group.
     top: String,
     mount_point: PathBuf,
 }
@@ -109,7 +109,8 @@ impl Hierarchy {
             }
         }
         if self.version == Version::V1 {
-            // This limit includes those of groups that are not mounted here. It comes last, after the group that sets it.
+            // This limit includes the limits of groups that are not mounted here. It comes last, so that of equal limits the group that
+            // sets it is named.
             let statistics = read_text(&mount_point.join(below).join("memory.stat")).unwrap_or_default();
             let name = "hierarchical_memory_limit";
             let smallest = statistics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());

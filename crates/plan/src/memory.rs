@@ -8,16 +8,20 @@ use crate::check::LiveMicroBatches;
 use crate::cost::count_chunks;
 use crate::device_memory::{self, is_hopper_or_newer};
 use crate::shard::{HeldElements, gathered_element_bytes};
+use crate::topology::longest_message;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
 use runner_spec::model::parts::{Buffer, Linear, Positions};
-use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
+use runner_spec::plan::{COMMAND_ITEM, MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{BlockRange, Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
 
-/// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
-const PROCESS_BYTES: u64 = 50 << 20;
+/// A rank's process without any model: code, stacks, small blocks. Measured in release builds: 27 to 40 MiB.
+const PROCESS_BYTES: u64 = 34 << 20;
+
+/// What the process of the command takes besides: files of the experiment, tokenizer, multiple choice. Measured: 6 to 20 MiB.
+const COMMAND_BYTES: u64 = 10 << 20;
 
 /// Bytes of one rank's part of the memory through which gradients are summed.
 const REDUCE_PIECE_BYTES: u64 = 4 << 20;
@@ -111,6 +115,9 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         workspace("attention tiles and heads per thread".to_owned(), bytes, hardware.threads as u64);
         if program.precision == Precision::Bf16 {
             workspace("blocks of products (at most)".to_owned(), product_blocks(&decoder, sizes.positions, kernels), 1);
+        } else {
+            let bytes = packed_bytes(&decoder, sizes.positions, kernels);
+            workspace("blocks of products per thread (at most)".to_owned(), bytes, hardware.threads as u64);
         }
     } else {
         let scratch = kernels.gpu_scratch_bytes[usize::from(is_hopper_or_newer(hardware.compute_capability))];
@@ -129,9 +136,14 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         table("rotary positions", spec.head_dim());
     }
     if program.device == Device::Cpu {
-        // The replicas of dp are threads of one process.
-        if program.mesh.mode != ParallelMode::Dp || program.replica() == 0 {
+        // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks.
+        let is_thread = matches!(program.mesh.mode, ParallelMode::Single | ParallelMode::Dp);
+        let is_first = program.rank == 0;
+        if is_first || !is_thread {
             workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
+        }
+        if is_first {
+            workspace(COMMAND_ITEM.to_owned(), COMMAND_BYTES + if is_thread { 0 } else { PROCESS_BYTES }, 1);
         }
     } else {
         items.push(MemoryItem {
@@ -169,20 +181,32 @@ fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Si
     }
 }
 
-/// The bytes that a CPU's products of bf16 matrices hold of both matrices and of sums, at most, for `positions` rows of activations.
+/// Rows, depth and columns of the products of matrices for `positions` rows of activations: for each projection forward, the gradient of
+/// its input, and that of its weight.
+fn products(decoder: &Decoder, positions: u64) -> impl Iterator<Item = [u64; 3]> {
+    let linears = decoder.layer.linears().into_iter().chain([&decoder.head.project]);
+    let sizes: Vec<_> = linears.map(|linear| (linear.inputs as u64, linear.width() as u64)).collect();
+    sizes.into_iter().flat_map(move |(inputs, outputs)| {
+        [[positions, inputs, outputs], [positions, outputs, inputs], [outputs, positions, inputs]]
+    })
+}
+
+/// The bytes that a thread's f32 products hold of the left matrix, at most.
+fn packed_bytes(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) -> u64 {
+    let bytes =
+        |[rows, depth, _]: [u64; 3]| F32_BYTES * rows.min(kernels.packed_rows) * depth.min(kernels.packed_depth);
+    products(decoder, positions).map(bytes).max().unwrap_or(0)
+}
+
+/// The bytes that a CPU's products of bf16 matrices hold of both matrices and of sums, at most.
 fn product_blocks(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) -> u64 {
     let KernelWorkspace { product_operand_bytes, product_sum_bytes, .. } = *kernels;
     let block = |rows: u64, cols: u64, most: u64| F32_BYTES.saturating_mul(rows).saturating_mul(cols).min(most);
-    let bytes = |linear: &Linear| {
-        let (inputs, outputs) = (linear.inputs as u64, linear.width() as u64);
-        // Forward, the gradient of the input, and that of the weight: rows, depth and columns.
-        let products = [(positions, inputs, outputs), (positions, outputs, inputs), (outputs, positions, inputs)];
-        products.map(|(rows, depth, cols)| {
-            let operands = block(rows, depth, product_operand_bytes) + block(depth, cols, product_operand_bytes);
-            operands + block(rows, cols, product_sum_bytes)
-        })
+    let bytes = |[rows, depth, cols]: [u64; 3]| {
+        let operands = block(rows, depth, product_operand_bytes) + block(depth, cols, product_operand_bytes);
+        operands + block(rows, cols, product_sum_bytes)
     };
-    decoder.layer.linears().into_iter().chain([&decoder.head.project]).flat_map(bytes).max().unwrap_or(0)
+    products(decoder, positions).map(bytes).max().unwrap_or(0)
 }
 
 /// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
@@ -240,7 +264,9 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     let channels = before_it + after_it;
     let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu {
-        push("activations and gradients in flight", message, channels * slots);
+        // A slot stays as large as the longest message that was in it.
+        let slot = message.max((longest_message(program) as u64).saturating_mul(sizes.element));
+        push("activations and gradients in flight", slot, channels * slots);
         push("pieces of gradients being summed", REDUCE_PIECE_BYTES, u64::from(program.mesh.replicas > 1));
     } else {
         // A message is received where it is used: one of each kind is under way.
@@ -335,8 +361,9 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
     let (spec, Decoder { layer, head, .. }) = (&program.model, program.model.decoder());
-    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(sizes.total(&layer.held()));
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    // What a layer makes, and its output.
+    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(input);
     if program.device == Device::Cpu || !has_head {
         // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;

@@ -232,10 +232,11 @@ pub(crate) fn rank_plans(
     hardware: Vec<DeviceFacts>,
     kernels: KernelWorkspace,
 ) -> Vec<RankPlan> {
-    let mut known: Option<((CostClass, usize), RankPlan)> = None;
+    // The memory of the first rank contains the command.
+    let mut known: Option<((CostClass, usize, bool), RankPlan)> = None;
     let mut out = Vec::with_capacity(programs.len());
     for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {
-        let key = (program.cost_class(), hardware.threads);
+        let key = (program.cost_class(), hardware.threads, program.rank == 0);
         let mut rank = match known.take().filter(|(k, _)| *k == key) {
             Some((_, same)) => same,
             None => rank_plan(&program, execution, MemoryFacts { hardware: &hardware, kernels, slots }),

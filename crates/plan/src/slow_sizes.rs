@@ -46,7 +46,7 @@ pub(crate) fn describe_slow_sizes(model: &ModelSpec, precision: Precision, hardw
     }
     if model.head_dim() > MAX_TILE_HEAD_DIM {
         notes.push(format!(
-            "model.heads: attention with heads of {} is computed row by row, which is slow; use more heads, of at most {MAX_TILE_HEAD_DIM}",
+            "model.heads: heads are {} wide, and attention is computed row by row above {MAX_TILE_HEAD_DIM}, which is slow; use more heads",
             model.head_dim()
         ));
     }

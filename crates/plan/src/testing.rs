@@ -119,6 +119,8 @@ pub fn cluster() -> ClusterFacts {
         attention_queries: 64,
         attention_tiles: 3,
         attention_head_buffers: 5,
+        packed_rows: 2040,
+        packed_depth: 512,
         product_operand_bytes: 8 << 20,
         product_sum_bytes: 16 << 20,
         gpu_scratch_bytes: [4 << 20, 32 << 20],

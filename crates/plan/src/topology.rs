@@ -22,7 +22,7 @@ pub fn topology(program: &Program, slots: usize, element: usize) -> Topology {
 }
 
 /// Elements of the longest message.
-fn longest_message(program: &Program) -> usize {
+pub(crate) fn longest_message(program: &Program) -> usize {
     let d = program.model.d_model;
     let training = program.batch.micro_batch.saturating_mul(program.batch.length);
     let choice =

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct Calibration {
 
 /// The largest share by which a piece of work takes longer than in its fastest run on an idle machine.
 pub const MAX_SPREAD: f64 = 0.25;
+
+/// Older parts of an unfinished calibration are measured again: the machine may be set up in another way by then.
+const MAX_AGE_OF_PARTS: Duration = Duration::from_hours(24);
 
 /// What one part of a calibration measures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -165,7 +169,9 @@ pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration>
 /// Reads the parts that an unfinished calibration of the same program, machine and effort kept, or none.
 pub fn load_parts(cache_dir: &Path, device: &str, cores: usize, quick: bool) -> CalibrationParts {
     let new = CalibrationParts::new(device, cores, quick);
-    let stored: Option<CalibrationParts> = read(&parts_path(cache_dir, device, cores));
+    let path = parts_path(cache_dir, device, cores);
+    let age = fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
+    let stored: Option<CalibrationParts> = read(&path).filter(|_| age.is_some_and(|age| age < MAX_AGE_OF_PARTS));
     let is_same = |stored: &CalibrationParts| {
         let CalibrationParts { version, device, cores, quick, parts: _ } = stored;
         (version, device, *cores, *quick) == (&new.version, &new.device, new.cores, new.quick)

@@ -73,13 +73,14 @@ pub struct ListedRun {
     pub lost_steps: bool,
     /// True if the metrics of a run that has ended are longer than when it ended.
     pub changed_metrics: bool,
-    /// Valid tokens that the model has seen, and seconds of its training, from the summary; and the parts of the run itself.
+    /// Valid tokens that the model has seen, and the part of the run itself; absent while it trains.
     pub tokens: Option<u64>,
     pub own_tokens: Option<u64>,
+    /// Seconds of its training, from the summary, and the part of the run itself.
     pub seconds: Option<f64>,
     pub own_seconds: Option<f64>,
     pub loss: Option<f64>,
-    /// The loss of the last evaluation, and the lowest one from the summary.
+    /// The loss of the last evaluation, and the lowest one, which is absent while the run trains.
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
     /// The loss of the last evaluation in bits per byte of text.
@@ -176,6 +177,7 @@ impl ListedRun {
         if self.status != ListedStatus::Running {
             let last = last_expected_step(manifest, None, saved, tail.train.as_ref().map(|train| train.step));
             self.lost_steps = !has_first_and_last_step(&metrics, last);
+            self.add_amounts(manifest, saved);
         }
         if let Some(train) = &tail.train {
             (self.step, self.loss) = (train.step, train.loss);
@@ -183,6 +185,18 @@ impl ListedRun {
         self.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
         self.val_loss = tail.eval.and_then(|e| e.val_loss);
         self.tokens_per_second = tail.tokens_per_second;
+    }
+}
+
+impl ListedRun {
+    /// Adds what only all of the metrics show, of a run that no process works on. They may lack lines, which `lost_steps` says.
+    fn add_amounts(&mut self, manifest: &Manifest, saved: Option<u64>) {
+        let saved = saved.and_then(|step| checkpoint::recorded_position(&self.path.join(CHECKPOINTS), step));
+        let (metrics, began) = (self.path.join(METRICS), manifest.newest_layout_began());
+        if let Ok(numbers) = Summary::from_metrics(&metrics, manifest.continued_from.as_ref(), began, saved.as_ref()) {
+            (self.tokens, self.own_tokens) = (Some(numbers.tokens), Some(numbers.own().tokens));
+            self.best_val_loss = numbers.best_eval.and_then(|eval| eval.val_loss);
+        }
     }
 }
 

@@ -278,12 +278,7 @@ pub fn headline(summary: &Summary) -> String {
         String::new()
     } else {
         let OwnAmounts { steps, tokens, wall_seconds } = own;
-        format!(
-            "; of these {}, {} tokens in {} in this run",
-            counted(steps, "step"),
-            count(tokens),
-            seconds(wall_seconds)
-        )
+        format!("; in this run: {}, {} tokens in {}", counted(steps, "step"), count(tokens), seconds(wall_seconds))
     };
     let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));

@@ -15,6 +15,7 @@ use runner_compare::plan_facts::device_kinds;
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
+use runner_record::catalog::ListedStatus;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text, significant};
 use runner_sweep::verdict::Conclusion;
@@ -358,7 +359,9 @@ impl Comparison {
         if is_incomparable() || are_rungs && figure.quantity.is_some() {
             return None;
         }
-        let values = || self.runs.iter().filter_map(|run| (figure.value)(&run.figures));
+        // A run that has not finished is not the fastest one, or the one that needs least.
+        let finished = || self.runs.iter().filter(|run| run.status == ListedStatus::Done.name());
+        let values = || finished().filter_map(|run| (figure.value)(&run.figures));
         let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
         match figure.better {
             Lower if low < high => Some(low),

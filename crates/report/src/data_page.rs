@@ -33,7 +33,8 @@ pub fn data_page(found: &InspectionReport) -> String {
 
     let documents = &found.documents;
     let mean = found.tokens / documents.count.max(1);
-    line("documents", format!("{}, {} tokens on average", count(documents.count), count(mean)));
+    let with = if found.end_of_text.is_some() { ", with the token between documents" } else { "" };
+    line("documents", format!("{}, {} tokens on average{with}", count(documents.count), count(mean)));
     for (name, which) in [("longest", documents.longest), ("shortest", documents.shortest)] {
         if let Some((index, length)) = which.filter(|_| documents.count > 1) {
             line(name, format!("{} tokens (document {})", count(length), count(index)));

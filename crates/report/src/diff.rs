@@ -69,7 +69,9 @@ pub fn diff_text(diff: &Diff) -> String {
             });
         }
         if diff.classification.parts.contains(&MathematicsPart::Evaluation) {
-            out.push_str("  the two are measured differently, as the differences in the evaluation show\n");
+            out.push_str(
+                "  settings of the evaluation differ: see the differences above before comparing these numbers\n",
+            );
         }
     }
     out

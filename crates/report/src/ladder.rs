@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use runner_spec::format::{count, loss, percent, printable};
+use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, ScaleMultiple};
 use runner_sweep::ladder::{
     ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
@@ -63,14 +63,16 @@ pub fn fit_text(fit: &LadderFit) -> String {
     if let Some(sample) = &fit.measured_on {
         let _ = writeln!(out, "         losses are measured on {sample}");
     }
-    match &fit.held_out {
-        Ok(rung) => out.push_str(&held_out_text(rung)),
-        Err(reason) => {
-            let _ = writeln!(out, "check    {reason}");
-        }
+    // A larger rung may be unfinished, or have failed.
+    let largest = if *missing > 0 { "largest rung with a result" } else { "largest rung" };
+    if let Some(rung) = &fit.held_out {
+        out.push_str(&held_out_text(rung, largest));
+    }
+    if let Some(reason) = &fit.why_not_held_out {
+        let _ = writeln!(out, "check    {reason}");
     }
     for prediction in &fit.predictions {
-        out.push_str(&prediction_text(metric, prediction));
+        out.push_str(&prediction_text(metric, prediction, largest));
     }
     out
 }
@@ -82,7 +84,7 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
         .into_iter()
         .zip(interval_at_bound)
         .filter(|(_, is_at_bound)| **is_at_bound)
-        .map(|(end, _)| end.to_string())
+        .map(|(end, _)| ((end * 1e6).round() / 1e6).to_string())
         .collect();
     let at = |which: &str| format!("{name} is at {value}, the {which} bound of the fit, and not an estimate");
     match (bound, ends.as_slice()) {
@@ -112,7 +114,7 @@ fn at_bound_text(names: &[&str]) -> String {
     }
 }
 
-fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
+fn prediction_text(metric: &str, prediction: &LadderPrediction, largest: &str) -> String {
     let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation, at_bound } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
@@ -122,7 +124,7 @@ fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
     format!(
-        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the largest rung\n{}",
+        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the {largest}\n{}",
         with_interval(predicted, loss),
         given.join(", "),
         assumed.join(" and "),
@@ -131,12 +133,12 @@ fn prediction_text(metric: &str, prediction: &LadderPrediction) -> String {
     )
 }
 
-fn held_out_text(rung: &HeldOutRung) -> String {
+fn held_out_text(rung: &HeldOutRung, largest: &str) -> String {
     let HeldOutRung { predicted, range_of_losses, .. } = rung;
     let FittedValue { interval, .. } = predicted;
     let inside = if rung.is_in_interval { "lies in" } else { "lies outside" };
     let mut out = format!(
-        "check    without the largest rung ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}\n         \
+        "check    without the {largest} ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}\n         \
          the measured {} {inside} {} to {}; its FLOPs are {} those of the rung below\n",
         count(rung.parameters as u64),
         count(rung.tokens as u64),
@@ -208,7 +210,7 @@ fn with_interval(fitted: &FittedValue, format: impl Fn(f64) -> String) -> String
 }
 
 fn times(x: f64) -> String {
-    format!("{x:.1} times")
+    if x < 0.1 { format!("{} times", significant(x, 2)) } else { format!("{x:.1} times") }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ pub fn short_caveat(caveat: &BestPointCaveat) -> String {
             format!("{} {}", if *is_highest { "highest" } else { "lowest" }, printable(name))
         }
         BestPointCaveat::DifferentFacts { facts } => format!("runs differ in {}", facts.join(" and ")),
-        BestPointCaveat::SharedText { .. } => "evaluated text was trained on".to_owned(),
+        BestPointCaveat::SharedText { .. } => "evaluated text was used before".to_owned(),
     }
 }
 

@@ -44,7 +44,7 @@ impl SweepResultsText<'_> {
     /// The rows of the summary, in their order, at most `width` characters wide, if it is given.
     pub fn table(&self, width: Option<usize>) -> String {
         let names = value_names(self.record);
-        let metric = self.record.objective.metric.name();
+        let metric = &*self.record.objective.label();
         let bits = self.shows_bits_per_byte().then_some(Column::new("bits/byte", Align::Right, 1));
         let mut columns = vec![Column::new("point", Align::Right, u8::MAX)];
         columns.extend(value_columns(&names));
@@ -273,7 +273,7 @@ impl SweepResultsText<'_> {
     /// The point that leads if none has done all its steps.
     fn unfinished_point(&self, row: &ResultsRow) -> Option<String> {
         let (point, objective) = (self.record.point(row.point)?, self.record.objective);
-        let (metric, value) = (objective.metric.name(), metric_text(objective.metric, row.objective?));
+        let (metric, value) = (objective.label(), metric_text(objective.metric, row.objective?));
         let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
         let so_far = if self.summary.is_finished { "" } else { " so far" };
         let (steps, all) = (count(row.steps), count(point.steps));
@@ -291,7 +291,7 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: Objective, width
         return String::new();
     }
     let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
-    let mean = format!("mean {}", objective.metric.name());
+    let mean = format!("mean {}", objective.label());
     let mut columns: Vec<Column> = value_columns(&names).collect();
     columns.push(Column::new(&mean, Align::Right, 9));
     columns.push(Column::new("±", Align::Right, 7));

@@ -39,6 +39,9 @@ pub struct KernelWorkspace {
     pub attention_tiles: u64,
     /// Buffers of one attention head, by all keys, that a thread holds besides, in f32.
     pub attention_head_buffers: u64,
+    /// The most rows and columns of the left matrix of an f32 product that a CPU's thread holds in the order in which it reads them.
+    pub packed_rows: u64,
+    pub packed_depth: u64,
     /// The most bytes that a CPU's product of bf16 matrices holds of each matrix, in the order in which it reads them, and of f32 sums.
     pub product_operand_bytes: u64,
     pub product_sum_bytes: u64,

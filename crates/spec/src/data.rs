@@ -220,8 +220,8 @@ impl TextOverlap {
             return None;
         }
         let what = match with {
-            DataPart::Validation => "so a test loss measures the choice of the best checkpoint, too",
-            _ => "so a loss on it measures memory, too",
+            DataPart::Validation => "so a test loss also depends on the choice of the best checkpoint",
+            _ => "so a loss on it also measures memorization",
         };
         let advice = if again > Self::TOLERATED_EXCESS {
             format!("the {} itself repeats {} of such windows", with.name(), percent(again))

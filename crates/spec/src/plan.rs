@@ -121,8 +121,11 @@ pub struct ParamCounts {
     pub total: u64,
 }
 
-/// The line of the memory table for the process without any tensor.
+/// The line of the memory table for a rank's process without any tensor.
 pub const PROCESS_ITEM: &str = "process";
+
+/// The line of the memory table for what the command takes: in its process, which is also the rank's, or beside the ranks' processes.
+pub const COMMAND_ITEM: &str = "command";
 
 /// Peak bytes by category, and the table they are the sums of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -161,7 +164,8 @@ impl MemoryEstimate {
 
     /// Bytes of the tensors of a step: of all categories, without the process itself, a GPU's context and the copy for a checkpoint.
     pub fn tensors(&self) -> u64 {
-        let process = self.items.iter().filter(|i| i.what == PROCESS_ITEM).map(|i| i.bytes).sum();
+        let is_process = |item: &&MemoryItem| item.what == PROCESS_ITEM || item.what == COMMAND_ITEM;
+        let process = self.items.iter().filter(is_process).map(|i| i.bytes).sum();
         self.total().saturating_sub(self.context + self.checkpoint).saturating_sub(process)
     }
 

@@ -184,6 +184,7 @@ impl LadderResults {
         let targets = if targets.is_empty() { &default } else { targets };
         let predictions: Vec<LadderPrediction> =
             targets.iter().map(|target| self.predict(target, &scales, &fitted)).collect::<Result<_, _>>()?;
+        let held_out = self.hold_out(&scales);
         Ok(LadderFit {
             metric: self.metric,
             formula: if scales.len() == 2 { "L(N, D) = E + A·N^-a + B·D^-b" } else { "L(C) = E + A·C^-a" },
@@ -200,7 +201,8 @@ impl LadderResults {
             lack_of_fit: fitted.has_lack_of_fit,
             why_not_parameters_and_tokens: why_not,
             measured_on: self.measured_on,
-            held_out: self.hold_out(&scales),
+            why_not_held_out: held_out.as_ref().err().cloned(),
+            held_out: held_out.ok(),
             at_bound: fitted
                 .is_irreducible_zero
                 .then_some("E")

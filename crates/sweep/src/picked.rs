@@ -110,9 +110,7 @@ impl PickedSettings {
         let mut notes: Vec<String> = self.from.iter().filter_map(note).collect();
         if self.origin.others > 0 && self.origin.ladders.is_empty() {
             let others = counted(self.origin.others as u64, "setting");
-            notes.push(format!(
-                "p-values count {others} that were candidates in these sweeps and are not compared here"
-            ));
+            notes.push(format!("p-values are also corrected for {others} of these sweeps not compared here"));
         }
         notes
     }

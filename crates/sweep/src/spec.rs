@@ -209,6 +209,17 @@ pub struct Objective {
     pub smallest_difference: Option<f64>,
 }
 
+impl Objective {
+    /// The metric as results show it: by its name, and with the choice of the best evaluation if that is not the last one.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.at {
+            MeasurementChoice::Best => format!("{} (at: best)", self.metric.name()),
+            MeasurementChoice::Last => self.metric.name().to_owned(),
+        }
+    }
+}
+
 runner_record::named_enum! {
     /// The metric that points are compared by.
     pub enum ObjectiveMetric {

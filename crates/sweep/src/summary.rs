@@ -138,10 +138,12 @@ impl SweepSummary {
     }
 
     /// Counts how many settings have been compared on the validation data in the folder of runs of the sweep in `path`, all of whose
-    /// manifests it reads; `None` if the folder cannot be read, or the points are compared by something else.
+    /// manifests it reads; `None` if the folder cannot be read, or the points are compared by something else, or not at all, as those of a
+    /// ladder.
     #[must_use]
     pub fn count_validation_use(&self, path: &Path) -> Option<ValidationUse> {
-        ValidationUse::count(&sweep_dir::runs_folder(path), self.validation_hash.as_deref()?)
+        let hash = self.validation_hash.as_deref().filter(|_| self.ladder.is_none())?;
+        ValidationUse::count(&sweep_dir::runs_folder(path), hash)
     }
 
     /// True if a point has failed.

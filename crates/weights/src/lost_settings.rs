@@ -44,14 +44,22 @@ pub fn describe_lost_settings(source: &Path, exported: &Path) -> Vec<String> {
     let templates = CHAT_TEMPLATES.into_iter().filter(is_lost);
     let templates: Vec<&str> = templates.collect();
     if !templates.is_empty() {
-        notes.push(format!("without {}, which {name} has", templates.join(" and ")));
+        notes.push(format!("the export lacks {}, which {name} has", templates.join(" and ")));
     }
     let written = Settings::read(exported, &mut notes);
     let original = Settings::read(source, &mut notes);
     // `transformers` reads special tokens from either file.
-    for (file, settings) in [(TOKENIZER_CONFIG, &original.tokenizer), (SPECIAL_TOKENS, &original.special)] {
-        notes.extend(describe_lost(file, source, settings, &written.tokenizer, TOKENIZER_CONFIG, |_| true));
-    }
+    let is_second = |key: &str| !original.tokenizer.contains_key(key);
+    let config = &original.tokenizer;
+    notes.extend(describe_lost(TOKENIZER_CONFIG, source, config, &written.tokenizer, TOKENIZER_CONFIG, |_| true));
+    notes.extend(describe_lost(
+        SPECIAL_TOKENS,
+        source,
+        &original.special,
+        &written.tokenizer,
+        TOKENIZER_CONFIG,
+        is_second,
+    ));
     notes.extend(describe_lost(GENERATION, source, &original.generation, &written.generation, GENERATION, |_| true));
     if original.generation.is_empty() {
         let is_token = |key: &str| TOKEN_IDS.contains(&key);
@@ -171,7 +179,7 @@ mod tests {
         ];
         assert_eq!(
             lost(&chat),
-            "without chat_template.jinja, which SRC has\n\
+            "the export lacks chat_template.jinja, which SRC has\n\
              tokenizer_config.json lacks settings of SRC/tokenizer_config.json: `pad_token: \"<pad>\"`, `padding_side: \"left\"`\n\
              tokenizer_config.json lacks settings of SRC/special_tokens_map.json: `additional_special_tokens: [\"<|im_end|>\"]`\n\
              generation_config.json lacks settings of SRC/generation_config.json: `do_sample: true`, `eos_token_id: [1,7]` (here 1), \

@@ -227,7 +227,8 @@ impl<'a> Archive<'a> {
         let Some(dtype) = Dtype::from_storage(storage_class) else { return Ok(tensor) };
         if let Some(flag) = flag {
             return Err(format!(
-                "its numbers are a view with the flag `{}`, which is not supported; save `tensor.resolve_neg()`",
+                "its numbers are a lazy view with the flag `{}`, which is not supported; save a plain tensor, such as \
+                 `tensor.resolve_neg()` or `tensor.resolve_conj()`",
                 shown(flag)
             ));
         }

@@ -15,10 +15,10 @@ pub(super) fn placeholder_advice(source: &Source, text: &str) -> Vec<String> {
     {
         advice.push(match source.kind {
             SourceKind::File => format!(
-                "`{start}` has a meaning only in a template: an experiment file with a name like exp.yaml.j2, whose variables \
-                 `--var NAME=VALUE` gives"
+                "`{start}` works only in a template: give the experiment file a name like exp.yaml.j2, and set its variables with \
+                 `--var NAME=VALUE`"
             ),
-            _ => format!("`{start}` has no meaning here: only experiment files with a name like exp.yaml.j2 are templates"),
+            _ => format!("`{start}` does not work here: only experiment files with a name like exp.yaml.j2 are templates"),
         });
     }
     if let Some(name) = variable(text) {
@@ -44,7 +44,7 @@ pub(super) fn placeholder_advice(source: &Source, text: &str) -> Vec<String> {
 fn variable(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("${")?;
     let (name, _) = rest.split_once('}')?;
-    let is_part = |c: char| c.is_alphanumeric() || "_.:,-".contains(c);
+    let is_part = |c: char| c.is_alphanumeric() || "_.:,-/".contains(c);
     (!name.is_empty() && name.len() <= 60 && name.chars().all(is_part)).then_some(name)
 }
 
@@ -70,6 +70,6 @@ mod tests {
     #[test]
     fn variables_of_shells_and_hydra_are_found() {
         let names = ["a ${oc.env:DATA,/tmp} b", "${X}", "${}", "$X", "${a b}", "${X"].map(variable);
-        assert_eq!(names, [None, Some("X"), None, None, None, None]);
+        assert_eq!(names, [Some("oc.env:DATA,/tmp"), Some("X"), None, None, None, None]);
     }
 }

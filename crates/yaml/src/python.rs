@@ -117,10 +117,10 @@ impl<'s> Loader<'s> {
         let is_tagged = |tag: Option<&Tag>| tag.is_some_and(|tag| !(tag.is_yaml_core_schema() && tag.suffix == "str"));
         let (anchor, value) = match event {
             Event::Alias(anchor) => {
-                let Some(target) = self.anchors.get(&anchor) else { return Err(refusal("an alias of itself", span)) };
-                let (size, depth) = (target.size(), target.depth());
-                self.count(size, level + depth, span)?;
-                return self.anchors.get(&anchor).cloned().ok_or_else(|| refusal("an unknown alias", span));
+                let target = self.anchors.get(&anchor).cloned();
+                let target = target.ok_or_else(|| refusal("an alias of itself", span))?;
+                self.count(target.size(), level + target.depth(), span)?;
+                return Ok(target);
             }
             Event::Scalar(_, _, _, tag) if is_tagged(tag.as_deref()) => return Err(refusal("a tag", span)),
             Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) => return Err(refusal("a tag", span)),

@@ -72,7 +72,7 @@ impl ListedSweep {
 
 /// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
 fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
-    let metric = record.objective.metric;
+    let (metric, label) = (record.objective.metric, record.objective.label());
     let mut text = if let Some(ladder) = &summary.ladder {
         ladder_text(ladder)
     } else if let Some(leader) = summary.verdict.leader() {
@@ -84,13 +84,14 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
             _ => "",
         };
         let name = if leader.values.is_empty() { String::new() } else { format!(", {}", leader.name) };
-        format!("{kind}{} {}{name}", metric.name(), mean_text(leader))
+        let so_far = if summary.is_finished { "" } else { " so far" };
+        format!("{kind}{label} {}{name}{so_far}", mean_text(leader))
     } else {
         let row = summary.results.first_measured()?;
         let steps = record.point(row.point)?.steps;
         // A value after fewer steps does not compare with that of another sweep.
         let (value, done, all) = (metric_text(metric, row.objective?), count(row.steps), count(steps));
-        format!("{} {value}, point {} after {done} of {all} steps", metric.name(), row.point)
+        format!("{label} {value}, point {} after {done} of {all} steps", row.point)
     };
     for caveat in &summary.caveats {
         let _ = write!(text, "; {}", short_caveat(caveat));
@@ -107,7 +108,12 @@ fn ladder_text(ladder: &LadderOutcome) -> String {
                 let [value, low, high] = [value, interval.low, interval.high].map(metric_loss);
                 format!("law: {} at flops {:.3e} forecast as {value} ({low} to {high})", fit.metric, prediction.flops)
             };
-            fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast)
+            let check = match &fit.held_out {
+                Some(rung) if !rung.is_in_interval => "; check: the largest rung is outside of its interval",
+                Some(_) => "",
+                None => "; not checked",
+            };
+            fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast) + check
         }
         (None, reason) => format!("no law: {}", printable(reason.as_deref().unwrap_or("no results"))),
     }

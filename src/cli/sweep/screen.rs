@@ -189,8 +189,7 @@ pub(super) enum SweepEnding {
     },
 }
 
-/// Prints how a call of `runner sweep` for the sweep in `path` ended.
-/// Its points are those from before `changed_inputs` changed.
+/// Prints how a call of `runner sweep` for the sweep in `path` ended. `changed_inputs` have changed since the points were made.
 pub(super) fn print_summary(
     text: &SweepResultsText<'_>,
     path: &Path,
@@ -241,7 +240,7 @@ pub(super) fn print_summary(
     let next = || format!("\nnext:\n  {}", repeated_command());
     let ended = match ending {
         SweepEnding::UpToDate if changed_inputs.is_empty() => format!("up to date: {sweep}{retry}"),
-        SweepEnding::UpToDate => format!("nothing was done: {sweep}{retry}"),
+        SweepEnding::UpToDate => format!("all recorded points are done: {sweep}{retry}"),
         SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
             SweepOutcome::Done => format!("done: {sweep}"),
             SweepOutcome::Interrupted(_) => format!("interrupted: {sweep}{}", next()),

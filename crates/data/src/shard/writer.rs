@@ -332,7 +332,7 @@ impl<'a> ShardWriter<'a> {
             }
             HeldOut::Fraction(fraction) if is_empty(SplitName::Validation, &self.validation) => {
                 let message = format!(
-                    "a fraction of {fraction} of {documents} documents is less than one document; give a larger one, such as 0.1"
+                    "a fraction of {fraction} of {documents} documents, which are drawn one by one, held out none; give a larger one"
                 );
                 DataError::setting("held_out", message)
             }

@@ -65,14 +65,20 @@ pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut Record
     let first = start[offset..].iter().find(|byte| !byte.is_ascii_whitespace()).copied();
     file.consume(offset);
     if format == JsonFormat::Lines || first == Some(b'{') {
-        for_each_line(path, file, offset as u64, sink)
+        for_each_line(path, file, format, offset as u64, sink)
     } else {
         for_each_item(path, file, offset as u64, sink)
     }
 }
 
 /// Blank lines are skipped.
-fn for_each_line(path: &Path, mut file: BufReader<File>, mut offset: u64, sink: &mut RecordSink<'_>) -> Result<()> {
+fn for_each_line(
+    path: &Path,
+    mut file: BufReader<File>,
+    format: JsonFormat,
+    mut offset: u64,
+    sink: &mut RecordSink<'_>,
+) -> Result<()> {
     let mut bytes = Vec::new();
     for line in 1.. {
         bytes.clear();
@@ -96,6 +102,11 @@ fn for_each_line(path: &Path, mut file: BufReader<File>, mut offset: u64, sink: 
             return Err(position.error(path, ONE_ARRAY));
         }
         let value = strict_json::parse_record(text.as_bytes()).map_err(|error| {
+            if format == JsonFormat::Array && line == 1 && error.is_eof() {
+                let message =
+                    "expected an array of objects, or one object on each line, found an object on several lines";
+                return DataError::file(path, message);
+            }
             position.error(path, format!("not JSON: {} at column {}", without_position(&error), error.column()))
         })?;
         if !sink(position, position.object(path, value)?)? {

@@ -1,5 +1,5 @@
-//! What the files beside GPT-2's `vocab.json` and `merges.txt` add to them: tokens, their roles, and settings. They are read as
-//! `AutoTokenizer` of transformers 5 reads them, and refused where it gives other tokens than a byte-level BPE with GPT-2's words.
+//! The files next to GPT-2's `vocab.json` and `merges.txt`: added tokens, the roles of tokens, and settings. They are read as
+//! `AutoTokenizer` of transformers 5 reads them, and refused if its tokens differ from those of a byte-level BPE with GPT-2's words.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,15 +26,15 @@ const DECODER: &str = "added_tokens_decoder";
 const EXTRA: &str = "extra_special_tokens";
 const OLD_EXTRA: &str = "additional_special_tokens";
 
-/// Classes of tokenizers that give GPT-2's tokens, and models that have one of them unless a file names another. `AutoTokenizer` has none for
-/// `llama` and these two files.
+/// Classes of tokenizers that give GPT-2's tokens, and models that use one of them unless a file names another class. For `llama` with
+/// these two files, `AutoTokenizer` has no class.
 const CLASSES: [&str; 2] = ["GPT2Tokenizer", "CodeGenTokenizer"];
 const MODELS: [&str; 8] = ["gpt2", "llama", "codegen", "gpt_neo", "gptj", "opt", "phi", "starcoder2"];
 
-/// What the files beside the vocabulary add to it.
+/// The contents of the files next to the vocabulary.
 #[derive(Debug)]
 pub(super) struct Gpt2Folder {
-    /// In the order in which they are added. Those that the vocabulary has keep its ids.
+    /// Added tokens, in the order in which they are added. A token that the vocabulary has keeps its id there.
     pub(super) added: Vec<AddedToken>,
     /// The ids that a file gives to tokens, and the file.
     pub(super) given_ids: Vec<(String, u64)>,
@@ -151,7 +151,7 @@ impl Gpt2Folder {
         }))
     }
 
-    /// Text that differs for folders that give a text other tokens; `None` if the folder gives those of the two files alone.
+    /// A text for hashes. Folders that tokenize differently have different ones; `None` if the folder tokenizes as its two files alone do.
     pub(super) fn identity(&self, is_token: impl Fn(&str) -> bool) -> Option<String> {
         let is_plain = |token: &AddedToken| {
             let AddedToken { content, single_word, lstrip, rstrip, special, normalized: _ } = token;

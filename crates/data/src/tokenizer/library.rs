@@ -48,10 +48,10 @@ pub(super) struct LibraryTokenizer {
 }
 
 impl LibraryTokenizer {
-    /// GPT-2's tokenizer from its two files, and what the files beside them add.
+    /// GPT-2's tokenizer from its two files, with the files next to them.
     ///
     /// # Errors
-    /// If the files are not those of a GPT-2, or contradict one another.
+    /// If the files do not describe GPT-2's tokenizer, or contradict one another.
     pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<(Self, Option<Gpt2Folder>)> {
         let read = |path: &Path| {
             let bytes = read_regular(path).map_err(DataError::io(path))?;
@@ -249,6 +249,11 @@ impl LibraryTokenizer {
         }
         self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).push(table);
         Ok(())
+    }
+
+    /// Frees what makes encoding faster: 4 MiB for each thread that encoded.
+    pub(super) fn forget_words(&self) {
+        self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// The text that each id stands for; `None` if ids do not show it.

@@ -189,6 +189,13 @@ impl TextTokenizer {
         Ok(out)
     }
 
+    /// Frees what encoding much text keeps.
+    pub(crate) fn forget_words(&self) {
+        if let Encoder::Library(library) = &self.0.encoder {
+            library.forget_words();
+        }
+    }
+
     /// Appends the tokens of `text`, in which nothing is a special token, to `out`.
     fn append_tokens(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
         let invalid = |message: String| DataError::Encode { context: excerpt(text), message };

@@ -176,7 +176,7 @@ impl ForkCheckpoint {
             |inherited| format!("{at_most}{}", count(inherited.saturating_add(own))),
         );
         lines.push(format!(
-            "{}, {total} tokens; of these {}, {at_most}{} tokens in this run",
+            "{}, {total} tokens; in this run: {}, {at_most}{} tokens",
             counted(steps, "step"),
             counted(steps.saturating_sub(*step), "step"),
             count(own),

@@ -82,7 +82,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         let of_run = if own.steps == summary.steps {
             String::new()
         } else {
-            format!("; of these {} in `{}`", amount(own.tokens, own.wall_seconds), seal.run)
+            format!("; in `{}`: {}", seal.run, amount(own.tokens, own.wall_seconds))
         };
         row("tokens", amount(summary.tokens, summary.wall_seconds) + &of_run);
     }

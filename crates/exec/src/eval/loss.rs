@@ -113,8 +113,8 @@ impl Batches for LossBatches<'_> {
     }
 }
 
-/// The standard error of the mean loss per token over `rows` independent rows, from the residuals loss − mean · tokens of the rows. Rows of one
-/// document are alike, so it is rather too small. `None` for one row.
+/// The standard error of the mean loss per token over `rows` rows, taken as independent. It follows from the rows' residuals,
+/// loss − mean · tokens. Rows of one document resemble each other, so it is somewhat too small. `None` for one row.
 fn standard_error(
     rows: u64,
     [sum, tokens, _, squares, products, squared_tokens]: [f64; VALUES_PER_BATCH],

@@ -138,7 +138,7 @@ fn a_search_needs_speeds_and_memory() {
     let error = search(&experiment(), &data(), &cluster()).unwrap_err().to_string();
     insta::assert_snapshot!(error, @"parallel: a search ranks layouts by time, but the speed of Example CPU or of its links is unknown; run `runner calibrate` to measure this machine's CPU, or describe the devices in a cluster file (`--cluster`)");
     let error = search(&experiment(), &data(), &with_memory(named("1x2xH100"), 1 << 20)).unwrap_err().to_string();
-    insta::assert_snapshot!(error, @"parallel: no layout fits: 129 layouts too large for the memory; the closest lacks 548.88 MiB: single, micro-batches of 8, recompute none");
+    insta::assert_snapshot!(error, @"parallel: no layout fits: 129 layouts too large for the memory; the closest lacks 547.63 MiB: single, micro-batches of 8, recompute none");
 }
 
 #[test]

@@ -180,7 +180,7 @@ fn shared_text_is_a_warning_and_changes_no_hash() {
     data.validation.as_mut().expect("validation").overlaps[0].found = 40;
     let shared = planned(&data);
     assert_eq!((&before.hash, &before.math_hash), (&shared.hash, &shared.math_hash));
-    let warning = "validation data: 40 of 100 windows of 32 tokens also occur in the training data (40.0%), so a loss on it measures memory, \
-                   too; hold out different text";
+    let warning = "validation data: 40 of 100 windows of 32 tokens also occur in the training data (40.0%), so a loss on it also measures \
+                   memorization; hold out different text";
     assert_eq!(shared.warnings, [warning]);
 }

@@ -22,6 +22,8 @@ pub(super) struct SweepTable {
     pub(super) id: String,
     /// The objective's metric, such as `val_loss`.
     metric: &'static str,
+    /// The same as results show it.
+    label: String,
     /// True if lower values of the metric are better.
     minimize: bool,
     /// The parameters that vary, in the order of the sweep file.
@@ -71,10 +73,14 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
     let best = summary.verdict.best().map_or_else(Vec::new, |setting| setting.points.clone());
     let incomparable = summary.results.incomparable;
     let mut rows = summary.results.rows;
-    rows.sort_by_key(|row| row.point);
+    // The rungs of a ladder are in the order of their size.
+    if summary.ladder.is_none() {
+        rows.sort_by_key(|row| row.point);
+    }
     SweepTable {
         id: record.id.clone(),
         metric: record.objective.metric.name(),
+        label: record.objective.label(),
         minimize: record.objective.goal == Goal::Minimize,
         rows,
         best,

@@ -36,7 +36,11 @@ pub struct LadderFit {
     /// The validation rows of the losses, with the largest standard error over them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
-    pub held_out: Result<HeldOutRung, String>,
+    /// The rung with the most FLOPs, predicted from the others.
+    pub held_out: Option<HeldOutRung>,
+    /// Why it is not predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_not_held_out: Option<String>,
     /// The losses at the targets. The default target has ten times the FLOPs of the largest rung.
     pub predictions: Vec<LadderPrediction>,
     /// The rungs, by their FLOPs.

@@ -98,7 +98,7 @@ fn few_rungs_are_refused_with_the_number_needed() {
     let error = results_of(&three).fit(&[]).unwrap_err();
     assert_eq!(error, "a law of 3 parameters needs at least 4 rungs with a result, got 3");
     let four = results_of(&ladder("a", &along_one_ratio()[..4], 1.0)).fit(&[]).unwrap();
-    assert!(four.held_out.unwrap_err().contains("not held out"));
+    assert!(four.why_not_held_out.unwrap().contains("not held out"));
     assert!(four.why_not_parameters_and_tokens.unwrap().contains("at least 6 rungs, got 4"));
 }
 

@@ -99,6 +99,17 @@ fn find_effect(
     Some(most)
 }
 
+/// The names in the zips of `spec` that change nothing but the seed. Their values vary together with others, which may do more.
+pub(super) fn zipped_seeds<'s>(
+    spec: &'s SweepSpec,
+    points: &[(&ExpandedPoint, Loaded)],
+    load: &dyn Fn(&ExpandedPoint) -> Result<Loaded, ConfigError>,
+) -> Vec<&'s str> {
+    let zips = spec.axes.iter().filter(|axis| matches!(axis, Dimension::Zip(_)));
+    let is_seed = |name: &&str| find_effect(&[name], points, load) == Some(AxisEffect::Seed);
+    zips.flat_map(Dimension::names).filter(is_seed).collect()
+}
+
 /// Adds a mistake for each of `effects` that is [`AxisEffect::None`].
 pub(super) fn report_ineffective_axes(
     spec: &SweepSpec,

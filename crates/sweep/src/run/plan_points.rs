@@ -32,7 +32,7 @@ use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 
-use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
+use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden, zipped_seeds};
 use super::point_checks::{
     check_comparable, check_rounding, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured,
 };
@@ -98,6 +98,7 @@ pub(super) fn load_points<'a>(
     problems.into_result()?;
     let mut problems = PointProblems::new(points.len());
     let effects = find_effects(spec, &loaded, &load);
+    let zipped = zipped_seeds(spec, &loaded, &load);
     report_ineffective_axes(spec, &loaded, &effects, &mut problems);
     problems.into_result()?;
     drop(base);
@@ -113,6 +114,8 @@ pub(super) fn load_points<'a>(
         observer.observe(&RunEvent::Warning(&text));
     }
     let mut seeds: Vec<String> = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
+    let further: Vec<_> = zipped.into_iter().filter(|name| !seeds.iter().any(|seed| seed == name)).collect();
+    seeds.extend(further.into_iter().map(str::to_owned));
     // A list of one seed varies nothing.
     seeds.extend(spec.seeds_axis().filter(|name| !seeds.iter().any(|seed| seed == name)).map(str::to_owned));
     Ok(LoadedPoints { points: loaded, seeds })

@@ -8,7 +8,7 @@ use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
-use runner_spec::format::json_bytes;
+use runner_spec::format::{counted, json_bytes};
 use runner_spec::program::EvalSpec;
 
 /// Early stopping compares results at the same milestones only.
@@ -82,11 +82,14 @@ pub(super) fn check_rounding(
     let what = format!("{} and {} differ only in rounding", first.describe(), other.describe());
     if stops_early {
         return Err(CommandError::request(format!(
-            "early_stop compares settings, but {what}: give all points one value, or remove early_stop"
+            "early_stop compares settings, but {what}: remove the values that change only rounding, or remove early_stop"
         )));
     }
-    let more = if pairs.len() > 1 { format!(", and so do {} more points", pairs.len() - 1) } else { String::new() };
-    observer.observe(&RunEvent::Warning(&format!("{what}{more}: the results count them as one setting")));
+    let more = match pairs.len() - 1 {
+        0 => String::new(),
+        more => format!("; the same holds for {}", counted(more as u64, "other pair")),
+    };
+    observer.observe(&RunEvent::Warning(&format!("{what}{more}: the results count such points as one setting")));
     Ok(())
 }
 
@@ -246,7 +249,10 @@ mod tests {
         }
         let expected = "point 1 (lr=0.001 layers=2) and point 2 (lr=0.01 layers=2) differ only in rounding";
         let (mistake, warnings) = check(&points, objective, false);
-        assert_eq!((mistake, warnings), (None, vec![format!("{expected}: the results count them as one setting")]));
+        assert_eq!(
+            (mistake, warnings),
+            (None, vec![format!("{expected}: the results count such points as one setting")])
+        );
         let (mistake, _) = check(&points, objective, true);
         assert!(mistake.as_ref().is_some_and(|text| text.contains(expected)), "{mistake:?}");
         let speed = Objective { metric: ObjectiveMetric::TokensPerSecond, ..objective };

@@ -19,7 +19,7 @@ const SINGLE_DECIMALS: usize = 4;
 pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished: bool) -> Vec<String> {
     let so_far = if is_finished { "" } else { " so far" };
     let Some(leader) = verdict.settings.first() else { return Vec::new() };
-    let metric = objective.metric.name();
+    let metric = &*objective.label();
     let (name, mean) = (leader.name.clone(), mean_text(leader));
     let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
     let names = |positions: &[usize]| list_names(&verdict.settings, positions);
@@ -291,11 +291,12 @@ fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
 fn row_noise_text(noise: &RowNoise) -> String {
     let measured = format!("measured on {}", noise.sample);
     let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else { return measured };
-    let advice = "evaluate more validation text to see how settings differ on any text";
+    let advice = "use more validation rows to see whether settings differ on other text";
     match noise.sample.standard_error {
         None => format!("{measured}, which shows nothing about other text: {advice}"),
         Some(_) => format!(
-            "{measured}, which is more than the difference of {}; all settings read the same rows, so the error of their difference is              smaller, but unknown: {advice}",
+            "{measured}: more than the difference of {}; all settings were measured on the same rows, so the error of the difference \
+             is smaller, but unknown: {advice}",
             significant(difference, 2)
         ),
     }

@@ -198,7 +198,8 @@ fn lazy_views_are_refused_by_name() {
     };
     for flag in ["neg", "conj"] {
         let error = flagged(flag);
-        let words = format!("tensor wte.weight: its numbers are a view with the flag `{flag}`, which is not supported");
+        let words =
+            format!("tensor wte.weight: its numbers are a lazy view with the flag `{flag}`, which is not supported");
         assert!(error.contains(&words), "{error}");
     }
 }

@@ -16,6 +16,10 @@ const PIECE_PRODUCTS: usize = 1 << 20;
 /// Rows and columns of `gemm`'s largest tile. Parts end between tiles.
 const ROWS: usize = 12;
 const COLUMNS: usize = 64;
+/// Rows of `a` that a thread packs at a time, at most: otherwise `gemm` packs as many as a machine's last cache holds, for each thread.
+pub(crate) const PACKED_ROWS: usize = 170 * ROWS;
+/// Columns of `a` that `gemm` packs at a time, at most.
+pub(crate) const PACKED_DEPTH: usize = 512;
 /// Rows or columns of a part, at least. `gemm` divides sums of matrices with at most 64 rows and columns in another way, so a part must
 /// not be so small if the whole is not.
 const MIN_PART: usize = 128;
@@ -125,8 +129,13 @@ unsafe fn multiply<T: Real>(out: Shared<T>, keep: T, a: Mat<T>, b: Mat<T>, bias:
         let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
         let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);
         let (a, b) = (a.rows_of(&rows), b.t().rows_of(&columns).t());
-        // SAFETY: the caller answers for `out`, in which pieces do not overlap.
-        unsafe { gemm_raw(out.pointer(rows.start * width + columns.start), width, keep, a, b) };
+        let blocks = rows.len().div_ceil(PACKED_ROWS).max(1);
+        for block in 0..blocks {
+            let block = part(rows.len(), ROWS, blocks, block);
+            let place = out.pointer((rows.start + block.start) * width + columns.start);
+            // SAFETY: the caller answers for `out`, in which blocks of pieces do not overlap.
+            unsafe { gemm_raw(place, width, keep, a.rows_of(&block), b) };
+        }
         if let Some(bias) = bias {
             vectorize(inlined!(|| {
                 for row in rows.clone() {
@@ -204,7 +213,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let numbers = |len: usize| (0..len).map(|i| ((i * 7919 % 1009) as f32 - 504.0) / 504.0).collect::<Vec<_>>();
-        let shapes = [(64, 1500, 300), (1030, 70, 140), (257, 1100, 513)];
+        let shapes = [(64, 1500, 300), (1030, 70, 140), (257, 1100, 513), (2 * PACKED_ROWS + 5, 600, 130)];
         let narrow = [(300, 8192, 1), (256, 4096, 2), (400, 6000, 3), (1, 6000, 900), (2, 6000, 400), (3, 6000, 400)];
         for (rows, inner, cols) in shapes.into_iter().chain(narrow) {
             let (a, b, bias) = (numbers(rows * inner), numbers(inner * cols), numbers(cols));
