@@ -248,7 +248,7 @@ impl RunSession<'_> {
         if self.launched.is_none()
             && let Some(Some(first)) = peaks.first_mut()
         {
-            // This process has started those of the ranks. The plan counts it with the first of them.
+            // This process has started the processes of the ranks. The plan counts it with the first of them.
             *first += peak_rss_bytes().unwrap_or(0);
         }
         let error = end.as_ref().err().map(ToString::to_string);

@@ -27,7 +27,7 @@ pub fn parse_record(bytes: &[u8]) -> serde_json::Result<Value> {
 fn parse_with(bytes: &[u8], parse: impl Fn(&[u8]) -> serde_json::Result<Value>) -> serde_json::Result<Value> {
     parse(bytes).or_else(|error| match mark_non_finite(bytes) {
         Cow::Borrowed(_) => Err(error),
-        // Columns of errors are those of `bytes`.
+        // Errors name columns of `bytes`.
         Cow::Owned(marked) => parse(&marked).map_err(|error| parse(&with_finite(bytes)).err().unwrap_or(error)),
     })
 }

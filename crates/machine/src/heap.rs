@@ -1,4 +1,4 @@
-//! Counts the memory of large allocations, which hold tensors: those of the allocator [`LargeBlocks`](crate::large_blocks::LargeBlocks).
+//! Counts the memory of large allocations, which hold tensors. The allocator [`LargeBlocks`](crate::large_blocks::LargeBlocks) reports them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -371,7 +371,7 @@ mod tests {
             blocks.free(start..start + size);
         }
         check(&blocks, &live);
-        assert_eq!(blocks.gap_count, 1, "all that was freed is one gap");
+        assert_eq!(blocks.gap_count, 1, "everything that was freed is one gap");
     }
 
     #[test]
