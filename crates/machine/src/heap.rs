@@ -1,4 +1,5 @@
-//! Counts the memory of large allocations, which hold tensors. The allocator [`LargeBlocks`](crate::large_blocks::LargeBlocks) reports them.
+//! Counts the memory of large allocations, which hold tensors. The allocator [`LargeBlocks`](crate::large_blocks::LargeBlocks) reports
+//! them.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
