@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 use runner_machine::large_blocks::LargeBlocks;
+use runner_machine::open_files::raise_open_file_limit;
 use runner_spec::panics::{is_caught, panic_message};
 
 #[global_allocator]
@@ -15,6 +16,7 @@ static ALLOCATOR: LargeBlocks<MiMalloc> = LargeBlocks::new(MiMalloc);
 
 fn main() -> ExitCode {
     std::panic::set_hook(Box::new(report_panic));
+    raise_open_file_limit();
     cli::run()
 }
 

@@ -234,17 +234,54 @@ pub(crate) struct ThreadArgs {
 
 /// Parses a number of threads. With many more threads than cores a step takes minutes, and a signal waits for its end.
 fn parse_threads(text: &str) -> Result<u16, String> {
+    let threads = parse_job_threads(text)?;
+    check_threads(threads).map(|()| threads)
+}
+
+/// Parses a number of threads on any machine.
+fn parse_job_threads(text: &str) -> Result<u16, String> {
+    match text.parse::<u64>() {
+        Ok(0) | Err(_) => Err("must be a whole number, at least 1".to_owned()),
+        Ok(threads) => u16::try_from(threads).map_err(|_| format!("must be at most {}", u16::MAX)),
+    }
+}
+
+/// Checks that this machine has cores for so many threads.
+fn check_threads(threads: u16) -> Result<(), String> {
     const MAX_THREADS_PER_CORE: usize = 16;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let limit = cores * MAX_THREADS_PER_CORE;
-    match text.parse::<u64>() {
-        Ok(0) | Err(_) => Err("must be a whole number, at least 1".to_owned()),
-        Ok(threads) => u16::try_from(threads).ok().filter(|&threads| usize::from(threads) <= limit).ok_or_else(|| {
-            format!(
-                "must be at most {limit}, which is {MAX_THREADS_PER_CORE} for each of {cores} cores; more threads \
-                 would only wait"
-            )
-        }),
+    if usize::from(threads) <= limit {
+        return Ok(());
+    }
+    Err(format!(
+        "must be at most {limit}, which is {MAX_THREADS_PER_CORE} for each of {cores} cores; more threads would only wait"
+    ))
+}
+
+/// Threads of jobs, which may run on larger machines than this one.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct JobThreadArgs {
+    /// Threads to compute with, on each machine of a job [default: all cores of this machine]. The results do not depend on it.
+    #[arg(long, value_name = "N", value_parser = parse_job_threads, allow_negative_numbers = true)]
+    pub threads: Option<u16>,
+}
+
+impl JobThreadArgs {
+    /// For jobs of a scheduler.
+    pub(crate) fn of_jobs(self) -> ThreadArgs {
+        ThreadArgs { threads: self.threads }
+    }
+
+    /// For this machine.
+    ///
+    /// # Errors
+    /// If it has too few cores.
+    pub(crate) fn here(self) -> Result<ThreadArgs> {
+        if let Some(Err(problem)) = self.threads.map(check_threads) {
+            refuse!("--threads {problem}");
+        }
+        Ok(self.of_jobs())
     }
 }
 

@@ -22,7 +22,7 @@ use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
-use runner_report::comparison::{Comparison, compare, describe_figures, find_picked};
+use runner_report::comparison::{Comparison, compare, find_picked, notes_on_figures};
 use runner_report::run_groups::RunGroups;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -309,7 +309,7 @@ impl Side {
             return Ok(DiffInput { label, path, side, record: None, invocation });
         };
         notes.extend_from_slice(&record.problems);
-        notes.extend(describe_figures(&record));
+        notes.extend(notes_on_figures(&record));
         notes.extend(plan.data.overlap_warnings());
         if read && side.plan.hash != plan.hash {
             notes.push(format!(

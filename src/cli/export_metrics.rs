@@ -125,7 +125,7 @@ fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> Result<u6
     let of_file = resolved.log.mlflow.and_then(|mlflow| mlflow.experiment);
     let mlflow = Mlflow { uri: uri.to_owned(), experiment: experiment.map(str::to_owned).or(of_file) };
     let failed = |error: MlflowError| CommandError::failure(describe(uri, &error));
-    let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host)).map_err(failed)?;
+    let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host, true)).map_err(failed)?;
     let rows = upload.send_new(None).map_err(failed)?.count;
     upload.send_status().map_err(failed)?;
     let (files, mut problems) = run_files(path, uri, &host);

@@ -111,13 +111,15 @@ fn read_prompts(given: &[String], input: &mut dyn Read) -> Result<Vec<String>> {
 /// Writes each prompt and its first continuation to `out` while tokens are sampled, then the other continuations.
 struct SampleWriter<'a> {
     out: &'a mut dyn Write,
+    /// A terminal gets texts without characters that steer it.
+    is_terminal: bool,
     written: io::Result<()>,
     has_texts: bool,
 }
 
 impl<'a> SampleWriter<'a> {
-    fn new(out: &'a mut dyn Write) -> Self {
-        Self { out, written: Ok(()), has_texts: false }
+    fn new(out: &'a mut dyn Write, is_terminal: bool) -> Self {
+        Self { out, is_terminal, written: Ok(()), has_texts: false }
     }
 
     /// Writes `drawn`. Ends the sampling if it cannot be written.
@@ -133,6 +135,7 @@ impl<'a> SampleWriter<'a> {
                 format!("\n{others}")
             }
         };
+        let text = if self.is_terminal { printable(&text) } else { text };
         self.written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
         if self.written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
@@ -168,7 +171,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
         let (model, weights, step) = opened.load(device)?;
         let started = Instant::now();
         let mut stdout = io::stdout();
-        let mut writer = SampleWriter::new(&mut stdout);
+        let mut writer = SampleWriter::new(&mut stdout, console::user_attended());
         let made = generate(&model, &weights, &tokenizer, &spec, &mut |drawn| {
             if args.json { ControlFlow::Continue(()) } else { writer.write(&drawn) }
         })?;
@@ -202,7 +205,7 @@ mod tests {
     #[test]
     fn texts_are_written_while_they_are_sampled() {
         let mut out = Vec::new();
-        let mut writer = SampleWriter::new(&mut out);
+        let mut writer = SampleWriter::new(&mut out, false);
         let all = [continuation(0, " upon"), continuation(1, " more")];
         for drawn in [Drawn::Prompt("Once"), Drawn::Text(" up"), Drawn::Text("on"), Drawn::Continuations(&all)] {
             assert!(writer.write(&drawn).is_continue());
@@ -210,6 +213,10 @@ mod tests {
         assert!(writer.write(&Drawn::Prompt("Twice")).is_continue());
         writer.finish().unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "Once upon\n---\nOnce more\n---\nTwice");
+        let mut shown = Vec::new();
+        let mut writer = SampleWriter::new(&mut shown, true);
+        assert!(writer.write(&Drawn::Text("a\x1b]0;title\x07\u{202e}\u{9b}2Jb\n")).is_continue());
+        assert_eq!(String::from_utf8(shown).unwrap(), "a�]0;title���2Jb\n");
     }
 
     #[test]
@@ -223,7 +230,8 @@ mod tests {
                 Ok(())
             }
         }
-        let mut writer = SampleWriter { out: &mut Closed, written: Ok(()), has_texts: false };
+        let mut closed = Closed;
+        let mut writer = SampleWriter::new(&mut closed, false);
         assert!(writer.write(&Drawn::Text("a")).is_break());
         writer.finish().unwrap();
     }

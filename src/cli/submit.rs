@@ -8,7 +8,7 @@ use runner_config::{LoadOptions, ModelFetcher};
 use runner_engine::apply::ApplyRequest;
 use runner_engine::session::SessionOptions;
 use runner_engine::submission::{RunToSubmit, SubmissionTarget, open_to_submit};
-use runner_jobs::{BatchJob, JobNeeds, Scheduler, describe_time_limit, slurm};
+use runner_jobs::{BatchJob, JobNeeds, Scheduler, check_folder, describe_time_limit, slurm};
 use runner_record::catalog::serialize_path;
 use runner_record::files::file_name;
 use runner_record::write_atomic;
@@ -17,7 +17,7 @@ use runner_spec::format::{counted, duration, printable, shell_word};
 use runner_sweep::sweep_dir::absolute_path;
 use serde::Serialize;
 
-use super::common::{BF16_PRODUCTS, ExperimentArgs, RunsFolderArgs, ThreadArgs, host, read_cluster};
+use super::common::{BF16_PRODUCTS, ExperimentArgs, JobThreadArgs, RunsFolderArgs, host, read_cluster};
 use super::exit::{Context as _, ErrorKind, Exit, Result, refuse};
 use super::job_args::JobArgs;
 use super::output::{print, print_result};
@@ -42,7 +42,7 @@ pub(crate) struct SubmitArgs {
     #[arg(long, value_name = "NxMxDEVICE|FILE")]
     pub cluster: Option<String>,
     #[command(flatten)]
-    pub threads: ThreadArgs,
+    pub threads: JobThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Start a new run, even if this experiment already has one.
@@ -85,7 +85,8 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
     if settings.scheduler == Scheduler::Slurm && !args.dry_run {
         slurm::check_commands()?;
     }
-    let host = host(args.root.root(), args.threads)?;
+    let host = host(args.root.root(), args.threads.of_jobs())?;
+    check_folder(&absolute_path(&host.runs))?;
     let load = |fetch: &ModelFetcher<'_>| {
         args.experiment.load_with(&LoadOptions { fetch_model: Some(fetch), ..args.experiment.options()? })
     };

@@ -9,7 +9,7 @@ use runner_engine::seal::{FileChange, SealVerdict, Verification, VerificationEnd
 use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
-use runner_spec::format::{bytes, count, counted, json_value, printable};
+use runner_spec::format::{bytes, count, counted, json_value, printable, quoted_line};
 
 use super::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
 use super::exit::{Exit, Result};
@@ -112,8 +112,10 @@ fn describe(found: &Verification) -> String {
             FileChange::Unreadable => "there, and cannot be read",
             FileChange::Added => "not in the manifest",
         };
-        let tensor =
-            file.tensor.as_ref().map_or_else(String::new, |name| format!(", first in the tensor {}", printable(name)));
+        let tensor = file
+            .tensor
+            .as_ref()
+            .map_or_else(String::new, |name| format!(", first in the tensor {}", quoted_line(name)));
         let hash = match (&file.sealed, &file.found) {
             (Some(sealed), Some(found)) => format!(": BLAKE3 {found}, was {sealed}"),
             (Some(sealed), None) => format!(": BLAKE3 was {sealed}"),
@@ -121,7 +123,7 @@ fn describe(found: &Verification) -> String {
             (None, None) if file.change == FileChange::Added => ", and cannot be read".to_owned(),
             (None, None) => ": its content does not match its `content_hash`".to_owned(),
         };
-        line("file", format!("{} is {what}{tensor}{hash}", printable(&file.path)));
+        line("file", format!("{} is {what}{tensor}{hash}", quoted_line(&file.path)));
     }
     for contradiction in &found.contradictions {
         line("record", printable(contradiction));
@@ -138,7 +140,7 @@ fn describe(found: &Verification) -> String {
     match (&found.weights, weights) {
         (_, Some(weights)) => {
             let tensor =
-                weights.tensor.as_ref().map_or_else(String::new, |name| format!(", first in {}", printable(name)));
+                weights.tensor.as_ref().map_or_else(String::new, |name| format!(", first in {}", quoted_line(name)));
             line(
                 "weights",
                 format!(

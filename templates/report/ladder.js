@@ -1,19 +1,19 @@
 // The results of a ladder: the law, its check, its forecast, and the rungs. Rungs of different size do not compete.
 
-/** The lines of the screen, whose first nine characters name what they are about. */
-function ladderWords(text) {
-  const parts = [];
-  for (const line of text.split("\n")) {
-    const [name, words] = [line.slice(0, 9).trim(), line.slice(9)];
-    if (name || !parts.length) parts.push([name, []]);
-    parts.at(-1)[1].push(words);
-  }
-  return el(
+/** The law, its check and its forecasts in words. */
+const ladderWords = (paragraphs) =>
+  el(
     "dl",
     { class: "ladder" },
-    parts.flatMap(([name, lines]) => [el("dt", null, name), el("dd", null, lines.map((line) => el("p", null, line)))]),
+    paragraphs.flatMap(({ subject, lines }) => [
+      el("dt", null, subject),
+      el(
+        "dd",
+        null,
+        lines.map((line) => el("p", null, line)),
+      ),
+    ]),
   );
-}
 
 /** The loss against the FLOPs: the rungs, the forecasts, and the law with its interval: a line, or values at the rungs if it is one of parameters
  * and tokens. */

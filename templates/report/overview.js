@@ -23,6 +23,9 @@ function numbers(run) {
       ? ["measured on", `${count(last.val_tokens)} tokens`, isNumber(last.val_loss_se) ? `standard error ${significant(last.val_loss_se, 2)}` : last.val_rows === 1 ? "one row" : ""]
       : null,
     isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), `at step ${count(last.step)}`] : null,
+    run.test
+      ? ["test loss", loss(run.test.loss), `of step ${count(run.test.step)}, on ${count(run.test.tokens)} tokens`]
+      : null,
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
     [
       "steps",
@@ -104,6 +107,7 @@ function card(run, index) {
 }
 
 function overviewTable() {
+  const tested = data.runs.some((run) => run.test);
   const rows = data.runs.map((run, index) => {
     const { medians, best_eval: best } = run.curves;
     const last = [...run.curves.evals].reverse().find((e) => isNumber(e.val_loss));
@@ -114,6 +118,7 @@ function overviewTable() {
       loss(last?.val_loss),
       loss(best?.val_loss),
       loss(last?.val_bits_per_byte),
+      ...(tested ? [loss(run.test?.loss)] : []),
       loss(run.curves.final_loss),
       large(run.tokens ?? run.curves.tokens),
       large(medians.tokens_per_second),
@@ -126,7 +131,9 @@ function overviewTable() {
   const columns = [
     { name: "run" },
     { name: "status" },
-    ...["steps", "val loss", "best", "bits/byte", "train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
+    ...["steps", "val loss", "best", "bits/byte"].map(column),
+    ...(tested ? [column("test loss")] : []),
+    ...["train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
   ];
   const forked = data.runs.some((run) => run.manifest?.continued_from);
   const totals = forked ? "; steps, tokens and time with those of the runs from whose checkpoints they started" : "";

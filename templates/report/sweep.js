@@ -425,6 +425,7 @@ function renderSweep(width) {
     ];
   return [
     conclusion(sweep),
+    sweep.validation_use ? note(sweep.validation_use) : null,
     problemList([...sweep.caveats, ...sweep.problems]),
     axisCharts(sweep, width),
     settingCurves(sweep, width),

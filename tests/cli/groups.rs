@@ -192,6 +192,49 @@ fn settings_that_were_picked_from_a_sweep_are_compared_as_some_of_all() {
     assert_eq!(gone["picked_from"][0]["settings"], Value::Null);
 }
 
+/// The sweep chooses by the best evaluation, `compare` by the last one.
+#[test]
+fn what_chose_a_setting_is_named_wherever_it_is_shown() {
+    let base = EXPERIMENT.replace("seeds: 3\n", "").replace(
+        "eval: {every: 6, loss: {rows: 16}}",
+        "eval: {every: 6, loss: {rows: 16}, test: {text: {files: [t.txt]}}}",
+    );
+    let sweep = "sweep:\n  base: e.yaml\n  grid: {optimizer.adamw.lr: [1e-3, 5e-3]}\n  \
+        objective: {metric: val_loss, at: best}\n";
+    let sandbox = Sandbox::new().with_numbers(3000).with("e.yaml", base).with("q.yaml", sweep);
+    sandbox.write("t.txt", &"a text that was not trained on. ".repeat(20));
+    let done = sandbox.expect(0, "sweep q.yaml --threads 1");
+    assert!(done.contains("lowest val_loss (at: best): ") && done.contains(": add `seeds: 3`"), "{done}");
+    assert!(!sandbox.stdout_of("sweep list").contains(" so far"));
+    let compared = sandbox.json_of("compare q --json");
+    assert_eq!(compared["picked_from"][0]["objective"], "val_loss (at: best)", "{compared}");
+    let text = sandbox.stdout_of("compare q");
+    assert!(
+        text.contains("compares its settings by val_loss (at: best); here they are compared by the last"),
+        "{text}"
+    );
+    // What a process that was killed while it created a run leaves is no run.
+    let run = sandbox.path("runs").join(compared["runs"][0]["id"].as_str().unwrap());
+    let mut copy = std::process::Command::new("cp");
+    assert!(copy.arg("-r").arg(&run).arg(sandbox.path("runs/.creating-x")).status().unwrap().success());
+    sandbox.expect(0, "report q -o q.html");
+    let page = sandbox.read("q.html");
+    for part in
+        ["2 settings have been compared on this validation set: 2 runs", "val_loss (at: best)", "\"test\":{\"step\":"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+    // The page of one run of a sweep says what it was one of.
+    let run = compared["runs"][0]["id"].as_str().unwrap().to_owned();
+    sandbox.expect(0, format!("report {run} -o one.html").as_str());
+    assert!(sandbox.read("one.html").contains("picked: 1 setting of the 2 that the sweep q-"));
+    // Without this run, the sweep is unfinished.
+    std::fs::remove_dir_all(sandbox.path("runs").join(run)).unwrap();
+    let left = sandbox.stdout_of("sweep results q");
+    assert!(left.contains("val_loss (at: best) so far: ") && left.contains("once the sweep is finished"), "{left}");
+    assert!(sandbox.stdout_of("sweep list").contains(" so far"));
+}
+
 #[test]
 fn the_training_loss_decides_nothing() {
     let base = EXPERIMENT

@@ -75,6 +75,8 @@ fn a_ladder_is_trained_and_fitted() {
     let listed = sandbox.expect(0, "sweep list");
     assert!(listed.contains("law: val_loss at flops"), "{listed}");
     let results = sandbox.json_of("sweep results l --json");
+    let is_outside = results["fit"]["held_out"]["is_in_interval"] == false;
+    assert_eq!(listed.contains("check: the largest rung is outside"), is_outside, "{listed}");
     assert_eq!(results["fit"]["terms"][0]["scale"], "flops", "{results}");
     assert!(results["fit"]["held_out"]["measured"].is_number() && results["fit"]["predictions"][0]["loss"].is_object());
     assert_eq!((&results["verdict"]["conclusion"]["kind"], &results["best"]), (&"rungs".into(), &Value::Null));

@@ -147,6 +147,28 @@ fn sessions_show_what_replicas_divide() {
     assert!(shown.contains("ddp of 2 replicas, shard: gradients, micro-batches of 3 rows\n"), "{shown}");
 }
 
+/// `eval.loss.batches` counts micro-batches, which have other numbers of rows in another layout.
+#[test]
+fn another_layout_is_evaluated_on_the_same_rows() {
+    let sandbox = sandbox("lab", "");
+    sandbox.edit("exp.yaml", "{rows: 24}", "{batches: 4}");
+    sandbox.edit("exp.yaml", &format!("steps: {STEPS}"), "steps: 60");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 31");
+    let id = sandbox.only_run().id();
+    sandbox
+        .expect(0, &["resume", &id, "--threads", "2", "--until-step", "40", "--parallel", "{mode: dp, replicas: 6}"]);
+    sandbox.expect(0, &["resume", &id, "--threads", "2"]);
+    let run = sandbox.only_run();
+    let manifest = run.manifest();
+    let sessions = manifest["sessions"].as_array().unwrap();
+    let layouts: Vec<Value> = sessions.iter().map(|session| session["layout"]["micro_batch"].clone()).collect();
+    assert_eq!(layouts, [3, 2, 2]);
+    let rows: Vec<Value> = run.metrics_of("eval").iter().map(|line| line["val_rows"].clone()).collect();
+    assert_eq!(rows, [12; 2], "4 micro-batches of 3 rows, after steps 30 and 60");
+    let verdict = sandbox.expect(0, &["reproduce", &id, "--threads", "1", "--quiet"]);
+    assert!(!verdict.contains("diverged"), "{verdict}");
+}
+
 #[test]
 fn a_point_of_a_sweep_keeps_its_newest_layout() {
     let sandbox = sandbox("lab", "").with("s.yaml", "sweep:\n  base: exp.yaml\n  grid: {seed: [1]}\n");

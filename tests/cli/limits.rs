@@ -72,6 +72,23 @@ fn new_sandbox() -> Sandbox {
 }
 
 #[test]
+fn a_file_system_without_locks_trains_with_a_warning() {
+    let Some(limits) = Limits::new() else { return };
+    let run = |error: i32| {
+        let sandbox = Sandbox::new().with_numbers(100).with("exp.yaml", EXPERIMENT);
+        let mut command = sandbox.command("apply exp.yaml --threads 1");
+        command.env("LD_PRELOAD", limits.library()).env("LOCK_ERROR", error.to_string());
+        Finished::of(&mut command)
+    };
+    for error in [libc::ENOSYS, libc::EOPNOTSUPP] {
+        let printed = run(error).expect_code(0).text();
+        assert_eq!(printed.matches("has no file locks, so nothing keeps a second process").count(), 1, "{printed}");
+    }
+    let refused = run(libc::ENOLCK).expect_code(1).text();
+    assert!(refused.contains("(ENOLCK)") && refused.contains("to a folder of a different file system"), "{refused}");
+}
+
+#[test]
 fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
     let Some(mut limits) = Limits::new() else { return };
     let record_template = "jsonl: {files: [docs.jsonl], template: \"{{ a }}\"}";

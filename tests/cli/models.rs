@@ -113,6 +113,7 @@ fn rows_lengths_and_precisions_are_chosen() {
     let two = sandbox.json_of("eval --weights out --text two.jsonl --field body --length 1 --threads 1 --json");
     assert_eq!(two["val_tokens"], 31);
     let text = sandbox.stdout_of("eval --weights out --text other.txt --rows 1 --threads 1");
+    assert_eq!(eval("--rows 1")["text"], serde_json::json!(["other.txt"]));
     assert!(text.starts_with("text loss") && text.contains("tokens      16 in 1 of 33 rows of 16\n"), "{text}");
 }
 

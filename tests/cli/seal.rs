@@ -88,7 +88,8 @@ fn a_sealed_run_is_verified_bit_for_bit() {
     assert!(printed.contains(made["hash"].as_str().unwrap()), "{printed}");
     // From the start, and within the run.
     let printed = sandbox.expect(0, "verify sealed --threads 1 --steps 1..12");
-    assert!(printed.contains("12 steps, 3 evaluations") && printed.matches("not verified").count() == 1, "{printed}");
+    assert!(printed.contains("12 steps, 3 evaluations") && printed.matches("not verified").count() == 2, "{printed}");
+    assert!(printed.contains("times, speeds, memory, machines, versions and the origin of the run"), "{printed}");
     // No number depends on these.
     assert!(printed.contains("not verified what run/") && printed.contains("run/experiment.yaml"), "{printed}");
     assert!(!printed.contains("config.json") && !printed.contains("metrics.jsonl"), "{printed}");
@@ -271,6 +272,201 @@ fn a_forgery_with_the_right_hashes_is_found_by_training_again() {
         fs::write(path, card.replace("| training loss | ", "| training loss | 0.")).unwrap();
     });
     assert!(sandbox.expect(3, "verify sealed").contains("README.md is not the card of this record"));
+}
+
+/// Puts a file into the sealed run, with its entry in the manifest.
+fn add(sandbox: &Sandbox, name: &str, bytes: &[u8]) {
+    let path = sandbox.path("sealed").join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    let manifest = sandbox.path("sealed/manifest.json");
+    let mut value = read_json(&manifest);
+    let hash = blake3::hash(bytes).to_hex().to_string();
+    let files = value["files"].as_array_mut().unwrap();
+    files.retain(|file| file["path"] != name);
+    files.push(serde_json::json!({"path": name, "bytes": bytes.len(), "hash": hash}));
+    write_sealed(&manifest, value);
+}
+
+/// Changes lines of the metrics, and the same lines in the summary.
+fn forge_lines(sandbox: &Sandbox, change: fn(&mut Value)) {
+    forge(sandbox, "run/metrics.jsonl", |path| {
+        let text = fs::read_to_string(path).unwrap();
+        let forged = text.lines().map(|line| {
+            let mut value: Value = serde_json::from_str(line).unwrap();
+            change(&mut value);
+            value.to_string() + "\n"
+        });
+        fs::write(path, forged.collect::<String>()).unwrap();
+    });
+    forge(sandbox, "run/summary.json", |path| {
+        let mut summary = read_json(path);
+        summary.as_object_mut().unwrap().remove("metrics");
+        for name in ["last_eval", "best_eval"] {
+            summary[name]["kind"] = "eval".into();
+            change(&mut summary[name]);
+            summary[name].as_object_mut().unwrap().remove("kind");
+        }
+        write_sealed(path, summary);
+    });
+}
+
+/// The header of a safetensors file, changed.
+fn forge_header(sandbox: &Sandbox, change: fn(&mut Value)) {
+    forge(sandbox, "model.safetensors", |path| {
+        let bytes = fs::read(path).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+        change(&mut header);
+        let mut header = header.to_string();
+        header += &" ".repeat(header.len().next_multiple_of(8) - header.len());
+        let numbers = &bytes[8 + length..];
+        fs::write(path, [&(header.len() as u64).to_le_bytes(), header.as_bytes(), numbers].concat()).unwrap();
+    });
+}
+
+/// All hashes of a forgery fit, and the card, which would show some of them, is that of another program.
+#[test]
+fn no_forgery_with_fitting_hashes_is_accepted() {
+    type Forgery = fn(&Sandbox);
+    let forgeries: [(&str, &str, Forgery); 13] = [
+        ("val_bits_per_byte", "--threads 1", |sandbox| {
+            forge_lines(sandbox, |line| {
+                if line["kind"] == "eval" && line["step"] == 12 {
+                    line["val_bits_per_byte"] = 0.5.into();
+                }
+            });
+        }),
+        ("val_rows", "--threads 1", |sandbox| {
+            forge_lines(sandbox, |line| {
+                if line["kind"] == "eval" && line["step"] == 12 {
+                    line["val_rows"] = 400.into();
+                }
+            });
+        }),
+        ("val_perplexity", "--threads 1", |sandbox| {
+            forge_lines(sandbox, |line| {
+                if line["kind"] == "eval" && line["step"] == 12 {
+                    line["val_perplexity"] = 1.5.into();
+                }
+            });
+        }),
+        ("lr", "--threads 1", |sandbox| {
+            forge_lines(sandbox, |line| {
+                if line["kind"] == "train" && line["step"] == 10 {
+                    line["lr"] = 0.5.into();
+                }
+            });
+        }),
+        ("differ in the tokens", "--only-files", |sandbox| {
+            forge(sandbox, "run/summary.json", |path| {
+                let mut summary = read_json(path);
+                summary["tokens"] = 1_000_000.into();
+                write_sealed(path, summary);
+            });
+        }),
+        ("differ in the medians", "--only-files", |sandbox| {
+            forge(sandbox, "run/summary.json", |path| {
+                let mut summary = read_json(path);
+                summary["medians"]["tokens_per_second"] = 1e9.into();
+                write_sealed(path, summary);
+            });
+        }),
+        ("other totals", "--threads 1", |sandbox| {
+            forge(sandbox, "run/plan.json", |path| {
+                let mut plan = read_json(path);
+                plan["totals"]["parameters"] = 7_000_000_000_u64.into();
+                fs::write(path, plan.to_string()).unwrap();
+            });
+            let plan = fs::read(sandbox.path("sealed/run/plan.json")).unwrap();
+            forge(sandbox, "run/manifest.json", |path| {
+                let mut manifest = read_json(path);
+                manifest["plan_file_hash"] = blake3::hash(&plan).to_hex().to_string().into();
+                write_sealed(path, manifest);
+            });
+        }),
+        ("modeling_x.py is no file of a sealed run", "--only-files", |sandbox| {
+            add(sandbox, "modeling_x.py", b"import os")
+        }),
+        ("added_tokens.json is no file of a sealed run", "--threads 1", |sandbox| {
+            add(sandbox, "added_tokens.json", b"{}")
+        }),
+        ("run/checkpoints/step-00000004/model.safetensors is no file of a sealed run", "--only-files", |sandbox| {
+            add(sandbox, "run/checkpoints/step-00000004/model.safetensors", b"x");
+        }),
+        ("differ, first in ", "--threads 1", |sandbox| {
+            forge_header(sandbox, |header| {
+                let [a, b] =
+                    ["transformer.h.0.ln_1.weight", "transformer.h.1.ln_2.bias"].map(|name| header[name].clone());
+                (header["transformer.h.0.ln_1.weight"], header["transformer.h.1.ln_2.bias"]) = (b, a);
+            });
+        }),
+        ("model.safetensors is not the file that an export", "--threads 1", |sandbox| {
+            forge_header(sandbox, |header| header["__metadata__"] = serde_json::json!({"author": "somebody else"}));
+        }),
+        ("does not have the weights of this model", "--threads 1", |sandbox| {
+            let path = sandbox.path("sealed/manifest.json");
+            let mut manifest = read_json(&path);
+            manifest["weights"]["hugging_face"] = false.into();
+            write_sealed(&path, manifest);
+        }),
+    ];
+    let sandbox = sealed();
+    fs::rename(sandbox.path("sealed"), sandbox.path("whole")).unwrap();
+    for (expected, flags, forgery) in forgeries {
+        let mut copy = std::process::Command::new("cp");
+        assert!(copy.arg("-r").arg(sandbox.path("whole")).arg(sandbox.path("sealed")).status().unwrap().success());
+        let path = sandbox.path("sealed/manifest.json");
+        let mut manifest = read_json(&path);
+        manifest["version"] = "0.0.1".into();
+        write_sealed(&path, manifest);
+        forgery(&sandbox);
+        let verified = sandbox.run(format!("verify sealed {flags} --quiet").as_str());
+        let printed = verified.text();
+        assert!(verified.code != 0 && printed.contains(expected), "{expected}: {printed}");
+        fs::remove_dir_all(sandbox.path("sealed")).unwrap();
+    }
+}
+
+/// The sealed state is that of another run, and all hashes fit: no step that is asked for starts from it.
+#[test]
+fn a_state_that_the_steps_do_not_lead_to_is_found() {
+    let sandbox = sealed();
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set optimizer.adamw.lr=0.01 --runs others");
+    let folder = "run/checkpoints/step-00000008";
+    let other = sandbox.only_run_in("others").checkpoint(8);
+    let own = read_json(&sandbox.path("sealed").join(folder).join("state.json"));
+    let mut state = read_json(&other.join("state.json"));
+    state["plan_hash"] = own["plan_hash"].clone();
+    for name in ["model.safetensors", "optimizer.safetensors"] {
+        add(&sandbox, &format!("{folder}/{name}"), &fs::read(other.join(name)).unwrap());
+    }
+    let hash = state["state_hash"].clone();
+    write_sealed(&sandbox.path("state.json"), state);
+    add(&sandbox, &format!("{folder}/state.json"), &fs::read(sandbox.path("state.json")).unwrap());
+    let path = sandbox.path("sealed/manifest.json");
+    let mut manifest = read_json(&path);
+    manifest["state"]["state_hash"] = hash;
+    let of_state =
+        manifest["files"].as_array().unwrap().iter().filter(|file| file["path"].as_str().unwrap().starts_with(folder));
+    let bytes: u64 = of_state.map(|file| file["bytes"].as_u64().unwrap()).sum();
+    manifest["state"]["bytes"] = bytes.into();
+    write_sealed(&path, manifest);
+    let printed = sandbox.expect(3, "verify sealed --threads 1 --quiet --steps 1..12");
+    assert!(printed.contains("the sealed state of step 8 is not the one that these steps lead to"), "{printed}");
+}
+
+/// The card says `runner verify .`, and the sealed run must not change.
+#[test]
+fn a_verification_within_the_sealed_run_changes_nothing_there() {
+    let sandbox = sealed();
+    for _ in 0..2 {
+        let mut command = sandbox.command("verify . --threads 1 --quiet");
+        command.current_dir(sandbox.path("sealed")).env_remove("RUNNER_RUNS");
+        let verified = crate::sandbox::Finished::of(&mut command);
+        assert_eq!(verified.code, 0, "{}", verified.text());
+        assert!(!sandbox.path("sealed/runs").exists());
+    }
 }
 
 #[test]

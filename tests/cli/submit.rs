@@ -115,7 +115,13 @@ fn the_queue_is_read_only_for_runs_that_were_submitted() {
 fn a_script_that_is_warned_requeues_the_job() {
     let sandbox = new_sandbox();
     submit(&sandbox, &[]).expect_code(0);
-    sandbox.install_command("scontrol", "#!/bin/sh\necho \"$@\" > scontrol.txt\n");
+    let scontrol = |preempted: &str| {
+        let shown = format!("echo 'JobId=7 StartTime=2026-01-01T00:00:00 PreemptTime={preempted} Partition=main'");
+        let script =
+            format!("#!/bin/sh\ncase \"$*\" in *'show job 7') {shown};; *) echo \"$@\" > scontrol.txt;; esac\n");
+        sandbox.install_command("scontrol", &script);
+    };
+    scontrol("None");
     // The step warns the script, which passes the signal on.
     let step = "#!/bin/sh\ntrap 'exit CODE' USR1\nfor again in $(seq 200); do kill -USR1 \"$PPID\"; sleep 0.05; done\nexit 9\n";
     for (code, is_requeued) in [(75, true), (0, false), (1, false)] {
@@ -129,6 +135,10 @@ fn a_script_that_is_warned_requeues_the_job() {
     sandbox.install_command("srun", "#!/bin/sh\nexit 75\n");
     assert_eq!(run_job(&sandbox), Some(75));
     assert!(!sandbox.path("scontrol.txt").exists());
+    // So does a job with a higher priority that takes the place of this one.
+    scontrol("2026-01-01T00:10:00");
+    assert_eq!(run_job(&sandbox), Some(75));
+    assert_eq!(fs::read_to_string(sandbox.path("scontrol.txt")).ok().as_deref(), Some("requeue 7\n"));
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn an_mlflow_server_gets_every_step_once_although_both_sides_end_in_between() {
     sandbox.edit("exp.yaml", "steps: 120", "steps: 10000000");
     let apply_until = |step: u64| {
         let mut command = sandbox.command(&format!("apply exp.yaml --until-step {step}"));
-        command.env("MLFLOW_TRACKING_TOKEN", "hidden-token");
+        command.env("MLFLOW_TRACKING_TOKEN", "hidden-token").env("MLFLOW_TRACKING_URI", server.uri());
         crate::sandbox::Finished::of(&mut command).expect_code(0).text()
     };
     let last_sent = || server.runs().first().and_then(|run| run.steps("train/loss").last().copied()).unwrap_or(0);
@@ -210,7 +210,10 @@ fn the_settings_of_a_private_run_stay_private() {
     let server = MlflowServer::start();
     let sandbox = new_sandbox(&format!("{{tensorboard: true, mlflow: {{uri: \"{}\"}}}}", server.uri()));
     fs::set_permissions(sandbox.path("exp.yaml"), fs::Permissions::from_mode(0o600)).unwrap();
-    let printed = sandbox.expect(0, "apply exp.yaml --until-step 15");
+    let mut command = sandbox.command("apply exp.yaml --until-step 15");
+    command.env("MLFLOW_TRACKING_TOKEN", "hidden-token").env("MLFLOW_TRACKING_URI", "http://127.0.0.1:1");
+    let printed = crate::sandbox::Finished::of(&mut command).expect_code(0).text();
+    assert_eq!(server.authorization(), "", "a server that only the file names gets no password");
     assert_eq!(printed.matches("gets no parameters, no resolved.yaml and no report").count(), 1, "{printed}");
     let run = server.run();
     assert_eq!((run.steps("train/loss").len(), run.parameters.len()), (15, 0));

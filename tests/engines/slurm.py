@@ -48,7 +48,10 @@ SlurmdPidFile={folder}/%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=16000 State=UNKNOWN
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=9 PreemptMode=OFF
 """
 
 
@@ -265,6 +268,29 @@ def requeued_run(slurm):
         print(f"  Slurm started it {sessions} times, and it ended in the bits of a whole run: {whole[:12]}", flush=True)
 
 
+def preempted_run(slurm):
+    """A job of a higher priority takes the place of a run, which saves within its grace time and is requeued. `scancel` still ends it."""
+    with SlurmFolder(slurm, "{mode: single}", 1_000_000) as folder:
+        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "1")
+
+        def wait_for_steps():
+            wait_for("steps of the run", lambda: folder.status() == "running" and folder.json("runs")[0]["step"] > 0)
+            return folder.json("runs")[0]["step"]
+
+        wait_for_steps()
+        urgent = ["srun", "--partition=urgent", "--nodes=2", "--ntasks=2", "--cpus-per-task=4", "true"]
+        subprocess.run(urgent, env=slurm.environment, stderr=subprocess.DEVNULL, timeout=120, check=True)
+        [job] = slurm.command("squeue", "--noheader", "--Format=JobID:20,RestartCnt:8").splitlines()
+        number, restarts = job.split()
+        assert restarts == "1", (job, folder.output_of_jobs())
+        step = folder.json("runs")[0]["step"]
+        assert wait_for_steps() >= step > 0
+        slurm.command("scancel", number)
+        folder.wait_until_queue_is_empty()
+        assert folder.status() == "interrupted", folder.output_of_jobs()
+        print(f"  preempted after step {step}: saved, requeued and resumed; scancel ended it for good", flush=True)
+
+
 def cancelled_run(slurm, mpi):
     """`scancel` lets a run save, and the run is not started again. The same command submits the rest, over MPI where it is installed."""
     mpi = ["--mpi", "pmix"] if "Open MPI by PMIx" in mpi else []
@@ -366,6 +392,7 @@ def slurm():
         mpi = mpi_of_srun(daemons)
         ranks_of_srun(daemons, mpi)
         requeued_run(daemons)
+        preempted_run(daemons)
         cancelled_run(daemons, mpi)
         sweeps(daemons)
         requeued_point(daemons)

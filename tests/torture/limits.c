@@ -1,15 +1,17 @@
-// A library for LD_PRELOAD that gives a process a limit on threads, or another time.
+// A library for LD_PRELOAD that gives a process a limit on threads, another time, or a file system without locks.
 //
 // Environment:
 //   LIMIT_THREADS   the number of threads that each process may start; further ones fail with EAGAIN, as under `ulimit -u`
 //   LIMIT_LOG       a file to which a line is appended for each thread that failed
 //   CLOCK_SECONDS   the time at which each process starts, in seconds since 1970
+//   LOCK_ERROR      the error number with which every lock of a file fails
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +27,13 @@ int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*
     int file = log ? open(log, O_WRONLY | O_APPEND | O_CREAT, 0666) : -1;
     if (file >= 0) (void)!write(file, "failed\n", 7), close(file);
     return EAGAIN;
+}
+
+int flock(int file, int operation) {
+    const char *error = getenv("LOCK_ERROR");
+    if (!error) return syscall(SYS_flock, file, operation);
+    errno = atoi(error);
+    return -1;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *time) {

@@ -27,7 +27,7 @@ pub enum Verdict {
     Bitwise,
     /// The numbers have the bits of the original; there are no weights of the original to compare.
     BitwiseNumbers,
-    /// No loss differs by more than the tolerance.
+    /// No loss differs by more than the tolerance, and all counts are equal.
     WithinTolerance,
     /// Everything compared is within the tolerance, but a step or an evaluation is missing on one side, or a record is damaged.
     #[default]
@@ -101,7 +101,7 @@ pub struct ReproductionVerdict {
     pub largest: Option<NumberDifference>,
     /// The first number whose bits differ.
     pub first_bits: Option<NumberDifference>,
-    /// The first loss beyond the tolerance.
+    /// The first loss beyond the tolerance, or the first count or share of items that differs.
     pub diverged: Option<NumberDifference>,
     /// `None` if there is no step whose weights both runs kept.
     pub weights: Option<WeightComparison>,
@@ -314,8 +314,8 @@ impl ReproductionVerdict {
                     self.steps += 1;
                     self.compare_loss(step, "loss", a.loss, b.loss);
                     self.compare_bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                    self.compare_bits(step, "lr", a.lr, b.lr);
-                    self.compare_bits(step, "tokens", Some(a.tokens as f64), Some(b.tokens as f64));
+                    self.compare_derived(step, "lr", a.lr, b.lr, a.lr);
+                    self.compare_count(step, "tokens", Some(a.tokens), Some(b.tokens));
                 }
                 (a, b) => self.add_missing(step, "step", a.is_some(), b.is_some()),
             }
@@ -323,17 +323,63 @@ impl ReproductionVerdict {
                 (Some(a), Some(b)) => {
                     self.evaluations += 1;
                     self.compare_loss(step, "val_loss", a.val_loss, b.val_loss);
-                    self.compare_bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
-                    self.compare_bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
-                    // Older versions did not record it.
-                    if let (Some(a), Some(b)) = (a.hellaswag_acc_norm_chars, b.hellaswag_acc_norm_chars) {
-                        self.compare_bits(step, "hellaswag_acc_norm_chars", Some(a), Some(b));
-                    }
+                    self.compare_evaluations(a, b);
                 }
                 // The original may have stopped between its last step and the evaluation after it.
                 (None, Some(_)) if step == until && !done => {}
                 (a, b) => self.add_missing(step, "evaluation", a.is_some(), b.is_some()),
             }
+        }
+    }
+
+    /// Compares all but the loss of the evaluations `a` of the original and `b`.
+    fn compare_evaluations(&mut self, a: &EvalLine, b: &EvalLine) {
+        let (step, loss) = (a.step, a.val_loss);
+        self.compare_derived(step, "val_loss_se", a.val_loss_se, b.val_loss_se, loss);
+        self.compare_derived(step, "val_bits_per_byte", a.val_bits_per_byte, b.val_bits_per_byte, a.val_bits_per_byte);
+        let [of_a, of_b] = [a, b].map(|line| line.val_perplexity.map(f64::ln));
+        self.compare_derived(step, "val_perplexity", of_a, of_b, of_a);
+        let shares: [(&str, fn(&EvalLine) -> Option<f64>); 3] = [
+            ("hellaswag_acc", |line| line.hellaswag_acc),
+            ("hellaswag_acc_norm", |line| line.hellaswag_acc_norm),
+            ("hellaswag_acc_norm_chars", |line| line.hellaswag_acc_norm_chars),
+        ];
+        for (what, share) in shares {
+            self.compare_exactly(step, what, share(a), share(b));
+        }
+        let counts: [(&str, fn(&EvalLine) -> Option<u64>); 4] = [
+            ("val_tokens", |line| line.val_tokens),
+            ("val_rows", |line| line.val_rows),
+            ("hellaswag_n", |line| line.hellaswag_n),
+            ("hellaswag_cut", |line| line.hellaswag_cut),
+        ];
+        for (what, count) in counts {
+            self.compare_count(step, what, count(a), count(b));
+        }
+    }
+
+    /// Compares what follows from losses: it may differ by the tolerance relative to `scale`. Older versions did not record all of it.
+    fn compare_derived(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>, scale: Option<f64>) {
+        if original.is_none() || original.map(f64::to_bits) == copy.map(f64::to_bits) {
+            return;
+        }
+        self.compare_bits(step, what, original, copy);
+        let is_near =
+            original.zip(copy).zip(scale).is_some_and(|((a, b), scale)| (a - b).abs() <= self.tolerance * scale.abs());
+        if !is_near {
+            self.diverged.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
+        }
+    }
+
+    fn compare_count(&mut self, step: u64, what: &str, original: Option<u64>, copy: Option<u64>) {
+        self.compare_exactly(step, what, original.map(|n| n as f64), copy.map(|n| n as f64));
+    }
+
+    /// Compares what no order of sums changes by a little: a count, or a share of items. Older versions did not record all of them.
+    fn compare_exactly(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
+        if original.is_some() && original.map(f64::to_bits) != copy.map(f64::to_bits) {
+            self.compare_bits(step, what, original, copy);
+            self.diverged.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
         }
     }
 

@@ -18,6 +18,6 @@ pub fn kernel_workspace() -> KernelWorkspace {
         product_operand_bytes: product::OPERAND_BYTES as u64,
         product_sum_bytes: product::SUM_BYTES as u64,
         gpu_scratch_bytes: GPU_SCRATCH_BYTES.map(|bytes| bytes as u64),
-        gpu_logit_rows: head::GPU_ROWS as u64,
+        logit_rows: head::LOGIT_ROWS.map(|rows| rows as u64),
     }
 }

@@ -205,14 +205,14 @@ impl Checker<'_> {
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
             match sections_by_key(self.root).get(entry.key.as_str()) {
-                Some(home) if home.iter().any(|section| section == near) => belongs(&entry.key, home),
-                Some(home) => format!("did you mean `{near}`?\n{}", belongs(&entry.key, home)),
+                Some(home) if home.iter().any(|section| section == near) => describe_home(&entry.key, home),
+                Some(home) => format!("did you mean `{near}`?\n{}", describe_home(&entry.key, home)),
                 None => format!("did you mean `{near}`?"),
             }
         } else if entry.key == "<<" {
             "merge keys are not part of YAML 1.2; write the keys out".to_owned()
         } else if let Some(home) = sections_by_key(self.root).get(entry.key.as_str()) {
-            belongs(&entry.key, home)
+            describe_home(&entry.key, home)
         } else if names.is_empty() {
             "it has no keys; write `{}`".to_owned()
         } else if self.mistakes.mark_keys_listed(path) {
@@ -464,7 +464,7 @@ impl Checker<'_> {
 }
 
 /// Says which sections have the key `key`.
-fn belongs(key: &str, sections: &[String]) -> String {
+fn describe_home(key: &str, sections: &[String]) -> String {
     format!("`{key}` belongs under {}", list(sections, "or"))
 }
 

@@ -15,6 +15,8 @@ use runner_yaml::source::{Place, Source, SourceKind};
 use runner_yaml::tree::{Node, ParsedYaml, parse};
 
 const PREFIX: &str = "RUNNER_";
+/// The most `--set` flags: each is laid over all before it.
+const MAX_SETS: usize = 1000;
 
 /// Finds a model of the hub on this machine, and downloads it if necessary; or says why there is none.
 pub type ModelFetcher<'a> = dyn Fn(&HubModel) -> Result<ModelFolder, ModelFetchError> + Sync + 'a;
@@ -114,6 +116,18 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
         if is_for_a_key(&keys, &sections) {
             add(Source::environment(name, value), &keys, name.chars().count(), mistakes);
         }
+    }
+    if let Some(text) = options.sets.get(MAX_SETS) {
+        let source = Source::flag("--set", text, 0);
+        let place = Place { line: 1, column: 1, length: text.chars().count() };
+        let message = format!("{} `--set` flags are given, and at most {MAX_SETS} are read", options.sets.len());
+        mistakes.diagnostics.push(source.diagnostic(
+            place,
+            "",
+            message,
+            "write their keys into the experiment file".to_owned(),
+        ));
+        return;
     }
     for text in &options.sets {
         let at = text.find('=').unwrap_or(text.len());

@@ -106,7 +106,7 @@ impl Resolver<'_> {
         };
         match *given {
             AutoOr::Auto => Some(AUTO_MICRO_BATCH),
-            AutoOr::Given(micro_batch) => self.fits(MICRO_BATCH, micro_batch, slice).map(|()| micro_batch),
+            AutoOr::Given(micro_batch) => self.check_at_most(MICRO_BATCH, micro_batch, slice).map(|()| micro_batch),
         }
     }
 
@@ -133,7 +133,7 @@ impl Resolver<'_> {
         let rounding = |divisor: usize| if each.is_multiple_of(divisor) { "" } else { ", rounded up" };
         let size = match (pipeline.microbatches, micro_batch) {
             (Some(microbatches), given) => {
-                self.fits(MICROBATCHES, microbatches, slice)?;
+                self.check_at_most(MICROBATCHES, microbatches, slice)?;
                 let size = each.div_ceil(microbatches);
                 match given {
                     Some(given) if given != size && each.div_ceil(given) != microbatches => {
@@ -148,7 +148,7 @@ impl Resolver<'_> {
                 }
             }
             (None, Some(micro_batch)) => {
-                self.fits(MICRO_BATCH, micro_batch, slice)?;
+                self.check_at_most(MICRO_BATCH, micro_batch, slice)?;
                 let note = format!("{by_replicas} / micro_batch{}", rounding(micro_batch));
                 self.notes.insert(MICROBATCHES, note);
                 micro_batch
@@ -233,7 +233,7 @@ impl Resolver<'_> {
 
     /// Reports replicas that cannot have equal parts of `batch`.
     fn divide_among(&mut self, replicas: usize, batch: &Slice) -> Option<()> {
-        self.fits(REPLICAS, replicas, batch)?;
+        self.check_at_most(REPLICAS, replicas, batch)?;
         let (sequences, name) = (batch.sequences, batch.name);
         if sequences.is_multiple_of(replicas) {
             return Some(());
@@ -249,7 +249,7 @@ impl Resolver<'_> {
     }
 
     /// Reports a `number`, the value of `key`, that is larger than a replica's sequences.
-    fn fits(&mut self, key: &'static str, number: usize, slice: &Slice) -> Option<()> {
+    fn check_at_most(&mut self, key: &'static str, number: usize, slice: &Slice) -> Option<()> {
         let Slice { replicas, name, .. } = *slice;
         let each = slice.each();
         if number <= each {

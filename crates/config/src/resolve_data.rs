@@ -161,10 +161,14 @@ impl Resolver<'_> {
         }
         let (folder, beside) = if is_half { (path.parent()?, absolute.parent()?) } else { (path, &*absolute) };
         let shown = |name: &str| folder.join(name).display().to_string();
-        let help = if beside.join("tokenizer.json").is_file() {
+        let has = |name: &str| beside.join(name).is_file();
+        let help = if has("tokenizer.json") {
             format!("write `file: {}`", shown("tokenizer.json"))
-        } else {
+        } else if has("vocab.json") && has("merges.txt") {
             format!("write `tokenizer: {{gpt2: {{vocab: {}, merges: {}}}}}`", shown("vocab.json"), shown("merges.txt"))
+        } else {
+            let place = if is_half { "beside it" } else { "in it" };
+            format!("{place} is no tokenizer.json, and no vocab.json with a merges.txt")
         };
         let found =
             if is_half { format!("`{name}`, which is one of two files of a tokenizer") } else { "a folder".to_owned() };

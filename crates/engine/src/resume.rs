@@ -107,12 +107,23 @@ pub fn resume(
     })
 }
 
-/// `recorded` with the section `parallel` that is `section` in YAML. Its micro-batches are not larger than the recorded ones, unless
-/// `section` asks for it.
+/// `recorded` with the section `parallel` that is `section` in YAML, evaluated on the same rows. Its micro-batches are not larger than the
+/// recorded ones, unless `section` asks for it.
 ///
 /// # Errors
 /// Mistakes in `section`; a layout that does not divide the batch or the model.
 fn with_layout(recorded: &Experiment, section: &str) -> Result<Experiment> {
+    let micro_batch = recorded.batch.micro_batch;
+    let mut experiment = divide(recorded, section)?;
+    experiment.eval.loss = match recorded.eval.loss {
+        Some(loss) if experiment.batch.micro_batch != micro_batch => Some(loss.in_rows(micro_batch)),
+        same => same,
+    };
+    Ok(experiment)
+}
+
+/// `recorded` with the section `parallel` that is `section` in YAML, and micro-batches that go with it.
+fn divide(recorded: &Experiment, section: &str) -> Result<Experiment> {
     let max_restarts = recorded.parallel.max_restarts;
     let base = Experiment { parallel: Parallel { max_restarts, ..Parallel::single() }, ..recorded.clone() };
     let text = runner_config::to_yaml(&base);

@@ -177,6 +177,7 @@ impl RunSession<'_> {
             warnings.extend(changes.map(|change| format!("{change}; {}", describe_consequence(&change))));
         }
         warnings.extend(run.manifest().continued_from.as_ref().filter(|_| is_new).and_then(describe_omissions));
+        warnings.extend(run.lock_warning());
         warn_all(&warnings, &mut log, observer)?;
         let steps = self.plan().totals.steps;
         let model = describe_model(self.plan());

@@ -28,12 +28,18 @@ pub(crate) struct Tracking {
     warnings: Vec<String>,
 }
 
-/// The server that `mlflow` names, with the credentials in the environment of `host`.
-pub fn server_of_experiment(mlflow: &experiment::Mlflow, name: &str, host: &Host) -> Server {
+/// The server that `mlflow` names. It gets the credentials in the environment of `host` if the environment names it too, or the user does
+/// with a flag, `is_given`.
+pub fn server_of_experiment(mlflow: &experiment::Mlflow, name: &str, host: &Host, is_given: bool) -> Server {
+    let variable = |name: &str| host.environment.get(name).cloned();
     Server {
         uri: mlflow.uri.clone(),
         experiment: mlflow.experiment.clone().unwrap_or_else(|| name.to_owned()),
-        credentials: Credentials::from_environment(&|name| host.environment.get(name).cloned()),
+        credentials: if is_given {
+            Credentials::from_environment(&variable)
+        } else {
+            Credentials::for_server(&mlflow.uri, &variable)
+        },
     }
 }
 
@@ -45,7 +51,7 @@ impl Tracking {
             tracking.reopen_event_file(run);
         }
         if let Some(mlflow) = &experiment.log.mlflow {
-            match Sender::start(run, &server_of_experiment(mlflow, &experiment.name, host)) {
+            match Sender::start(run, &server_of_experiment(mlflow, &experiment.name, host, false)) {
                 Ok(sender) => tracking.mlflow = Some((sender, mlflow.uri.clone())),
                 Err(error) => tracking.warnings.push(format!("MLflow at {}: {error}", mlflow.uri)),
             }

@@ -33,13 +33,24 @@ pub fn is_private_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & GROUP_AND_OTHERS == 0)
 }
 
-/// The text of an error of reading or writing a file, with what to do about a full disk.
+/// True if the file system has locks in principle, and gives none now.
+#[must_use]
+pub fn is_lock_service_gone(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENOLCK)
+}
+
+/// The text of an error of reading or writing a file, with what to do about a full disk, or about NFS without locks.
 pub fn explain_io_error(error: &io::Error) -> String {
     // A writer of a format may have wrapped the error of the operating system.
     let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&cause| cause.source());
     let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
     let is_limit =
         |kind: &ErrorKind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
+    if is_lock_service_gone(error) {
+        return "the file system gives no locks now (ENOLCK), as NFS whose lock service does not run; start the service, or mount with \
+                `local_lock=flock` if only this machine uses the folder"
+            .to_owned();
+    }
     match kinds.find(is_limit) {
         Some(ErrorKind::FileTooLarge) => "the file is larger than `ulimit -f` or the file system allows".to_owned(),
         Some(ErrorKind::StorageFull) => "the disk is full; free some space first".to_owned(),

@@ -15,7 +15,8 @@ pub mod strict_json;
 mod whole_file;
 
 pub use file_system::{
-    create_dir_all, explain_io_error, if_present, is_absent, is_private_file, parent_folder, sync_dir,
+    create_dir_all, explain_io_error, if_present, is_absent, is_lock_service_gone, is_private_file, parent_folder,
+    sync_dir,
 };
 pub use freed_bytes::{FreedBytes, bytes_freed};
 pub use output_file::OutputFile;

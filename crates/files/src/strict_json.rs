@@ -175,4 +175,14 @@ mod tests {
             assert!(parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
+
+    /// Markers are longer than the numbers for which they stand.
+    #[test]
+    fn mistakes_after_such_numbers_are_located() {
+        for wrong in ["{\"a\": NaN, \"b\": [-Infinity, !]}", "[NaN, Infinity,\n NaN, !]"] {
+            let line = wrong.lines().last().unwrap();
+            let error = parse(wrong.as_bytes()).unwrap_err();
+            assert_eq!((error.line(), error.column()), (wrong.lines().count(), line.find('!').unwrap() + 1), "{wrong}");
+        }
+    }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::needs::JobNeeds;
-use crate::scheduler::Scheduler;
-use runner_spec::diagnostic::ConfigError;
+use crate::scheduler::{Scheduler, check_folder};
+use runner_spec::error::Result;
 use runner_template::Inputs;
 
 /// Before its time limit, a job is asked to stop by a signal. It then has this time to finish its step and save.
@@ -94,8 +94,10 @@ impl BatchJob<'_> {
     /// The file with the job, from the user's template or the built-in one.
     ///
     /// # Errors
-    /// A mistake in the template, at its place.
-    pub fn script(&self) -> Result<String, ConfigError> {
+    /// If the folder's name cannot be in a script; a mistake in the template, at its place.
+    pub fn script(&self) -> Result<String> {
+        check_folder(self.output)?;
+        check_folder(self.runs)?;
         let scheduler = self.settings.scheduler;
         let template = self.settings.template.as_deref().unwrap_or_else(|| scheduler.built_in_template());
         let inputs = Inputs { vars: self.variables(), ..Inputs::default() };
@@ -173,6 +175,8 @@ mod tests {
 #SBATCH --signal=B:USR1@120
 #SBATCH --partition=long
 
+# One job of the array has the number of the array, which stands for all of its jobs.
+job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 is_warned=
 "#;
 

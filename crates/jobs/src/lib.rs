@@ -13,5 +13,5 @@ mod time_limit;
 pub use job::{BatchJob, JobArray, JobSettings};
 pub use needs::{JobNeeds, describe_time_limit};
 pub use queued_runs::mark_queued;
-pub use scheduler::Scheduler;
+pub use scheduler::{Scheduler, check_folder};
 pub use time_limit::parse_time_limit;

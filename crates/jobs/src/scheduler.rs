@@ -1,9 +1,27 @@
 //! The schedulers for which jobs are written.
 
+use std::path::Path;
+
 use serde_json::{Map, Value};
 
 use runner_record::run_dir::{KUBERNETES_JOB, PBS_SCRIPT, SLURM_SCRIPT};
 use runner_spec::error::{CommandError, Result};
+
+/// Checks that a job can write files into `folder`, or be named like it. Schedulers read options in comments of the script, each in a
+/// line, where a quotation mark or a line's end in a path would begin something else.
+///
+/// # Errors
+/// If the path has such a character, or is not UTF-8.
+pub fn check_folder(folder: &Path) -> Result<()> {
+    let is_other = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    if folder.to_str().is_some_and(|path| !path.contains(is_other)) {
+        return Ok(());
+    }
+    Err(CommandError::request(format!(
+        "no job can be written for {folder:?}: the path must be UTF-8 without `\"`, `\\` and control characters; keep runs in a folder with \
+         another name"
+    )))
+}
 
 /// A scheduler of batch jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,6 +138,15 @@ mod tests {
             check(scheduler, good).unwrap();
             let error = check(scheduler, bad).unwrap_err().to_string();
             assert!(error.starts_with("--job-option must be ") && error.contains(&format!("{bad:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn folders_whose_names_would_end_a_line_are_refused() {
+        check_folder(Path::new("/data/it's 5% of $x/é")).unwrap();
+        for folder in ["/a\n#SBATCH --wrap=evil", "/a\" --wrap=evil", "/a\r", "/a\\b", "/a\u{1b}[2J"] {
+            let error = check_folder(Path::new(folder)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{folder:?}")) && !error.contains(char::is_control), "{error}");
         }
     }
 

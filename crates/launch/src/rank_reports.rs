@@ -63,6 +63,9 @@ impl From<ObserveError> for RecordingError {
 /// The reports of the ranks of a run.
 pub(super) struct RankReports<'a> {
     record: &'a mut dyn RunRecorder,
+    /// True once the record could not be written. From then on nothing is recorded, and no checkpoint committed: it would be one of steps
+    /// that the record lacks.
+    is_broken: bool,
     /// The parts of the next checkpoint, by rank.
     parts: BTreeMap<usize, CheckpointPart>,
     /// The last message of each rank.
@@ -71,11 +74,20 @@ pub(super) struct RankReports<'a> {
 
 impl<'a> RankReports<'a> {
     pub(super) fn new(world_size: usize, record: &'a mut dyn RunRecorder) -> Self {
-        Self { record, parts: BTreeMap::new(), ends: vec![None; world_size] }
+        Self { record, is_broken: false, parts: BTreeMap::new(), ends: vec![None; world_size] }
     }
 
     /// Records a message. Returns the message that all ranks are to be sent next, if there is one.
     pub(super) fn receive(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, RecordingError> {
+        if self.is_broken && matches!(message, FromRank::Event(_) | FromRank::Trace(_) | FromRank::Part(_)) {
+            return Ok(None);
+        }
+        let received = self.record(rank, message);
+        self.is_broken |= matches!(received, Err(RecordingError::Record(_)));
+        received
+    }
+
+    fn record(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, RecordingError> {
         match message {
             FromRank::Event(_) if rank > 0 => {
                 return Err(violation("the rank sent an event, although only rank 0 sends events"));
@@ -151,17 +163,29 @@ mod tests {
 
     /// A record that keeps the calls that it received as text.
     #[derive(Default)]
-    struct TextRecord(Vec<String>);
+    struct TextRecord {
+        calls: Vec<String>,
+        /// The number of the call that fails, and all further ones; 0 if none does.
+        fails_at: usize,
+    }
+
+    impl TextRecord {
+        fn keep(&mut self, call: String) -> Result<(), ObserveError> {
+            if self.calls.len() + 1 == self.fails_at {
+                return Err(ObserveError::Failed("the disk is full".into()));
+            }
+            self.calls.push(call);
+            Ok(())
+        }
+    }
 
     impl RunRecorder for TextRecord {
         fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
-            self.0.push(format!("{event:?}"));
-            Ok(())
+            self.keep(format!("{event:?}"))
         }
 
         fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
-            self.0.push(format!("{} trace lines", lines.len()));
-            Ok(())
+            self.keep(format!("{} trace lines", lines.len()))
         }
 
         fn commit(
@@ -171,8 +195,7 @@ mod tests {
             _: Option<BestValidation>,
             parts: Vec<PartRecord>,
         ) -> Result<(), ObserveError> {
-            self.0.push(format!("step {step}, {tokens} tokens, {} parts", parts.len()));
-            Ok(())
+            self.keep(format!("step {step}, {tokens} tokens, {} parts", parts.len()))
         }
 
         fn abandon_parts(&self) {}
@@ -200,7 +223,20 @@ mod tests {
         assert_eq!(reports.receive(1, part(8)).unwrap(), None);
         assert_eq!(reports.first_missing_part(4), None);
         reports.receive(0, FromRank::Trace(Vec::new())).unwrap();
-        assert_eq!(record.0, ["step 4, 40 tokens, 0 parts", "0 trace lines"]);
+        assert_eq!(record.calls, ["step 4, 40 tokens, 0 parts", "0 trace lines"]);
+    }
+
+    #[test]
+    fn after_an_error_of_the_record_nothing_is_committed() {
+        let mut record = TextRecord { fails_at: 2, ..TextRecord::default() };
+        let mut reports = RankReports::new(2, &mut record);
+        let event = || FromRank::Event(Event::Saved { step: 7 });
+        reports.receive(0, event()).unwrap();
+        reports.receive(1, part(8)).unwrap();
+        assert!(matches!(reports.receive(0, event()), Err(RecordingError::Record(_))));
+        assert_eq!((reports.receive(0, event()).unwrap(), reports.receive(0, part(8)).unwrap()), (None, None));
+        assert_eq!((reports.receive(1, part(8)).unwrap(), reports.end_of(0).is_some()), (None, false));
+        assert_eq!(record.calls, ["Saved { step: 7 }"]);
     }
 
     #[test]
@@ -237,6 +273,6 @@ mod tests {
         let mut record = TextRecord::default();
         let eval = EvalMetrics { step: 1, val_loss: Some(1e4), ..EvalMetrics::default() };
         RankReports::new(1, &mut record).receive(0, FromRank::Event(Event::Eval(eval))).unwrap();
-        assert!(record.0[0].contains("val_perplexity: Some(inf)"), "{:?}", record.0);
+        assert!(record.calls[0].contains("val_perplexity: Some(inf)"), "{:?}", record.calls);
     }
 }

@@ -153,10 +153,7 @@ impl Supervisor<'_> {
 
     fn receive(&mut self, rank: usize, message: FromRank) {
         match &message {
-            // A part may complete a checkpoint, also after a failure.
-            FromRank::Failed(ReportedFailure { kind: FailureKind::Aborted, .. })
-            | FromRank::Done(_)
-            | FromRank::Part(_) => {}
+            FromRank::Failed(ReportedFailure { kind: FailureKind::Aborted, .. }) => {}
             FromRank::Failed(ReportedFailure { kind: FailureKind::TimedOut { peer, seconds }, .. })
                 if *peer < self.ranks.len() =>
             {
@@ -166,8 +163,7 @@ impl Supervisor<'_> {
                 }
             }
             FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
-            // Once the run is over, other messages come too late.
-            _ if self.cause.is_some() => return,
+            // What a rank did counts also after another one has failed, and a part may complete a checkpoint.
             _ => {}
         }
         match self.reports.receive(rank, message) {

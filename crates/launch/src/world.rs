@@ -18,6 +18,7 @@ use runner_comm::{
     TcpMesh,
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
+use runner_machine::open_files::open_file_limit;
 use runner_machine::process;
 use runner_machine::stop::StopSwitch;
 use runner_plan::topology::topology;
@@ -51,6 +52,12 @@ const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
 
+/// Said of a wait where the launcher is that of MPI.
+const NO_MPI_HINT: &str = "; this program was built without the feature `mpi`: if other ranks run a build that has it, they wait in MPI, and never meet this one";
+
+/// Files that a rank has open besides its connections.
+const OTHER_OPEN_FILES: u64 = 64;
+
 /// The time that ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 
@@ -76,11 +83,12 @@ impl World {
         report_wait: fn(&str),
         stop: &StopSwitch,
     ) -> Result<Self, JoinError> {
+        check_open_files(assigned.world_size)?;
         let timeout = faults::operation_timeout();
         let joined = Arc::new(OnceLock::new());
         share_early_end(stop, assigned.rank, Arc::clone(&joined));
         #[cfg(feature = "mpi")]
-        let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned)).transpose()?;
+        let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned, report_wait)).transpose()?;
         #[cfg(feature = "mpi")]
         let (assigned, token) = match &mpi {
             Some(link) => with_meeting(assigned, token, link.meeting()),
@@ -101,6 +109,7 @@ impl World {
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
             heartbeat_timeout: faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
+            wait_hint: if assigned.is_mpi_process && !cfg!(feature = "mpi") { NO_MPI_HINT } else { "" },
         };
         #[cfg_attr(not(feature = "mpi"), expect(unused_mut, reason = "MPI changes it"))]
         let mut mesh = TcpMesh::join(&config)?;
@@ -339,6 +348,19 @@ impl World {
     }
 }
 
+/// Checks that a rank may have its connections to `world_size - 1` others: each is open four times, for its reader, its writer, its watch
+/// and its end.
+fn check_open_files(world_size: usize) -> Result<(), JoinError> {
+    let needed = OTHER_OPEN_FILES + 4 * world_size as u64;
+    match open_file_limit() {
+        Some(limit) if limit < needed => Err(JoinError::Failed(format!(
+            "each of {world_size} ranks needs up to {needed} open files for its connections to the others, and this process may have \
+             {limit}; raise the limit, as with `ulimit -n {needed}`"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a signal that ends this process at once end the other ranks with the same exit code, through the connections in `joined` once there
 /// are some.
 fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Connections>>>) {
@@ -360,9 +382,10 @@ fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Conn
 
 /// Starts MPI for the operations of this rank.
 #[cfg(feature = "mpi")]
-fn start_mpi(assigned: &AssignedRank) -> Result<MpiLink, JoinError> {
+fn start_mpi(assigned: &AssignedRank, report_wait: fn(&str)) -> Result<MpiLink, JoinError> {
     let secret = RankToken::random_secret()?;
-    MpiLink::start(assigned.rank, assigned.world_size, assigned.meeting_ports(&secret), secret)
+    let ports = assigned.meeting_ports(&secret);
+    MpiLink::start((assigned.rank, assigned.world_size), ports, secret, report_wait)
 }
 
 /// Adds what rank 0 sent through MPI to what the launcher's variables leave open: its address, and a secret.

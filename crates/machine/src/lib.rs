@@ -11,6 +11,7 @@ pub mod large_blocks;
 pub mod local_cluster;
 pub mod memory_limit;
 pub mod numa;
+pub mod open_files;
 pub mod platform;
 pub mod process;
 pub mod signal;

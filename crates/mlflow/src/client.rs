@@ -14,7 +14,7 @@ use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::format::quoted_line;
 use runner_spec::panics::catch_panic;
 use serde_json::{Map, Value};
-use ureq::http::Request;
+use ureq::http::{Request, Uri};
 use ureq::{Agent, AsSendBody};
 
 /// A request that takes longer has failed.
@@ -78,6 +78,25 @@ impl Credentials {
         let token = given("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"));
         Self { authorization: basic.or(token) }
     }
+
+    /// The credentials in the environment for the server at `uri`, which a file names: those of [`Self::from_environment`] if
+    /// `MLFLOW_TRACKING_URI` names the same server, else none. The file, or the run, may be a stranger's.
+    pub fn for_server(uri: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
+        let named = variable("MLFLOW_TRACKING_URI");
+        if named.is_some_and(|named| server_of(&named) == server_of(uri)) {
+            Self::from_environment(variable)
+        } else {
+            Self::default()
+        }
+    }
+}
+
+/// The protocol, the name and the port of the server at `uri`.
+fn server_of(uri: &str) -> Option<(String, String, u16)> {
+    let uri: Uri = uri.trim().parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
+    Some((scheme, uri.host()?.to_ascii_lowercase(), port))
 }
 
 /// The answer to a request that the server understood.
@@ -184,7 +203,7 @@ impl Client {
             (408 | 425 | 429 | 500..=599, _) => Err(unreachable(&format!("it answers with status {status}"))),
             (401 | 403, _) => Err(refused(&format!(
                 "it answers with status {status}; set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
-                 MLFLOW_TRACKING_PASSWORD"
+                 MLFLOW_TRACKING_PASSWORD, and the address in MLFLOW_TRACKING_URI: a server that only a file names gets no password"
             ))),
             (_, code) => {
                 let (code, message) = (code.unwrap_or("no reason"), error_text("message").unwrap_or_default());
@@ -222,6 +241,27 @@ mod tests {
         assert_eq!(read(&user).authorization.as_deref(), Some("Basic bWU6cHc="));
         assert_eq!(read(&user[..1]).authorization, None, "a user without a password");
         assert!(!format!("{:?}", read(&user)).contains("bWU6"));
+        let sent = |named: &str, uri: &str| {
+            let given = [token, ("MLFLOW_TRACKING_URI", named)];
+            let find = |name: &str| given.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+            Credentials::for_server(uri, &find).authorization.is_some()
+        };
+        for (named, uri) in [
+            ("http://localhost:5000", "http://localhost:5000/"),
+            ("https://Host.example/mlflow/", "https://host.example:443"),
+        ] {
+            assert!(sent(named, uri), "{uri}");
+        }
+        for uri in [
+            "http://host.example",
+            "https://host.example:8443",
+            "https://host.example.evil.example",
+            "https://host.example@evil.example",
+            "https://evil.example/host.example",
+        ] {
+            assert!(!sent("https://host.example", uri), "{uri}");
+        }
+        assert!(!sent("", "") && !sent("mlruns", "mlruns"), "no addresses");
     }
 
     #[test]

@@ -364,11 +364,11 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
     let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(input);
-    if program.device == Device::Cpu || !has_head {
-        // A CPU makes the logits of so few rows at a time that they do not count.
+    if !has_head {
         return layer;
     }
-    let part = Sizes { positions: sizes.positions.min(kernels.gpu_logit_rows), ..sizes };
+    let logit_rows = kernels.logit_rows[usize::from(program.device != Device::Cpu)];
+    let part = Sizes { positions: sizes.positions.min(logit_rows), ..sizes };
     layer.max(input.saturating_add(part.total(&head.kept())))
 }
 
@@ -485,20 +485,22 @@ mod tests {
         }
     }
 
-    /// On a GPU multiple choice makes the logits of more rows at once than a small micro-batch has.
+    /// Multiple choice makes the logits of more rows at once than a small micro-batch has: of 1,024, as many as the device holds.
     #[test]
-    fn a_gpu_evaluates_many_rows_at_once() {
+    fn an_evaluation_holds_logits_of_some_rows() {
         let mut program = program();
         program.batch.micro_batch = 1;
         program.model.vocab_size = 50_000;
         program.eval.choice_items = Some(1);
         assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
         let kernels = cluster().kernels;
-        let logits = 4 * 50_000 * kernels.gpu_logit_rows;
-        assert!(evaluation(&program, true, &kernels) < logits);
-        program.device = Device::Cuda(0);
-        assert!((logits..2 * logits).contains(&evaluation(&program, true, &kernels)));
-        assert!(evaluation(&program, false, &kernels) < logits, "of a stage without the head");
+        for (device, rows) in [(Device::Cpu, 256), (Device::Cuda(0), 1024)] {
+            program.device = device;
+            let logits = 4 * 50_000 * rows;
+            let needed = evaluation(&program, true, &kernels);
+            assert!((logits..logits + (1 << 20)).contains(&needed), "{device:?}: {needed} of {logits}");
+            assert!(evaluation(&program, false, &kernels) < logits / 10, "of a stage without the head");
+        }
     }
 
     #[test]

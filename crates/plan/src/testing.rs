@@ -124,7 +124,7 @@ pub fn cluster() -> ClusterFacts {
         product_operand_bytes: 8 << 20,
         product_sum_bytes: 16 << 20,
         gpu_scratch_bytes: [4 << 20, 32 << 20],
-        gpu_logit_rows: 2048,
+        logit_rows: [256, 2048],
     };
     ClusterFacts { devices: vec![cpu], kernels, ..ClusterFacts::default() }
 }

@@ -228,6 +228,8 @@ pub fn this_processor() -> (String, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
 
     #[test]
@@ -262,6 +264,9 @@ mod tests {
         save_parts(dir.path(), &parts).expect("saved");
         assert_eq!(load_parts(dir.path(), "Some CPU", 4, false), parts);
         assert_eq!(load_parts(dir.path(), "Some CPU", 4, true).parts, []);
+        let stored = fs::File::options().append(true).open(parts_path(dir.path(), "Some CPU", 4)).expect("stored");
+        stored.set_modified(SystemTime::now() - 2 * MAX_AGE_OF_PARTS).expect("set");
+        assert_eq!(load_parts(dir.path(), "Some CPU", 4, false).parts, [], "the machine may have changed since");
         // A slower measurement does not replace a faster one; a faster one may show that another part was disturbed.
         parts.add(part("copies", 1.5));
         assert_eq!(parts.parts[1].probe_seconds, 1.3);

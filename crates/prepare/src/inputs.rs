@@ -9,7 +9,7 @@ use runner_config::Loaded;
 use runner_data::{
     DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, TextTokenizer, content_hash,
 };
-use runner_files::is_absent;
+use runner_files::{is_absent, is_lock_service_gone};
 use runner_record::run_dir::TOKENIZER;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::error::{CommandError, Result};
@@ -56,8 +56,10 @@ pub fn prepare_data_of_run(
     let started = Instant::now();
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
-        DataError::Io { path, .. } if path.starts_with(cache) => {
-            let advice = "set RUNNER_CACHE to a writable folder for prepared data";
+        DataError::Io { path, source } if path.starts_with(cache) => {
+            let is_lock = is_lock_service_gone(source);
+            let place = if is_lock { "a folder of a different file system" } else { "a writable folder" };
+            let advice = format!("set RUNNER_CACHE to {place} for prepared data");
             CommandError::from(error).hint(advice)
         }
         _ => error.into(),

@@ -208,8 +208,11 @@ pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// The folders in `root` that are or were meant to be runs, by name.
-fn run_folders(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
+/// The folders in `root` that are or were meant to be runs, by name. None if there is no such folder.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn run_folders(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let entries = fs::read_dir(root).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = if_present(entries).map_err(RecordError::io("reading", root))?;
     let mut out: Vec<PathBuf> = entries
@@ -399,6 +402,14 @@ mod tests {
         assert_eq!(statuses, [ListedStatus::Interrupted, ListedStatus::Running, ListedStatus::Broken]);
         assert_eq!((runs[1].step, runs[1].steps), (2, 100));
         assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
+        // Once its process was killed, what it recorded counts.
+        let killed = later.path().to_owned();
+        drop(later);
+        let killed = describe(&killed);
+        assert_eq!(
+            (killed.status, killed.tokens, killed.best_val_loss),
+            (ListedStatus::Interrupted, Some(2), Some(2.5))
+        );
         assert!(runs[2].error.as_ref().unwrap().contains("manifest.json"));
         assert!(list(&root.path().join("none")).unwrap().is_empty());
     }

@@ -5,10 +5,13 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::error::RecordError;
 use runner_files::open_regular;
 use runner_files::sealed_json::{CONTENT_HASH, Seal, check_seal, seal};
+use runner_spec::format::quoted_line;
+use runner_spec::safe_text::is_unsafe;
 
 /// The recorded size and hash of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,11 +97,51 @@ fn read_up_to(path: &Path, most: u64) -> Result<String, RecordError> {
 
 /// Reads a plan, which lists the instructions of every rank and may be large.
 pub fn read_plan<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
-    parse_json(path, &read_up_to(path, MAX_PLAN_BYTES)?)
+    serde_json::from_str(&read_up_to(path, MAX_PLAN_BYTES)?).map_err(|e| RecordError::damaged(path, e.to_string()))
 }
 
 fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result<T, RecordError> {
+    check_texts(path, text, &FREE_TEXTS)?;
     serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))
+}
+
+/// The keys of texts that come from users, from their files, or from the system: flags, values, paths, errors.
+const FREE_TEXTS: [&str; 9] =
+    ["error", "overrides", "environment", "vars", "values", "file", "experiment_file", "path", "url"];
+
+/// Checks that the JSON `text`, the content of `path`, has no control characters, not even line ends, apart from texts below the keys
+/// `free`: what strangers recorded is shown to people, and must not steer a terminal or look like a line of this program.
+pub fn check_texts(path: &Path, text: &str, free: &[&str]) -> Result<(), RecordError> {
+    // Control characters are escaped in JSON.
+    if !text.contains('\\') && !text.contains(is_unsafe) {
+        return Ok(());
+    }
+    let value = serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))?;
+    let Some((key, c)) = find_control_character(&value, free) else { return Ok(()) };
+    let (key, c) = (quoted_line(&key), c.escape_unicode());
+    Err(RecordError::damaged(
+        path,
+        format!("`{key}` contains the character {c}, which this program writes nowhere there"),
+    ))
+}
+
+/// The first control character of a text or key in `value`, apart from those below the keys `free`, with the keys that lead to it.
+fn find_control_character(value: &Value, free: &[&str]) -> Option<(String, char)> {
+    let find = |text: &str| text.chars().find(|c| c.is_control() || is_unsafe(*c));
+    let below = |key: String, value: &Value| {
+        let (rest, c) = find_control_character(value, free)?;
+        Some((if rest.is_empty() { key } else { format!("{key}.{rest}") }, c))
+    };
+    match value {
+        Value::String(text) => find(text).map(|c| (String::new(), c)),
+        Value::Array(items) => items.iter().enumerate().find_map(|(i, item)| below(i.to_string(), item)),
+        Value::Object(map) => map.iter().find_map(|(key, value)| match find(key) {
+            Some(c) => Some((key.clone(), c)),
+            None if free.contains(&key.as_str()) => None,
+            None => below(key.clone(), value),
+        }),
+        _ => None,
+    }
 }
 
 /// Reads a small JSON file.
@@ -164,6 +207,30 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_would_steer_a_terminal_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        let read = |text: &str| {
+            fs::write(&path, text).unwrap();
+            read_json::<Value>(&path)
+                .map(drop)
+                .map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())
+        };
+        let refused = |key: &str, c: &str| {
+            Err(format!("`{key}` contains the character \\u{{{c}}}, which this program writes nowhere there"))
+        };
+        assert_eq!(read(r#"{"id": "a\nverified"}"#), refused("id", "a"));
+        assert_eq!(
+            read(r#"{"sessions": [{}, {"machine": {"cpu": "\u001b[30m"}}]}"#),
+            refused("sessions.1.machine.cpu", "1b")
+        );
+        assert_eq!(read("{\"id\": \"a\u{202e}b\"}"), refused("id", "202e"));
+        assert_eq!(read(r#"{"environment": {"A\r": ""}, "a": {"b\t": 1}}"#), refused("a.b", "9"));
+        assert_eq!(read(r#"{"error": "a\nb", "environment": {"A": "\t"}, "id": "C:\\new \"x\" é \u0041"}"#), Ok(()));
+        assert!(read("{\"id\": \"a\\").is_err());
+    }
+
+    #[test]
     fn a_sealed_file_that_was_changed_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
@@ -174,9 +241,9 @@ mod tests {
         let at = text.rfind(",\n  \"content_hash\"").unwrap();
         let hash = blake3::hash(&text.as_bytes()[..at]).to_hex();
         assert_eq!(&text[at..], format!(",\n  \"content_hash\": \"{hash}\"\n}}\n"));
-        let read = || read_sealed_json::<serde_json::Value>(&path).map(|read| read["loss"].clone());
+        let read = || read_sealed_json::<Value>(&path).map(|read| read["loss"].clone());
         assert_eq!(read().unwrap(), 0.1);
-        let compact = serde_json::from_str::<serde_json::Value>(&text).unwrap().to_string();
+        let compact = serde_json::from_str::<Value>(&text).unwrap().to_string();
         for changed in [text.replace("0.1", "0.2"), text.replace("\"text\"", " \"text\""), compact] {
             fs::write(&path, changed).unwrap();
             assert!(read().unwrap_err().to_string().contains("a.json: it was changed after it was written"));
@@ -188,7 +255,7 @@ mod tests {
         // An earlier version wrote no hash; a field of another object is not the file's.
         fs::write(&path, format!("{}\n}}\n", &text[..at])).unwrap();
         assert_eq!(read().unwrap(), 0.1);
-        assert!(if_present(read_sealed_json::<serde_json::Value>(&dir.path().join("none"))).unwrap().is_none());
+        assert!(if_present(read_sealed_json::<Value>(&dir.path().join("none"))).unwrap().is_none());
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub use super::names::LOCK;
 #[cfg(any(test, feature = "testing"))]
 pub use super::names::NO_LOCKS;
 use super::names::is_id;
-use runner_files::{open_owned, open_regular};
+use runner_files::{explain_io_error, is_lock_service_gone, open_owned, open_regular};
 
 /// The wait for the lock of a run: `runner runs` probes locks, and holds each for microseconds.
 const RUN_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
@@ -25,6 +25,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct RunLock {
     _file: File,
+    /// False on a file system without locks.
+    guards: bool,
 }
 
 /// The result of an attempt to lock a file.
@@ -57,7 +59,8 @@ impl RunLock {
     fn take_run(run: &Path, to_remove: bool) -> Result<Self, RecordError> {
         let path = run.join(LOCK);
         let mut file = open_or_create(&path)?;
-        match wait_for_lock(&file, &path, RUN_LOCK_TIMEOUT)? {
+        let attempt = wait_for_lock(&file, &path, RUN_LOCK_TIMEOUT)?;
+        match attempt {
             LockAttempt::Unsupported if to_remove => {
                 let text = "is on a file system without locks, so a process may be working on it";
                 let what = "nothing was removed; if no process uses it, delete it yourself";
@@ -75,7 +78,13 @@ impl RunLock {
             writeln!(file, "{}", std::process::id())
         };
         write_pid().map_err(RecordError::io("writing", &path))?;
-        Ok(Self { _file: file })
+        Ok(Self { _file: file, guards: attempt == LockAttempt::Locked })
+    }
+
+    /// True if no other process can take it: not on a file system without locks.
+    #[must_use]
+    pub fn guards(&self) -> bool {
+        self.guards
     }
 
     /// Waits for the lock of the name `base` in `root`, under which this process then finds or creates a run.
@@ -96,7 +105,7 @@ impl RunLock {
                 LockAttempt::TimedOut => return Err(RecordError::Busy { path }),
                 // The file was removed before it was locked: other processes wait for the new file.
                 LockAttempt::Locked if !is_same_file(&file, &path) => {}
-                LockAttempt::Locked | LockAttempt::Unsupported => return Ok(Self { _file: file }),
+                attempt => return Ok(Self { _file: file, guards: attempt == LockAttempt::Locked }),
             }
         }
     }
@@ -131,6 +140,13 @@ fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> Result<LockAtte
         match file.try_lock() {
             Ok(()) => return Ok(LockAttempt::Locked),
             Err(TryLockError::Error(e)) if e.kind() == ErrorKind::Unsupported => return Ok(LockAttempt::Unsupported),
+            Err(TryLockError::Error(e)) if is_lock_service_gone(&e) => {
+                return Err(RecordError::Refused(format!(
+                    "{}: {}; or use a different folder (`--runs` sets the folder of runs)",
+                    path.display(),
+                    explain_io_error(&e)
+                )));
+            }
             Err(TryLockError::Error(e)) => return Err(RecordError::io("locking", path)(e)),
             Err(TryLockError::WouldBlock) if started.elapsed() >= timeout => return Ok(LockAttempt::TimedOut),
             Err(TryLockError::WouldBlock) => thread::sleep(RETRY_INTERVAL.min(timeout)),
@@ -210,12 +226,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(NO_LOCKS), "").unwrap();
         assert!(RunLock::is_free(dir.path()), "no process has worked on it yet");
-        let _training = RunLock::take(dir.path()).unwrap();
-        assert!(!RunLock::is_free(dir.path()));
+        let training = RunLock::take(dir.path()).unwrap();
+        assert!(!training.guards() && !RunLock::is_free(dir.path()));
         let error = RunLock::take_to_remove(dir.path()).unwrap_err();
         assert!(error.kind() == ErrorKind::Request && error.to_string().contains("without locks"), "{error}");
         fs::remove_file(dir.path().join(NO_LOCKS)).unwrap();
-        let _training = RunLock::take(dir.path()).unwrap();
+        let training = RunLock::take(dir.path()).unwrap();
+        assert!(training.guards());
         assert!(matches!(RunLock::take_to_remove(dir.path()), Err(RecordError::Locked { .. })));
     }
 

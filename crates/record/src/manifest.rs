@@ -248,11 +248,14 @@ impl SessionLayout {
         Self { parallel: experiment.parallel.clone(), micro_batch: experiment.batch.micro_batch }
     }
 
-    /// `experiment` under this layout. How often its ranks are restarted stays.
+    /// `experiment` under this layout, evaluated on the same rows. How often its ranks are restarted stays.
     #[must_use]
     pub fn apply(&self, experiment: &Experiment) -> Experiment {
         let mut changed = experiment.clone();
         changed.parallel = Parallel { max_restarts: experiment.parallel.max_restarts, ..self.parallel.clone() };
+        if changed.batch.micro_batch != self.micro_batch {
+            changed.eval.loss = changed.eval.loss.map(|loss| loss.in_rows(experiment.batch.micro_batch));
+        }
         changed.batch.micro_batch = self.micro_batch;
         changed
     }

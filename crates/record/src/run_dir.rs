@@ -71,7 +71,7 @@ pub struct RunFiles<'a> {
 pub struct RunDir {
     path: PathBuf,
     manifest: Manifest,
-    _lock: RunLock,
+    lock: RunLock,
 }
 
 /// The runs of a plan that were found.
@@ -295,7 +295,7 @@ impl RunDir {
             let bytes = sealed_json(&path, &files.manifest)?;
             write_atomic_as(&path, &bytes, files.is_private).map_err(RecordError::io("writing", &path))
         })?;
-        Ok(Self { path, manifest: files.manifest, _lock: lock })
+        Ok(Self { path, manifest: files.manifest, lock })
     }
 
     /// Opens the run directory `path` in order to resume it: takes its lock, and removes what a killed process left unfinished.
@@ -306,7 +306,7 @@ impl RunDir {
         let lock = RunLock::take(path)?;
         let manifest = read_manifest(path)?;
         remove_all(&leftovers(path, |_| false));
-        Ok(Self { path: path.to_owned(), manifest, _lock: lock })
+        Ok(Self { path: path.to_owned(), manifest, lock })
     }
 
     pub fn path(&self) -> &Path {
@@ -315,6 +315,18 @@ impl RunDir {
 
     pub fn id(&self) -> String {
         file_name(&self.path)
+    }
+
+    /// A warning where the file system has no locks.
+    #[must_use]
+    pub fn lock_warning(&self) -> Option<String> {
+        (!self.lock.guards()).then(|| {
+            format!(
+                "the file system of {} has no file locks, so nothing keeps a second process from training this run at the same time, which \
+                 would damage its record",
+                self.path.display()
+            )
+        })
     }
 
     pub fn manifest(&self) -> &Manifest {

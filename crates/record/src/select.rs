@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use minijinja::Environment;
 use minijinja::machinery::{Span, Token, WhitespaceConfig, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
-use minijinja::{Environment, UndefinedBehavior};
 use serde_json::{Value as Json, json};
 
 use super::ancestry::{AncestryRelation, parent};
 use super::catalog::ListedRun;
 use runner_spec::diagnostic::nearest;
 use runner_spec::error::PlainError;
+use runner_template::expression::{check_expression, expression_environment, guard_expression};
 
 /// The fields of a listed run, as expressions and sort keys name them.
 const FIELDS: &str = "id name status step steps own_steps lost_steps changed_metrics tokens own_tokens seconds own_seconds loss val_loss \
@@ -24,9 +25,6 @@ const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin"
 fn fields() -> impl Iterator<Item = &'static str> + Clone {
     FIELDS.split_whitespace()
 }
-
-/// The largest number of interpreter steps of an expression for one run.
-const FUEL: u64 = 100_000;
 
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
 fn fields_of(run: &ListedRun) -> Json {
@@ -129,7 +127,7 @@ fn holds(
     let (first, last) = (tokens.first(), tokens.last());
     let range =
         first.map_or(0, |(_, span)| span.start_offset as usize)..last.map_or(0, |(_, span)| span.end_offset as usize);
-    let expression = env.compile_expression(&text[range])?;
+    let expression = guard_expression(|| env.compile_expression(&text[range]))?;
     let names = expression.undeclared_variables(false);
     let asks_for_none = matches!(
         tokens,
@@ -145,7 +143,7 @@ fn holds(
         return Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message));
     }
     let values: BTreeMap<&str, Value> = fields.map(|field| (field, to_value(&run[field]))).collect();
-    Ok(Some(expression.eval(values)?.is_true()))
+    Ok(Some(guard_expression(|| expression.eval(values))?.is_true()))
 }
 
 /// True if each parenthesis of `tokens` that is closed was opened in them: not for `a) == (b`.
@@ -168,13 +166,16 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Pla
         let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
         PlainError::request(format!("--where {expression:?}: {detail}"))
     };
-    let mut env = Environment::new();
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_fuel(Some(FUEL));
-    let names = env.compile_expression(expression).map_err(|e| wrong(&e))?.undeclared_variables(false);
-    let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
-    let is_known = |name: &str| fields().any(|field| field == name) || globals.contains(&name);
-    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+    let env = expression_environment();
+    let check = |has_lists| {
+        check_expression(expression, has_lists)
+            .map_err(|(message, help)| PlainError::request(format!("--where {expression:?}: {message}; {help}")))
+    };
+    check(false)?;
+    let names =
+        guard_expression(|| env.compile_expression(expression)).map_err(|e| wrong(&e))?.undeclared_variables(false);
+    check(names.contains("tags"))?;
+    if let Some(name) = names.iter().find(|name| !fields().any(|field| field == **name)) {
         return Err(unknown("--where", name));
     }
     let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
@@ -292,6 +293,7 @@ mod tests {
             ("best_val_loss is none and val_loss is not none", "ab"),
             ("not val_loss is none and 'val_loss is none' != id", "ab"),
             ("val_loss - loss < 0", ""),
+            ("id|upper == 'A' or val_loss * 2 < 6 and status == 'done'", "ab"),
         ] {
             assert_eq!(kept(expression).unwrap(), expected, "{expression}");
         }
@@ -303,6 +305,10 @@ mod tests {
         assert!(kept("qqq < 3").unwrap_err().contains("the fields are id, name"));
         assert!(kept("val_loss <").unwrap_err().starts_with("--where \"val_loss <\": "));
         assert!(kept("status + 3 > 1").unwrap_err().contains("of run a"));
+        assert!(kept("step is divisibleby(0)").unwrap_err().contains("nothing is divisible by 0 (of run a)"));
+        assert!(kept("}} {{ step").unwrap_err().contains("is of a template, not of an expression"));
+        assert!(kept("tags * 99999999 == []").unwrap_err().contains("would repeat them"));
+        assert!(kept("'%99999999999d'|format(step) == id").unwrap_err().contains("unknown filter"));
         for quoted in ["val_loss < '3'", "status == 'done' and '3' >= val_loss"] {
             let refused = kept(quoted).unwrap_err();
             assert!(refused.contains("`val_loss` is a number, and is compared with a text"), "{refused}");

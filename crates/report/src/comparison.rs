@@ -178,19 +178,21 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
     let shared: BTreeSet<String> = runs.iter().flat_map(|run| run.basis.overlap_warnings()).collect();
     let mut notes: Vec<String> = describe_samples(&compared).into_iter().chain(shared).collect();
-    notes.extend(runs.iter().flat_map(|run| describe_figures(&run.record)));
+    notes.extend(runs.iter().flat_map(|run| notes_on_figures(&run.record)));
     let picked = find_picked(runs);
     notes.extend(picked.notes());
     let groups = group_runs(runs, &all, &picked.origin, &mut notes);
+    notes.extend(groups.iter().flat_map(|groups| groups.describe_other_objectives(&picked.from)));
     Comparison { runs: compared, differing, keys, incomparable, notes, picked_from: picked.from, groups }
 }
 
-/// The sweeps of `runs`.
+/// The sweeps of `runs`; none if all runs are of one setting.
 #[must_use]
 pub fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
     let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
     let points: Vec<_> = runs.iter().filter_map(point).collect();
-    PickedSettings::find(&points, runs.len(), &runs.iter().filter_map(|run| run.mathematics.clone()).collect())
+    let found = PickedSettings::find(&points, &runs.iter().filter_map(|run| run.mathematics.clone()).collect());
+    if points.len() == runs.len() && found.is_one_setting() { PickedSettings::default() } else { found }
 }
 
 /// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
@@ -236,7 +238,7 @@ fn settings_and_products(run: &RunToCompare) -> RunSettings {
 }
 
 /// Notes on the figures of a run that changed its layout, or that started from another run's checkpoint.
-pub fn describe_figures(record: &RunRecord) -> impl Iterator<Item = String> {
+pub fn notes_on_figures(record: &RunRecord) -> impl Iterator<Item = String> {
     let id = &record.manifest.id;
     let moved = record.moved_after();
     let moved = moved
@@ -426,6 +428,21 @@ mod tests {
         c     1.0     10    2.5000    *1,000
         a    10.0     10         -       100
         b     2.0     10   *1.5000       500
+        ");
+    }
+
+    /// A run that was interrupted has the lowest loss, and the speed of its first steps.
+    #[test]
+    fn only_finished_runs_are_the_best() {
+        let mut table = three();
+        table.runs[2].status = ListedStatus::Interrupted.name();
+        table.runs.push(row("d", 4.0, Some(3.5)));
+        insta::assert_snapshot!(table.text(None), @r"
+        run    lr  steps  val loss  tokens/s
+        c     1.0     10   *2.5000    *1,000
+        a    10.0     10         -       100
+        b     2.0     10    1.5000       500
+        d     4.0     10    3.5000       250
         ");
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, ScaleMultiple};
 use runner_sweep::ladder::{
@@ -11,70 +13,83 @@ use runner_sweep::ladder::{
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
 
+/// Lines on one subject, such as the law.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LadderParagraph {
+    pub subject: &'static str,
+    pub lines: Vec<String>,
+}
+
 /// What the results of a ladder show.
 #[must_use]
-pub fn outcome_text(outcome: &LadderOutcome) -> String {
-    match (&outcome.fit, &outcome.no_fit) {
-        (Some(fit), _) => fit_text(fit).trim_end().to_owned(),
-        (None, reason) => format!("law      none: {}", printable(reason.as_deref().unwrap_or("there are no results"))),
+pub fn describe_outcome(outcome: &LadderOutcome) -> Vec<LadderParagraph> {
+    let reason = || printable(outcome.no_fit.as_deref().unwrap_or("there are no results"));
+    outcome.fit.as_ref().map_or_else(
+        || vec![LadderParagraph { subject: "law", lines: vec![format!("none: {}", reason())] }],
+        describe_fit,
+    )
+}
+
+/// The paragraphs as text: the subject of each is in a column at the left.
+#[must_use]
+pub fn paragraphs_text(paragraphs: &[LadderParagraph]) -> String {
+    let mut out = String::new();
+    for LadderParagraph { subject, lines } in paragraphs {
+        for (i, line) in lines.iter().enumerate() {
+            let _ = writeln!(out, "{:<9}{line}", if i == 0 { subject } else { "" });
+        }
     }
+    out
 }
 
 /// The law, how well it predicts the largest rung, and what it predicts.
 #[must_use]
-pub fn fit_text(fit: &LadderFit) -> String {
-    let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, degrees_of_freedom, noise, .. } = fit;
-    let mut out = format!("law      {formula} for {metric}, of {runs} runs on {rungs} rungs");
-    if *missing > 0 {
-        let _ = write!(out, "; {missing} without a result");
+pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
+    // A larger rung may be unfinished, or have failed.
+    let largest = if fit.missing > 0 { "largest rung with a result" } else { "largest rung" };
+    let mut paragraphs = vec![LadderParagraph { subject: "law", lines: describe_law(fit) }];
+    let mut check: Vec<String> = fit.held_out.iter().flat_map(|rung| describe_held_out(rung, largest)).collect();
+    check.extend(fit.why_not_held_out.clone());
+    if !check.is_empty() {
+        paragraphs.push(LadderParagraph { subject: "check", lines: check });
     }
+    paragraphs.extend(fit.predictions.iter().map(|prediction| LadderParagraph {
+        subject: "predict",
+        lines: describe_prediction(&fit.metric, prediction, largest),
+    }));
+    paragraphs
+}
+
+fn describe_law(fit: &LadderFit) -> Vec<String> {
+    let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, degrees_of_freedom, noise, .. } = fit;
+    let without = if *missing > 0 { format!("; {missing} without a result") } else { String::new() };
+    let mut lines = vec![format!("{formula} for {metric}, of {runs} runs on {rungs} rungs{without}")];
     let undetermined = match irreducible.interval.low {
         _ if fit.at_bound.contains(&"E") => "; it is at its bound, 0, and not an estimate",
         low if low < UNDETERMINED => "; these rungs do not determine it",
         _ => "",
     };
-    let _ = writeln!(out, "\n         E {}{undetermined}", with_interval(irreducible, loss));
+    lines.push(format!("E {}{undetermined}", with_interval(irreducible, loss)));
     for (term, (coefficient_name, exponent_name)) in terms.iter().zip([("A", "a"), ("B", "b")]) {
         let FittedTerm { scale, coefficient, exponent, .. } = term;
-        let _ = writeln!(
-            out,
-            "         {exponent_name} {}, {coefficient_name} {coefficient:.4e} for {} in {}",
+        lines.push(format!(
+            "{exponent_name} {}, {coefficient_name} {coefficient:.4e} for {} in {}",
             with_interval(exponent, |x| format!("{x:.4}")),
             scale.symbol(),
             scale.name()
-        );
-        if let Some(note) = bound_note(term, exponent_name) {
-            let _ = writeln!(out, "         {note}");
-        }
+        ));
+        lines.extend(bound_note(term, exponent_name));
     }
     let kind = if fit.lack_of_fit {
         "rungs deviate from the law by more than their seeds explain; the noise of a rung is"
     } else {
         "the noise of a run is"
     };
-    let _ = writeln!(
-        out,
-        "         {kind} {} of its loss, with {degrees_of_freedom} degrees of freedom; intervals of 95%",
-        percent(*noise)
-    );
-    if let Some(reason) = &fit.why_not_parameters_and_tokens {
-        let _ = writeln!(out, "         {reason}");
-    }
-    if let Some(sample) = &fit.measured_on {
-        let _ = writeln!(out, "         losses are measured on {sample}");
-    }
-    // A larger rung may be unfinished, or have failed.
-    let largest = if *missing > 0 { "largest rung with a result" } else { "largest rung" };
-    if let Some(rung) = &fit.held_out {
-        out.push_str(&held_out_text(rung, largest));
-    }
-    if let Some(reason) = &fit.why_not_held_out {
-        let _ = writeln!(out, "check    {reason}");
-    }
-    for prediction in &fit.predictions {
-        out.push_str(&prediction_text(metric, prediction, largest));
-    }
-    out
+    let noise = percent(*noise);
+    lines.push(format!("{kind} {noise} of its loss, with {degrees_of_freedom} degrees of freedom; intervals of 95%"));
+    lines.extend(fit.why_not_parameters_and_tokens.clone());
+    lines.extend(fit.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
+    lines
 }
 
 /// Says that an exponent, or an end of its interval, is at a bound of the fit.
@@ -100,21 +115,21 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
     }
 }
 
-/// Says which exponents of the law that gave a value are at a bound; empty if none is.
-fn at_bound_text(names: &[&str]) -> String {
+/// Says which exponents of the law that gave a value are at a bound; `None` if none is.
+fn describe_bounds(names: &[&str]) -> Option<String> {
     match names {
-        [] => String::new(),
-        [one] => format!(
-            "         {one} of this law is at a bound of the fit and not an estimate, so neither is this value\n"
-        ),
-        several => format!(
-            "         {} of this law are at bounds of the fit and not estimates, so neither is this value\n",
+        [] => None,
+        [one] => {
+            Some(format!("{one} of this law is at a bound of the fit and not an estimate, so neither is this value"))
+        }
+        several => Some(format!(
+            "{} of this law are at bounds of the fit and not estimates, so neither is this value",
             several.join(" and ")
-        ),
+        )),
     }
 }
 
-fn prediction_text(metric: &str, prediction: &LadderPrediction, largest: &str) -> String {
+fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> Vec<String> {
     let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation, at_bound } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
@@ -123,41 +138,43 @@ fn prediction_text(metric: &str, prediction: &LadderPrediction, largest: &str) -
         .filter(|(name, _)| !target.contains_key(name))
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
-    format!(
-        "predict  {metric} {} at {}\n         with {}, {} the FLOPs of the {largest}\n{}",
-        with_interval(predicted, loss),
-        given.join(", "),
-        assumed.join(" and "),
-        times(*extrapolation),
-        at_bound_text(at_bound)
-    )
+    let mut lines = vec![
+        format!("{metric} {} at {}", with_interval(predicted, loss), given.join(", ")),
+        format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation)),
+    ];
+    lines.extend(describe_bounds(at_bound));
+    lines
 }
 
-fn held_out_text(rung: &HeldOutRung, largest: &str) -> String {
+fn describe_held_out(rung: &HeldOutRung, largest: &str) -> Vec<String> {
     let HeldOutRung { predicted, range_of_losses, .. } = rung;
     let FittedValue { interval, .. } = predicted;
     let inside = if rung.is_in_interval { "lies in" } else { "lies outside" };
-    let mut out = format!(
-        "check    without the {largest} ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}\n         \
-         the measured {} {inside} {} to {}; its FLOPs are {} those of the rung below\n",
-        count(rung.parameters as u64),
-        count(rung.tokens as u64),
-        rung.flops,
-        loss(predicted.value),
-        loss(rung.measured),
-        loss(interval.low),
-        loss(interval.high),
-        times(rung.extrapolation)
-    );
+    let mut lines = vec![
+        format!(
+            "without the {largest} ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}",
+            count(rung.parameters as u64),
+            count(rung.tokens as u64),
+            rung.flops,
+            loss(predicted.value),
+        ),
+        format!(
+            "the measured {} {inside} {} to {}; its FLOPs are {} those of the rung below",
+            loss(rung.measured),
+            loss(interval.low),
+            loss(interval.high),
+            times(rung.extrapolation)
+        ),
+    ];
     if !rung.is_strong {
-        let _ = writeln!(
-            out,
-            "         the interval is too wide to be a strong check: {} wide, and the losses of all rungs range over {}",
+        lines.push(format!(
+            "the interval is too wide to be a strong check: {} wide, and the losses of all rungs range over {}",
             loss(interval.high - interval.low),
             loss(*range_of_losses)
-        );
+        ));
     }
-    out + &at_bound_text(&rung.at_bound)
+    lines.extend(describe_bounds(&rung.at_bound));
+    lines
 }
 
 /// How much compute one ladder needs for the loss of another.
@@ -242,10 +259,11 @@ mod tests {
         the interval of a ends at 0.001 and 3, bounds of the fit
         ");
         assert_eq!(note(0.3, [0.1, 0.5], None, [false, false]), "");
-        insta::assert_snapshot!([at_bound_text(&["b"]), at_bound_text(&["a", "b"])].concat(), @r"
-                 b of this law is at a bound of the fit and not an estimate, so neither is this value
-                 a and b of this law are at bounds of the fit and not estimates, so neither is this value
+        let named = [describe_bounds(&["b"]), describe_bounds(&["a", "b"])].map(|text| text.unwrap_or_default());
+        insta::assert_snapshot!(named.join("\n"), @r"
+        b of this law is at a bound of the fit and not an estimate, so neither is this value
+        a and b of this law are at bounds of the fit and not estimates, so neither is this value
         ");
-        assert_eq!(at_bound_text(&[]), "");
+        assert_eq!(describe_bounds(&[]), None);
     }
 }

@@ -16,7 +16,9 @@ use runner_spec::format::printable;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::words::number_text;
 use runner_sweep::verdict::{Conclusion, SettingOrigin, SweepVerdict};
-use runner_sweep::{MeasurementChoice, Objective, ObjectiveMetric, PointStatus, PointValues, ResultsRow, SweepResults};
+use runner_sweep::{
+    MeasurementChoice, Objective, ObjectiveMetric, PickedFrom, PointStatus, PointValues, ResultsRow, SweepResults,
+};
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -99,6 +101,21 @@ pub fn group_runs(
     let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
     let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
     Some(RunGroups { metric: metric.name(), runs, verdict, objective })
+}
+
+impl RunGroups {
+    /// The sweeps among `sweeps` that compare their settings by something else, a sentence for each.
+    pub(crate) fn describe_other_objectives(&self, sweeps: &[PickedFrom]) -> Vec<String> {
+        let label = self.objective.label();
+        let describe = |PickedFrom { sweep, objective, .. }: &PickedFrom| {
+            let other = objective.as_ref().filter(|other| **other != label)?;
+            let sweep = printable(sweep);
+            Some(format!(
+                "the sweep {sweep} compares its settings by {other}; here they are compared by the last {label}"
+            ))
+        };
+        sweeps.iter().filter_map(describe).collect()
+    }
 }
 
 /// The settings of `runs`, in the order of their first runs. Runs whose settings differ only in rounding are of one setting. A second run of

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::ladder::outcome_text;
+use crate::ladder::{describe_outcome, paragraphs_text};
 use crate::sweep_caveats::{caveat_text, metric_text};
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
@@ -250,7 +250,7 @@ impl SweepResultsText<'_> {
     /// and its forecast.
     pub fn conclusion(&self) -> Option<String> {
         if let Some(ladder) = &self.summary.ladder {
-            return Some(outcome_text(ladder));
+            return Some(paragraphs_text(&describe_outcome(ladder)).trim_end().to_owned());
         }
         let verdict = &self.summary.verdict;
         let row_of = |point: &usize| self.summary.results.rows.iter().find(|row| row.point == *point);

@@ -113,10 +113,10 @@ fn shortened(text: &str, width: usize) -> String {
     format!("{start}…{}", reversed(&truncate_str(&reversed(text), keep / 2, "")))
 }
 
-/// Lines of a name and a value, indented.
+/// Lines of a name and a value, indented. Further lines of a value are below its first.
 pub(crate) fn name_value_lines<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     rows.into_iter().fold(String::new(), |mut out, (name, value)| {
-        let _ = writeln!(out, "  {name:12}{value}");
+        let _ = writeln!(out, "  {name:12}{}", value.replace('\n', &format!("\n{:14}", "")));
         out
     })
 }

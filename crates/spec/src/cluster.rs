@@ -47,8 +47,8 @@ pub struct KernelWorkspace {
     pub product_sum_bytes: u64,
     /// Bytes of scratch for matrix products on a GPU older than Hopper, and on Hopper and newer GPUs.
     pub gpu_scratch_bytes: [u64; 2],
-    /// Rows of logits that a GPU holds at a time where no gradient is needed. A CPU holds so few that they do not count.
-    pub gpu_logit_rows: u64,
+    /// Rows of logits that a CPU and a GPU hold at a time where no gradient is needed.
+    pub logit_rows: [u64; 2],
 }
 
 impl ClusterFacts {

@@ -1,51 +1,23 @@
 //! Expressions that leave points out: minijinja's, over the values of a point.
 
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, filters, tests};
+use minijinja::{Environment, Error, ErrorKind, Expression};
 use serde_json::{Map, Value};
 
 use super::point::{ExpandedPoint, value_text};
 use super::spec::{ExcludeExpression, SweepSpec};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::error_detail;
-
-/// Instructions that an expression may take for one point; a comparison takes four.
-const FUEL: u64 = 10_000;
-
-/// A mistake in an expression, and what to do about it.
-pub(super) type Problem = (String, String);
-
-/// Characters of an expression: one of many thousand operators would be parsed too deep.
-const MAX_LENGTH: usize = 1000;
-const FILTERS: [&str; 4] = ["abs", "float", "int", "round"];
-
-/// The environment of expressions: the language's operators, and few filters and tests. No comparison needs the others, and some of
-/// them make lists of any length.
-pub(super) fn environment() -> Environment<'static> {
-    let mut environment = Environment::empty();
-    environment.set_undefined_behavior(UndefinedBehavior::Strict);
-    environment.set_fuel(Some(FUEL));
-    environment.add_filter("abs", filters::abs);
-    environment.add_filter("float", filters::float);
-    environment.add_filter("int", filters::int);
-    environment.add_filter("round", filters::round);
-    environment.add_test("divisibleby", tests::is_divisibleby);
-    environment.add_test("none", tests::is_none);
-    environment.add_test("number", tests::is_number);
-    environment.add_test("string", tests::is_string);
-    environment.add_test("startingwith", tests::is_startingwith);
-    environment.add_test("endingwith", tests::is_endingwith);
-    environment
-}
+use runner_template::expression::{EXPRESSION_FILTERS, ExpressionProblem, check_expression, guard_expression};
 
 /// The variables of an expression, which must be among `known`.
 pub(super) fn compile_names(
     environment: &Environment<'static>,
     expression: &ExcludeExpression,
     known: &[String],
-) -> Result<Vec<String>, Problem> {
-    check_text(expression)?;
-    let compiled = environment.compile_expression(&expression.text).map_err(|e| syntax(&expression.text, &e))?;
+) -> Result<Vec<String>, ExpressionProblem> {
+    check_expression(&expression.text, false)?;
+    let compiled = compile_text(environment, &expression.text)?;
     let mut used: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
     used.sort();
     check_names(&used, known)?;
@@ -58,37 +30,22 @@ pub(super) fn compile<'e>(
     spec: &SweepSpec,
     names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
-) -> Result<Expression<'e, 'e>, Problem> {
-    check_text(exclude)?;
-    let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
+) -> Result<Expression<'e, 'e>, ExpressionProblem> {
+    check_expression(&exclude.text, false)?;
+    let expression = compile_text(environment, &exclude.text)?;
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
     let is_list = |name: &String| {
         spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
     };
-    if exclude.text.contains('*') && used.iter().any(is_list) {
-        return Err(repetition_problem());
-    }
+    check_expression(&exclude.text, used.iter().any(is_list))?;
     let Some(names) = names else { return Ok(expression) };
     used.sort();
     check_names(&used, names)?;
     Ok(expression)
 }
 
-/// Checks an expression before it is compiled: what is constant is computed then.
-fn check_text(expression: &ExcludeExpression) -> Result<(), Problem> {
-    let text = &expression.text;
-    if text.len() > MAX_LENGTH {
-        let message = format!("an expression must have at most {MAX_LENGTH} characters, got {}", text.chars().count());
-        return Err((message, "use several shorter expressions".to_owned()));
-    }
-    if text.contains('*') && text.contains('[') {
-        return Err(repetition_problem());
-    }
-    Ok(())
-}
-
 /// Checks that the variables `used` are among `names`.
-fn check_names(used: &[String], names: &[String]) -> Result<(), Problem> {
+fn check_names(used: &[String], names: &[String]) -> Result<(), ExpressionProblem> {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     for path in used {
         let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
@@ -108,20 +65,15 @@ fn check_names(used: &[String], names: &[String]) -> Result<(), Problem> {
     Ok(())
 }
 
-fn repetition_problem() -> Problem {
-    let message = "`*` cannot be used in an expression with lists, because it would repeat them".to_owned();
-    (message, "compare without `*`, or without lists".to_owned())
-}
-
 /// The value of the expression for `point`.
 pub(super) fn evaluate(
     expression: &Expression<'_, '_>,
     spec: &SweepSpec,
     point: &ExpandedPoint,
-) -> Result<minijinja::Value, Problem> {
-    expression.eval(context(spec, point)).map_err(|error| {
+) -> Result<minijinja::Value, ExpressionProblem> {
+    guard_expression(|| expression.eval(context(spec, point))).map_err(|error| {
         let help = match error.kind() {
-            ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
+            ErrorKind::UnknownFilter => format!("the filters here are {}", list(&EXPRESSION_FILTERS, "and")),
             _ => String::new(),
         };
         let (at, detail) = (describe_point(point), error_detail(&error));
@@ -140,7 +92,7 @@ pub(super) fn is_true_for(
     expression: &Expression<'_, '_>,
     spec: &SweepSpec,
     point: &ExpandedPoint,
-) -> Result<bool, Problem> {
+) -> Result<bool, ExpressionProblem> {
     let value = evaluate(expression, spec, point)?;
     if value.kind() == ValueKind::Bool {
         return Ok(value.is_true());
@@ -184,7 +136,14 @@ fn merge(under: &mut Value, over: Value) {
     }
 }
 
-fn syntax(expression: &str, error: &Error) -> Problem {
+fn compile_text<'e>(
+    environment: &'e Environment<'static>,
+    text: &'e str,
+) -> Result<Expression<'e, 'e>, ExpressionProblem> {
+    guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))
+}
+
+fn syntax(expression: &str, error: &Error) -> ExpressionProblem {
     let bare = ["==", "!=", "<=", ">="].iter().fold(expression.to_owned(), |text, op| text.replace(op, ""));
     let help = if bare.contains('=') {
         "equality is written `==`"

@@ -7,6 +7,7 @@ use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
+use runner_template::expression::expression_environment;
 use runner_template::yaml_text;
 use runner_yaml::source::Source;
 
@@ -25,7 +26,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let source = Source::file(&spec.path, spec.text.clone());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
     let total = count(&spec.axes).map_err(|error| whole(error.text))?;
-    let environment = exclude::environment();
+    let environment = expression_environment();
     let names = exclude::variable_names(spec);
     let mut diagnostics = Vec::new();
     let mut report = |exclude: &ExcludeExpression, (message, help)| {

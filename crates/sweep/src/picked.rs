@@ -21,6 +21,9 @@ pub struct PickedFrom {
     /// The number of its settings that have a result, and the number of those that are compared here; `None` if the sweep cannot be read.
     pub settings: Option<usize>,
     pub compared: Option<usize>,
+    /// What the sweep compares its settings by, such as `val_loss (at: best)`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<String>,
     /// What the sweep itself shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conclusion: Option<Conclusion>,
@@ -37,10 +40,9 @@ pub struct PickedSettings {
 
 impl PickedSettings {
     /// Finds the sweeps of `points`, each with the folder of runs, and what they compared apart from `points` and from the settings of these
-    /// `mathematics`. A setting of several sweeps counts once. `runs` is the number of runs that are compared: if all of them belong to one
-    /// setting of a sweep, there is nothing that was picked.
+    /// `mathematics`. A setting of several sweeps counts once.
     #[must_use]
-    pub fn find(points: &[(PathBuf, SweepPoint)], runs: usize, mathematics: &BTreeSet<String>) -> Self {
+    pub fn find(points: &[(PathBuf, SweepPoint)], mathematics: &BTreeSet<String>) -> Self {
         let mut found = Self::default();
         let mut others: BTreeSet<String> = BTreeSet::new();
         let sweeps: BTreeSet<(&Path, &str)> =
@@ -53,6 +55,7 @@ impl PickedSettings {
                     sweep: id.to_owned(),
                     settings: None,
                     compared: None,
+                    objective: None,
                     conclusion: None,
                     words: Vec::new(),
                 });
@@ -77,16 +80,19 @@ impl PickedSettings {
                 sweep: id.to_owned(),
                 settings: Some(measured().count()),
                 compared: Some(compared),
+                objective: Some(record.objective.label()),
                 conclusion: Some(verdict.conclusion),
                 words: verdict.words,
             });
         }
-        let is_one_setting = |from: &PickedFrom| from.compared.is_some_and(|compared| compared < 2);
-        if points.len() == runs && matches!(found.from.as_slice(), [one] if is_one_setting(one)) {
-            return Self::default();
-        }
         found.origin.others = others.len();
         found
+    }
+
+    /// True if there is one sweep, of which one setting was picked at most: if no other runs are compared, nothing is compared at all.
+    #[must_use]
+    pub fn is_one_setting(&self) -> bool {
+        matches!(self.from.as_slice(), [one] if one.compared.is_some_and(|compared| compared < 2))
     }
 
     /// What a reader must know of it, a sentence each. Nothing if all settings of the sweeps are compared.
@@ -100,7 +106,7 @@ impl PickedSettings {
                      is unknown: if these were picked by their results, a p-value of them is too small"
                 ));
             };
-            let conclusion = words.first().filter(|_| compared < settings)?;
+            let conclusion = words.first().filter(|_| (1..*settings).contains(compared))?;
             let which = counted(*compared as u64, "setting");
             Some(format!(
                 "picked: {which} of the {settings} that the sweep {sweep} compared; the sweep itself says: {}",

@@ -26,6 +26,7 @@ use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_template::expression::expression_environment;
 use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
 use runner_yaml::tree::{self, Entry, Node, ParsedYaml, Yaml};
@@ -404,7 +405,7 @@ impl SweepReader<'_> {
 
     /// Checks the expressions of `exclude`: their names only if all names are known, which are those of the mappings `sections`.
     fn check_exclusions(&mut self, spec: &SweepSpec, sections: &[&Entry], names: &[String]) {
-        let environment = exclude::environment();
+        let environment = expression_environment();
         let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
         for exclude in &spec.exclude {
             let names = Some(names).filter(|_| are_names_known);

@@ -3,10 +3,11 @@
 use minijinja::value::ValueKind;
 use serde_json::{Number, Value};
 
-use super::exclude::{self, Problem};
+use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
 use super::spec::{ExcludeExpression, SweepSpec};
 use runner_spec::diagnostic::{ConfigError, short};
+use runner_template::expression::{ExpressionProblem, expression_environment};
 use runner_yaml::source::Source;
 
 /// A key of experiments, and the expression that gives its value.
@@ -52,11 +53,11 @@ impl SettingRule {
         for (name, figure) in figures.map(PlanFigures::named).into_iter().flatten() {
             known.values.push((name.to_owned(), number(figure)));
         }
-        let found = exclude::compile(&exclude::environment(), spec, None, &self.expression)
+        let found = exclude::compile(&expression_environment(), spec, None, &self.expression)
             .and_then(|expression| exclude::evaluate(&expression, spec, &known))
             .and_then(|value| {
                 let float = (value.kind() == ValueKind::Number).then(|| f64::try_from(value.clone()).ok()).flatten();
-                float.filter(|x| x.is_finite()).ok_or_else(|| -> Problem {
+                float.filter(|x| x.is_finite()).ok_or_else(|| -> ExpressionProblem {
                     let found = short(&value.to_string());
                     (
                         format!("a rule must give a number, got `{found}`"),

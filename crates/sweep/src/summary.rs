@@ -15,7 +15,7 @@ use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
 use super::spec::Milestone;
-use super::validation_use::{ValidationUse, validation_hash};
+use super::validation_use::{ValidationUse, validation_hashes};
 use super::verdict::{SweepVerdict, rank_settings};
 use crate::sweep_dir;
 use runner_compare::comparability::find_incomparable;
@@ -37,8 +37,8 @@ pub struct SweepSummary {
     pub axis_notes: Vec<AxisNote>,
     /// The milestone at which importance compares the points, such as `100 steps`, unless it compares them at the end.
     pub measured_at: Option<String>,
-    /// The content hash of the validation data by which points are compared; `None` if they are compared by something else.
-    pub validation_hash: Option<String>,
+    /// The content hashes of the validation data by which points are compared; none if they are compared by something else.
+    pub validation_hashes: BTreeSet<String>,
     /// True if nothing is left to do.
     pub is_finished: bool,
     /// Files that cannot be read, each in one sentence.
@@ -131,7 +131,7 @@ impl SweepSummary {
             verdict,
             results,
             measured_at,
-            validation_hash: validation_hash(record, progress),
+            validation_hashes: validation_hashes(record, progress),
             is_finished,
             problems,
         }
@@ -142,8 +142,8 @@ impl SweepSummary {
     /// ladder.
     #[must_use]
     pub fn count_validation_use(&self, path: &Path) -> Option<ValidationUse> {
-        let hash = self.validation_hash.as_deref().filter(|_| self.ladder.is_none())?;
-        ValidationUse::count(&sweep_dir::runs_folder(path), hash)
+        let is_chosen_by_it = self.ladder.is_none() && !self.validation_hashes.is_empty();
+        is_chosen_by_it.then(|| ValidationUse::count(&sweep_dir::runs_folder(path), &self.validation_hashes))?
     }
 
     /// True if a point has failed.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::progress::SweepProgress;
 use super::record::SweepRecord;
 use runner_compare::comparability::MeasuredQuantity;
+use runner_record::catalog::run_folders;
 use runner_record::run_dir::{read_manifest, resolved_file};
 
 /// The top-level keys of an experiment that make no other setting: what is recorded, the seed, and what changes only rounding.
@@ -27,19 +28,18 @@ pub struct ValidationUse {
 }
 
 impl ValidationUse {
-    /// Counts the runs in the folder `root` whose validation data has this content hash; `None` if the folder cannot be read.
+    /// Counts the runs in the folder `root` whose validation data has one of these content hashes; `None` if the folder cannot be read.
     #[must_use]
-    pub fn count(root: &Path, hash: &str) -> Option<Self> {
+    pub fn count(root: &Path, hashes: &BTreeSet<String>) -> Option<Self> {
         let (mut runs, mut settings, mut sweeps) = (0, BTreeSet::new(), BTreeSet::new());
-        for entry in fs::read_dir(root).ok()? {
-            let entry = entry.ok()?;
-            // Other folders are not runs, and damaged ones are reported elsewhere.
-            let Ok(manifest) = read_manifest(&entry.path()) else { continue };
-            if manifest.data.validation.as_deref() != Some(hash) {
+        for path in run_folders(root).ok()? {
+            // Damaged runs are reported elsewhere.
+            let Ok(manifest) = read_manifest(&path) else { continue };
+            if !manifest.data.validation.as_ref().is_some_and(|hash| hashes.contains(hash)) {
                 continue;
             }
             runs += 1;
-            let text = resolved_file(&entry.path()).ok().and_then(|file| fs::read_to_string(file).ok());
+            let text = resolved_file(&path).ok().and_then(|file| fs::read_to_string(file).ok());
             settings.insert(text.map_or(manifest.plan_hash, |text| setting_hash(&text)));
             sweeps.extend(manifest.sweep.map(|sweep| sweep.id));
         }
@@ -47,13 +47,17 @@ impl ValidationUse {
     }
 }
 
-/// The content hash of the validation data by which the sweep `record` compares its points; `None` if it compares them by something else.
-pub(super) fn validation_hash(record: &SweepRecord, progress: &SweepProgress) -> Option<String> {
-    let quantity = record.objective.metric.quantity()?;
-    if !matches!(quantity, MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte) {
-        return None;
+/// The content hashes of the validation data by which the sweep `record` compares its points: of the tokens, so one for each tokenizer.
+/// None if it compares them by something else.
+pub(super) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) -> BTreeSet<String> {
+    if !matches!(
+        record.objective.metric.quantity(),
+        Some(MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte)
+    ) {
+        return BTreeSet::new();
     }
-    progress.points.iter().flatten().find_map(|run| run.basis.as_ref()?.validation_hash()).map(str::to_owned)
+    let hashes = progress.points.iter().flatten().filter_map(|run| run.basis.as_ref()?.validation_hash());
+    hashes.map(str::to_owned).collect()
 }
 
 /// The hash of a resolved experiment without the keys that make no other setting.
@@ -78,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_read_has_no_count() {
-        assert_eq!(ValidationUse::count(Path::new("/nowhere/runs"), "hash"), None);
+        assert_eq!(ValidationUse::count(Path::new("/dev/null"), &BTreeSet::new()), None);
     }
 
     #[test]

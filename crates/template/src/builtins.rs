@@ -3,6 +3,7 @@
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior, Value, filters};
 
+use super::expression::is_divisible_by;
 use super::limits::{MAX_FUEL, ValueSize, check_time, invalid_operation, max_printed};
 use super::tags::ONE;
 use runner_spec::diagnostic::short;
@@ -50,6 +51,7 @@ pub(super) fn environment() -> Environment<'static> {
     }
     env.remove_global("debug");
     add_filters(&mut env);
+    env.add_test("divisibleby", is_divisible_by);
     set_whitespace(&mut env);
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_auto_escape_callback(|_| AutoEscape::None);

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod builtins;
+pub mod expression;
 mod functions;
 mod limits;
 mod line_map;

@@ -13,13 +13,10 @@ pub(super) fn placeholder_advice(source: &Source, text: &str) -> Vec<String> {
     if source.kind != SourceKind::Template
         && let Some(start) = TEMPLATE_STARTS.iter().find(|start| text.contains(**start))
     {
-        advice.push(match source.kind {
-            SourceKind::File => format!(
-                "`{start}` works only in a template: give the experiment file a name like exp.yaml.j2, and set its variables with \
-                 `--var NAME=VALUE`"
-            ),
-            _ => format!("`{start}` does not work here: only experiment files with a name like exp.yaml.j2 are templates"),
-        });
+        advice.push(format!(
+            "`{start}` works only in a template, an experiment file with a name like exp.yaml.j2; `--var NAME=VALUE` or a sweep sets its \
+             variables"
+        ));
     }
     if let Some(name) = variable(text) {
         // A default follows a comma in Hydra, and `:-` in a shell.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::cli::common::{RunsFolderArgs, ThreadArgs};
+use crate::cli::common::{JobThreadArgs, RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
 use crate::cli::job_args::JobArgs;
 use crate::cli::training_args::TrainingArgs;
@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub parallel: Option<u16>,
     #[command(flatten)]
-    pub threads: ThreadArgs,
+    pub threads: JobThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
@@ -69,7 +69,7 @@ impl RunArgs {
             dry_run: false,
             new,
             parallel: None,
-            threads: training.threads.threads,
+            threads: JobThreadArgs { threads: training.threads.threads.threads },
             root: training.root.clone(),
             set,
             price: None,

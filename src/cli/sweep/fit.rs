@@ -6,7 +6,7 @@ use super::args::{FitArgs, SweepNameArgs};
 use super::results::ReadSweep;
 use crate::cli::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::output::print_result;
-use runner_report::ladder::{comparison_text, fit_text};
+use runner_report::ladder::{comparison_text, describe_fit, paragraphs_text};
 use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::sweep_dir;
@@ -27,7 +27,7 @@ struct FitJson {
 pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     let (sweep, ladder) = read_ladder(&args.sweep)?;
     let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
-    let mut text = fit_text(&fit);
+    let mut text = paragraphs_text(&describe_fit(&fit));
     text.extend(sweep.text(&args.sweep).caveats().map(|caveats| caveats + "\n"));
     let mut comparison = None;
     if let Some(other) = &args.against {

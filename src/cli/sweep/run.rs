@@ -35,7 +35,10 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         refuse!("{flag} needs `--launcher slurm`");
     }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
-    let host = host(root, args.threads)?;
+    let host = match args.launcher {
+        SweepLauncherKind::Slurm => host(root, args.threads.of_jobs()),
+        SweepLauncherKind::Local => host(root, args.threads.here()?),
+    }?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
     let threads = match (args.launcher, args.threads.threads) {
         // Each job has its own processors.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,9 @@ const BUSY_TIME: Duration = Duration::from_micros(200);
 /// The longest pause between two looks for messages, while this rank waits for others and while it computes.
 const MAX_PAUSE_WAITING: Duration = Duration::from_micros(50);
 const MAX_PAUSE: Duration = Duration::from_millis(1);
+
+/// How often a rank reports that it waits for the meeting.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The bytes of a broadcast meeting.
 const MEETING_BYTES: usize = 1 << 10;
@@ -48,11 +51,17 @@ pub struct MpiLink {
 }
 
 impl MpiLink {
-    /// Starts MPI, which must agree that this is `rank` of `world_size`. Rank 0 proposes ports and a secret for the meeting.
+    /// Starts MPI, which must agree that this is `rank` of `world_size`. Rank 0 proposes ports and a secret for the meeting. `report_wait`
+    /// receives what the rank waits for.
     ///
     /// # Errors
     /// If there is no library, or it does not belong to the launcher.
-    pub fn start(rank: usize, world_size: usize, ports: Vec<u16>, secret: String) -> Result<Self, JoinError> {
+    pub fn start(
+        (rank, world_size): (usize, usize),
+        ports: Vec<u16>,
+        secret: String,
+        report_wait: fn(&str),
+    ) -> Result<Self, JoinError> {
         let (started, meeting) = sync_channel(1);
         let (mesh, connections) = sync_channel(1);
         let proposed = Meeting { host: String::new(), ports, secret };
@@ -62,7 +71,17 @@ impl MpiLink {
             Err(why) => drop(started.send(Err(why))),
         };
         let thread = threads::spawn("mpi", work)?;
-        let meeting = meeting.recv().unwrap_or_else(|_| Err("its thread panicked".to_owned()));
+        let meeting = loop {
+            match meeting.recv_timeout(REPORT_INTERVAL) {
+                Ok(meeting) => break meeting,
+                Err(RecvTimeoutError::Disconnected) => break Err("its thread panicked".to_owned()),
+                // MPI itself has no limit: it waits for ranks that never call it.
+                Err(RecvTimeoutError::Timeout) => report_wait(&format!(
+                    "rank {rank} waits in MPI for the other ranks; each must be of a build with the feature `mpi` (`runner --version` lists \
+                     features), under the same MPI"
+                )),
+            }
+        };
         let meeting = meeting.map_err(|why| JoinError::Failed(format!("rank {rank} cannot use MPI: {why}")))?;
         Ok(Self { meeting, thread, mesh })
     }

@@ -33,8 +33,9 @@ fn measure(over_mpi: bool, port: u16) {
         timeout: Duration::from_mins(1),
         heartbeat_timeout: Duration::from_secs(30),
         report_wait: |_| (),
+        wait_hint: "",
     };
-    let link = over_mpi.then(|| MpiLink::start(rank, world_size, vec![port], String::new()).unwrap());
+    let link = over_mpi.then(|| MpiLink::start((rank, world_size), vec![port], String::new(), |_| ()).unwrap());
     let mut mesh = TcpMesh::join(&config).unwrap();
     if let Some(link) = link {
         link.carry(&mut mesh);

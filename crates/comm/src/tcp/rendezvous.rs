@@ -45,6 +45,8 @@ pub struct JoinConfig {
     pub heartbeat_timeout: Duration,
     /// Receives from time to time what this rank waits for.
     pub report_wait: fn(&str),
+    /// Follows what is reported, and the error of a wait in vain.
+    pub wait_hint: &'static str,
 }
 
 /// The time after which a rank reports what it waits for; later reports come at three times this interval.
@@ -53,18 +55,20 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Reports what a rank waits for, not too often.
 struct WaitReporter {
     report_wait: fn(&str),
+    hint: &'static str,
     next: Instant,
 }
 
 impl WaitReporter {
     fn new(config: &JoinConfig) -> Self {
-        Self { report_wait: config.report_wait, next: Instant::now() + REPORT_INTERVAL.min(config.timeout / 2) }
+        let next = Instant::now() + REPORT_INTERVAL.min(config.timeout / 2);
+        Self { report_wait: config.report_wait, hint: config.wait_hint, next }
     }
 
     fn report(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + 3 * REPORT_INTERVAL;
-            (self.report_wait)(&what());
+            (self.report_wait)(&(what() + self.hint));
         }
     }
 }
@@ -203,8 +207,9 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         let (count, now) = (world_size - missing.len(), Instant::now());
         if now >= deadline {
             let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
+            let hint = config.wait_hint;
             break Some(format!(
-                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}{elsewhere}"
+                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}{elsewhere}{hint}"
             ));
         }
         match handshakes.arrived.recv_timeout(deadline.min(reporter.next).saturating_duration_since(now)) {
@@ -361,7 +366,7 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                 Some(damage) => format!("rank {rank} reached rank 0 at {at}, but {damage}; {seconds} s later: {why}"),
                 None => format!("rank {rank} did not find rank 0 at {at} within {seconds} s: {why}"),
             };
-            return Err(JoinError::Failed(text));
+            return Err(JoinError::Failed(text + config.wait_hint));
         }
         reporter.report(|| format!("rank {rank} has not found rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
@@ -473,6 +478,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             heartbeat_timeout: Duration::from_secs(1),
             report_wait: |_| (),
+            wait_hint: "",
         }
     }
 

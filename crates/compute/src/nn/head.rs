@@ -8,8 +8,7 @@ use crate::kernels::loss::{self, Losses};
 use runner_spec::data::IGNORED_TARGET;
 
 /// Rows of logits that a CPU and a GPU hold at a time where no gradient is needed.
-const CPU_ROWS: usize = 256;
-pub(crate) const GPU_ROWS: usize = 2048;
+pub(crate) const LOGIT_ROWS: [usize; 2] = [256, 2048];
 
 /// The last block of a model.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +64,7 @@ impl Head {
         }
         let wanted: Vec<usize> = (0..mb.targets.len()).filter(|&r| mb.targets[r] != IGNORED_TARGET).collect();
         let mut losses = vec![0.0; mb.targets.len()];
-        let rows_at_once = if x.device().is_cpu() { CPU_ROWS } else { GPU_ROWS };
+        let rows_at_once = LOGIT_ROWS[usize::from(!x.device().is_cpu())];
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.logits(pass, x, rows)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();

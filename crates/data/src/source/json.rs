@@ -289,6 +289,8 @@ mod tests {
             ": not UTF-8 text: the first bad byte is at offset 24"
         );
         assert!(error(&b"[".repeat(100_000)).contains("one JSON array"));
+        let several = texts(JsonFormat::Array, b"{\n\"text\": \"a\"}").unwrap_err();
+        assert!(several.ends_with("one object on each line, found an object on several lines"), "{several}");
         assert!(error(&[b"{\"a\":".repeat(100_000), vec![]].concat()).contains("recursion"));
     }
 

@@ -15,7 +15,7 @@ use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::event::LossSample;
 use runner_spec::experiment::Source;
-use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable};
+use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable, quoted_line};
 
 use super::manifest::{RUN, SealManifest};
 use crate::opened_run::open_run;
@@ -43,36 +43,36 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     if model.options.causal {
         out += "pipeline_tag: text-generation\n";
     }
-    let name = printable(&manifest.name);
+    let name = plain(&manifest.name);
     let _ = write!(
         out,
         "---\n\n# {name}\n\nA model of the family `{}` with {} parameters, trained by runner {} for {} of {} steps. The weights are those after \
          step {}.\n\nThis card was made from the record in `{RUN}/`. `manifest.json` has the BLAKE3 hash of each file.\n\n",
         choice_name(&model.family),
         count(totals.parameters),
-        seal.version,
+        plain(&seal.version),
         count(seal.steps),
         count(totals.steps),
         count(seal.weights.step),
     );
     out += "| | |\n|---|---|\n";
     let mut row = |name: &str, value: String| {
-        let _ = writeln!(out, "| {name} | {} |", value.replace('|', "\\|"));
+        let _ = writeln!(out, "| {name} | {value} |");
     };
-    row("run", format!("`{}`, {}", seal.run, choice_name(&seal.status)));
-    row("plan", format!("`{}`", seal.plan_hash));
+    row("run", format!("{}, {}", code(&seal.run), choice_name(&seal.status)));
+    row("plan", code(&seal.plan_hash));
     if let Some(hash) = &seal.weights.weights_hash {
-        row("weights", format!("`{hash}`"));
+        row("weights", code(hash));
     }
     if let Some(hash) = &seal.final_hash {
         // A failed run has the hash of its newest checkpoint.
         let is_last = summary.as_ref().is_some_and(|summary| summary.error.is_none());
         let name = if is_last { format!("state after step {}", count(seal.steps)) } else { "newest state".to_owned() };
-        row(&name, format!("`{hash}`"));
+        row(&name, code(hash));
     }
     if let Some(from) = &manifest.continued_from {
         let same = if from.is_same_computation { ", which this plan computes to the same bits" } else { "" };
-        row("inherited", format!("the first {} from `{}`{same}", counted(from.step, "step"), from.id));
+        row("inherited", format!("the first {} from {}{same}", counted(from.step, "step"), code(&from.id)));
     }
     if let Some(summary) = &summary {
         let amount = |tokens: u64, time: f64| {
@@ -82,7 +82,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         let of_run = if own.steps == summary.steps {
             String::new()
         } else {
-            format!("; in `{}`: {}", seal.run, amount(own.tokens, own.wall_seconds))
+            format!("; in {}: {}", code(&seal.run), amount(own.tokens, own.wall_seconds))
         };
         row("tokens", amount(summary.tokens, summary.wall_seconds) + &of_run);
     }
@@ -113,19 +113,19 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row("test loss", loss(test.loss), place);
     }
     for warning in opened.plan.data.overlap_warnings() {
-        let _ = writeln!(out, "\n**{}**", printable(&warning));
+        let _ = writeln!(out, "\n**{}**", plain(&warning));
     }
     out += "\n## Data\n\n| part | file | size | BLAKE3 |\n|---|---|---|---|\n";
     let files = read_data_files(&run)?.unwrap_or_default();
     for file in &files {
         // The whole path is in the record.
-        let path = printable(&file_name(&file.path)).replace('|', "\\|");
-        let _ = writeln!(out, "| {} | `{path}` | {} | `{}` |", file.part.name(), bytes(file.bytes), file.hash);
+        let (path, hash) = (code(&file_name(&file.path)), code(&file.hash));
+        let _ = writeln!(out, "| {} | {path} | {} | {hash} |", file.part.name(), bytes(file.bytes));
     }
     out += "\n| part | content hash: files, tokenizer and layout |\n|---|---|\n";
     for part in DataPart::ALL {
         if let Some(hash) = seal.data.of(part) {
-            let _ = writeln!(out, "| {} | `{hash}` |", part.name());
+            let _ = writeln!(out, "| {} | {} |", part.name(), code(hash));
         }
     }
     // The program makes or downloads the others itself.
@@ -148,7 +148,9 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     out += "Steps that are not trained again are not verified.\n";
     let resolved = run.join(RESOLVED);
     let settings = read_regular_text(&resolved).map_err(CommandError::io(format!("reading {}", resolved.display())))?;
-    let _ = write!(out, "\n## Settings\n\n```yaml\n{}\n```\n", settings.trim_end());
+    let settings = printable(settings.trim_end());
+    let fence = fence_of(&settings);
+    let _ = write!(out, "\n## Settings\n\n{fence}yaml\n{settings}\n{fence}\n");
     Ok(out)
 }
 
@@ -175,9 +177,49 @@ fn with_sample(data: &str, sample: Option<LossSample>) -> String {
 /// The machine of `session`.
 fn describe_machine(session: &Session) -> String {
     let cpu = session.machine.cpu.as_ref().unwrap_or(&session.machine.arch);
-    let mut text = format!("{} ({} in use)", printable(cpu), counted(session.threads as u64, "thread"));
+    let mut text = format!("{} ({} in use)", plain(cpu), counted(session.threads as u64, "thread"));
     for gpu in session.platform.iter().flat_map(|platform| &platform.gpus) {
-        let _ = write!(text, ", {}", printable(&gpu.name));
+        let _ = write!(text, ", {}", plain(&gpu.name));
     }
     text
+}
+
+/// `text` of the record as Markdown that shows it as it is, on one line: no markup, no HTML, no cell's end.
+fn plain(text: &str) -> String {
+    let mut out = String::new();
+    for c in quoted_line(text).chars() {
+        match c {
+            '<' => out += "&lt;",
+            '&' => out += "&amp;",
+            _ => {
+                out.extend("\\`*_[]>|#~$!".contains(c).then_some('\\'));
+                out.push(c);
+            }
+        }
+    }
+    out
+}
+
+/// `text` of the record as code in a line or in a cell of a table, where nothing can stand for a `|` or a backtick.
+fn code(text: &str) -> String {
+    format!("`{}`", quoted_line(text).replace(['`', '|'], "�"))
+}
+
+/// The marks around a block of code that contains `text`: more backticks than any line of it begins with.
+fn fence_of(text: &str) -> String {
+    let backticks = |line: &str| line.trim_start().chars().take_while(|c| *c == '`').count();
+    "`".repeat(text.lines().map(backticks).max().unwrap_or(0).max(2) + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_a_record_are_no_markup() {
+        assert_eq!(plain("gpt2 on 5% (a.b, c-d)"), "gpt2 on 5% (a.b, c-d)");
+        assert_eq!(plain("<img src=x> & [a](b) *c* | `d`\n# e"), r"&lt;img src=x\> &amp; \[a\](b) \*c\* \| \`d\` \# e");
+        assert_eq!(code("a`<b>|\u{1b}[2J"), "`a�<b>� [2J`");
+        assert_eq!((fence_of("a: b"), fence_of("a: |\n  ```\n  <script>")), ("```".to_owned(), "````".to_owned()));
+    }
 }

@@ -32,7 +32,8 @@ use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
 
 /// The files of the record that are copied, where the run has them. Logs, times and jobs describe the machine.
-const COPIED: [&str; 10] = [EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, SUMMARY, TRACE];
+pub(super) const COPIED: [&str; 10] =
+    [EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, SUMMARY, TRACE];
 
 /// The folder into which weights are written, before they are moved out of it.
 pub(super) const WEIGHTS: &str = "weights";
@@ -282,10 +283,9 @@ fn sync_folders(folder: &Path) -> io::Result<()> {
     sync_dir(folder)
 }
 
-/// True if `path` is an unfinished sealed run, with nothing in it but what the program writes.
-pub(super) fn is_own(path: &Path) -> bool {
-    const WRITTEN: [&str; 8] = [
-        RUN,
+/// True for the name of a file that a sealed run has beside the folder of the run.
+pub(super) fn is_written(name: &str) -> bool {
+    const WRITTEN: [&str; 7] = [
         CARD,
         MANIFEST,
         "config.json",
@@ -294,10 +294,13 @@ pub(super) fn is_own(path: &Path) -> bool {
         "tokenizer_config.json",
         "model.safetensors.index.json",
     ];
-    let is_written = |name: &str| {
-        let is_weights = name.starts_with("model") && name.ends_with(".safetensors");
-        is_weights || WRITTEN.contains(&name) || is_temporary_name(name.as_ref(), TEMPORARY_PREFIX)
-    };
+    let is_weights = name.starts_with("model") && name.ends_with(".safetensors") && !name.contains('/');
+    is_weights || WRITTEN.contains(&name)
+}
+
+/// True if `path` is an unfinished sealed run, with nothing in it but what the program writes.
+pub(super) fn is_own(path: &Path) -> bool {
+    let is_written = |name: &str| name == RUN || is_written(name) || is_temporary_name(name.as_ref(), TEMPORARY_PREFIX);
     // An export writes to a temporary folder first.
     let prefix = temporary_prefix(Path::new(WEIGHTS));
     let is_of_weights = |folder: &str| folder == WEIGHTS || is_temporary_name(folder.as_ref(), &prefix);

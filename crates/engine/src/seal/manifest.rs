@@ -12,7 +12,7 @@ use runner_files::sealed_json::{CONTENT_HASH, Seal, check_seal};
 use runner_files::{children, open_regular, read_regular_text};
 use runner_record::RecordError;
 use runner_record::checkpoint::StateHash;
-use runner_record::files::{check_format, file_name};
+use runner_record::files::{check_format, check_texts, file_name};
 use runner_record::manifest::{DataHashes, RunStatus};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, Result};
@@ -131,6 +131,7 @@ impl SealManifest {
             )),
             _ => CommandError::io(format!("reading {}", path.display()))(error),
         })?;
+        check_texts(&path, &text, &[])?;
         let damaged = |error: serde_json::Error| {
             CommandError::from(RecordError::damaged(&path, format!("it is not the manifest of a sealed run: {error}")))
         };

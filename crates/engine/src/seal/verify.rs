@@ -1,18 +1,21 @@
 //! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{OriginalRun, ReproductionVerdict, Verdict};
+use runner_files::safetensors_header::SafetensorsHeader;
 use runner_files::{read_regular_text, remove_abandoned, temporary_dir, temporary_prefix};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
+use runner_record::manifest::Manifest;
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY, TRACE};
+use runner_record::summary::Summary;
 use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{bytes, count, counted};
@@ -21,9 +24,9 @@ use runner_weights::OpenedWeights;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::create::{WEIGHTS, export_weights, is_own};
+use super::create::{COPIED, WEIGHTS, export_weights, is_own, is_written};
 use super::manifest::{
-    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, list_files, read_header_of, state_bytes,
+    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of, state_bytes,
 };
 use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
@@ -142,6 +145,7 @@ pub fn verify(
         found.not_verified.push("every step: nothing is trained from a sealed run that has changed".to_owned());
         return Ok(VerificationEnd::Done(found));
     }
+    let host = &outside_of(&folder, host);
     found.contradictions = contradictions(&folder, &manifest, host)?;
     if !found.contradictions.is_empty() {
         return Ok(VerificationEnd::Done(found.contradictory()));
@@ -167,6 +171,7 @@ pub fn verify(
     if request.only_files {
         found.verdict = SealVerdict::Intact;
         found.not_verified.push("every step: none was trained again, as asked".to_owned());
+        found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
         found.describe_unread(&manifest, host, false);
         return Ok(VerificationEnd::Done(found));
     }
@@ -214,11 +219,14 @@ pub fn verify(
         }
         if weights.equal {
             has_export = true;
-            for name in differing_exports(&folder, &manifest, &again, host, observer)? {
-                found.contradictions.push(format!("{name} is not the file that an export of these weights gives"));
-            }
+            found.contradictions.extend(differing_exports(&folder, &manifest, &again, host, observer)?);
         }
         found.weights = Some(weights);
+    }
+    found.compare_state(&manifest, &copy, &verdict);
+    found.compare_summaries(&run, &copy, verdict.tolerance)?;
+    if opened.plan.totals != open_run(&host.runs, &copy.display().to_string())?.plan.totals {
+        found.contradictions.push(format!("{RUN}/{PLAN} has other totals than the plan of these settings"));
     }
     found.judge(&manifest, &verdict);
     found.describe_unread(&manifest, host, has_export);
@@ -226,7 +234,49 @@ pub fn verify(
     Ok(VerificationEnd::Done(found))
 }
 
+/// `host` with a folder of runs that is not within the sealed run in `folder`, which must not change: `verify .` is called there.
+fn outside_of(folder: &Path, host: &Host) -> Host {
+    let runs = std::path::absolute(&host.runs).unwrap_or_else(|_| host.runs.clone());
+    let beside = folder.parent().filter(|_| runs.starts_with(folder)).map(|parent| parent.join("runs"));
+    Host { runs: beside.unwrap_or_else(|| host.runs.clone()), ..host.clone() }
+}
+
 impl Verification {
+    /// Compares the sealed state with the checkpoint of the same step that the run in `copy` has, where the steps that it led to were not
+    /// trained from it.
+    fn compare_state(&mut self, manifest: &SealManifest, copy: &Path, trained: &ReproductionVerdict) {
+        let Some(state) = manifest.state.as_ref().filter(|state| state.step != trained.from_step) else { return };
+        let again = checkpoint::recorded_hash(&copy.join(CHECKPOINTS), state.step);
+        match again {
+            Some(again) if again.state == state.state_hash => {}
+            // Other bits are expected where no number has the same.
+            Some(_) if trained.first_bits.is_none() => self.contradictions.push(format!(
+                "the sealed state of step {} is not the one that these steps lead to",
+                count(state.step)
+            )),
+            _ => self
+                .not_verified
+                .push(format!("the sealed state of step {}: these steps were not trained from it", count(state.step))),
+        }
+    }
+
+    /// Compares the loss on the test data, and names what the record says besides of the run in `run`, and no training shows.
+    fn compare_summaries(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
+        let [sealed, again] = [run, copy].map(run_dir::read_summary);
+        if let Some(test) = sealed?.and_then(|summary| summary.test) {
+            match again?.and_then(|summary| summary.test).filter(|again| again.step == test.step) {
+                Some(again)
+                    if again.tokens == test.tokens && (again.loss - test.loss).abs() <= tolerance * test.loss => {}
+                Some(_) => {
+                    self.contradictions.push(format!("{RUN}/{SUMMARY} has another test loss than these steps lead to"))
+                }
+                None => self.not_verified.push("the test loss: these steps do not end with its measurement".to_owned()),
+            }
+        }
+        self.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
+        Ok(())
+    }
+
     /// Names the files whose content was not verified.
     fn describe_unread(&mut self, manifest: &SealManifest, host: &Host, has_export: bool) {
         let files = unread_files(manifest, host, has_export);
@@ -267,6 +317,10 @@ impl Verification {
             Verdict::Bitwise | Verdict::BitwiseNumbers => SealVerdict::Bitwise,
             Verdict::WithinTolerance => SealVerdict::WithinTolerance,
         };
+        if self.verdict == SealVerdict::WithinTolerance {
+            let why = "they depend on the order of sums, and no tolerance is defined for them";
+            self.not_verified.push(format!("gradient norms: {why}"));
+        }
         match &self.weights {
             None => self.not_verified.push(format!("the weights, which are those after step {}", count(step))),
             Some(weights) if !weights.trained => self
@@ -293,6 +347,9 @@ impl SealManifest {
     }
 }
 
+/// What is recorded, and follows from nothing else that is.
+const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions and the origin of the run";
+
 /// True if this program wrote the card. A different one may write it in other words.
 fn is_card_of_this_program(seal: &SealManifest, host: &Host) -> bool {
     seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash
@@ -309,7 +366,8 @@ fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<Strin
     seal.files.iter().map(|file| file.path.clone()).filter(|path| !is_read(path)).collect()
 }
 
-/// The exported files beside the sealed weights in `folder` that are not those that an export of the same weights by the run `again` gives.
+/// How the exported files in `folder` differ from those that an export of the same weights by the run `again` gives, a sentence each. Equal
+/// weights give equal bytes, with the names of tensors and without other ones.
 fn differing_exports(
     folder: &Path,
     manifest: &SealManifest,
@@ -325,17 +383,54 @@ fn differing_exports(
     // Without locks in the file system, nothing is removed.
     let _ = lock.try_lock();
     let to = aside.path().join(WEIGHTS);
-    export_weights(again, manifest.weights.step, &to, host, observer)?;
+    let (is_hugging_face, _) = export_weights(again, manifest.weights.step, &to, host, observer)?;
     let mut differing = Vec::new();
-    // The numbers of the weights were compared.
-    for name in list_files(&to).into_iter().filter(|name| !name.ends_with(".safetensors")) {
-        let read = |path: &Path| fs::read(path).map_err(CommandError::io(format!("reading {}", path.display())));
-        let own = folder.join(&name);
-        if !own.exists() || read(&own)? != read(&to.join(&name))? {
-            differing.push(name);
+    if is_hugging_face != manifest.weights.is_hugging_face {
+        differing.push(format!("{MANIFEST} is wrong about whether `transformers` reads the weights"));
+    }
+    let exported = list_files(&to);
+    for name in &exported {
+        let is_equal = folder.join(name).exists()
+            && SealedFile::read(folder, name.clone())?.hash == SealedFile::read(&to, name.clone())?.hash;
+        if !is_equal {
+            differing.push(format!("{name} is not the file that an export of these weights gives"));
         }
     }
+    let beside = manifest.files.iter().map(|file| &file.path).filter(|path| !path.starts_with(&format!("{RUN}/")));
+    for path in beside.filter(|path| *path != CARD && !exported.contains(path)) {
+        differing.push(format!("{path} is no file that an export of these weights gives"));
+    }
     Ok(differing)
+}
+
+/// The files of a sealed run that no run has, a sentence each.
+fn unexpected_files(seal: &SealManifest) -> Vec<String> {
+    let state = seal.state.as_ref().map(|state| format!("{CHECKPOINTS}/{}/", checkpoint::dir_name(state.step)));
+    let is_expected = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
+        Some(own) => {
+            let in_state = state.as_ref().and_then(|state| own.strip_prefix(state.as_str()));
+            own == run_dir::MANIFEST || COPIED.contains(&own) || in_state.is_some_and(|name| !name.contains('/'))
+        }
+        None => is_written(path),
+    };
+    let unexpected = seal.files.iter().map(|file| &file.path).filter(|path| !is_expected(path));
+    unexpected.map(|path| format!("{path} is no file of a sealed run")).collect()
+}
+
+/// What `summary`, that of the run in `run`, says and its metrics do not.
+fn summary_contradictions(run: &Path, manifest: &Manifest, summary: &Summary) -> Result<Vec<String>> {
+    let began = manifest.newest_layout_began();
+    let again = Summary::from_metrics(&run.join(METRICS), manifest.continued_from.as_ref(), began, None)?;
+    let facts = [
+        ("the number of steps", summary.steps == again.steps),
+        ("the tokens", summary.tokens == again.tokens && summary.own().tokens == again.own().tokens),
+        ("the last training loss", summary.final_train_loss == again.final_train_loss),
+        ("the last evaluation", summary.last_eval == again.last_eval),
+        ("the best evaluation", summary.best_eval == again.best_eval),
+        ("the medians", summary.medians == again.medians),
+    ];
+    let differing = facts.into_iter().filter(|(_, is_equal)| !is_equal);
+    Ok(differing.map(|(what, _)| format!("{RUN}/{SUMMARY} and {RUN}/{METRICS} differ in {what}")).collect())
 }
 
 /// What the files of the sealed run in `folder` say that contradicts its manifest, or one another.
@@ -343,7 +438,10 @@ fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec
     let run = folder.join(RUN);
     let manifest = run_dir::read_manifest(&run)?;
     let summary = run_dir::read_summary(&run)?;
-    let mut found = Vec::new();
+    let mut found = unexpected_files(seal);
+    if let Some(summary) = summary.as_ref().filter(|summary| summary.is_current(manifest.status)) {
+        found.extend(summary_contradictions(&run, &manifest, summary)?);
+    }
     let final_hash = summary.as_ref().and_then(|summary| summary.final_hash.as_ref());
     // The last step decides which steps count as not verified.
     let steps = OriginalRun::read(&run, &manifest, summary.clone())?.last_step();
@@ -420,8 +518,12 @@ fn read_plain_weights(path: &Path, layout: &ParamLayout) -> Result<Vec<f32>> {
     let mut file = File::open(path).map_err(CommandError::io(failed()))?;
     let size = file.metadata().map_err(CommandError::io(failed()))?.len();
     let header = read_header_of(&mut file, size).map_err(CommandError::io(failed()))?;
-    let fits = header.is_some_and(|header| size - header.bytes.len() as u64 == 4 * layout.total as u64);
-    if !fits {
+    let is_of_layout = |header: SafetensorsHeader| {
+        let names = header.tensors.iter().map(|(name, info)| (name.as_str(), info.data_offsets[0] / 4));
+        let expected = layout.entries.iter().map(|entry| (entry.spec.name.as_str(), entry.range().start as u64));
+        size - header.bytes.len() as u64 == 4 * layout.total as u64 && names.eq(expected)
+    };
+    if !header.is_some_and(is_of_layout) {
         return Err(RecordError::damaged(path, "it does not have the weights of this model").into());
     }
     let mut numbers = vec![0; 4 * layout.total];

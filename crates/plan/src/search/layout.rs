@@ -3,9 +3,7 @@
 use serde::Serialize;
 
 use runner_spec::experiment::ShardedState;
-use runner_spec::experiment::{
-    AutoOr, EvalLoss, Experiment, Parallel, ParallelMode, Pipeline, PipelineSchedule, Recompute,
-};
+use runner_spec::experiment::{AutoOr, Experiment, Parallel, ParallelMode, Pipeline, PipelineSchedule, Recompute};
 use runner_spec::format::{choice_name, counted};
 
 /// The settings of an experiment that a search changes. They change how numbers are added, and no other arithmetic.
@@ -30,7 +28,7 @@ impl Layout {
     #[must_use]
     pub fn apply(&self, experiment: &Experiment) -> Experiment {
         let mut changed = experiment.clone();
-        changed.eval.loss = experiment.eval.loss.map(|loss| EvalLoss::Rows(loss.rows(experiment.batch.micro_batch)));
+        changed.eval.loss = experiment.eval.loss.map(|loss| loss.in_rows(experiment.batch.micro_batch));
         changed.parallel = self.parallel.clone();
         changed.batch.micro_batch = self.micro_batch;
         changed.train.recompute = self.recompute;

@@ -13,7 +13,7 @@ use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::format::choice_name;
 use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
-use runner_spec::program::{DataPosition, Device, Instruction};
+use runner_spec::program::{DataPosition, Device, EVAL_TOKENS_PER_FORWARD, Instruction};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -339,10 +339,27 @@ fn a_stage_that_does_not_fit_gets_a_different_partition() {
         let uneven = pipeline(3, e::AutoOr::Given(vec![2, 2, 8]));
         compile(&uneven, &data(), &machines(3, memory)).expect("plans")
     };
-    let need = plan(1 << 40).ranks[2].memory.total();
+    // Where memory is short, no copies of saved states are planned.
+    let memory = &plan(1 << 40).ranks[2].memory;
+    let need = memory.total() - memory.checkpoint;
     let shortage = plan(need - (10 << 20)).shortage.expect("stage 2 is too large");
     assert!(shortage.contains("memory: stage 2 needs about ") && shortage.contains(", 10.00 MiB more than fits into "));
     assert!(shortage.ends_with("; partition [2, 3, 7] fits"), "{shortage}");
+}
+
+/// A message of a step has 1 row of 8 tokens; multiple choice is scored in forwards of more.
+#[test]
+fn messages_are_as_long_as_the_longest() {
+    let mut experiment = pipeline(3, e::AutoOr::Auto);
+    let mut slot = || {
+        let rank = &compiled(&experiment).ranks[1];
+        let slots = rank.memory.items.iter().find(|item| item.what == "activations and gradients in flight");
+        experiment.eval.hellaswag = None;
+        experiment.eval.samples = None;
+        slots.expect("a stage between two others").bytes
+    };
+    let (with_choice, alone) = (slot(), slot());
+    assert_eq!((with_choice, alone), (EVAL_TOKENS_PER_FORWARD as u64 * 256 * 4, 8 * 256 * 4));
 }
 
 #[test]
@@ -413,7 +430,8 @@ fn a_sharded_optimizer_is_proposed_where_it_fits() {
     assert!(proposed.contains("parallel.shard: optimizer (at most 251.15 MiB a rank)"), "{proposed}");
     assert!(!plan(245 << 20).expect("moments do not fit").contains("parallel.shard"), "nor does a shard of them");
     experiment.parallel.shard = Some(e::ShardedState::Optimizer);
-    let sharded = compile(&experiment, &data(), &machines(4, 290 << 20)).expect("plans");
+    // There, no copies of saved states are planned.
+    let sharded = compile(&experiment, &data(), &machines(4, 260 << 20)).expect("plans");
     assert_eq!(sharded.shortage, None);
     let largest = sharded.ranks.iter().map(|rank| rank.memory.total()).max();
     assert_eq!(largest.map(crate::quantity::bytes).as_deref(), Some("251.15 MiB"));

@@ -32,6 +32,8 @@ impl CheckpointProblem {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Content(format!("{name} is missing")),
             io::ErrorKind::UnexpectedEof => Self::Content(format!("{name} is cut short")),
+            // A folder or a pipe is there instead.
+            io::ErrorKind::InvalidInput => Self::Content(format!("{name}: {error}")),
             _ => Self::Machine(RecordError::io("reading", path)(error)),
         }
     }

@@ -24,9 +24,10 @@ use runner_record::catalog::ListedStatus;
 use runner_record::files::{if_present, read_small};
 use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::metrics::EvalLine;
 use runner_record::record_check::describe_changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
-use runner_record::summary::Summary;
+use runner_record::summary::{Summary, TestResult};
 use runner_record::{RecordError, time, timeline};
 use runner_spec::cluster::KernelWorkspace;
 use runner_spec::error::CommandError;
@@ -94,6 +95,8 @@ pub struct RunData {
     pub(super) own_tokens: Option<u64>,
     pub(super) wall_seconds: Option<f64>,
     pub(super) own_wall_seconds: Option<f64>,
+    /// The result of the best checkpoint on the test data.
+    pub(super) test: Option<TestResult>,
     pub(super) final_hash: Option<String>,
     /// The peak of resident memory, over all ranks.
     pub(super) peak_rss: Option<u64>,
@@ -107,6 +110,12 @@ pub struct RunData {
     pub(super) checkpoints: Vec<ListedCheckpoint>,
     pub(super) manifest: Option<Manifest>,
     pub(super) yaml: Option<String>,
+}
+
+impl RunData {
+    fn has_eval(&self, has_figure: fn(&EvalLine) -> bool) -> bool {
+        self.curves.evals.iter().any(has_figure)
+    }
 }
 
 /// The contents of the plan, which never change.
@@ -218,6 +227,7 @@ impl RunReader {
             own_tokens: current.map(|s| s.own().tokens),
             wall_seconds: current.map(|s| s.wall_seconds),
             own_wall_seconds: current.map(|s| s.own().wall_seconds),
+            test: current.and_then(|s| s.test.clone()),
             final_hash: current.and_then(|s| s.final_hash.clone()),
             peak_rss: current.and_then(|s| s.peak_rss_bytes),
             memory: memory.unwrap_or_default(),
@@ -294,15 +304,16 @@ impl PlannedRun {
 
 /// Says which figures of `runs` do not compare, and why. A run without a figure is not compared by it.
 fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
-    type HasFigure = fn(&Curves) -> bool;
-    let figures: [(&str, MeasuredQuantity, HasFigure); 4] = [
-        ("train loss", MeasuredQuantity::TrainLoss, |curves| curves.loss.is_some()),
-        ("val loss, perplexity", MeasuredQuantity::ValidationLoss, |c| c.evals.iter().any(|e| e.val_loss.is_some())),
-        ("bits/byte", MeasuredQuantity::BitsPerByte, |c| c.evals.iter().any(|e| e.val_bits_per_byte.is_some())),
-        ("multiple choice", MeasuredQuantity::MultipleChoice, |c| c.evals.iter().any(|e| e.hellaswag_acc.is_some())),
+    type HasFigure = fn(&RunData) -> bool;
+    let figures: [(&str, MeasuredQuantity, HasFigure); 5] = [
+        ("train loss", MeasuredQuantity::TrainLoss, |run| run.curves.loss.is_some()),
+        ("val loss, perplexity", MeasuredQuantity::ValidationLoss, |run| run.has_eval(|e| e.val_loss.is_some())),
+        ("bits/byte", MeasuredQuantity::BitsPerByte, |run| run.has_eval(|e| e.val_bits_per_byte.is_some())),
+        ("test loss", MeasuredQuantity::TestLoss, |run| run.test.is_some()),
+        ("multiple choice", MeasuredQuantity::MultipleChoice, |run| run.has_eval(|e| e.hellaswag_acc.is_some())),
     ];
     let named = figures.map(|(name, quantity, has_figure)| {
-        let measured = runs.iter().filter(|run| has_figure(&run.curves));
+        let measured = runs.iter().filter(|run| has_figure(run));
         let bases: Vec<(String, MeasurementBasis)> = measured
             .filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))))
             .collect();
@@ -312,15 +323,11 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 
-/// The sweeps from which several runs, which are in `paths`, were picked.
+/// The sweeps that compared other settings besides those of `runs`, which are in `paths`.
 fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
-    if runs.len() < 2 {
-        return Vec::new();
-    }
     let point =
         |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
-    PickedSettings::find(&paths.iter().zip(runs).filter_map(point).collect::<Vec<_>>(), runs.len(), &BTreeSet::new())
-        .notes()
+    PickedSettings::find(&paths.iter().zip(runs).filter_map(point).collect::<Vec<_>>(), &BTreeSet::new()).notes()
 }
 
 /// The evaluated text of `runs` that was trained on, or chose a checkpoint.

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::ladder::outcome_text;
+use crate::ladder::{LadderParagraph, describe_outcome};
 use crate::sweep_caveats::caveat_text;
+use crate::sweep_results::describe_validation_use;
 use runner_spec::error::CommandError;
 use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::progress::SweepProgress;
@@ -35,7 +36,9 @@ pub(super) struct SweepTable {
     verdict: SweepVerdict,
     /// What the results of a ladder show, and the same in words.
     ladder: Option<LadderOutcome>,
-    ladder_text: Option<String>,
+    ladder_text: Vec<LadderParagraph>,
+    /// How many settings have been compared on the validation set, in one sentence, if the points are compared by it.
+    validation_use: Option<String>,
     /// What must be known of the leading setting, each in one sentence.
     caveats: Vec<String>,
     /// The importance of each parameter, highest first.
@@ -59,7 +62,8 @@ pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), Co
     let mut seen = BTreeSet::new();
     let runs = progress.points.into_iter().flatten().map(|run| run.path);
     let paths = runs.filter(|path| seen.insert(path.clone())).collect();
-    Ok((table(&record, summary), paths))
+    let validation_use = summary.count_validation_use(folder).map(describe_validation_use);
+    Ok((SweepTable { validation_use, ..table(&record, summary) }, paths))
 }
 
 fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
@@ -85,8 +89,9 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         rows,
         best,
         verdict: summary.verdict,
-        ladder_text: summary.ladder.as_ref().map(outcome_text),
+        ladder_text: summary.ladder.as_ref().map(describe_outcome).unwrap_or_default(),
         ladder: summary.ladder,
+        validation_use: None,
         caveats,
         incomparable,
         parameters,

@@ -81,6 +81,12 @@ impl EvalLoss {
         }
     }
 
+    /// The same rows whatever the micro-batches are, of which this has `micro_batch` rows.
+    #[must_use]
+    pub fn in_rows(self, micro_batch: usize) -> Self {
+        Self::Rows(self.rows(micro_batch))
+    }
+
     /// The form that programs have. Whole micro-batches are counted as such, so that a plan has the hash that it had when files
     /// could count micro-batches only.
     #[must_use]

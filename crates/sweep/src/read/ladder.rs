@@ -16,6 +16,7 @@ use runner_config::resolve::name_of_file;
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::Train;
+use runner_template::expression::expression_environment;
 use runner_yaml::tree::{Entry, Yaml};
 
 /// The key that `tokens_per_parameter` of a ladder sets.
@@ -116,7 +117,7 @@ impl SweepReader<'_> {
         let mut known: Vec<String> = axes.iter().flat_map(Dimension::names).map(str::to_owned).collect();
         known.extend(FIGURES.map(str::to_owned));
         let mut needing_plan: Vec<String> = FIGURES.map(str::to_owned).to_vec();
-        let environment = exclude::environment();
+        let environment = expression_environment();
         let mut rules = Vec::new();
         for entry in entries(&section.value) {
             let path = format!("ladder.rules.{}", entry.key);

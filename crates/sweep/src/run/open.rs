@@ -56,8 +56,11 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
-    if matches!(request.launcher, SweepLauncher::Slurm(_)) && !request.dry_run {
-        runner_jobs::slurm::check_commands()?;
+    if matches!(request.launcher, SweepLauncher::Slurm(_)) {
+        runner_jobs::check_folder(&sweep_dir::absolute_path(&host.runs))?;
+        if !request.dry_run {
+            runner_jobs::slurm::check_commands()?;
+        }
     }
     let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
     if let SweepLauncher::Slurm(_) = request.launcher {

@@ -18,6 +18,8 @@ const SINGLE_DECIMALS: usize = 4;
 /// The lines that state the conclusion of `verdict`.
 pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished: bool) -> Vec<String> {
     let so_far = if is_finished { "" } else { " so far" };
+    // The points of an unfinished sweep cannot be changed.
+    let more_seeds = if is_finished { "add `seeds: 3`" } else { "add `seeds: 3` once the sweep is finished" };
     let Some(leader) = verdict.settings.first() else { return Vec::new() };
     let metric = &*objective.label();
     let (name, mean) = (leader.name.clone(), mean_text(leader));
@@ -45,11 +47,10 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished
         }
         Conclusion::OneSeed { .. } if is_behind_single(verdict, objective.goal) => lines.push(format!(
             "of the settings with the most seeds, {name} has the {most} {metric}{so_far}: {mean}; one seed does not show whether \
-             another setting is better: add `seeds: 3`"
+             another setting is better: {more_seeds}"
         )),
         Conclusion::OneSeed { .. } => lines.push(format!(
-            "{most} {metric}{so_far}: {name}, {mean}; one seed does not show whether it is better than the others: add \
-             `seeds: 3`"
+            "{most} {metric}{so_far}: {name}, {mean}; one seed does not show whether it is better than the others: {more_seeds}"
         )),
         Conclusion::Tie { settings } => {
             let same = names(settings);

@@ -54,6 +54,7 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
         timeout: Duration::from_secs(30),
         heartbeat_timeout: Duration::from_secs(30),
         report_wait: |_| (),
+        wait_hint: "",
     }
 }
 
