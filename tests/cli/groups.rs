@@ -202,7 +202,7 @@ fn what_chose_a_setting_is_named_wherever_it_is_shown() {
     let sweep = "sweep:\n  base: e.yaml\n  grid: {optimizer.adamw.lr: [1e-3, 5e-3]}\n  \
         objective: {metric: val_loss, at: best}\n";
     let sandbox = Sandbox::new().with_numbers(3000).with("e.yaml", base).with("q.yaml", sweep);
-    sandbox.write("t.txt", &"a text that was not trained on. ".repeat(20));
+    sandbox.write("t.txt", "a text that was not trained on. ".repeat(20));
     let done = sandbox.expect(0, "sweep q.yaml --threads 1");
     assert!(done.contains("lowest val_loss (at: best): ") && done.contains(": add `seeds: 3`"), "{done}");
     assert!(!sandbox.stdout_of("sweep list").contains(" so far"));

@@ -386,10 +386,10 @@ fn no_forgery_with_fitting_hashes_is_accepted() {
             });
         }),
         ("modeling_x.py is no file of a sealed run", "--only-files", |sandbox| {
-            add(sandbox, "modeling_x.py", b"import os")
+            add(sandbox, "modeling_x.py", b"import os");
         }),
         ("added_tokens.json is no file of a sealed run", "--threads 1", |sandbox| {
-            add(sandbox, "added_tokens.json", b"{}")
+            add(sandbox, "added_tokens.json", b"{}");
         }),
         ("run/checkpoints/step-00000004/model.safetensors is no file of a sealed run", "--only-files", |sandbox| {
             add(sandbox, "run/checkpoints/step-00000004/model.safetensors", b"x");

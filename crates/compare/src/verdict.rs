@@ -339,22 +339,20 @@ impl ReproductionVerdict {
         self.compare_derived(step, "val_bits_per_byte", a.val_bits_per_byte, b.val_bits_per_byte, a.val_bits_per_byte);
         let [of_a, of_b] = [a, b].map(|line| line.val_perplexity.map(f64::ln));
         self.compare_derived(step, "val_perplexity", of_a, of_b, of_a);
-        let shares: [(&str, fn(&EvalLine) -> Option<f64>); 3] = [
-            ("hellaswag_acc", |line| line.hellaswag_acc),
-            ("hellaswag_acc_norm", |line| line.hellaswag_acc_norm),
-            ("hellaswag_acc_norm_chars", |line| line.hellaswag_acc_norm_chars),
-        ];
-        for (what, share) in shares {
-            self.compare_exactly(step, what, share(a), share(b));
+        for (what, a, b) in [
+            ("hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc),
+            ("hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm),
+            ("hellaswag_acc_norm_chars", a.hellaswag_acc_norm_chars, b.hellaswag_acc_norm_chars),
+        ] {
+            self.compare_exactly(step, what, a, b);
         }
-        let counts: [(&str, fn(&EvalLine) -> Option<u64>); 4] = [
-            ("val_tokens", |line| line.val_tokens),
-            ("val_rows", |line| line.val_rows),
-            ("hellaswag_n", |line| line.hellaswag_n),
-            ("hellaswag_cut", |line| line.hellaswag_cut),
-        ];
-        for (what, count) in counts {
-            self.compare_count(step, what, count(a), count(b));
+        for (what, a, b) in [
+            ("val_tokens", a.val_tokens, b.val_tokens),
+            ("val_rows", a.val_rows, b.val_rows),
+            ("hellaswag_n", a.hellaswag_n, b.hellaswag_n),
+            ("hellaswag_cut", a.hellaswag_cut, b.hellaswag_cut),
+        ] {
+            self.compare_count(step, what, a, b);
         }
     }
 

@@ -17,8 +17,9 @@ pub fn check_folder(folder: &Path) -> Result<()> {
     if folder.to_str().is_some_and(|path| !path.contains(is_other)) {
         return Ok(());
     }
+    let shown = folder.to_string_lossy();
     Err(CommandError::request(format!(
-        "no job can be written for {folder:?}: the path must be UTF-8 without `\"`, `\\` and control characters; keep runs in a folder with \
+        "no job can be written for {shown:?}: the path must be UTF-8 without `\"`, `\\` and control characters; keep runs in a folder with \
          another name"
     )))
 }

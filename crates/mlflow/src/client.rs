@@ -82,12 +82,8 @@ impl Credentials {
     /// The credentials in the environment for the server at `uri`, which a file names: those of [`Self::from_environment`] if
     /// `MLFLOW_TRACKING_URI` names the same server, else none. The file, or the run, may be a stranger's.
     pub fn for_server(uri: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
-        let named = variable("MLFLOW_TRACKING_URI");
-        if named.is_some_and(|named| server_of(&named) == server_of(uri)) {
-            Self::from_environment(variable)
-        } else {
-            Self::default()
-        }
+        let named = variable("MLFLOW_TRACKING_URI").and_then(|named| server_of(&named));
+        if named.is_some() && named == server_of(uri) { Self::from_environment(variable) } else { Self::default() }
     }
 }
 

@@ -485,7 +485,7 @@ mod tests {
         }
     }
 
-    /// Multiple choice makes the logits of more rows at once than a small micro-batch has: of 1,024, as many as the device holds.
+    /// Multiple choice makes the logits of more rows at once than a small micro-batch has: as many as the device holds.
     #[test]
     fn an_evaluation_holds_logits_of_some_rows() {
         let mut program = program();
@@ -494,7 +494,7 @@ mod tests {
         program.eval.choice_items = Some(1);
         assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
         let kernels = cluster().kernels;
-        for (device, rows) in [(Device::Cpu, 256), (Device::Cuda(0), 1024)] {
+        for (device, rows) in [(Device::Cpu, 256), (Device::Cuda(0), 2048)] {
             program.device = device;
             let logits = 4 * 50_000 * rows;
             let needed = evaluation(&program, true, &kernels);

@@ -105,9 +105,9 @@ fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result
     serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))
 }
 
-/// The keys of texts that come from users, from their files, or from the system: flags, values, paths, errors.
-const FREE_TEXTS: [&str; 9] =
-    ["error", "overrides", "environment", "vars", "values", "file", "experiment_file", "path", "url"];
+/// The keys of texts that come from users, from their files, or from the system: flags, values, paths, errors. Tags have their own check.
+const FREE_TEXTS: [&str; 10] =
+    ["error", "overrides", "environment", "vars", "values", "file", "experiment_file", "path", "url", "tags"];
 
 /// Checks that the JSON `text`, the content of `path`, has no control characters, not even line ends, apart from texts below the keys
 /// `free`: what strangers recorded is shown to people, and must not steer a terminal or look like a line of this program.

@@ -308,7 +308,7 @@ mod tests {
         assert!(kept("step is divisibleby(0)").unwrap_err().contains("nothing is divisible by 0 (of run a)"));
         assert!(kept("}} {{ step").unwrap_err().contains("is of a template, not of an expression"));
         assert!(kept("tags * 99999999 == []").unwrap_err().contains("would repeat them"));
-        assert!(kept("'%99999999999d'|format(step) == id").unwrap_err().contains("unknown filter"));
+        assert!(kept("'%99999999999d'|format(step) == id").unwrap_err().contains("format is unknown"));
         for quoted in ["val_loss < '3'", "status == 'done' and '3' >= val_loss"] {
             let refused = kept(quoted).unwrap_err();
             assert!(refused.contains("`val_loss` is a number, and is compared with a text"), "{refused}");

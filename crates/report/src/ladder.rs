@@ -55,7 +55,7 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     }
     paragraphs.extend(fit.predictions.iter().map(|prediction| LadderParagraph {
         subject: "predict",
-        lines: describe_prediction(&fit.metric, prediction, largest),
+        lines: describe_prediction(fit.metric, prediction, largest),
     }));
     paragraphs
 }
@@ -259,7 +259,7 @@ mod tests {
         the interval of a ends at 0.001 and 3, bounds of the fit
         ");
         assert_eq!(note(0.3, [0.1, 0.5], None, [false, false]), "");
-        let named = [describe_bounds(&["b"]), describe_bounds(&["a", "b"])].map(|text| text.unwrap_or_default());
+        let named = [describe_bounds(&["b"]), describe_bounds(&["a", "b"])].map(Option::unwrap_or_default);
         insta::assert_snapshot!(named.join("\n"), @r"
         b of this law is at a bound of the fit and not an estimate, so neither is this value
         a and b of this law are at bounds of the fit and not estimates, so neither is this value

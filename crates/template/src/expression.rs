@@ -87,7 +87,7 @@ mod tests_of_expressions {
             let value = guard_expression(|| environment.compile_expression(text)?.eval(()));
             value.map(|value| value.to_string()).map_err(|error| error.to_string())
         };
-        assert_eq!(evaluate("12 is divisibleby(4) and 'Ab'|lower == 'ab'"), Ok("true".to_owned()));
+        assert_eq!(evaluate("12 is divisibleby(4) and 'Ab'|lower == 'ab'"), Ok("True".to_owned()));
         for (text, message) in [
             ("4 is divisibleby(0)", "nothing is divisible by 0"),
             ("4.5 is divisibleby(0.0)", "nothing is divisible by 0"),

@@ -264,13 +264,12 @@ impl Verification {
     fn compare_summaries(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
         let [sealed, again] = [run, copy].map(run_dir::read_summary);
         if let Some(test) = sealed?.and_then(|summary| summary.test) {
-            match again?.and_then(|summary| summary.test).filter(|again| again.step == test.step) {
-                Some(again)
-                    if again.tokens == test.tokens && (again.loss - test.loss).abs() <= tolerance * test.loss => {}
-                Some(_) => {
-                    self.contradictions.push(format!("{RUN}/{SUMMARY} has another test loss than these steps lead to"))
-                }
-                None => self.not_verified.push("the test loss: these steps do not end with its measurement".to_owned()),
+            let again = again?.and_then(|summary| summary.test).filter(|again| again.step == test.step);
+            let is_near = |loss: f64| (loss - test.loss).abs() <= tolerance * test.loss;
+            if again.as_ref().is_some_and(|again| again.tokens != test.tokens || !is_near(again.loss)) {
+                self.contradictions.push(format!("{RUN}/{SUMMARY} has another test loss than these steps lead to"));
+            } else if again.is_none() {
+                self.not_verified.push("the test loss: these steps do not end with its measurement".to_owned());
             }
         }
         self.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
