@@ -18,7 +18,7 @@ use runner_spec::format::{counted, percent};
 
 /// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
-/// The measurement takes about 40 s. It times the program's own kernels with one thread and with all threads, and stores the
+/// The measurement takes one to two minutes. It times the program's own kernels with one thread and with all threads, and stores the
 /// results in the cache folder. Measure while the machine is idle, and again after you update runner. Parts during which the machine
 /// was more than a quarter slower than in its fastest part are measured again. If some are still disturbed after three attempts, the
 /// command keeps all parts, and the next call measures only the disturbed ones.
@@ -99,7 +99,7 @@ fn measure(args: &CalibrateArgs, dir: &Path, device: &str, cores: usize) -> Resu
     // Parts are stored only if the command is refused, so at least one of them is disturbed, and `all - kept` is at least 1.
     match parts.quiet_parts() {
         0 => {
-            let time = if args.quick { "a few seconds" } else { "about 40 s" };
+            let time = if args.quick { "a few seconds" } else { "one to two minutes" };
             output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
         }
         kept => output::print_to_stderr(&format!(

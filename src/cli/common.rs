@@ -12,7 +12,7 @@ use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelF
 use runner_files::read_regular_text;
 use runner_launch::launcher_environment::RESTARTS;
 use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
-use runner_prepare::{Host, MovedData, fetch_model_folder, model_fetch_error};
+use runner_prepare::{Host, MAX_THREADS_PER_CORE, MovedData, fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
@@ -248,7 +248,6 @@ fn parse_job_threads(text: &str) -> Result<u16, String> {
 
 /// Checks that this machine has cores for so many threads.
 fn check_threads(threads: u16) -> Result<(), String> {
-    const MAX_THREADS_PER_CORE: usize = 16;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let limit = cores * MAX_THREADS_PER_CORE;
     if usize::from(threads) <= limit {
@@ -262,7 +261,8 @@ fn check_threads(threads: u16) -> Result<(), String> {
 /// Threads of jobs, which may run on larger machines than this one.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct JobThreadArgs {
-    /// Threads to compute with, on each machine of a job [default: all cores of this machine]. The results do not depend on it.
+    /// Threads to compute with on this machine, or with a scheduler on each machine of a job [default: all cores of this machine]. The
+    /// results do not depend on it.
     #[arg(long, value_name = "N", value_parser = parse_job_threads, allow_negative_numbers = true)]
     pub threads: Option<u16>,
 }

@@ -213,7 +213,7 @@ fn what_chose_a_setting_is_named_wherever_it_is_shown() {
         text.contains("compares its settings by val_loss (at: best); here they are compared by the last"),
         "{text}"
     );
-    // What a process that was killed while it created a run leaves is no run.
+    // The unfinished folder of a killed process does not count.
     let run = sandbox.path("runs").join(compared["runs"][0]["id"].as_str().unwrap());
     let mut copy = std::process::Command::new("cp");
     assert!(copy.arg("-r").arg(&run).arg(sandbox.path("runs/.creating-x")).status().unwrap().success());

@@ -325,33 +325,33 @@ fn forge_header(sandbox: &Sandbox, change: fn(&mut Value)) {
     });
 }
 
-/// All hashes of a forgery fit, and the card, which would show some of them, is that of another program.
+/// All hashes of a forgery fit. Another program wrote the card, so that it is not compared.
 #[test]
 fn no_forgery_with_fitting_hashes_is_accepted() {
     type Forgery = fn(&Sandbox);
     let forgeries: [(&str, &str, Forgery); 13] = [
-        ("val_bits_per_byte", "--threads 1", |sandbox| {
+        ("diverged at step 12: val_bits_per_byte ", "--threads 1", |sandbox| {
             forge_lines(sandbox, |line| {
                 if line["kind"] == "eval" && line["step"] == 12 {
                     line["val_bits_per_byte"] = 0.5.into();
                 }
             });
         }),
-        ("val_rows", "--threads 1", |sandbox| {
+        ("diverged at step 12: val_rows ", "--threads 1", |sandbox| {
             forge_lines(sandbox, |line| {
                 if line["kind"] == "eval" && line["step"] == 12 {
                     line["val_rows"] = 400.into();
                 }
             });
         }),
-        ("val_perplexity", "--threads 1", |sandbox| {
+        ("diverged at step 12: val_perplexity ", "--threads 1", |sandbox| {
             forge_lines(sandbox, |line| {
                 if line["kind"] == "eval" && line["step"] == 12 {
                     line["val_perplexity"] = 1.5.into();
                 }
             });
         }),
-        ("lr", "--threads 1", |sandbox| {
+        ("diverged at step 10: lr ", "--threads 1", |sandbox| {
             forge_lines(sandbox, |line| {
                 if line["kind"] == "train" && line["step"] == 10 {
                     line["lr"] = 0.5.into();
@@ -385,13 +385,13 @@ fn no_forgery_with_fitting_hashes_is_accepted() {
                 write_sealed(path, manifest);
             });
         }),
-        ("modeling_x.py is no file of a sealed run", "--only-files", |sandbox| {
+        ("a sealed run does not contain modeling_x.py", "--only-files", |sandbox| {
             add(sandbox, "modeling_x.py", b"import os");
         }),
-        ("added_tokens.json is no file of a sealed run", "--threads 1", |sandbox| {
+        ("a sealed run does not contain added_tokens.json", "--threads 1", |sandbox| {
             add(sandbox, "added_tokens.json", b"{}");
         }),
-        ("run/checkpoints/step-00000004/model.safetensors is no file of a sealed run", "--only-files", |sandbox| {
+        ("a sealed run does not contain run/checkpoints/step-00000004/model.safetensors", "--only-files", |sandbox| {
             add(sandbox, "run/checkpoints/step-00000004/model.safetensors", b"x");
         }),
         ("differ, first in ", "--threads 1", |sandbox| {
@@ -423,12 +423,14 @@ fn no_forgery_with_fitting_hashes_is_accepted() {
         forgery(&sandbox);
         let verified = sandbox.run(format!("verify sealed {flags} --quiet").as_str());
         let printed = verified.text();
-        assert!(verified.code != 0 && printed.contains(expected), "{expected}: {printed}");
+        // Weights that cannot be read are an error, everything else is a verdict.
+        let code = if expected.starts_with("does not have") { 1 } else { 3 };
+        assert!(verified.code == code && printed.contains(expected), "{expected}: {printed}");
         fs::remove_dir_all(sandbox.path("sealed")).unwrap();
     }
 }
 
-/// The sealed state is that of another run, and all hashes fit: no step that is asked for starts from it.
+/// The sealed state comes from another run, and all hashes fit. The steps are trained from the start, and not from it.
 #[test]
 fn a_state_that_the_steps_do_not_lead_to_is_found() {
     let sandbox = sealed();

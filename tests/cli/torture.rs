@@ -257,6 +257,10 @@ fn check_runs(sandbox: &Sandbox, _: &Products, what: &str) {
         let checkpoints = run.path("checkpoints");
         let names = if checkpoints.is_dir() { names_in(&checkpoints) } else { Vec::new() };
         assert!(!names.iter().any(|name| name.ends_with(".damaged")), "{what}: {names:?}");
+        // A checkpoint has its record.
+        let recorded = run.metrics_of("train").len() as u64;
+        let saved = (recorded + 1..=5).find(|step| run.checkpoint(*step).exists());
+        assert_eq!(saved, None, "{what}: {recorded} steps are recorded");
     }
 }
 
@@ -317,6 +321,18 @@ fn a_new_run_survives_faults() {
 fn a_resumed_run_survives_faults() {
     let Some(injector) = Injector::new() else { return };
     Scenario::of_resumed_run(&injector).check_faults(Sample::every(41));
+}
+
+/// Each rank writes a part of each checkpoint, and the command the record.
+#[test]
+fn a_run_of_several_processes_survives_faults() {
+    let Some(injector) = Injector::new() else { return };
+    let sandbox = new_sandbox();
+    sandbox.edit("exp.yaml", "layers: 1", "layers: 2");
+    sandbox.edit("exp.yaml", "micro_batch: 2", "micro_batch: 1");
+    sandbox.edit("exp.yaml", "checkpoint:", "parallel: {mode: pipeline, pipeline: {stages: 2}}\ncheckpoint:");
+    let scenario = Scenario::of_runs(&injector, "a run of several processes", APPLY, sandbox);
+    Scenario { max_errors: 2, ..scenario }.check_faults(Sample::every(71));
 }
 
 #[test]

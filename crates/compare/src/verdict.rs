@@ -101,8 +101,11 @@ pub struct ReproductionVerdict {
     pub largest: Option<NumberDifference>,
     /// The first number whose bits differ.
     pub first_bits: Option<NumberDifference>,
-    /// The first loss beyond the tolerance, or the first count or share of items that differs.
+    /// The first loss beyond the tolerance, or the first count that differs.
     pub diverged: Option<NumberDifference>,
+    /// The first share of right answers that differs. A change of rounding can change the answer to an item.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<NumberDifference>,
     /// `None` if there is no step whose weights both runs kept.
     pub weights: Option<WeightComparison>,
     /// The reason why `weights` is `None`.
@@ -314,7 +317,8 @@ impl ReproductionVerdict {
                     self.steps += 1;
                     self.compare_loss(step, "loss", a.loss, b.loss);
                     self.compare_bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                    self.compare_derived(step, "lr", a.lr, b.lr, a.lr);
+                    // The functions of the schedule may differ between systems in the last bit.
+                    self.compare_derived(step, "lr", a.lr, b.lr, a.lr.map(|lr| 1e-12 * lr));
                     self.compare_count(step, "tokens", Some(a.tokens), Some(b.tokens));
                 }
                 (a, b) => self.add_missing(step, "step", a.is_some(), b.is_some()),
@@ -334,17 +338,20 @@ impl ReproductionVerdict {
 
     /// Compares all but the loss of the evaluations `a` of the original and `b`.
     fn compare_evaluations(&mut self, a: &EvalLine, b: &EvalLine) {
-        let (step, loss) = (a.step, a.val_loss);
-        self.compare_derived(step, "val_loss_se", a.val_loss_se, b.val_loss_se, loss);
-        self.compare_derived(step, "val_bits_per_byte", a.val_bits_per_byte, b.val_bits_per_byte, a.val_bits_per_byte);
+        let (step, tolerance) = (a.step, self.tolerance);
+        // If the losses of rows are off by the tolerance, their standard error is off by as much, divided by the root of their number.
+        let of_error = a.val_loss.zip(a.val_rows).map(|(loss, rows)| tolerance * loss / (rows as f64).sqrt());
+        self.compare_derived(step, "val_loss_se", a.val_loss_se, b.val_loss_se, of_error);
+        let of_bits = a.val_bits_per_byte.map(|bits| tolerance * bits);
+        self.compare_derived(step, "val_bits_per_byte", a.val_bits_per_byte, b.val_bits_per_byte, of_bits);
         let [of_a, of_b] = [a, b].map(|line| line.val_perplexity.map(f64::ln));
-        self.compare_derived(step, "val_perplexity", of_a, of_b, of_a);
+        self.compare_derived(step, "val_perplexity", of_a, of_b, of_a.map(|loss| tolerance * loss));
         for (what, a, b) in [
             ("hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc),
             ("hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm),
             ("hellaswag_acc_norm_chars", a.hellaswag_acc_norm_chars, b.hellaswag_acc_norm_chars),
         ] {
-            self.compare_exactly(step, what, a, b);
+            self.compare_share(step, what, a, b);
         }
         for (what, a, b) in [
             ("val_tokens", a.val_tokens, b.val_tokens),
@@ -356,28 +363,37 @@ impl ReproductionVerdict {
         }
     }
 
-    /// Compares what follows from losses: it may differ by the tolerance relative to `scale`. Older versions did not record all of it.
-    fn compare_derived(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>, scale: Option<f64>) {
-        if original.is_none() || original.map(f64::to_bits) == copy.map(f64::to_bits) {
+    /// Compares numbers that may differ by `allowed`. Older versions did not record all of them.
+    fn compare_derived(
+        &mut self,
+        step: u64,
+        what: &str,
+        original: Option<f64>,
+        copy: Option<f64>,
+        allowed: Option<f64>,
+    ) {
+        if original.is_none() {
             return;
         }
         self.compare_bits(step, what, original, copy);
-        let is_near =
-            original.zip(copy).zip(scale).is_some_and(|((a, b), scale)| (a - b).abs() <= self.tolerance * scale.abs());
-        if !is_near {
+        let difference = original.zip(copy).map(|(a, b)| (a - b).abs());
+        let is_near = difference.is_some_and(|difference| difference <= allowed.map_or(0.0, f64::abs));
+        if !is_near && original.map(f64::to_bits) != copy.map(f64::to_bits) {
             self.diverged.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
         }
     }
 
+    /// Compares counts, which no order of sums changes. Older versions did not record all of them.
     fn compare_count(&mut self, step: u64, what: &str, original: Option<u64>, copy: Option<u64>) {
-        self.compare_exactly(step, what, original.map(|n| n as f64), copy.map(|n| n as f64));
+        let [original, copy] = [original, copy].map(|count| count.map(|count| count as f64));
+        self.compare_derived(step, what, original, copy, None);
     }
 
-    /// Compares what no order of sums changes by a little: a count, or a share of items. Older versions did not record all of them.
-    fn compare_exactly(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
+    /// Compares shares of right answers. Older versions did not record all of them.
+    fn compare_share(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
         if original.is_some() && original.map(f64::to_bits) != copy.map(f64::to_bits) {
             self.compare_bits(step, what, original, copy);
-            self.diverged.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
+            self.share.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
         }
     }
 

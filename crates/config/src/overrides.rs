@@ -120,7 +120,7 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
     if let Some(text) = options.sets.get(MAX_SETS) {
         let source = Source::flag("--set", text, 0);
         let place = Place { line: 1, column: 1, length: text.chars().count() };
-        let message = format!("{} `--set` flags are given, and at most {MAX_SETS} are read", options.sets.len());
+        let message = format!("at most {MAX_SETS} `--set` flags can be given, got {}", options.sets.len());
         mistakes.diagnostics.push(source.diagnostic(
             place,
             "",

@@ -167,8 +167,8 @@ impl Resolver<'_> {
         } else if has("vocab.json") && has("merges.txt") {
             format!("write `tokenizer: {{gpt2: {{vocab: {}, merges: {}}}}}`", shown("vocab.json"), shown("merges.txt"))
         } else {
-            let place = if is_half { "beside it" } else { "in it" };
-            format!("{place} is no tokenizer.json, and no vocab.json with a merges.txt")
+            let place = if is_half { "its folder" } else { "the folder" };
+            format!("{place} needs a tokenizer.json, or a vocab.json and a merges.txt")
         };
         let found =
             if is_half { format!("`{name}`, which is one of two files of a tokenizer") } else { "a folder".to_owned() };

@@ -28,8 +28,8 @@ pub(crate) struct Tracking {
     warnings: Vec<String>,
 }
 
-/// The server that `mlflow` names. It gets the credentials in the environment of `host` if the environment names it too, or the user does
-/// with a flag, `is_given`.
+/// The server that `mlflow` names. It receives the credentials in the environment of `host` if a variable names the same server, or if the user
+/// named it with a flag (`is_given`).
 pub fn server_of_experiment(mlflow: &experiment::Mlflow, name: &str, host: &Host, is_given: bool) -> Server {
     let variable = |name: &str| host.environment.get(name).cloned();
     Server {
@@ -142,7 +142,9 @@ impl Tracking {
                 Err(error) => Some(describe(&uri, &error)),
             }
         });
-        let advice = format!("`runner export-metrics {name} --mlflow {uri}` sends what is missing");
+        let advice = format!(
+            "`runner export-metrics {name} --mlflow {uri}` sends what is missing, with your MLflow credentials"
+        );
         warnings.extend(problem.map(|problem| format!("{problem}; {advice}")));
         warnings
     }

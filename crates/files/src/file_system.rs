@@ -47,7 +47,7 @@ pub fn explain_io_error(error: &io::Error) -> String {
     let is_limit =
         |kind: &ErrorKind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
     if is_lock_service_gone(error) {
-        return "the file system gives no locks now (ENOLCK), as NFS whose lock service does not run; start the service, or mount with \
+        return "file locks are unavailable (ENOLCK): on NFS the lock service may not run; start it, or mount with \
                 `local_lock=flock` if only this machine uses the folder"
             .to_owned();
     }

@@ -175,7 +175,7 @@ mod tests {
 #SBATCH --signal=B:USR1@120
 #SBATCH --partition=long
 
-# One job of the array has the number of the array, which stands for all of its jobs.
+# The number of one job of the array is that of the array, which would requeue all of its jobs.
 job="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
 is_warned=
 "#;

@@ -8,7 +8,7 @@ use runner_record::run_dir::{KUBERNETES_JOB, PBS_SCRIPT, SLURM_SCRIPT};
 use runner_spec::error::{CommandError, Result};
 
 /// Checks that a job can write files into `folder`, or be named like it. Schedulers read options in comments of the script, each in a
-/// line, where a quotation mark or a line's end in a path would begin something else.
+/// line, where a quotation mark or a line's end in a path could end the option and start another.
 ///
 /// # Errors
 /// If the path has such a character, or is not UTF-8.
@@ -19,8 +19,7 @@ pub fn check_folder(folder: &Path) -> Result<()> {
     }
     let shown = folder.to_string_lossy();
     Err(CommandError::request(format!(
-        "no job can be written for {shown:?}: the path must be UTF-8 without `\"`, `\\` and control characters; keep runs in a folder with \
-         another name"
+        "no job can be written for {shown:?}: the path must be UTF-8 without `\"`, `\\` and control characters; use a different folder (`--runs` sets it)"
     )))
 }
 

@@ -63,8 +63,8 @@ impl From<ObserveError> for RecordingError {
 /// The reports of the ranks of a run.
 pub(super) struct RankReports<'a> {
     record: &'a mut dyn RunRecorder,
-    /// True once the record could not be written. From then on nothing is recorded, and no checkpoint committed: it would be one of steps
-    /// that the record lacks.
+    /// True once a message was lost, or the record could not be written. From then on nothing is recorded, and no checkpoint is committed,
+    /// because the record lacks its steps.
     is_broken: bool,
     /// The parts of the next checkpoint, by rank.
     parts: BTreeMap<usize, CheckpointPart>,
@@ -83,8 +83,13 @@ impl<'a> RankReports<'a> {
             return Ok(None);
         }
         let received = self.record(rank, message);
-        self.is_broken |= matches!(received, Err(RecordingError::Record(_)));
+        self.is_broken |= received.is_err();
         received
+    }
+
+    /// A message of a rank could not be read.
+    pub(super) fn lose_message(&mut self) {
+        self.is_broken = true;
     }
 
     fn record(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, RecordingError> {
@@ -236,7 +241,13 @@ mod tests {
         assert!(matches!(reports.receive(0, event()), Err(RecordingError::Record(_))));
         assert_eq!((reports.receive(0, event()).unwrap(), reports.receive(0, part(8)).unwrap()), (None, None));
         assert_eq!((reports.receive(1, part(8)).unwrap(), reports.end_of(0).is_some()), (None, false));
+        reports.lose_message();
         assert_eq!(record.calls, ["Saved { step: 7 }"]);
+        let mut record = TextRecord::default();
+        let mut reports = RankReports::new(1, &mut record);
+        reports.lose_message();
+        assert_eq!((reports.receive(0, event()).unwrap(), reports.receive(0, part(8)).unwrap()), (None, None));
+        assert!(record.calls.is_empty(), "the record has a hole");
     }
 
     #[test]

@@ -135,7 +135,10 @@ impl Supervisor<'_> {
             match output {
                 None => {}
                 Some((rank, RankOutput::Closed)) => self.ranks[rank].is_closed = true,
-                Some((rank, RankOutput::InvalidLine(why))) => self.kill(rank, FailureCause::InvalidMessage(why)),
+                Some((rank, RankOutput::InvalidLine(why))) => {
+                    self.reports.lose_message();
+                    self.kill(rank, FailureCause::InvalidMessage(why));
+                }
                 Some((rank, RankOutput::Message(message))) => self.receive(rank, *message),
             }
             if is_quiet || checked.elapsed() >= POLL_INTERVAL {
@@ -163,7 +166,7 @@ impl Supervisor<'_> {
                 }
             }
             FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
-            // What a rank did counts also after another one has failed, and a part may complete a checkpoint.
+            // Messages count after a failure, too: they say what was done before it, and a part may complete a checkpoint.
             _ => {}
         }
         match self.reports.receive(rank, message) {

@@ -52,8 +52,8 @@ const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
 
-/// Said of a wait where the launcher is that of MPI.
-const NO_MPI_HINT: &str = "; this program was built without the feature `mpi`: if other ranks run a build that has it, they wait in MPI, and never meet this one";
+/// Added to messages about a wait under the launcher of an MPI.
+const NO_MPI_HINT: &str = "; this program was built without the feature `mpi`: if other ranks run a build that has it, they wait in MPI, and will not connect to this rank";
 
 /// Files that a rank has open besides its connections.
 const OTHER_OPEN_FILES: u64 = 64;
@@ -348,8 +348,8 @@ impl World {
     }
 }
 
-/// Checks that a rank may have its connections to `world_size - 1` others: each is open four times, for its reader, its writer, its watch
-/// and its end.
+/// Checks that a rank may open its connections to `world_size - 1` others. Each has up to four file descriptors: of its reader, its writer,
+/// its watch and its end.
 fn check_open_files(world_size: usize) -> Result<(), JoinError> {
     let needed = OTHER_OPEN_FILES + 4 * world_size as u64;
     match open_file_limit() {

@@ -17,8 +17,6 @@ const NOTICED_WAIT: Duration = Duration::from_millis(1);
 const NOTICED_DIVISOR: u64 = 5;
 /// How long a thread stays bound to one core. Other programs may have ended after it.
 const BINDING: Duration = Duration::from_secs(1);
-/// Within this time several threads may be about to bind the same one.
-const BINDING_RACE: Duration = Duration::from_millis(20);
 
 const WORD_BITS: usize = u64::BITS as usize;
 /// The kernel's sets of cores have 1,024 bits, unless a machine has more cores. Threads of such a machine are not moved.
@@ -81,8 +79,6 @@ pub struct MovableThread {
     allowed: [AtomicU64; WORDS],
     /// Nanoseconds of the system's clock since which it is bound, or [`NONE`].
     bound_since: AtomicU64,
-    /// The number after that of the core to which it was bound last.
-    bound_to: AtomicU64,
     /// The number after that of the core to which it returns from one that was lent, or [`NONE`].
     returns_to: AtomicU64,
     /// How long it had waited for cores when another process last asked, and when that was on the system's clock, in nanoseconds.
@@ -129,7 +125,7 @@ impl MovableThread {
         self.shares_until.store(NONE, Ordering::Relaxed);
         // Somebody may have bound the thread while it left.
         if system::allowed_cores(own.thread).is_some_and(|cores| cores.is_one() && cores != self.allowed()) {
-            let _ = self.release(own);
+            let _ = self.unbind(own);
         }
         let ThreadId { process, thread } = own;
         self.id.store(u64::from(process as u32) << 32 | u64::from(thread as u32), Ordering::Release);
@@ -140,9 +136,8 @@ impl MovableThread {
         let id = self.id();
         self.id.store(0, Ordering::Release);
         self.returns_to.store(NONE, Ordering::Relaxed);
-        if self.bound_since.load(Ordering::Acquire) != NONE {
+        if self.bound_since.swap(NONE, Ordering::AcqRel) != NONE {
             let _ = id.map(|id| self.unbind(id));
-            self.bound_since.store(NONE, Ordering::Release);
         }
     }
 
@@ -212,8 +207,8 @@ impl MovableThread {
         }
         let since = self.bound_since.load(Ordering::Relaxed);
         if since != NONE && system::now().saturating_sub(since) > BINDING.as_nanos() as u64 {
+            self.bound_since.store(NONE, Ordering::Relaxed);
             let _ = self.id().map(|id| self.unbind(id));
-            self.bound_since.store(NONE, Ordering::Release);
         }
     }
 
@@ -223,11 +218,11 @@ impl MovableThread {
         let changed = || {
             let (id, awaited) = (other.id()?, other.awaited_core(look)?);
             let own = system::last_core(self.id()?)?.1;
-            if own == awaited || !other.is_as_left(id) || !other.may_run_on(own) || !self.may_run_on(awaited) {
+            if own == awaited || !other.may_run_on(own) || !self.may_run_on(awaited) {
                 return None;
             }
             system::bind(id, &Cores::of(&[own])).ok()?;
-            let _ = other.release(id);
+            let _ = other.unbind(id);
             // Woken without a binding, this thread would run on the other's new core.
             self.bind_to(awaited);
             Some(())
@@ -246,8 +241,7 @@ impl MovableThread {
 
     /// Binds the thread to one of its cores for a while. Returns true if that was possible.
     fn bind_to(&self, core: usize) -> bool {
-        let Some(id) = self.id().filter(|id| self.is_as_left(*id) && self.may_run_on(core)) else { return false };
-        self.bound_to.store(core as u64 + 1, Ordering::Relaxed);
+        let Some(id) = self.id().filter(|_| self.may_run_on(core)) else { return false };
         let before = self.bound_since.swap(system::now(), Ordering::AcqRel);
         let is_bound = system::bind(id, &Cores::of(&[core])).is_ok();
         if !is_bound {
@@ -257,32 +251,8 @@ impl MovableThread {
     }
 
     fn unbind(&self, id: ThreadId) -> io::Result<()> {
-        if self.is_as_left(id) { self.release(id) } else { Ok(()) }
-    }
-
-    /// Lets the thread run on all its cores, whoever chose the present ones.
-    fn release(&self, id: ThreadId) -> io::Result<()> {
         let allowed = self.allowed();
         if allowed.is_empty() { Ok(()) } else { system::bind(id, &allowed) }
-    }
-
-    /// True if the thread may run on the cores that this program gave it last. If not, somebody else has chosen its cores, as with
-    /// `taskset`: they are all that it may use from now on.
-    fn is_as_left(&self, id: ThreadId) -> bool {
-        // Read before the rest: who binds a thread first says so.
-        let Some(now) = system::allowed_cores(id.thread) else { return true };
-        let (allowed, since) = (self.allowed(), self.bound_since.load(Ordering::Acquire));
-        let is_bound_by_us = since != NONE
-            && (now == Cores::of(&[self.bound_to.load(Ordering::Relaxed).saturating_sub(1) as usize])
-                || system::now().saturating_sub(since) < BINDING_RACE.as_nanos() as u64);
-        if allowed.is_empty() || now == allowed || is_bound_by_us {
-            return true;
-        }
-        for (word, now) in self.allowed.iter().zip(now.0) {
-            word.store(now, Ordering::Relaxed);
-        }
-        self.bound_since.store(NONE, Ordering::Relaxed);
-        false
     }
 }
 
@@ -465,29 +435,6 @@ mod tests {
                 moved.store(true, Ordering::Release);
             });
         });
-    }
-
-    /// As `taskset` does during training.
-    #[test]
-    fn cores_that_a_user_chooses_are_kept() {
-        let thread = MovableThread::default();
-        thread.enter();
-        let all = own_cores();
-        let [first, last] =
-            [(0..1024).find(|core| thread.may_run_on(*core)), (0..1024).rfind(|core| thread.may_run_on(*core))];
-        let (first, last) = (first.unwrap(), last.unwrap());
-        if first == last {
-            return;
-        }
-        assert!(thread.bind_to(last));
-        thread::sleep(2 * BINDING_RACE);
-        let chosen = Cores::of(&[first]);
-        system::bind(system::own_thread(), &chosen).unwrap();
-        assert!(!thread.bind_to(last), "it is not the user's core");
-        assert_eq!((allowed_cores(), thread.allowed(), thread.is_bound()), (Some(chosen), chosen, false));
-        thread.leave();
-        assert_eq!(allowed_cores(), Some(chosen));
-        system::bind(system::own_thread(), &all).unwrap();
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The number of files, connections included, that a process may have open.
 
-/// More are never asked for: some programs walk over all possible descriptors when they start another one.
+/// A higher limit is not set: some programs close all possible descriptors one by one when they start a process.
 const ENOUGH: libc::rlim_t = 1 << 16;
 
 /// The number of files that this process may have open; `None` where the system does not say it.

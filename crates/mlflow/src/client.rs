@@ -79,8 +79,8 @@ impl Credentials {
         Self { authorization: basic.or(token) }
     }
 
-    /// The credentials in the environment for the server at `uri`, which a file names: those of [`Self::from_environment`] if
-    /// `MLFLOW_TRACKING_URI` names the same server, else none. The file, or the run, may be a stranger's.
+    /// The credentials for the server at `uri`, which a file names. Without `MLFLOW_TRACKING_URI`, or if it names a different server, there
+    /// are none: the file may be a stranger's.
     pub fn for_server(uri: &str, variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let named = variable("MLFLOW_TRACKING_URI").and_then(|named| server_of(&named));
         if named.is_some() && named == server_of(uri) { Self::from_environment(variable) } else { Self::default() }
@@ -199,7 +199,7 @@ impl Client {
             (408 | 425 | 429 | 500..=599, _) => Err(unreachable(&format!("it answers with status {status}"))),
             (401 | 403, _) => Err(refused(&format!(
                 "it answers with status {status}; set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
-                 MLFLOW_TRACKING_PASSWORD, and the address in MLFLOW_TRACKING_URI: a server that only a file names gets no password"
+                 MLFLOW_TRACKING_PASSWORD, and MLFLOW_TRACKING_URI if only a file names this server"
             ))),
             (_, code) => {
                 let (code, message) = (code.unwrap_or("no reason"), error_text("message").unwrap_or_default());

@@ -11,6 +11,9 @@ use runner_spec::cluster::{ClusterFacts, KernelWorkspace};
 use crate::calibration;
 use runner_spec::error::{CommandError, Result};
 
+/// With many more threads than cores a step takes minutes, and a signal waits for its end.
+pub const MAX_THREADS_PER_CORE: usize = 16;
+
 /// The folders, threads and variables that commands work with. It reads no environment variable itself.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -106,7 +109,9 @@ impl Host {
     /// # Errors
     /// If the system does not give that many threads.
     pub fn pool(&self) -> Result<rayon::ThreadPool> {
-        let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
+        // `threads` may be those of a job on a larger machine.
+        let most = MAX_THREADS_PER_CORE * std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = RankThreads { count: self.threads.min(most), cores: self.bound_cores.clone() };
         threads.pool().map_err(|error| CommandError::failure(error.to_string()))
     }
 }

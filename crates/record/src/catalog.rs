@@ -208,7 +208,7 @@ pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// The folders in `root` that are or were meant to be runs, by name. None if there is no such folder.
+/// The folders in `root` that are or were meant to be runs, by name. Empty if there is no such folder.
 ///
 /// # Errors
 /// If the folder cannot be read.

@@ -119,10 +119,7 @@ pub fn check_texts(path: &Path, text: &str, free: &[&str]) -> Result<(), RecordE
     let value = serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))?;
     let Some((key, c)) = find_control_character(&value, free) else { return Ok(()) };
     let (key, c) = (quoted_line(&key), c.escape_unicode());
-    Err(RecordError::damaged(
-        path,
-        format!("`{key}` contains the character {c}, which this program writes nowhere there"),
-    ))
+    Err(RecordError::damaged(path, format!("`{key}` contains the character {c}, which must not be there")))
 }
 
 /// The first control character of a text or key in `value`, apart from those below the keys `free`, with the keys that lead to it.
@@ -216,9 +213,8 @@ mod tests {
                 .map(drop)
                 .map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())
         };
-        let refused = |key: &str, c: &str| {
-            Err(format!("`{key}` contains the character \\u{{{c}}}, which this program writes nowhere there"))
-        };
+        let refused =
+            |key: &str, c: &str| Err(format!("`{key}` contains the character \\u{{{c}}}, which must not be there"));
         assert_eq!(read(r#"{"id": "a\nverified"}"#), refused("id", "a"));
         assert_eq!(
             read(r#"{"sessions": [{}, {"machine": {"cpu": "\u001b[30m"}}]}"#),

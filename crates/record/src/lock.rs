@@ -26,7 +26,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 pub struct RunLock {
     _file: File,
     /// False on a file system without locks.
-    guards: bool,
+    is_exclusive: bool,
 }
 
 /// The result of an attempt to lock a file.
@@ -78,13 +78,13 @@ impl RunLock {
             writeln!(file, "{}", std::process::id())
         };
         write_pid().map_err(RecordError::io("writing", &path))?;
-        Ok(Self { _file: file, guards: attempt == LockAttempt::Locked })
+        Ok(Self { _file: file, is_exclusive: attempt == LockAttempt::Locked })
     }
 
-    /// True if no other process can take it: not on a file system without locks.
+    /// False on a file system without locks, where another process can take it, too.
     #[must_use]
-    pub fn guards(&self) -> bool {
-        self.guards
+    pub fn is_exclusive(&self) -> bool {
+        self.is_exclusive
     }
 
     /// Waits for the lock of the name `base` in `root`, under which this process then finds or creates a run.
@@ -105,7 +105,7 @@ impl RunLock {
                 LockAttempt::TimedOut => return Err(RecordError::Busy { path }),
                 // The file was removed before it was locked: other processes wait for the new file.
                 LockAttempt::Locked if !is_same_file(&file, &path) => {}
-                attempt => return Ok(Self { _file: file, guards: attempt == LockAttempt::Locked }),
+                attempt => return Ok(Self { _file: file, is_exclusive: attempt == LockAttempt::Locked }),
             }
         }
     }
@@ -227,12 +227,12 @@ mod tests {
         fs::write(dir.path().join(NO_LOCKS), "").unwrap();
         assert!(RunLock::is_free(dir.path()), "no process has worked on it yet");
         let training = RunLock::take(dir.path()).unwrap();
-        assert!(!training.guards() && !RunLock::is_free(dir.path()));
+        assert!(!training.is_exclusive() && !RunLock::is_free(dir.path()));
         let error = RunLock::take_to_remove(dir.path()).unwrap_err();
         assert!(error.kind() == ErrorKind::Request && error.to_string().contains("without locks"), "{error}");
         fs::remove_file(dir.path().join(NO_LOCKS)).unwrap();
         let training = RunLock::take(dir.path()).unwrap();
-        assert!(training.guards());
+        assert!(training.is_exclusive());
         assert!(matches!(RunLock::take_to_remove(dir.path()), Err(RecordError::Locked { .. })));
     }
 

@@ -320,7 +320,7 @@ impl RunDir {
     /// A warning where the file system has no locks.
     #[must_use]
     pub fn lock_warning(&self) -> Option<String> {
-        (!self.lock.guards()).then(|| {
+        (!self.lock.is_exclusive()).then(|| {
             format!(
                 "the file system of {} has no file locks, so nothing keeps a second process from training this run at the same time, which \
                  would damage its record",

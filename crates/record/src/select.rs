@@ -306,7 +306,7 @@ mod tests {
         assert!(kept("val_loss <").unwrap_err().starts_with("--where \"val_loss <\": "));
         assert!(kept("status + 3 > 1").unwrap_err().contains("of run a"));
         assert!(kept("step is divisibleby(0)").unwrap_err().contains("nothing is divisible by 0 (of run a)"));
-        assert!(kept("}} {{ step").unwrap_err().contains("is of a template, not of an expression"));
+        assert!(kept("}} {{ step").unwrap_err().contains("belongs to templates"));
         assert!(kept("tags * 99999999 == []").unwrap_err().contains("would repeat them"));
         assert!(kept("'%99999999999d'|format(step) == id").unwrap_err().contains("format is unknown"));
         for quoted in ["val_loss < '3'", "status == 'done' and '3' >= val_loss"] {

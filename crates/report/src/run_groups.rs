@@ -104,7 +104,7 @@ pub fn group_runs(
 }
 
 impl RunGroups {
-    /// The sweeps among `sweeps` that compare their settings by something else, a sentence for each.
+    /// The sweeps among `sweeps` whose objective differs from the metric used here, a sentence for each.
     pub(crate) fn describe_other_objectives(&self, sweeps: &[PickedFrom]) -> Vec<String> {
         let label = self.objective.label();
         let describe = |PickedFrom { sweep, objective, .. }: &PickedFrom| {

@@ -229,7 +229,7 @@ impl Default for Log {
 #[serde(deny_unknown_fields)]
 pub struct Mlflow {
     /// Address of the MLflow server, such as `http://localhost:5000`, without a password. Credentials are read from MLFLOW_TRACKING_TOKEN, or
-    /// from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and sent if MLFLOW_TRACKING_URI names this server, too.
+    /// from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, and sent only if MLFLOW_TRACKING_URI names this server.
     pub uri: String,
     /// The experiment on the server, which is created if it does not exist. Default: `name`.
     #[serde(default)]

@@ -89,7 +89,7 @@ impl PickedSettings {
         found
     }
 
-    /// True if there is one sweep, of which one setting was picked at most: if no other runs are compared, nothing is compared at all.
+    /// True if the points are of at most one setting of a single sweep.
     #[must_use]
     pub fn is_one_setting(&self) -> bool {
         matches!(self.from.as_slice(), [one] if one.compared.is_some_and(|compared| compared < 2))
@@ -113,7 +113,13 @@ impl PickedSettings {
                 printable(conclusion)
             ))
         };
-        let mut notes: Vec<String> = self.from.iter().filter_map(note).collect();
+        self.from.iter().filter_map(note).collect()
+    }
+
+    /// The same, and what it means for p-values.
+    #[must_use]
+    pub fn notes_on_p_values(&self) -> Vec<String> {
+        let mut notes = self.notes();
         if self.origin.others > 0 && self.origin.ladders.is_empty() {
             let others = counted(self.origin.others as u64, "setting");
             notes.push(format!("p-values are also corrected for {others} of these sweeps not compared here"));

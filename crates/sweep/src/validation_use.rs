@@ -12,7 +12,7 @@ use runner_compare::comparability::MeasuredQuantity;
 use runner_record::catalog::run_folders;
 use runner_record::run_dir::{read_manifest, resolved_file};
 
-/// The top-level keys of an experiment that make no other setting: what is recorded, the seed, and what changes only rounding.
+/// The top-level keys of an experiment that do not distinguish settings: what is recorded, the seed, and what changes only rounding.
 const IGNORED_KEYS: [&str; 6] = ["name", "seed", "log", "checkpoint", "parallel", "device"];
 /// The keys of sections that change only rounding.
 const ROUNDING_KEYS: [&str; 2] = ["  micro_batch:", "  recompute:"];
@@ -28,7 +28,8 @@ pub struct ValidationUse {
 }
 
 impl ValidationUse {
-    /// Counts the runs in the folder `root` whose validation data has one of these content hashes; `None` if the folder cannot be read.
+    /// Counts the runs in the folder `root` whose validation data has one of these content hashes; `None` if there is none, or the folder
+    /// cannot be read.
     #[must_use]
     pub fn count(root: &Path, hashes: &BTreeSet<String>) -> Option<Self> {
         let (mut runs, mut settings, mut sweeps) = (0, BTreeSet::new(), BTreeSet::new());
@@ -43,12 +44,12 @@ impl ValidationUse {
             settings.insert(text.map_or(manifest.plan_hash, |text| setting_hash(&text)));
             sweeps.extend(manifest.sweep.map(|sweep| sweep.id));
         }
-        Some(Self { settings: settings.len(), runs, sweeps: sweeps.len() })
+        (runs > 0).then_some(Self { settings: settings.len(), runs, sweeps: sweeps.len() })
     }
 }
 
 /// The content hashes of the validation data by which the sweep `record` compares its points: of the tokens, so one for each tokenizer.
-/// None if it compares them by something else.
+/// Empty if it compares them by something else.
 pub(super) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) -> BTreeSet<String> {
     if !matches!(
         record.objective.metric.quantity(),
@@ -60,7 +61,7 @@ pub(super) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) 
     hashes.map(str::to_owned).collect()
 }
 
-/// The hash of a resolved experiment without the keys that make no other setting.
+/// The hash of a resolved experiment without the keys that do not distinguish settings.
 fn setting_hash(text: &str) -> String {
     let mut hasher = blake3::Hasher::new();
     let mut is_ignored = false;

@@ -1,14 +1,16 @@
-//! Expressions that stand alone: conditions of sweeps and of lists of runs, and rules of ladders. They are minijinja's, with few filters and
-//! tests: others make values of any size.
+//! Expressions outside of templates: conditions of sweeps and of lists of runs, and rules of ladders. minijinja evaluates them, with few
+//! filters and tests, because others make values of any size.
 
 use minijinja::value::ValueKind;
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests as conditions};
 use runner_spec::panics::catch_panic;
 
 /// Instructions that an expression may take; a comparison takes four.
 const FUEL: u64 = 10_000;
-/// Characters of an expression: one of many thousand operators would be parsed too deep.
+/// Bytes of an expression: one of many thousand operators would be parsed too deep.
 const MAX_LENGTH: usize = 1000;
+/// Products in an expression with texts, each of which may repeat a text up to the engine's limit.
+const MAX_REPETITIONS: usize = 2;
 /// What begins or ends a tag of a template.
 const TAGS: [&str; 6] = ["{{", "}}", "{%", "%}", "{#", "#}"];
 
@@ -31,11 +33,11 @@ pub fn expression_environment() -> Environment<'static> {
     environment.add_filter("round", filters::round);
     environment.add_filter("upper", filters::upper);
     environment.add_test("divisibleby", is_divisible_by);
-    environment.add_test("none", tests::is_none);
-    environment.add_test("number", tests::is_number);
-    environment.add_test("string", tests::is_string);
-    environment.add_test("startingwith", tests::is_startingwith);
-    environment.add_test("endingwith", tests::is_endingwith);
+    environment.add_test("none", conditions::is_none);
+    environment.add_test("number", conditions::is_number);
+    environment.add_test("string", conditions::is_string);
+    environment.add_test("startingwith", conditions::is_startingwith);
+    environment.add_test("endingwith", conditions::is_endingwith);
     environment
 }
 
@@ -44,7 +46,7 @@ pub(crate) fn is_divisible_by(value: &Value, divisor: &Value) -> Result<bool, Er
     if divisor.kind() == ValueKind::Number && f64::try_from(divisor.clone()).is_ok_and(|divisor| divisor == 0.0) {
         return Err(Error::new(ErrorKind::InvalidOperation, "nothing is divisible by 0"));
     }
-    Ok(tests::is_divisibleby(value, divisor))
+    Ok(conditions::is_divisibleby(value, divisor))
 }
 
 /// Checks an expression before it is compiled, since what is constant is computed then. `has_lists` if a variable of it may be a list.
@@ -53,12 +55,16 @@ pub(crate) fn is_divisible_by(value: &Value, divisor: &Value) -> Result<bool, Er
 /// If it is too long, has tags of templates, or could repeat a list.
 pub fn check_expression(text: &str, has_lists: bool) -> Result<(), ExpressionProblem> {
     if text.len() > MAX_LENGTH {
-        let message = format!("an expression must have at most {MAX_LENGTH} characters, got {}", text.chars().count());
+        let message = format!("an expression must have at most {MAX_LENGTH} bytes, got {}", text.len());
         return Err((message, "use several shorter expressions".to_owned()));
     }
     if let Some(tag) = TAGS.into_iter().find(|tag| text.contains(tag)) {
-        let message = format!("`{tag}` is of a template, not of an expression");
-        return Err((message, "write it as in `layers == 4 and lr > 5e-4`".to_owned()));
+        let message = format!("`{tag}` belongs to templates");
+        return Err((message, "write the expression alone, as in `layers == 4 and lr > 5e-4`".to_owned()));
+    }
+    if text.contains(['"', '\'']) && text.matches('*').count() > MAX_REPETITIONS {
+        let message = format!("an expression with texts can have at most {MAX_REPETITIONS} `*`");
+        return Err((message, "use several shorter expressions".to_owned()));
     }
     if text.contains('*') && (has_lists || text.contains('[')) {
         let message = "`*` cannot be used in an expression with lists, because it would repeat them".to_owned();
@@ -70,13 +76,13 @@ pub fn check_expression(text: &str, has_lists: bool) -> Result<(), ExpressionPro
 /// Compiles or evaluates an expression. A panic of the engine becomes an error.
 ///
 /// # Errors
-/// Those of `work`.
+/// If `work` fails or panics.
 pub fn guard_expression<T>(work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_panic(work).unwrap_or_else(|panic| Err(Error::new(ErrorKind::InvalidOperation, panic.to_string())))
 }
 
 #[cfg(test)]
-mod tests_of_expressions {
+mod tests {
     use super::*;
 
     #[test]
@@ -92,8 +98,9 @@ mod tests_of_expressions {
             ("4 is divisibleby(0)", "nothing is divisible by 0"),
             ("4.5 is divisibleby(0.0)", "nothing is divisible by 0"),
             ("4 % 0", "unable to calculate"),
-            ("}} {{ step", "of a template"),
-            ("{% if x %}", "of a template"),
+            ("}} {{ step", "belongs to templates"),
+            ("{% if x %}", "belongs to templates"),
+            ("'a'*99999999 ~ 'a'*99999999 ~ 'a'*99999999", "at most 2 `*`"),
             ("'%99999999999d'|format(1)", "unknown filter"),
             ("[1]|slice(99999999999)", "unknown filter"),
             ("'a' * 99999999999", "too large"),

@@ -184,7 +184,7 @@ fn describe_machine(session: &Session) -> String {
     text
 }
 
-/// `text` of the record as Markdown that shows it as it is, on one line: no markup, no HTML, no cell's end.
+/// `text` of the record on one line, at most its first 300 characters, with Markdown and HTML escaped.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     for c in quoted_line(text).chars() {
@@ -200,12 +200,12 @@ fn plain(text: &str) -> String {
     out
 }
 
-/// `text` of the record as code in a line or in a cell of a table, where nothing can stand for a `|` or a backtick.
+/// `text` of the record as code in a line or in a cell of a table. `|` and backticks become `�`, because they cannot be escaped there.
 fn code(text: &str) -> String {
     format!("`{}`", quoted_line(text).replace(['`', '|'], "�"))
 }
 
-/// The marks around a block of code that contains `text`: more backticks than any line of it begins with.
+/// A fence for a block of code: longer than any run of backticks at the start of a line of `text`.
 fn fence_of(text: &str) -> String {
     let backticks = |line: &str| line.trim_start().chars().take_while(|c| *c == '`').count();
     "`".repeat(text.lines().map(backticks).max().unwrap_or(0).max(2) + 1)

@@ -19,6 +19,7 @@ use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{
     self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
 };
+use runner_record::summary::Summary;
 use runner_record::{CheckpointChoice, RecordError, RunLock, run_dir::MANIFEST as RUN_MANIFEST};
 use runner_spec::error::{CommandError, Result};
 use runner_weights::WeightsError;
@@ -95,7 +96,7 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     let (is_hugging_face, mut notes) = copy_run(&opened, &manifest, step, state, aside.path(), host, observer)
         .map_err(|error| error.context(failed()))?;
     let folder = |step| checkpoint::recorded_hash(&checkpoints, step);
-    let summary = run_dir::read_summary(&opened.path)?;
+    let summary = current_summary(&opened.path, &manifest)?;
     // As a verification reads them.
     let steps = OriginalRun::read(&aside.path().join(RUN), &manifest, summary.clone())?.last_step();
     let all = list_files(aside.path());
@@ -144,6 +145,11 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
         hash: hash.ok_or_else(|| CommandError::failure(format!("{}: the manifest cannot be read", to.display())))?,
         notes,
     })
+}
+
+/// The summary of the run in `path`, if it is that of its present state.
+fn current_summary(path: &Path, manifest: &Manifest) -> Result<Option<Summary>> {
+    Ok(run_dir::read_summary(path)?.filter(|summary| summary.is_current(manifest.status)))
 }
 
 /// # Errors
@@ -199,7 +205,9 @@ fn copy_run(
 ) -> Result<(bool, Vec<String>)> {
     let run = to.join(RUN);
     fs::create_dir(&run).map_err(CommandError::io("creating a folder"))?;
-    for name in COPIED {
+    // A run that was killed may have the summary of the session before.
+    let has_summary = current_summary(&opened.path, manifest)?.is_some();
+    for name in COPIED.into_iter().filter(|name| *name != SUMMARY || has_summary) {
         let from = opened.path.join(name);
         if from.symlink_metadata().is_ok() {
             copy(&from, &run.join(name))?;
@@ -283,7 +291,7 @@ fn sync_folders(folder: &Path) -> io::Result<()> {
     sync_dir(folder)
 }
 
-/// True for the name of a file that a sealed run has beside the folder of the run.
+/// True for the name of a file that a sealed run may have, outside of the folder of the run.
 pub(super) fn is_written(name: &str) -> bool {
     const WRITTEN: [&str; 7] = [
         CARD,

@@ -2,6 +2,7 @@
 //! check the bytes, and train steps again from it.
 
 mod card;
+mod claims;
 mod create;
 mod manifest;
 mod verify;

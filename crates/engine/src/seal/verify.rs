@@ -1,21 +1,18 @@
 //! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
-use runner_compare::verdict::{OriginalRun, ReproductionVerdict, Verdict};
+use runner_compare::verdict::{NumberDifference, ReproductionVerdict, Verdict};
 use runner_files::safetensors_header::SafetensorsHeader;
-use runner_files::{read_regular_text, remove_abandoned, temporary_dir, temporary_prefix};
+use runner_files::{remove_abandoned, temporary_dir, temporary_prefix};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
-use runner_record::manifest::Manifest;
-use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY, TRACE};
-use runner_record::summary::Summary;
 use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{bytes, count, counted};
@@ -23,10 +20,10 @@ use runner_spec::model::layout::ParamLayout;
 use runner_weights::OpenedWeights;
 use serde::Serialize;
 
-use super::card::model_card;
-use super::create::{COPIED, WEIGHTS, export_weights, is_own, is_written};
+use super::claims::{contradictions, is_sealed_by_this_program};
+use super::create::{WEIGHTS, export_weights, is_own};
 use super::manifest::{
-    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of, state_bytes,
+    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of,
 };
 use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
@@ -219,14 +216,24 @@ pub fn verify(
         }
         if weights.equal {
             has_export = true;
-            found.contradictions.extend(differing_exports(&folder, &manifest, &again, host, observer)?);
+            for difference in differing_exports(&folder, &manifest, &again, host, observer)? {
+                found.claim(&manifest, host, difference);
+            }
         }
         found.weights = Some(weights);
     }
     found.compare_state(&manifest, &copy, &verdict);
-    found.compare_summaries(&run, &copy, verdict.tolerance)?;
+    found.compare_tests(&run, &copy, verdict.tolerance)?;
+    found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
     if opened.plan.totals != open_run(&host.runs, &copy.display().to_string())?.plan.totals {
-        found.contradictions.push(format!("{RUN}/{PLAN} has other totals than the plan of these settings"));
+        let text = format!("the totals in {RUN}/{PLAN} differ from those planned from {RUN}/{RESOLVED}");
+        found.claim(&manifest, host, text);
+    }
+    if let Some(share) = &verdict.share {
+        let NumberDifference { step, what, original, copy, .. } = share;
+        let [sealed, trained] =
+            [original, copy].map(|share| share.map_or_else(|| "none".to_owned(), |x| x.to_string()));
+        found.contradictions.push(format!("{what} of step {} is {trained}, and {sealed} in the record", count(*step)));
     }
     found.judge(&manifest, &verdict);
     found.describe_unread(&manifest, host, has_export);
@@ -234,46 +241,72 @@ pub fn verify(
     Ok(VerificationEnd::Done(found))
 }
 
-/// `host` with a folder of runs that is not within the sealed run in `folder`, which must not change: `verify .` is called there.
+/// `host`, with its folder of runs moved next to the sealed run in `folder` if it was inside. A sealed run must not change.
 fn outside_of(folder: &Path, host: &Host) -> Host {
+    let real = |path: &Path| path.ancestors().find_map(|above| fs::canonicalize(above).ok());
     let runs = std::path::absolute(&host.runs).unwrap_or_else(|_| host.runs.clone());
-    let beside = folder.parent().filter(|_| runs.starts_with(folder)).map(|parent| parent.join("runs"));
-    Host { runs: beside.unwrap_or_else(|| host.runs.clone()), ..host.clone() }
+    let is_inside = real(&runs).zip(real(folder)).is_some_and(|(runs, folder)| runs.starts_with(folder));
+    let next = real(folder).filter(|_| is_inside).and_then(|folder| Some(folder.parent()?.join("runs")));
+    Host { runs: next.unwrap_or_else(|| host.runs.clone()), ..host.clone() }
 }
 
 impl Verification {
-    /// Compares the sealed state with the checkpoint of the same step that the run in `copy` has, where the steps that it led to were not
-    /// trained from it.
+    /// Compares the sealed state with the checkpoint of the same step of the run in `copy`, unless training started from the sealed state.
     fn compare_state(&mut self, manifest: &SealManifest, copy: &Path, trained: &ReproductionVerdict) {
         let Some(state) = manifest.state.as_ref().filter(|state| state.step != trained.from_step) else { return };
-        let again = checkpoint::recorded_hash(&copy.join(CHECKPOINTS), state.step);
-        match again {
+        let step = count(state.step);
+        match checkpoint::recorded_hash(&copy.join(CHECKPOINTS), state.step) {
             Some(again) if again.state == state.state_hash => {}
-            // Other bits are expected where no number has the same.
-            Some(_) if trained.first_bits.is_none() => self.contradictions.push(format!(
-                "the sealed state of step {} is not the one that these steps lead to",
-                count(state.step)
-            )),
-            _ => self
-                .not_verified
-                .push(format!("the sealed state of step {}: these steps were not trained from it", count(state.step))),
+            // If a number differs in its bits, the state does, too.
+            Some(_) if trained.first_bits.is_none() => {
+                self.contradictions
+                    .push(format!("the sealed state of step {step} differs from the state that training reached"));
+            }
+            _ => {
+                self.not_verified
+                    .push(format!("the sealed state of step {step}: these steps were not trained from it"));
+            }
         }
     }
 
-    /// Compares the loss on the test data, and names what the record says besides of the run in `run`, and no training shows.
-    fn compare_summaries(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
+    /// Compares the results on the test data.
+    fn compare_tests(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
         let [sealed, again] = [run, copy].map(run_dir::read_summary);
-        if let Some(test) = sealed?.and_then(|summary| summary.test) {
-            let again = again?.and_then(|summary| summary.test).filter(|again| again.step == test.step);
-            let is_near = |loss: f64| (loss - test.loss).abs() <= tolerance * test.loss;
-            if again.as_ref().is_some_and(|again| again.tokens != test.tokens || !is_near(again.loss)) {
-                self.contradictions.push(format!("{RUN}/{SUMMARY} has another test loss than these steps lead to"));
-            } else if again.is_none() {
-                self.not_verified.push("the test loss: these steps do not end with its measurement".to_owned());
-            }
+        let Some(sealed) = sealed?.and_then(|summary| summary.test) else { return Ok(()) };
+        let Some(again) = again?.and_then(|summary| summary.test) else {
+            self.not_verified
+                .push("the test loss: it is measured at the end of a run, and these steps end before it".to_owned());
+            return Ok(());
+        };
+        let is_near = |a: Option<f64>, b: Option<f64>, allowed: f64| match (a, b) {
+            (Some(a), Some(b)) => (a - b).abs() <= allowed,
+            // Older versions recorded less.
+            (a, _) => a.is_none(),
+        };
+        let allowed = tolerance * sealed.loss;
+        let of_error = allowed / (sealed.rows.unwrap_or(1).max(1) as f64).sqrt();
+        let is_equal = (sealed.step, sealed.tokens) == (again.step, again.tokens)
+            && (sealed.rows.is_none() || sealed.rows == again.rows)
+            && is_near(Some(sealed.loss), Some(again.loss), allowed)
+            && is_near(Some(sealed.perplexity.ln()), Some(again.perplexity.ln()), allowed)
+            && is_near(sealed.bits_per_byte, again.bits_per_byte, tolerance * sealed.bits_per_byte.unwrap_or(0.0))
+            && is_near(sealed.standard_error, again.standard_error, of_error);
+        if !is_equal {
+            let (of_seal, of_copy) = (sealed.loss, again.loss);
+            self.contradictions
+                .push(format!("{RUN}/{SUMMARY} and the steps that were trained again differ in the result on the test data (loss {of_seal} and {of_copy})"));
         }
-        self.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
         Ok(())
+    }
+
+    /// Adds a contradiction, or, if a different version sealed the run, which may have written the same in another way, says that it is not
+    /// verified.
+    fn claim(&mut self, manifest: &SealManifest, host: &Host, text: String) {
+        if is_sealed_by_this_program(manifest, host) {
+            self.contradictions.push(text);
+        } else {
+            self.not_verified.push(format!("{text} (a different version of the program sealed the run)"));
+        }
     }
 
     /// Names the files whose content was not verified.
@@ -346,27 +379,22 @@ impl SealManifest {
     }
 }
 
-/// What is recorded, and follows from nothing else that is.
+/// Recorded facts that cannot be computed again.
 const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions and the origin of the run";
-
-/// True if this program wrote the card. A different one may write it in other words.
-fn is_card_of_this_program(seal: &SealManifest, host: &Host) -> bool {
-    seal.version == env!("CARGO_PKG_VERSION") && seal.source_hash == host.build.source_hash
-}
 
 /// The files whose content no check but that of their bytes covers, of a sealed run whose exported files were compared if `has_export`.
 fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<String> {
     let record = [run_dir::MANIFEST, RESOLVED, PLAN, METRICS, SUMMARY];
     let is_read = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
         Some(own) => own.starts_with(&format!("{CHECKPOINTS}/")) || record.contains(&own),
-        None if path == CARD => is_card_of_this_program(seal, host),
+        None if path == CARD => is_sealed_by_this_program(seal, host),
         None => has_export,
     };
     seal.files.iter().map(|file| file.path.clone()).filter(|path| !is_read(path)).collect()
 }
 
 /// How the exported files in `folder` differ from those that an export of the same weights by the run `again` gives, a sentence each. Equal
-/// weights give equal bytes, with the names of tensors and without other ones.
+/// weights give equal files, the names of their tensors included.
 fn differing_exports(
     folder: &Path,
     manifest: &SealManifest,
@@ -397,92 +425,9 @@ fn differing_exports(
     }
     let beside = manifest.files.iter().map(|file| &file.path).filter(|path| !path.starts_with(&format!("{RUN}/")));
     for path in beside.filter(|path| *path != CARD && !exported.contains(path)) {
-        differing.push(format!("{path} is no file that an export of these weights gives"));
+        differing.push(format!("an export of these weights does not write {path}"));
     }
     Ok(differing)
-}
-
-/// The files of a sealed run that no run has, a sentence each.
-fn unexpected_files(seal: &SealManifest) -> Vec<String> {
-    let state = seal.state.as_ref().map(|state| format!("{CHECKPOINTS}/{}/", checkpoint::dir_name(state.step)));
-    let is_expected = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
-        Some(own) => {
-            let in_state = state.as_ref().and_then(|state| own.strip_prefix(state.as_str()));
-            own == run_dir::MANIFEST || COPIED.contains(&own) || in_state.is_some_and(|name| !name.contains('/'))
-        }
-        None => is_written(path),
-    };
-    let unexpected = seal.files.iter().map(|file| &file.path).filter(|path| !is_expected(path));
-    unexpected.map(|path| format!("{path} is no file of a sealed run")).collect()
-}
-
-/// What `summary`, that of the run in `run`, says and its metrics do not.
-fn summary_contradictions(run: &Path, manifest: &Manifest, summary: &Summary) -> Result<Vec<String>> {
-    let began = manifest.newest_layout_began();
-    let again = Summary::from_metrics(&run.join(METRICS), manifest.continued_from.as_ref(), began, None)?;
-    let facts = [
-        ("the number of steps", summary.steps == again.steps),
-        ("the tokens", summary.tokens == again.tokens && summary.own().tokens == again.own().tokens),
-        ("the last training loss", summary.final_train_loss == again.final_train_loss),
-        ("the last evaluation", summary.last_eval == again.last_eval),
-        ("the best evaluation", summary.best_eval == again.best_eval),
-        ("the medians", summary.medians == again.medians),
-    ];
-    let differing = facts.into_iter().filter(|(_, is_equal)| !is_equal);
-    Ok(differing.map(|(what, _)| format!("{RUN}/{SUMMARY} and {RUN}/{METRICS} differ in {what}")).collect())
-}
-
-/// What the files of the sealed run in `folder` say that contradicts its manifest, or one another.
-fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) -> Result<Vec<String>> {
-    let run = folder.join(RUN);
-    let manifest = run_dir::read_manifest(&run)?;
-    let summary = run_dir::read_summary(&run)?;
-    let mut found = unexpected_files(seal);
-    if let Some(summary) = summary.as_ref().filter(|summary| summary.is_current(manifest.status)) {
-        found.extend(summary_contradictions(&run, &manifest, summary)?);
-    }
-    let final_hash = summary.as_ref().and_then(|summary| summary.final_hash.as_ref());
-    // The last step decides which steps count as not verified.
-    let steps = OriginalRun::read(&run, &manifest, summary.clone())?.last_step();
-    for (what, is_equal) in [
-        ("the id of the run", seal.run == manifest.id),
-        ("the hash of the plan", seal.plan_hash == manifest.plan_hash),
-        ("the status", seal.status == manifest.status),
-        ("the last step", seal.steps == steps),
-        ("the hashes of the data", seal.data == manifest.data),
-        ("the hash of the state after the last step", seal.final_hash.as_ref() == final_hash),
-    ] {
-        if !is_equal {
-            found.push(format!("{MANIFEST} and {RUN}/{} differ in {what}", run_dir::MANIFEST));
-        }
-    }
-    let checkpoints = run.join(CHECKPOINTS);
-    if let Some(state) = &seal.state {
-        let recorded = checkpoint::recorded_hash(&checkpoints, state.step);
-        if recorded.is_none_or(|hash| hash.state != state.state_hash) {
-            found.push(format!("{MANIFEST} and the checkpoint of step {} differ in the hash of the state", state.step));
-        }
-        if state.bytes != state_bytes(&seal.files) {
-            found.push(format!("{MANIFEST} contradicts itself in the size of the state"));
-        }
-    }
-    let hash = checkpoint::recorded_hash(&checkpoints, seal.weights.step);
-    if hash.is_some_and(|hash| seal.weights.contradicts(&hash, true)) {
-        found.push(format!(
-            "{MANIFEST} and the checkpoint of step {} differ in the hashes of the weights",
-            seal.weights.step
-        ));
-    }
-    found.extend(checkpoint::find_damage_of_newest(&checkpoints)?.map(|damage| damage.to_string()));
-    found.extend(find_damage_of_metrics(&run, &manifest, summary.as_ref())?);
-    if is_card_of_this_program(seal, host) && found.is_empty() {
-        let path = folder.join(CARD);
-        let card = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
-        if card != model_card(folder, seal)? {
-            found.push(format!("{CARD} is not the card of this record"));
-        }
-    }
-    Ok(found)
 }
 
 /// Compares the sealed weights in `folder` with those that the run `again` has at the same step. The result does not count them as trained
@@ -518,9 +463,15 @@ fn read_plain_weights(path: &Path, layout: &ParamLayout) -> Result<Vec<f32>> {
     let size = file.metadata().map_err(CommandError::io(failed()))?.len();
     let header = read_header_of(&mut file, size).map_err(CommandError::io(failed()))?;
     let is_of_layout = |header: SafetensorsHeader| {
-        let names = header.tensors.iter().map(|(name, info)| (name.as_str(), info.data_offsets[0] / 4));
+        let tensors = header.tensors.iter().map(|(name, info)| (name.as_str(), info.data_offsets[0] / 4));
         let expected = layout.entries.iter().map(|entry| (entry.spec.name.as_str(), entry.range().start as u64));
-        size - header.bytes.len() as u64 == 4 * layout.total as u64 && names.eq(expected)
+        size - header.bytes.len() as u64 == 4 * layout.total as u64
+            && tensors.eq(expected)
+            && header
+                .tensors
+                .iter()
+                .zip(&layout.entries)
+                .all(|((_, info), entry)| info.dtype == "F32" && info.shape == entry.spec.shape)
     };
     if !header.is_some_and(is_of_layout) {
         return Err(RecordError::damaged(path, "it does not have the weights of this model").into());

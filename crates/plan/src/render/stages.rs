@@ -13,6 +13,9 @@ use runner_spec::program::{BlockRange, Program};
 /// The most stages whose programs are all shown; of more stages, only the first and the last are.
 const MAX_STAGES_SHOWN: usize = 4;
 
+/// The most ranges of ranks that a name lists.
+const MAX_RANGES_SHOWN: usize = 4;
+
 /// The lines of a plan of several ranks; with `full`, every instruction of each stage's program.
 pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
     let Some(first) = plan.ranks.first() else { return };
@@ -80,25 +83,48 @@ fn neighbours_line(first: &RankPlan) -> String {
     )
 }
 
-/// The ranks in groups that the text shows as one. The ranks of a group have the same stage and devices of the same name with as many
-/// threads, update as many weights, and either all or none of them copy what they save. No group is empty.
-fn rank_groups(plan: &Plan) -> Vec<&[RankPlan]> {
+/// The ranks in groups that the text shows as one, in the order of their first ranks. The ranks of a group have the same stage and memory, and
+/// devices of the same name with as many threads; they update as many weights, and either all or none of them copy what they save. No group
+/// is empty.
+fn rank_groups(plan: &Plan) -> Vec<Vec<&RankPlan>> {
     let is_alike = |a: &RankPlan, b: &RankPlan| {
-        let key = |r: &RankPlan| (r.program.cost_class(), r.hardware.threads);
+        let key = |r: &RankPlan| (r.stage, r.program.cost_class(), r.hardware.threads, r.memory.total());
         key(a) == key(b) && a.hardware.name == b.hardware.name
     };
-    plan.ranks.chunk_by(is_alike).collect()
-}
-
-fn group_name(group: &[RankPlan]) -> String {
-    match group {
-        [first, .., last] => format!("ranks {} … {}", count(first.rank as u64), count(last.rank as u64)),
-        _ => format!("rank {}", group[0].rank),
+    let mut groups: Vec<Vec<&RankPlan>> = Vec::new();
+    for rank in &plan.ranks {
+        // Most ranks are like the one before them.
+        match groups.iter_mut().rev().find(|group| is_alike(group[0], rank)) {
+            Some(group) => group.push(rank),
+            None => groups.push(vec![rank]),
+        }
     }
+    groups
 }
 
-fn group_lines(group: &[RankPlan], page: &mut Page) {
-    let rank = &group[0];
+/// `ranks 0, 3 … 7, 9`, of many only the first.
+fn group_name(group: &[&RankPlan]) -> String {
+    let mut ranges: Vec<[usize; 2]> = Vec::new();
+    for rank in group.iter().map(|rank| rank.rank) {
+        match ranges.last_mut().filter(|[_, last]| last + 1 == rank) {
+            Some(range) => range[1] = rank,
+            None => ranges.push([rank, rank]),
+        }
+    }
+    let shown = &ranges[..ranges.len().min(MAX_RANGES_SHOWN)];
+    let left: usize = ranges[shown.len()..].iter().map(|[first, last]| last - first + 1).sum();
+    let name = |[first, last]: &[usize; 2]| match last - first {
+        0 => count(*first as u64),
+        _ => format!("{} … {}", count(*first as u64), count(*last as u64)),
+    };
+    let names: Vec<String> = shown.iter().map(name).collect();
+    let more = if left > 0 { format!(" and {} more", count(left as u64)) } else { String::new() };
+    let word = if group.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}{more}", names.join(", "))
+}
+
+fn group_lines(group: &[&RankPlan], page: &mut Page) {
+    let rank = group[0];
     let last = rank.program.model.layers + 1;
     let blocks: Vec<String> = rank
         .chunks
@@ -135,7 +161,7 @@ fn group_lines(group: &[RankPlan], page: &mut Page) {
     }
 }
 
-fn memory_table(groups: &[&[RankPlan]], page: &mut Page) {
+fn memory_table(groups: &[Vec<&RankPlan>], page: &mut Page) {
     // CPUs have no context and GPUs no copy for checkpoints, and then no column for it.
     let is_needed = |column: usize| groups.iter().any(|group| group[0].memory.categories()[column].1 > 0);
     let is_shown = |category: MemoryCategory, column: usize| {
@@ -156,5 +182,39 @@ fn memory_table(groups: &[&[RankPlan]], page: &mut Page) {
         let mut cells: Vec<String> = columns(memory).map(|(_, sum)| bytes(sum)).collect();
         cells.push(bytes(memory.total()));
         page.more(format!("{:<width$}{}", group_name(group), row(cells)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{compiled, experiment};
+    use runner_spec::experiment::{Parallel, ShardedState};
+
+    /// On CPUs the first rank is in a process with the command.
+    #[test]
+    fn equal_ranks_are_one_group_wherever_they_are() {
+        let mut experiment = experiment();
+        experiment.parallel = Parallel { mode: ParallelMode::Ddp, replicas: 4, ..Parallel::single() };
+        let plan = compiled(&experiment);
+        let names = |groups: Vec<Vec<&RankPlan>>| groups.iter().map(|group| group_name(group)).collect::<Vec<_>>();
+        assert_eq!(names(rank_groups(&plan)), ["rank 0", "ranks 1 … 3"]);
+        experiment.parallel.shard = Some(ShardedState::Optimizer);
+        let plan = compiled(&experiment);
+        let groups = rank_groups(&plan);
+        assert_eq!(groups.iter().map(Vec::len).sum::<usize>(), 4);
+        for group in &groups {
+            assert!(group.iter().all(|rank| rank.memory.total() == group[0].memory.total()));
+        }
+        let ranks: Vec<&RankPlan> = [0, 2, 3, 1].iter().map(|&rank| &plan.ranks[rank]).collect();
+        assert_eq!(
+            (group_name(&ranks[..3]).as_str(), group_name(&ranks).as_str()),
+            ("ranks 0, 2 … 3", "ranks 0, 2 … 3, 1")
+        );
+        let mut scattered = plan.ranks.clone();
+        (0..4).for_each(|i| scattered[i].rank = 2 * i);
+        scattered.push(RankPlan { rank: 11, ..scattered[0].clone() });
+        let scattered: Vec<&RankPlan> = scattered.iter().collect();
+        assert_eq!(group_name(&scattered), "ranks 0, 2, 4, 6 and 1 more");
     }
 }

@@ -323,7 +323,7 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 
-/// The sweeps that compared other settings besides those of `runs`, which are in `paths`.
+/// Notes on the sweeps of `runs`, which are in `paths`, that compared more settings than these.
 fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
     let point =
         |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));

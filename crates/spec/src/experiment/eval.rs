@@ -81,7 +81,7 @@ impl EvalLoss {
         }
     }
 
-    /// The same rows whatever the micro-batches are, of which this has `micro_batch` rows.
+    /// Counts rows instead of micro-batches of `micro_batch` rows, so that the layout does not change them.
     #[must_use]
     pub fn in_rows(self, micro_batch: usize) -> Self {
         Self::Rows(self.rows(micro_batch))
