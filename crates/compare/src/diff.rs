@@ -18,6 +18,7 @@ use super::settings::{self, SettingDifference};
 use runner_machine::doctor::is_shown_variable;
 use runner_machine::host::Git;
 use runner_record::manifest::{Manifest, Session};
+use runner_spec::format::quoted_line;
 
 /// An experiment or run to compare.
 #[derive(Debug, Clone)]
@@ -161,7 +162,8 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         let git = ran.git.as_ref()?;
         Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
     };
-    let joined = |ran: &Invocation| Some(ran.session.overrides.join(", ")).filter(|text| !text.is_empty());
+    let joined =
+        |ran: &Invocation| Some(quoted_line(&ran.session.overrides.join(", "))).filter(|text| !text.is_empty());
     let git = FactPair::of("git commit", commit(x), commit(y));
     let of_sessions = |fact: &Fact<Session>| fact.pair(&x.session, &y.session);
     Diff {
@@ -216,7 +218,7 @@ fn compare_environments(a: &Session, b: &Session) -> FactPair {
         let is_compared = |name: &str| both_recorded || !is_shown_variable(name);
         let variables = session.environment.iter().filter(|(name, _)| is_compared(name));
         let variables = variables.filter(|(name, value)| !differ || other.environment.get(*name) != Some(value));
-        let list: Vec<String> = variables.map(|(name, value)| format!("{name}={value}")).collect();
+        let list: Vec<String> = variables.map(|(name, value)| quoted_line(&format!("{name}={value}"))).collect();
         (!list.is_empty()).then(|| list.join(", "))
     };
     FactPair::of("environment", joined(a, b), joined(b, a))

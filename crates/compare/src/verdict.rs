@@ -317,8 +317,8 @@ impl ReproductionVerdict {
                     self.steps += 1;
                     self.compare_loss(step, "loss", a.loss, b.loss);
                     self.compare_bits(step, "grad_norm", a.grad_norm, b.grad_norm);
-                    // The functions of the schedule may differ between systems in the last bit.
-                    self.compare_derived(step, "lr", a.lr, b.lr, a.lr.map(|lr| 1e-12 * lr));
+                    let of_rate = a.lr.map(|lr| self.tolerance * lr);
+                    self.compare_derived(step, "lr", a.lr, b.lr, of_rate);
                     self.compare_count(step, "tokens", Some(a.tokens), Some(b.tokens));
                 }
                 (a, b) => self.add_missing(step, "step", a.is_some(), b.is_some()),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use runner_record::run_dir::{KUBERNETES_JOB, PBS_SCRIPT, SLURM_SCRIPT};
 use runner_spec::error::{CommandError, Result};
+use runner_spec::safe_text::is_unsafe;
 
 /// Checks that a job can write files into `folder`, or be named like it. Schedulers read options in comments of the script, each in a
 /// line, where a quotation mark or a line's end in a path could end the option and start another.
@@ -13,7 +14,7 @@ use runner_spec::error::{CommandError, Result};
 /// # Errors
 /// If the path has such a character, or is not UTF-8.
 pub fn check_folder(folder: &Path) -> Result<()> {
-    let is_other = |c: char| c.is_control() || matches!(c, '"' | '\\');
+    let is_other = |c: char| c.is_control() || is_unsafe(c) || matches!(c, '"' | '\\');
     if folder.to_str().is_some_and(|path| !path.contains(is_other)) {
         return Ok(());
     }
@@ -144,7 +145,7 @@ mod tests {
     #[test]
     fn folders_whose_names_would_end_a_line_are_refused() {
         check_folder(Path::new("/data/it's 5% of $x/é")).unwrap();
-        for folder in ["/a\n#SBATCH --wrap=evil", "/a\" --wrap=evil", "/a\r", "/a\\b", "/a\u{1b}[2J"] {
+        for folder in ["/a\n#SBATCH --wrap=evil", "/a\" --wrap=evil", "/a\r", "/a\\b", "/a\u{1b}[2J", "/a\u{202e}b"] {
             let error = check_folder(Path::new(folder)).unwrap_err().to_string();
             assert!(error.contains(&format!("{folder:?}")) && !error.contains(char::is_control), "{error}");
         }

@@ -97,12 +97,20 @@ fn read_up_to(path: &Path, most: u64) -> Result<String, RecordError> {
 
 /// Reads a plan, which lists the instructions of every rank and may be large.
 pub fn read_plan<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
-    serde_json::from_str(&read_up_to(path, MAX_PLAN_BYTES)?).map_err(|e| RecordError::damaged(path, e.to_string()))
+    const FREE: [&str; 6] = ["notes", "warnings", "shortage", "prompts", "path", "files"];
+    let text = read_up_to(path, MAX_PLAN_BYTES)?;
+    check_texts(path, &text, &FREE)?;
+    parse_checked(path, &text)
+}
+
+/// The parser's messages quote the text.
+fn parse_checked<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result<T, RecordError> {
+    serde_json::from_str(text).map_err(|e| RecordError::damaged(path, quoted_line(&e.to_string())))
 }
 
 fn parse_json<T: serde::de::DeserializeOwned>(path: &Path, text: &str) -> Result<T, RecordError> {
     check_texts(path, text, &FREE_TEXTS)?;
-    serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))
+    parse_checked(path, text)
 }
 
 /// The keys of texts that come from users, from their files, or from the system: flags, values, paths, errors. Tags have their own check.
@@ -122,6 +130,17 @@ pub fn check_texts(path: &Path, text: &str, free: &[&str]) -> Result<(), RecordE
     Err(RecordError::damaged(path, format!("`{key}` contains the character {c}, which must not be there")))
 }
 
+/// The first control character of a key in `value`.
+fn find_in_keys(value: &Value) -> Option<char> {
+    match value {
+        Value::Array(items) => items.iter().find_map(find_in_keys),
+        Value::Object(map) => map.iter().find_map(|(key, value)| {
+            key.chars().find(|c| c.is_control() || is_unsafe(*c)).or_else(|| find_in_keys(value))
+        }),
+        _ => None,
+    }
+}
+
 /// The first control character of a text or key in `value`, apart from those below the keys `free`, with the keys that lead to it.
 fn find_control_character(value: &Value, free: &[&str]) -> Option<(String, char)> {
     let find = |text: &str| text.chars().find(|c| c.is_control() || is_unsafe(*c));
@@ -134,7 +153,7 @@ fn find_control_character(value: &Value, free: &[&str]) -> Option<(String, char)
         Value::Array(items) => items.iter().enumerate().find_map(|(i, item)| below(i.to_string(), item)),
         Value::Object(map) => map.iter().find_map(|(key, value)| match find(key) {
             Some(c) => Some((key.clone(), c)),
-            None if free.contains(&key.as_str()) => None,
+            None if free.contains(&key.as_str()) => find_in_keys(value).map(|c| (key.clone(), c)),
             None => below(key.clone(), value),
         }),
         _ => None,
@@ -221,8 +240,9 @@ mod tests {
             refused("sessions.1.machine.cpu", "1b")
         );
         assert_eq!(read("{\"id\": \"a\u{202e}b\"}"), refused("id", "202e"));
-        assert_eq!(read(r#"{"environment": {"A\r": ""}, "a": {"b\t": 1}}"#), refused("a.b", "9"));
+        assert_eq!(read(r#"{"environment": {"A": "\r"}, "a": {"b\t": 1}}"#), refused("a.b\t", "9"));
         assert_eq!(read(r#"{"error": "a\nb", "environment": {"A": "\t"}, "id": "C:\\new \"x\" é \u0041"}"#), Ok(()));
+        assert_eq!(read(r#"{"environment": {"A\r": ""}}"#), refused("environment", "d"));
         assert!(read("{\"id\": \"a\\").is_err());
     }
 

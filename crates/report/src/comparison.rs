@@ -180,8 +180,10 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let mut notes: Vec<String> = describe_samples(&compared).into_iter().chain(shared).collect();
     notes.extend(runs.iter().flat_map(|run| notes_on_figures(&run.record)));
     let picked = find_picked(runs);
-    notes.extend(picked.notes_on_p_values());
     let groups = group_runs(runs, &all, &picked.origin, &mut notes);
+    let has_p_values =
+        groups.as_ref().is_some_and(|groups| groups.verdict.settings.iter().any(|s| s.comparison.is_some()));
+    notes.extend(if has_p_values { picked.notes_on_p_values() } else { picked.notes() });
     notes.extend(groups.iter().flat_map(|groups| groups.describe_other_objectives(&picked.from)));
     Comparison { runs: compared, differing, keys, incomparable, notes, picked_from: picked.from, groups }
 }

@@ -9,7 +9,7 @@ use super::results::ReadSweep;
 use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, table_width};
 use runner_record::RunLock;
-use runner_spec::format::{counted, printable};
+use runner_spec::format::{counted, printable, quoted_line};
 use runner_sweep::ladder::LadderOutcome;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::SweepVerdict;
@@ -56,7 +56,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<Exit> {
             text.table(table_width()),
             printable(&record.id),
             if running { "running" } else { "not running" },
-            record.file.display(),
+            quoted_line(&record.file.display().to_string()),
             counted(record.points.len() as u64, "point"),
             text.counts(),
             text.conclusion().map_or_else(String::new, |conclusion| conclusion + "\n"),

@@ -1,14 +1,16 @@
 //! What the files of a sealed run say, compared with its manifest and with one another.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
+use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::OriginalRun;
 use runner_files::read_regular_text;
 use runner_prepare::Host;
 use runner_record::checkpoint;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir::{self, CHECKPOINTS, METRICS, SUMMARY};
+use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, SUMMARY};
 use runner_record::summary::Summary;
 use runner_spec::error::{CommandError, Result};
 
@@ -57,6 +59,18 @@ pub(super) fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) ->
     let manifest = run_dir::read_manifest(&run)?;
     let summary = run_dir::read_summary(&run)?;
     let mut found = unexpected_files(seal);
+    let mut paths = BTreeSet::new();
+    let twice = seal.files.iter().find(|file| !paths.insert(&file.path));
+    found.extend(twice.map(|file| format!("{MANIFEST} lists {} twice", file.path)));
+    let experiment = resolved_experiment(&run)?;
+    if experiment.name != manifest.name {
+        found.push(format!("{RUN}/{} and {RUN}/{RESOLVED} differ in the name", run_dir::MANIFEST));
+    }
+    let path = run.join(RESOLVED);
+    let settings = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
+    if is_sealed_by_this_program(seal, host) && settings != runner_config::to_yaml(&experiment) {
+        found.push(format!("{RUN}/{RESOLVED} has more than its settings, such as comments"));
+    }
     match &summary {
         Some(summary) if summary.is_current(manifest.status) => {
             found.extend(summary_contradictions(&run, &manifest, summary)?);

@@ -169,6 +169,9 @@ pub fn verify(
         found.verdict = SealVerdict::Intact;
         found.not_verified.push("every step: none was trained again, as asked".to_owned());
         found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
+        found
+            .not_verified
+            .push(format!("the numbers of {RUN}/{PLAN}, such as that of the parameters: nothing was planned"));
         found.describe_unread(&manifest, host, false);
         return Ok(VerificationEnd::Done(found));
     }
@@ -223,11 +226,21 @@ pub fn verify(
         found.weights = Some(weights);
     }
     found.compare_state(&manifest, &copy, &verdict);
-    found.compare_tests(&run, &copy, verdict.tolerance)?;
+    // Equal bits of every number leave no room for a different result on the test data, or a different last state.
+    let is_bitwise = verdict.first_bits.is_none();
+    found.compare_tests(&run, &copy, if is_bitwise { 0.0 } else { verdict.tolerance })?;
+    if is_bitwise && verdict.weights.as_ref().is_some_and(|weights| !weights.equal) {
+        found.contradictions.push(format!("{RUN}/{SUMMARY} has a final hash that these steps do not lead to"));
+    }
     found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
-    if opened.plan.totals != open_run(&host.runs, &copy.display().to_string())?.plan.totals {
-        let text = format!("the totals in {RUN}/{PLAN} differ from those planned from {RUN}/{RESOLVED}");
-        found.claim(&manifest, host, text);
+    let planned = open_run(&host.runs, &copy.display().to_string())?.plan;
+    for (what, is_equal) in
+        [("totals", opened.plan.totals == planned.totals), ("facts about the data", opened.plan.data == planned.data)]
+    {
+        if !is_equal {
+            let text = format!("the {what} in {RUN}/{PLAN} differ from those planned from {RUN}/{RESOLVED}");
+            found.claim(&manifest, host, text);
+        }
     }
     if let Some(share) = &verdict.share {
         let NumberDifference { step, what, original, copy, .. } = share;
@@ -272,8 +285,14 @@ impl Verification {
     /// Compares the results on the test data.
     fn compare_tests(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
         let [sealed, again] = [run, copy].map(run_dir::read_summary);
-        let Some(sealed) = sealed?.and_then(|summary| summary.test) else { return Ok(()) };
-        let Some(again) = again?.and_then(|summary| summary.test) else {
+        let (sealed, again) = (sealed?.and_then(|summary| summary.test), again?.and_then(|summary| summary.test));
+        let Some(sealed) = sealed else {
+            if again.is_some() {
+                self.contradictions.push(format!("{RUN}/{SUMMARY} lacks the result on the test data"));
+            }
+            return Ok(());
+        };
+        let Some(again) = again else {
             self.not_verified
                 .push("the test loss: it is measured at the end of a run, and these steps end before it".to_owned());
             return Ok(());
@@ -313,8 +332,10 @@ impl Verification {
     fn describe_unread(&mut self, manifest: &SealManifest, host: &Host, has_export: bool) {
         let files = unread_files(manifest, host, has_export);
         if !files.is_empty() {
-            self.not_verified
-                .push(format!("what {} say: only their bytes were compared with the manifest", files.join(", ")));
+            self.not_verified.push(format!(
+                "what {} say, or the card of them: only their bytes were compared with the manifest",
+                files.join(", ")
+            ));
         }
     }
 
@@ -380,7 +401,7 @@ impl SealManifest {
 }
 
 /// Recorded facts that cannot be computed again.
-const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions and the origin of the run";
+const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, the status and the origin of the run";
 
 /// The files whose content no check but that of their bytes covers, of a sealed run whose exported files were compared if `has_export`.
 fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<String> {

@@ -327,7 +327,16 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
 fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
     let point =
         |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
-    PickedSettings::find(&paths.iter().zip(runs).filter_map(point).collect::<Vec<_>>(), &BTreeSet::new()).notes()
+    let points: Vec<_> = paths.iter().zip(runs).filter_map(point).collect();
+    let picked = PickedSettings::find(&points, &BTreeSet::new());
+    let by_best = picked.from.iter().filter_map(|from| {
+        let objective = from.objective.as_ref().filter(|objective| objective.contains("(at: best)"))?;
+        Some(format!(
+            "the sweep {} compares its settings by {objective}; losses here are those of the last evaluation",
+            from.sweep
+        ))
+    });
+    picked.notes().into_iter().chain(by_best).collect()
 }
 
 /// The evaluated text of `runs` that was trained on, or chose a checkpoint.
