@@ -90,7 +90,7 @@ fn a_sealed_run_is_verified_bit_for_bit() {
     let printed = sandbox.expect(0, "verify sealed --threads 1 --steps 1..12");
     assert!(printed.contains("12 steps, 3 evaluations") && printed.matches("not verified").count() == 2, "{printed}");
     assert!(
-        printed.contains("times, speeds, memory, machines, versions, the status and the origin of the run"),
+        printed.contains("times, speeds, memory, machines, versions, notes, the status and the origin of the run"),
         "{printed}"
     );
     // No number depends on these.
@@ -332,7 +332,26 @@ fn forge_header(sandbox: &Sandbox, change: fn(&mut Value)) {
 #[test]
 fn no_forgery_with_fitting_hashes_is_accepted() {
     type Forgery = fn(&Sandbox);
-    let forgeries: [(&str, &str, Forgery); 13] = [
+    let forgeries: [(&str, &str, Forgery); 15] = [
+        ("not verified run/resolved.yaml has more than its settings", "--only-files", |sandbox| {
+            forge(sandbox, "run/resolved.yaml", |path| {
+                let text = fs::read_to_string(path).unwrap();
+                fs::write(path, format!("# MMLU 92.1\n{text}")).unwrap();
+            });
+            let text = fs::read(sandbox.path("sealed/run/resolved.yaml")).unwrap();
+            forge(sandbox, "run/manifest.json", |path| {
+                let mut manifest = read_json(path);
+                manifest["resolved_hash"] = blake3::hash(&text).to_hex().to_string().into();
+                write_sealed(path, manifest);
+            });
+        }),
+        ("differ in the status", "--only-files", |sandbox| {
+            forge(sandbox, "run/summary.json", |path| {
+                let mut summary = read_json(path);
+                (summary["status"], summary["tokens"]) = ("interrupted".into(), 3_000_000_000_u64.into());
+                write_sealed(path, summary);
+            });
+        }),
         ("diverged at step 12: val_bits_per_byte ", "--threads 1", |sandbox| {
             forge_lines(sandbox, |line| {
                 if line["kind"] == "eval" && line["step"] == 12 {

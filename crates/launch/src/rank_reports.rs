@@ -252,12 +252,14 @@ mod tests {
 
     #[test]
     fn ranks_that_disagree_are_reported() {
-        let mut record = TextRecord::default();
-        let mut reports = RankReports::new(2, &mut record);
-        reports.receive(0, part(4)).unwrap();
-        let mut violation = |rank, message| match reports.receive(rank, message) {
-            Err(RecordingError::Protocol(text)) => text,
-            other => panic!("{other:?}"),
+        let violation = |rank, message| {
+            let mut record = TextRecord::default();
+            let mut reports = RankReports::new(2, &mut record);
+            reports.receive(0, part(4)).unwrap();
+            match reports.receive(rank, message) {
+                Err(RecordingError::Protocol(text)) => text,
+                other => panic!("{other:?}"),
+            }
         };
         assert_eq!(violation(1, part(5)), "the rank has saved step 5, although other ranks have saved step 4");
         assert_eq!(violation(0, part(4)), "the rank has saved step 4 twice");

@@ -24,6 +24,7 @@ use super::summary::Summary;
 use super::tags;
 use runner_files::if_present;
 use runner_machine::threads::start_global_pool;
+use runner_spec::format::quoted_line;
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
@@ -353,7 +354,7 @@ fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
     }
     let mut near: Vec<&String> = ids.iter().collect();
     near.sort_by(|a, b| strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a)));
-    let shown: Vec<&str> = near.iter().take(SHOWN).map(|s| s.as_str()).collect();
+    let shown: Vec<String> = near.iter().take(SHOWN).map(|id| quoted_line(id)).collect();
     let more = if ids.len() > SHOWN { format!(" and {} more", ids.len() - SHOWN) } else { String::new() };
     format!("; there are: {}{more}", shown.join(", "))
 }

@@ -240,7 +240,7 @@ mod tests {
             refused("sessions.1.machine.cpu", "1b")
         );
         assert_eq!(read("{\"id\": \"a\u{202e}b\"}"), refused("id", "202e"));
-        assert_eq!(read(r#"{"environment": {"A": "\r"}, "a": {"b\t": 1}}"#), refused("a.b\t", "9"));
+        assert_eq!(read(r#"{"environment": {"A": "\r"}, "a": {"b\t": 1}}"#), refused("a.b", "9"));
         assert_eq!(read(r#"{"error": "a\nb", "environment": {"A": "\t"}, "id": "C:\\new \"x\" é \u0041"}"#), Ok(()));
         assert_eq!(read(r#"{"environment": {"A\r": ""}}"#), refused("environment", "d"));
         assert!(read("{\"id\": \"a\\").is_err());

@@ -17,6 +17,7 @@ use runner_record::manifest::SweepPoint;
 use runner_record::run_dir::{UnfinishedFolder, base_id};
 use runner_record::{RecordError, RunLock, write_atomic};
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::format::quoted_line;
 
 /// The folder of a sweep that this process holds.
 #[derive(Debug)]
@@ -276,7 +277,7 @@ fn no_sweeps(root: &Path) -> RecordError {
 }
 
 fn unknown_sweep(root: &Path, wanted: &str) -> RecordError {
-    let ids: Vec<String> = folders(root).iter().map(|path| file_name(path)).collect();
+    let ids: Vec<String> = folders(root).iter().map(|path| quoted_line(&file_name(path))).collect();
     if ids.is_empty() {
         return no_sweeps(root);
     }

@@ -16,7 +16,7 @@ use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
-use runner_spec::format::{counted, printable};
+use runner_spec::format::{counted, printable, quoted_line};
 use runner_sweep::SweepSpec;
 use runner_sweep::run::slurm::{Submission, submit_sweep};
 use runner_sweep::run::{
@@ -168,7 +168,7 @@ impl SweepSource {
 
 /// The message for `wanted`, which is neither a file nor a sweep in the folder of runs `runs`.
 fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
-    let started: Vec<String> = sweep_dir::folders(runs).iter().map(|path| file_name(path)).collect();
+    let started: Vec<String> = sweep_dir::folders(runs).iter().map(|path| quoted_line(&file_name(path))).collect();
     let known = if started.is_empty() { String::new() } else { format!(" (there are: {})", started.join(", ")) };
     format!(
         "there is no sweep file {}, and no sweep of that name in {}{known}; name a sweep file, such as sweep.yaml, \

@@ -66,11 +66,6 @@ pub(super) fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) ->
     if experiment.name != manifest.name {
         found.push(format!("{RUN}/{} and {RUN}/{RESOLVED} differ in the name", run_dir::MANIFEST));
     }
-    let path = run.join(RESOLVED);
-    let settings = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
-    if is_sealed_by_this_program(seal, host) && settings != runner_config::to_yaml(&experiment) {
-        found.push(format!("{RUN}/{RESOLVED} has more than its settings, such as comments"));
-    }
     match &summary {
         Some(summary) if summary.is_current(manifest.status) => {
             found.extend(summary_contradictions(&run, &manifest, summary)?);
@@ -121,4 +116,12 @@ pub(super) fn contradictions(folder: &Path, seal: &SealManifest, host: &Host) ->
         }
     }
     Ok(found)
+}
+
+/// What is wrong if `resolved.yaml` of the run in `run`, which the card shows, has more than its settings, such as comments.
+pub(super) fn describe_free_text(run: &Path) -> Result<Option<String>> {
+    let path = run.join(RESOLVED);
+    let text = read_regular_text(&path).map_err(CommandError::io(format!("reading {}", path.display())))?;
+    let is_plain = text == runner_config::to_yaml(&resolved_experiment(run)?);
+    Ok((!is_plain).then(|| format!("{RUN}/{RESOLVED} has more than its settings, such as comments")))
 }

@@ -20,7 +20,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_weights::OpenedWeights;
 use serde::Serialize;
 
-use super::claims::{contradictions, is_sealed_by_this_program};
+use super::claims::{contradictions, describe_free_text, is_sealed_by_this_program};
 use super::create::{WEIGHTS, export_weights, is_own};
 use super::manifest::{
     CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of,
@@ -153,6 +153,12 @@ pub fn verify(
         bytes(found.bytes)
     )));
     let run = folder.join(RUN);
+    if let Some(text) = describe_free_text(&run)? {
+        found.claim(&manifest, host, text);
+        if !found.contradictions.is_empty() {
+            return Ok(VerificationEnd::Done(found.contradictory()));
+        }
+    }
     let opened = open_run(&folder, &run.display().to_string())?;
     if manifest.state.as_ref().is_some_and(|state| state.step == manifest.weights.step) {
         let weights = compare_weights(&folder, &manifest, &opened)?;
@@ -234,9 +240,10 @@ pub fn verify(
     }
     found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
     let planned = open_run(&host.runs, &copy.display().to_string())?.plan;
-    for (what, is_equal) in
-        [("totals", opened.plan.totals == planned.totals), ("facts about the data", opened.plan.data == planned.data)]
-    {
+    // Equal facts may still come with other warnings.
+    let is_same_data =
+        opened.plan.data == planned.data && opened.plan.data.overlap_warnings() == planned.data.overlap_warnings();
+    for (what, is_equal) in [("totals", opened.plan.totals == planned.totals), ("facts about the data", is_same_data)] {
         if !is_equal {
             let text = format!("the {what} in {RUN}/{PLAN} differ from those planned from {RUN}/{RESOLVED}");
             found.claim(&manifest, host, text);
@@ -401,7 +408,7 @@ impl SealManifest {
 }
 
 /// Recorded facts that cannot be computed again.
-const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, the status and the origin of the run";
+const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, notes, the status and the origin of the run";
 
 /// The files whose content no check but that of their bytes covers, of a sealed run whose exported files were compared if `has_export`.
 fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<String> {

@@ -163,7 +163,7 @@ says! {
 #[test]
 fn a_long_expression_is_refused_before_it_is_parsed() {
     let text = format!("sweep: {{template: t.j2, grid: {{x: [1]}}, exclude: [\"1{} == 2\"]}}", " + 1".repeat(100_000));
-    assert!(render_mistakes(&text).contains("characters, got 400006"));
+    assert!(render_mistakes(&text).contains("bytes, got 400006"));
 }
 
 #[test]
