@@ -10,7 +10,7 @@ use std::sync::mpsc::{Sender, SyncSender, channel};
 use super::cuda_environment;
 use super::failure::FailureCause;
 use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
-use runner_files::{append_owned, create_owned_dir};
+use runner_files::{append_owned, create_owned_dir, explain_io_error};
 use runner_machine::{process, threads};
 use runner_record::run_dir::{RANKS, rank_log};
 
@@ -50,9 +50,12 @@ impl ChildProcess {
         outputs: SyncSender<(usize, RankOutput)>,
     ) -> io::Result<Self> {
         let folder = run.join(RANKS);
-        create_owned_dir(&folder)?;
+        let at = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("{}: {}", path.display(), explain_io_error(&error)))
+        };
+        create_owned_dir(&folder).map_err(|error| at(&folder, error))?;
         let log = folder.join(rank_log(rank));
-        let errors = append_owned(&log)?;
+        let errors = append_owned(&log).map_err(|error| at(&log, error))?;
         let log_from = errors.metadata()?.len();
         let memory = memory.as_raw_fd();
         let mut command = process::own_command()?;

@@ -62,7 +62,7 @@ pub fn claim_cache(root: &Path) -> Result<PathBuf> {
         write_atomic(&root.join(TAG), text.as_bytes())
     };
     match write() {
-        Err(error) if is_new || !is_read_only(&error) => Err(write_error(root)(error)),
+        Err(error) if is_new || !is_read_only(&error) => Err(write_error(&root.join(TAG))(error)),
         _ => Ok(root.to_owned()),
     }
 }
