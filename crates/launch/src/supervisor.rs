@@ -166,7 +166,7 @@ impl Supervisor<'_> {
                 }
             }
             FromRank::Failed(failure) => self.fail(rank, FailureCause::Reported(failure.clone())),
-            // Messages count after a failure, too: they say what was done before it, and a part may complete a checkpoint.
+            // Messages count after a failure, too: ranks report work done before it, and a part may complete a checkpoint.
             _ => {}
         }
         match self.reports.receive(rank, message) {

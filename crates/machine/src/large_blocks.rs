@@ -2,7 +2,7 @@
 //!
 //! Giving them back to the kernel in between costs a page fault and a cleared page each time: a fifth of a GPT-2 124M step on two cores. A
 //! general allocator that keeps them took half as much memory again as a small run needs. Here large blocks lie side by side in one range
-//! of addresses. A block goes to the smallest gap that holds it, freed blocks beside each other are one gap, and the range grows where no
+//! of addresses. A block goes to the smallest gap that holds it, neighbouring freed blocks form one gap, and the range grows where no
 //! gap is large enough. Giving gaps back to the kernel where they exceed a sixteenth of what is in use made steps with recomputed blocks a
 //! third slower.
 

@@ -109,7 +109,7 @@ impl Hierarchy {
             }
         }
         if self.version == Version::V1 {
-            // This limit includes the limits of groups that are not mounted here. It comes last, so that of equal limits the group that
+            // This limit includes the limits of groups that are not mounted here. It comes last, so that among equal limits the group that
             // sets it is named.
             let statistics = read_text(&mount_point.join(below).join("memory.stat")).unwrap_or_default();
             let name = "hierarchical_memory_limit";

@@ -182,7 +182,7 @@ fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Si
 }
 
 /// Rows, depth and columns of the products of matrices for `positions` rows of activations: for each projection forward, the gradient of
-/// its input, and that of its weight.
+/// its input, and the gradient of its weight.
 fn products(decoder: &Decoder, positions: u64) -> impl Iterator<Item = [u64; 3]> {
     let linears = decoder.layer.linears().into_iter().chain([&decoder.head.project]);
     let sizes: Vec<_> = linears.map(|linear| (linear.inputs as u64, linear.width() as u64)).collect();

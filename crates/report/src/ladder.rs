@@ -159,7 +159,7 @@ fn describe_held_out(rung: &HeldOutRung, largest: &str) -> Vec<String> {
             loss(predicted.value),
         ),
         format!(
-            "the measured {} {inside} {} to {}; its FLOPs are {} those of the rung below",
+            "the measured {} {inside} {} to {}; its FLOPs are {} the FLOPs of the rung below",
             loss(rung.measured),
             loss(interval.low),
             loss(interval.high),

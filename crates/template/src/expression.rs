@@ -60,7 +60,7 @@ pub fn check_expression(text: &str, has_lists: bool) -> Result<(), ExpressionPro
     }
     if let Some(tag) = TAGS.into_iter().find(|tag| text.contains(tag)) {
         let message = format!("`{tag}` belongs to templates");
-        return Err((message, "write the expression alone, as in `layers == 4 and lr > 5e-4`".to_owned()));
+        return Err((message, "write only the expression, as in `layers == 4 and lr > 5e-4`".to_owned()));
     }
     if text.contains(['"', '\'']) && text.matches('*').count() > MAX_REPETITIONS {
         let message = format!("an expression with texts can have at most {MAX_REPETITIONS} `*`");

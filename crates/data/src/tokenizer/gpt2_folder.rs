@@ -1,5 +1,5 @@
 //! The files next to GPT-2's `vocab.json` and `merges.txt`: added tokens, the roles of tokens, and settings. They are read as
-//! `AutoTokenizer` of transformers 5 reads them, and refused if its tokens differ from those of a byte-level BPE with GPT-2's words.
+//! `AutoTokenizer` of transformers 5 reads them, and refused if a byte-level BPE with GPT-2's words gives other tokens.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

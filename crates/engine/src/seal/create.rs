@@ -147,7 +147,7 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     })
 }
 
-/// The summary of the run in `path`, if it is that of its present state.
+/// The summary of the run in `path`, if it was written for the run's present state.
 fn current_summary(path: &Path, manifest: &Manifest) -> Result<Option<Summary>> {
     Ok(run_dir::read_summary(path)?.filter(|summary| summary.is_current(manifest.status)))
 }

@@ -177,7 +177,7 @@ pub fn verify(
         found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
         found
             .not_verified
-            .push(format!("the numbers of {RUN}/{PLAN}, such as that of the parameters: nothing was planned"));
+            .push(format!("the numbers of {RUN}/{PLAN}, such as the number of parameters: nothing was planned"));
         found.describe_unread(&manifest, host, false);
         return Ok(VerificationEnd::Done(found));
     }

@@ -332,7 +332,7 @@ fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
     let by_best = picked.from.iter().filter_map(|from| {
         let objective = from.objective.as_ref().filter(|objective| objective.contains("(at: best)"))?;
         Some(format!(
-            "the sweep {} compares its settings by {objective}; losses here are those of the last evaluation",
+            "the sweep {} compares its settings by {objective}; losses here are from the last evaluation",
             from.sweep
         ))
     });
