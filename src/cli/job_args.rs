@@ -6,8 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use runner_files::{if_present, read_regular_text};
 use runner_jobs::{JobSettings, Scheduler, parse_time_limit};
+use runner_spec::format::printable;
 
 use super::exit::{Result, refuse};
+use super::output::print_to_stderr;
 
 /// The shortest time limit: a job must have time to prepare, train and save.
 const MIN_TIME_LIMIT: Duration = Duration::from_mins(5);
@@ -70,6 +72,7 @@ impl JobArgs {
             mpi: self.mpi.clone(),
             options: self.options.clone(),
             template,
+            report: Some(|text| print_to_stderr(&format!("note: {}", printable(text)))),
         })
     }
 }

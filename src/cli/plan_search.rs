@@ -1,17 +1,22 @@
 //! `runner plan --search`: the layout with the shortest forecast on this machine or a cluster, and the file that has it.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::exit::{Exit, Result};
 use super::output::{print_result, print_to_stderr, write_file};
 use super::plan::{PlanArgs, PlanData};
 use runner_config::{LoadOptions, Loaded, from_str, to_yaml};
 use runner_plan::render::render_search;
-use runner_plan::search::{Layout, search, settle_micro_batch};
+use runner_plan::search::{Layout, SearchProgress, search_reported, settle_micro_batch};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::{AutoOr, EvalLoss, Experiment, Parallel, Pipeline};
-use runner_spec::format::{choice_name, json_value};
+use runner_spec::format::{choice_name, count, counted, duration, json_value};
 use runner_yaml::edit::set_value;
+
+/// A search says how far it is each time so much time has passed.
+const NOTICED_TIME: Duration = Duration::from_secs(5);
 
 /// Flags of `runner plan` for the search.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -34,7 +39,20 @@ pub(crate) struct SearchArgs {
 /// Those of [`search`]; a file that cannot be written.
 pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &ClusterFacts) -> Result<Exit> {
     let (experiment, _) = settle_micro_batch(&loaded.experiment, &data.facts, cluster)?;
-    let result = search(&experiment, &data.facts, cluster)?;
+    let (started, next) = (Instant::now(), Cell::new(NOTICED_TIME));
+    let report = |progress: SearchProgress| {
+        let elapsed = started.elapsed();
+        if elapsed > next.get() {
+            next.set(elapsed + NOTICED_TIME);
+            let SearchProgress { layouts, simulated } = progress;
+            let (layouts, simulated) = (counted(layouts as u64, "layout"), count(simulated as u64));
+            print_to_stderr(&format!(
+                "search {layouts} compared, {simulated} of them simulated, in {}",
+                duration(elapsed)
+            ));
+        }
+    };
+    let result = search_reported(&experiment, &data.facts, cluster, &report)?;
     for line in data.warning.iter().map(|warning| format!("warning: {warning}\n")) {
         print_to_stderr(&line);
     }

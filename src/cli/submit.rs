@@ -167,7 +167,7 @@ fn submit(job: &BatchJob<'_>) -> Result<Submission> {
     }
     write_atomic(&script, job.script()?.as_bytes())?;
     if scheduler == Scheduler::Slurm {
-        return Ok(Submission::new(job, SubmissionStatus::Submitted, Some(slurm::submit(&script)?)));
+        return Ok(Submission::new(job, SubmissionStatus::Submitted, Some(job.settings.submit(&script)?)));
     }
     Ok(Submission::new(job, SubmissionStatus::Written, None))
 }

@@ -186,6 +186,30 @@ fn more_points_than_an_array_has_numbers_are_refused() {
     sandbox.submit(&["--dry-run"]).expect_code(0);
 }
 
+/// Each job of an array counts towards the jobs that a user may have in the queue.
+#[test]
+fn as_many_points_as_possible_are_submitted() {
+    let sandbox = SlurmSandbox::new();
+    let refuse = r#"jobs=0
+for part in $(sed -n 's/^#SBATCH --array=\(.*\)%.*/\1/p' "$2" | tr , ' '); do jobs=$((jobs + ${part#*-} - ${part%-*} + 1)); done
+if [ $(($(cat limit) - jobs)) -lt 0 ]; then
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit)" >&2
+  exit 1
+fi
+echo $(($(cat limit) - jobs)) > limit
+"#;
+    sandbox.install_command("sbatch", &SBATCH.replacen("array=", &format!("{refuse}array="), 1));
+    sandbox.write("limit", "3");
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 0 && out.text().contains("3 points submitted as job 7 and 7"), "{}", out.text());
+    assert!(out.text().contains("and the 1 point that the queue does not take yet"), "{}", out.text());
+    let out = sandbox.submit(&[]);
+    assert!(out.code == 1 && out.text().contains("Job violates accounting/QOS policy"), "{}", out.text());
+    sandbox.write("limit", "9");
+    sandbox.submit(&[]).expect_code(0);
+    assert_eq!(sandbox.submitted_arrays(), ["1-2", "3", "4"]);
+}
+
 #[test]
 fn an_impossible_submission_is_reported_before_anything_is_written() {
     let sandbox = SlurmSandbox::new();

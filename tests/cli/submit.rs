@@ -151,7 +151,7 @@ fn several_ranks_are_tasks_of_the_nodes_that_are_asked_for() {
         assert!(script.contains(&format!("#SBATCH {line}\n")), "{line}: {script}");
     }
     assert!(
-        script.contains("export RUNNER_TOKEN\n") && script.contains("srun --cpus-per-task=1 --mpi=none "),
+        script.contains("export RUNNER_TOKEN\n") && script.contains("srun --label --cpus-per-task=1 --mpi=none "),
         "{script}"
     );
     let out = submit(&sandbox, &["--nodes", "5"]);

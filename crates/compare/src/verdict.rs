@@ -320,6 +320,7 @@ impl ReproductionVerdict {
                     let of_rate = a.lr.map(|lr| self.tolerance * lr);
                     self.compare_derived(step, "lr", a.lr, b.lr, of_rate);
                     self.compare_count(step, "tokens", Some(a.tokens), Some(b.tokens));
+                    self.compare_derived(step, "epoch", a.epoch, b.epoch, None);
                 }
                 (a, b) => self.add_missing(step, "step", a.is_some(), b.is_some()),
             }

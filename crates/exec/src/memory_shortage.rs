@@ -3,7 +3,7 @@
 use std::fmt;
 
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
-use runner_plan::memory::{MemoryFacts, estimate};
+use runner_plan::memory::{MemoryBasis, estimate};
 use runner_plan::quantity::bytes;
 use runner_plan::{device_memory, suggest_change_for_rank};
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
@@ -53,7 +53,9 @@ impl MemoryShortage {
         };
         let hardware = device_facts(program, memory.as_ref());
         let kernels = runner_compute::kernel_workspace();
-        let facts = MemoryFacts { hardware: &hardware, kernels, slots: INITIAL_CHANNEL_SLOTS };
+        // Of a GPU: the processes on the host do not count.
+        let basis = MemoryBasis { kernels, slots: INITIAL_CHANNEL_SLOTS, is_launched: false };
+        let facts = basis.on(&hardware);
         let planned = estimate(program, &live_activations(program), facts);
         // On a device that could not be opened, what other processes hold is unknown.
         let known = memory.filter(|memory| memory.free.is_some());

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::needs::JobNeeds;
 use crate::scheduler::{Scheduler, check_folder};
+use crate::slurm;
 use runner_spec::error::Result;
 use runner_template::Inputs;
 
@@ -15,7 +16,7 @@ use runner_template::Inputs;
 const WARNING_TIME: Duration = Duration::from_mins(2);
 
 /// The settings of jobs that a user gives.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct JobSettings {
     pub scheduler: Scheduler,
     /// The number of machines for the ranks of a run; `None`: those that the plan is for.
@@ -28,6 +29,22 @@ pub struct JobSettings {
     pub options: Vec<String>,
     /// The text of the user's template.
     pub template: Option<String>,
+    /// Where to report what a submission waits for.
+    pub report: Option<fn(&str)>,
+}
+
+impl JobSettings {
+    /// Submits `script` to Slurm, and returns the number of the job.
+    ///
+    /// # Errors
+    /// If Slurm's command is missing or refuses.
+    pub fn submit(&self, script: &Path) -> Result<String> {
+        slurm::submit(script, &|text| {
+            if let Some(report) = self.report {
+                report(text);
+            }
+        })
+    }
 }
 
 /// A run that a scheduler is to start, or several points of a sweep.
@@ -224,7 +241,7 @@ is_warned=
             "#SBATCH --gpus-per-node=2\n#SBATCH --time=12\n",
             "/points/job.log\"\n",
             "\nexport RUNNER_TOKEN\n",
-            "\nsrun --cpus-per-task=2 --mpi=pmix runner resume /r --threads 4 &\n",
+            "\nsrun --label --cpus-per-task=2 --mpi=pmix runner resume /r --threads 4 &\n",
         ] {
             assert!(script.contains(part), "{part}: {script}");
         }

@@ -3,11 +3,13 @@
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use runner_machine::threads;
 use runner_spec::error::{CommandError, Result};
+use runner_spec::format::duration;
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
 const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
@@ -16,6 +18,9 @@ const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(5);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A command that takes longer than this is reported, and again after each such time.
+const NOTICED_WAIT: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// A job that waits or runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +40,7 @@ pub struct QueuedJob {
 /// If Slurm's commands are missing, so that nothing can be submitted.
 pub fn check_commands() -> Result<()> {
     ["squeue", "sbatch"].into_iter().try_for_each(|name| {
-        match output_within(Command::new(name).arg("--version"), COMMAND_TIMEOUT) {
+        match output_within(Command::new(name).arg("--version"), COMMAND_TIMEOUT, &|_, _| {}) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == ErrorKind::NotFound => Err(not_installed(name)),
             Err(error) => Err(CommandError::io(name)(error)),
@@ -66,12 +71,18 @@ fn configured_max_array_size() -> Option<usize> {
     settings.find(|(name, _)| name.trim() == "MaxArraySize")?.1.trim().parse().ok()
 }
 
-/// Submits `script`, and returns the number of the job.
+/// True if Slurm refused a submission because the user may not have so many jobs. Each job of an array counts.
+#[must_use]
+pub fn is_limit_of_jobs(error: &CommandError) -> bool {
+    error.to_string().contains("Job violates accounting/QOS policy")
+}
+
+/// Submits `script`, and returns the number of the job. If Slurm takes long, as with a full queue, `report` is told what it waits for.
 ///
 /// # Errors
 /// If Slurm's command is missing or refuses.
-pub fn submit(script: &Path) -> Result<String> {
-    let answer = run(Command::new("sbatch").arg("--parsable").arg(script), COMMAND_TIMEOUT)?;
+pub(crate) fn submit(script: &Path, report: &dyn Fn(&str)) -> Result<String> {
+    let answer = run_reported(Command::new("sbatch").arg("--parsable").arg(script), COMMAND_TIMEOUT, report)?;
     let answer = answer.ok_or_else(|| not_installed("sbatch"))?;
     // `--parsable` prints the number of the job, and on federations also `;` and the cluster.
     let job = answer.trim().split(';').next().unwrap_or_default().to_owned();
@@ -132,8 +143,17 @@ fn not_installed(name: &str) -> CommandError {
 /// # Errors
 /// If it fails, or takes longer than `timeout`.
 fn run(command: &mut Command, timeout: Duration) -> Result<Option<String>> {
+    run_reported(command, timeout, &|_| {})
+}
+
+/// [`run`], which tells `report` that the command has not ended, and what it said last.
+fn run_reported(command: &mut Command, timeout: Duration, report: &dyn Fn(&str)) -> Result<Option<String>> {
     let name = command.get_program().to_string_lossy().into_owned();
-    match output_within(command, timeout) {
+    let waits = |waited: Duration, said: &str| {
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        report(&format!("{name} has not ended after {}{said}", duration(waited)));
+    };
+    match output_within(command, timeout, &waits) {
         Ok(Output { status, stdout, .. }) if status.success() => {
             Ok(Some(String::from_utf8_lossy(&stdout).into_owned()))
         }
@@ -145,34 +165,70 @@ fn run(command: &mut Command, timeout: Duration) -> Result<Option<String>> {
     }
 }
 
-/// The output of `command`, which is killed after `timeout`.
-fn output_within(command: &mut Command, timeout: Duration) -> io::Result<Output> {
+/// The output of `command`, which is killed after `timeout`. `waits` is told from time to time how long it has run, and the last line of its
+/// errors.
+fn output_within(command: &mut Command, timeout: Duration, waits: &dyn Fn(Duration, &str)) -> io::Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let (stdout, stderr) = (read_in_background(child.stdout.take())?, read_in_background(child.stderr.take())?);
-    let started = Instant::now();
+    let (stdout, stderr) = (PipeReader::start(child.stdout.take())?, PipeReader::start(child.stderr.take())?);
+    let (started, mut reported) = (Instant::now(), Duration::ZERO);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if started.elapsed() > timeout {
+        let waited = started.elapsed();
+        if waited > timeout {
             child.kill()?;
             child.wait()?;
-            return Err(io::Error::new(ErrorKind::TimedOut, format!("no answer within {} s", timeout.as_secs())));
+            let said = stderr.last_line();
+            let said = if said.is_empty() { said } else { format!("; it said: {said}") };
+            return Err(io::Error::new(ErrorKind::TimedOut, format!("no answer within {} s{said}", timeout.as_secs())));
+        }
+        if waited > reported + NOTICED_WAIT {
+            reported = waited;
+            waits(waited, &stderr.last_line());
         }
         thread::sleep(POLL_INTERVAL);
     };
-    let all = |reader: JoinHandle<io::Result<Vec<u8>>>| {
-        reader.join().unwrap_or_else(|_| Err(io::Error::other("the thread that reads its output panicked")))
-    };
-    Ok(Output { status, stdout: all(stdout)?, stderr: all(stderr)? })
+    Ok(Output { status, stdout: stdout.all()?, stderr: stderr.all()? })
 }
 
-fn read_in_background(pipe: Option<impl Read + Send + 'static>) -> io::Result<JoinHandle<io::Result<Vec<u8>>>> {
-    threads::spawn("slurm", move || {
-        let mut bytes = Vec::new();
-        pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes))?;
-        Ok(bytes)
-    })
+/// A thread that reads what a command writes.
+struct PipeReader {
+    read: Arc<Mutex<Vec<u8>>>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl PipeReader {
+    fn start(pipe: Option<impl Read + Send + 'static>) -> io::Result<Self> {
+        let read = Arc::new(Mutex::new(Vec::new()));
+        let out = Arc::clone(&read);
+        let thread = threads::spawn("slurm", move || {
+            let Some(mut pipe) = pipe else { return Ok(()) };
+            let mut block = [0; 4096];
+            loop {
+                match pipe.read(&mut block)? {
+                    0 => return Ok(()),
+                    bytes => lock(&out).extend_from_slice(&block[..bytes]),
+                }
+            }
+        })?;
+        Ok(Self { read, thread })
+    }
+
+    fn last_line(&self) -> String {
+        String::from_utf8_lossy(&lock(&self.read)).trim().lines().next_back().unwrap_or_default().to_owned()
+    }
+
+    /// All that the command has written, once it has ended.
+    fn all(self) -> io::Result<Vec<u8>> {
+        let joined = self.thread.join();
+        joined.unwrap_or_else(|_| Err(io::Error::other("the thread that reads its output panicked")))?;
+        Ok(std::mem::take(&mut *lock(&self.read)))
+    }
+}
+
+fn lock(bytes: &Mutex<Vec<u8>>) -> MutexGuard<'_, Vec<u8>> {
+    bytes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -198,6 +254,17 @@ mod tests {
     fn a_command_that_hangs_is_ended() {
         let error = run(Command::new("sleep").arg("60"), Duration::from_millis(50)).unwrap_err().to_string();
         assert!(error.contains("sleep: no answer within 0 s"), "{error}");
+        let mut says = Command::new("sh");
+        says.args(["-c", "echo the queue is full >&2; exec sleep 60"]);
+        let reported = Mutex::new(Vec::new());
+        let report = |text: &str| reported.lock().unwrap().push(text.to_owned());
+        let error = run_reported(&mut says, Duration::from_millis(900), &report).unwrap_err().to_string();
+        assert!(error.contains("no answer within 0 s; it said: the queue is full"), "{error}");
+        let reported = reported.into_inner().unwrap().join("\n");
+        assert!(
+            reported.contains("sh has not ended after 0.") && reported.contains("s: the queue is full"),
+            "{reported}"
+        );
         assert!(run(&mut Command::new("no-such-command-of-slurm"), COMMAND_TIMEOUT).unwrap().is_none());
     }
 }

@@ -348,13 +348,12 @@ impl World {
     }
 }
 
-/// Checks that a rank may open its connections to `world_size - 1` others. Each has up to four file descriptors: of its reader, its writer,
-/// its watch and its end.
+/// Checks that a rank may open its connections to `world_size - 1` others.
 fn check_open_files(world_size: usize) -> Result<(), JoinError> {
-    let needed = OTHER_OPEN_FILES + 4 * world_size as u64;
+    let needed = OTHER_OPEN_FILES + world_size as u64;
     match open_file_limit() {
         Some(limit) if limit < needed => Err(JoinError::Failed(format!(
-            "each of {world_size} ranks needs up to {needed} open files for its connections to the others, and this process may have \
+            "each of {world_size} ranks needs {needed} open files for its connections to the others, and this process may have \
              {limit}; raise the limit, as with `ulimit -n {needed}`"
         ))),
         _ => Ok(()),

@@ -48,16 +48,51 @@ impl Cores {
     fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+
+    /// A number that tells sets apart; not 0.
+    fn digest(&self) -> u64 {
+        let mix = |digest: u64, word: &u64| (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        self.0.iter().fold(1, mix).max(1)
+    }
+}
+
+/// The cores that a thread may run on while it is not bound.
+///
+/// Somebody may give the process other cores while it runs (`taskset -ap`, a control group). The system's set of a thread does not tell
+/// whether that happened, because threads are bound by other threads. But the main thread is never bound: its set is that of the process.
+#[derive(Debug, Clone, Copy, Default)]
+struct OwnCores {
+    cores: Cores,
+    /// The digest of the set of the process when `cores` were chosen; 0 where the system does not say it.
+    of_process: u64,
+}
+
+impl OwnCores {
+    fn new(cores: Cores) -> Self {
+        let process = system::own_thread().process;
+        Self { cores, of_process: system::allowed_cores(process).map_or(0, |cores| cores.digest()) }
+    }
+
+    /// These cores; those of the process `process`, which is the thread's, if it was given others since.
+    fn now(self, process: i32) -> Self {
+        match system::allowed_cores(process) {
+            Some(cores) if cores.digest() != self.of_process => Self { cores, of_process: cores.digest() },
+            _ => self,
+        }
+    }
 }
 
 thread_local! {
-    /// The cores that this thread may run on while it is not bound; none where the system does not say it.
-    static OWN_CORES: Cell<Cores> = Cell::new(system::allowed_cores(system::own_thread().thread).unwrap_or_default());
+    /// Those of this thread; none where the system does not say it.
+    static OWN_CORES: Cell<OwnCores> =
+        Cell::new(OwnCores::new(system::allowed_cores(system::own_thread().thread).unwrap_or_default()));
 }
 
 /// The cores that the calling thread, and those that it starts, may run on while they are not bound.
 pub(crate) fn own_cores() -> Cores {
-    OWN_CORES.get()
+    let own = OWN_CORES.get().now(system::own_thread().process);
+    OWN_CORES.set(own);
+    own.cores
 }
 
 /// Lets the calling thread run on `cores`, the [`own_cores`] of the thread that started it: if that is bound to one core, the system gives
@@ -67,7 +102,7 @@ pub(crate) fn start_on(cores: Cores) {
     if !cores.is_empty() && system::allowed_cores(own.thread) != Some(cores) {
         let _ = system::bind(own, &cores);
     }
-    OWN_CORES.set(cores);
+    OWN_CORES.set(OwnCores::new(cores));
 }
 
 /// A slot for a thread that may be bound to one core for a while; at first for nobody. It may be in memory that processes of one user share.
@@ -76,7 +111,9 @@ pub(crate) fn start_on(cores: Cores) {
 pub struct MovableThread {
     /// The process and the thread, in the upper and the lower half; 0 for nobody.
     id: AtomicU64,
-    allowed: [AtomicU64; WORDS],
+    /// Its [`OwnCores`].
+    own: [AtomicU64; WORDS],
+    of_process: AtomicU64,
     /// Nanoseconds of the system's clock since which it is bound, or [`NONE`].
     bound_since: AtomicU64,
     /// The number after that of the core to which it returns from one that was lent, or [`NONE`].
@@ -110,21 +147,23 @@ pub struct Look {
 }
 
 impl MovableThread {
-    /// Makes this the calling thread, if it is not that already.
+    /// Makes this the calling thread, if it is not that already. The main thread, which is never bound, stays nobody.
     pub fn enter(&self) {
         let own = system::own_thread();
-        if self.id() == Some(own) {
+        if self.id() == Some(own) || own.thread == own.process {
             return;
         }
-        for (word, own) in self.allowed.iter().zip(own_cores().0) {
+        let cores = own_cores();
+        for (word, own) in self.own.iter().zip(cores.0) {
             word.store(own, Ordering::Relaxed);
         }
+        self.of_process.store(OWN_CORES.get().of_process, Ordering::Relaxed);
         self.bound_since.store(NONE, Ordering::Relaxed);
         self.returns_to.store(NONE, Ordering::Relaxed);
         self.seen_at.store(NONE, Ordering::Relaxed);
         self.shares_until.store(NONE, Ordering::Relaxed);
         // Somebody may have bound the thread while it left.
-        if system::allowed_cores(own.thread).is_some_and(|cores| cores.is_one() && cores != self.allowed()) {
+        if system::allowed_cores(own.thread).is_some_and(|found| found.is_one() && found != cores) {
             let _ = self.unbind(own);
         }
         let ThreadId { process, thread } = own;
@@ -146,8 +185,10 @@ impl MovableThread {
         (id != 0).then_some(ThreadId { process: (id >> 32) as i32, thread: id as u32 as i32 })
     }
 
-    fn allowed(&self) -> Cores {
-        Cores(std::array::from_fn(|word| self.allowed[word].load(Ordering::Relaxed)))
+    /// The cores that the thread, which is `id`, may run on while it is not bound.
+    fn allowed(&self, id: ThreadId) -> Cores {
+        let cores = Cores(std::array::from_fn(|word| self.own[word].load(Ordering::Relaxed)));
+        OwnCores { cores, of_process: self.of_process.load(Ordering::Relaxed) }.now(id.process).cores
     }
 
     /// Begins to look whether the thread has a core.
@@ -218,7 +259,7 @@ impl MovableThread {
         let changed = || {
             let (id, awaited) = (other.id()?, other.awaited_core(look)?);
             let own = system::last_core(self.id()?)?.1;
-            if own == awaited || !other.may_run_on(own) || !self.may_run_on(awaited) {
+            if own == awaited || !other.may_run_on(id, own) || !self.may_run_on(self.id()?, awaited) {
                 return None;
             }
             system::bind(id, &Cores::of(&[own])).ok()?;
@@ -230,8 +271,8 @@ impl MovableThread {
         changed().is_some()
     }
 
-    fn may_run_on(&self, core: usize) -> bool {
-        self.allowed().0.iter().zip(Cores::of(&[core]).0).any(|(allowed, one)| allowed & one != 0)
+    fn may_run_on(&self, id: ThreadId, core: usize) -> bool {
+        self.allowed(id).0.iter().zip(Cores::of(&[core]).0).any(|(allowed, one)| allowed & one != 0)
     }
 
     /// True while the thread is bound to one core, because other programs use the cores too.
@@ -241,7 +282,7 @@ impl MovableThread {
 
     /// Binds the thread to one of its cores for a while. Returns true if that was possible.
     fn bind_to(&self, core: usize) -> bool {
-        let Some(id) = self.id().filter(|_| self.may_run_on(core)) else { return false };
+        let Some(id) = self.id().filter(|id| self.may_run_on(*id, core)) else { return false };
         let before = self.bound_since.swap(system::now(), Ordering::AcqRel);
         let is_bound = system::bind(id, &Cores::of(&[core])).is_ok();
         if !is_bound {
@@ -251,7 +292,7 @@ impl MovableThread {
     }
 
     fn unbind(&self, id: ThreadId) -> io::Result<()> {
-        let allowed = self.allowed();
+        let allowed = self.allowed(id);
         if allowed.is_empty() { Ok(()) } else { system::bind(id, &allowed) }
     }
 }
@@ -263,7 +304,7 @@ impl MovableThread {
 pub fn bind_current_thread(cores: &[usize]) -> io::Result<()> {
     let cores = Cores::of(cores);
     system::bind(system::own_thread(), &cores)?;
-    OWN_CORES.set(cores);
+    OWN_CORES.set(OwnCores::new(cores));
     Ok(())
 }
 
@@ -376,11 +417,15 @@ mod system {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::sync::Mutex;
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
     use super::*;
     use crate::threads;
+
+    /// One test changes the cores of this process.
+    static AFFINITY: Mutex<()> = Mutex::new(());
 
     fn allowed_cores() -> Option<Cores> {
         system::allowed_cores(system::own_thread().thread)
@@ -389,6 +434,7 @@ mod tests {
     /// Two threads share a core. The one that waits is found, and runs on another core until it returns.
     #[test]
     fn a_thread_that_waits_runs_on_a_core_that_is_lent() {
+        let _alone = AFFINITY.lock().unwrap();
         let waiting = MovableThread::default();
         let (entered, moved, ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicBool::new(false));
         let allowed: Vec<usize> =
@@ -439,9 +485,11 @@ mod tests {
 
     #[test]
     fn threads_of_a_bound_thread_may_run_on_all_its_cores() {
+        let _alone = AFFINITY.lock().unwrap();
         let thread = MovableThread::default();
         thread.enter();
-        let (all, last) = (own_cores(), (0..1024).rfind(|core| thread.may_run_on(*core)).unwrap());
+        let (all, last) =
+            (own_cores(), (0..1024).rfind(|core| thread.may_run_on(thread.id().unwrap(), *core)).unwrap());
         assert!(thread.bind_to(last));
         assert_eq!(allowed_cores(), Some(Cores::of(&[last])));
         let spawned = threads::spawn("test", || (allowed_cores(), own_cores())).unwrap().join().unwrap();
@@ -459,6 +507,31 @@ mod tests {
         .unwrap()
         .join()
         .unwrap();
+    }
+
+    /// `taskset -ap` gives all threads of a process other cores, while one of them is bound.
+    #[test]
+    fn threads_keep_to_the_cores_that_a_process_is_given_meanwhile() {
+        let _alone = AFFINITY.lock().unwrap();
+        let ThreadId { process, .. } = system::own_thread();
+        let main = ThreadId { process, thread: process };
+        let all = system::allowed_cores(process).unwrap();
+        let cores: Vec<usize> =
+            (0..1024).filter(|core| all.0[core / WORD_BITS] >> (core % WORD_BITS) & 1 == 1).collect();
+        let (first, last) = (cores[0], *cores.last().unwrap());
+        let thread = MovableThread::default();
+        thread.enter();
+        assert!(thread.bind_to(last));
+        let given = Cores::of(&[first]);
+        system::bind(main, &given).unwrap();
+        let is_refused = first == last || !thread.bind_to(last);
+        thread.leave();
+        let found = (allowed_cores(), own_cores());
+        let spawned = threads::spawn("test", allowed_cores).unwrap().join().unwrap();
+        system::bind(main, &all).unwrap();
+        assert!(is_refused, "the thread is not bound to a core that was taken away");
+        assert_eq!((found, spawned), ((Some(given), given), Some(given)));
+        assert_eq!(own_cores(), all);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub fn open_file_limit() -> Option<u64> {
 }
 
 /// Raises the number of files that this process and those that it starts may have open, as far as the system lets every process do that:
-/// the usual 1,024 are too few for the connections of 250 ranks.
+/// the usual 1,024 are too few for the connections of 1,000 ranks.
 #[expect(unsafe_code, reason = "FFI")]
 pub fn raise_open_file_limit() {
     let Some(mut limits) = limits() else { return };

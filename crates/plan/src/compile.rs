@@ -7,6 +7,7 @@ use crate::error::{PlanError, Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
+use crate::memory::MemoryBasis;
 use crate::run_length::{StepSizes, run_steps};
 use crate::search::settle_micro_batch;
 use crate::slow_sizes::describe_slow_sizes;
@@ -155,13 +156,14 @@ pub fn compile_continuation(
         parameters,
         flops_per_step,
     };
-    let mut ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    let basis = MemoryBasis { kernels: cluster.kernels, slots, is_launched: cluster.has_launcher() };
+    let mut ranks = ranks::rank_plans(programs, &executions, hardware, basis);
     notes.extend(memory_shortage::drop_saved_copies(&mut ranks));
     if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }
-    notes.extend(shard::describe_shards(&ranks, &executions, slots, cluster.kernels));
-    let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots, cluster.kernels);
+    notes.extend(shard::describe_shards(&ranks, &executions, basis));
+    let shortage = memory_shortage::describe_shortage(&layout, &ranks, basis);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
         format: PLAN_FORMAT,

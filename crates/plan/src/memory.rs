@@ -35,15 +35,31 @@ const F32_BYTES: u64 = 4;
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryFacts<'a> {
     pub hardware: &'a DeviceFacts,
+    pub basis: MemoryBasis,
+}
+
+/// What the memory of all ranks of a plan depends on.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryBasis {
     pub kernels: KernelWorkspace,
     /// Messages that a channel holds.
     pub slots: usize,
+    /// True if a launcher starts a command for each rank.
+    pub is_launched: bool,
+}
+
+impl MemoryBasis {
+    /// The facts for a rank on `hardware`.
+    #[must_use]
+    pub fn on(self, hardware: &DeviceFacts) -> MemoryFacts<'_> {
+        MemoryFacts { hardware, basis: self }
+    }
 }
 
 /// Peak bytes of the rank of `program` by category, with `live` micro-batches of each chunk (`check` counts them). Workspace is what the
 /// peak needs beyond the saved activations: transient gradients, or whatever an evaluation or sampling holds if that is more.
 pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts<'_>) -> MemoryEstimate {
-    let MemoryFacts { hardware, ref kernels, slots } = facts;
+    let MemoryFacts { hardware, basis: MemoryBasis { ref kernels, slots, is_launched } } = facts;
     let (spec, decoder) = (&program.model, program.model.decoder());
     let mut items = state_items(program);
 
@@ -136,14 +152,16 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         table("rotary positions", spec.head_dim());
     }
     if program.device == Device::Cpu {
-        // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks.
+        // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks, unless
+        // it is the process of one of them.
         let is_thread = matches!(program.mesh.mode, ParallelMode::Single | ParallelMode::Dp);
         let is_first = program.rank == 0;
         if is_first || !is_thread {
             workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
         }
-        if is_first {
-            workspace(COMMAND_ITEM.to_owned(), COMMAND_BYTES + if is_thread { 0 } else { PROCESS_BYTES }, 1);
+        if is_first || is_launched {
+            let own_process = if is_thread || is_launched { 0 } else { PROCESS_BYTES };
+            workspace(COMMAND_ITEM.to_owned(), COMMAND_BYTES + own_process, 1);
         }
     } else {
         items.push(MemoryItem {
@@ -406,7 +424,7 @@ mod tests {
 
     fn estimate_alone(program: &Program) -> MemoryEstimate {
         let ClusterFacts { devices, kernels, .. } = cluster();
-        estimate(program, &[ONE], MemoryFacts { hardware: &devices[0], kernels, slots: 2 })
+        estimate(program, &[ONE], MemoryBasis { kernels, slots: 2, is_launched: false }.on(&devices[0]))
     }
 
     fn program() -> Program {
@@ -508,13 +526,14 @@ mod tests {
         let program = program();
         let live = [LiveMicroBatches { saved: 2, work: 0 }];
         let ClusterFacts { devices, kernels, .. } = cluster();
-        let two = estimate(&program, &live, MemoryFacts { hardware: &devices[0], kernels, slots: 2 });
+        let facts = MemoryBasis { kernels, slots: 2, is_launched: false }.on(&devices[0]);
+        let two = estimate(&program, &live, facts);
         assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
         // 8 rows in micro-batches of 3, 3 and 2: when all are held, they have 8 rows, and not 9.
         let uneven = Program { batch: BatchSpec { micro_batch: 3, ..program.batch.clone() }, ..program.clone() };
         let held = |saved| {
             let live = [LiveMicroBatches { saved, work: 0 }];
-            estimate(&uneven, &live, MemoryFacts { hardware: &devices[0], kernels, slots: 2 }).activations
+            estimate(&uneven, &live, facts).activations
         };
         let row = estimate_alone(&program).activations / 2;
         assert_eq!([1, 2, 3].map(held), [3 * row, 6 * row, 8 * row]);

@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use crate::check::{LiveMicroBatches, execute};
 use crate::device_memory::usable_bytes;
-use crate::memory::{MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, MemoryFacts, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use crate::shard::divide_parameters;
-use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
+use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
@@ -26,12 +26,7 @@ const MAX_PARTS_TRIED: usize = 512;
 
 /// Describes the device whose ranks need the most beyond its memory, with a change that would fit. `None` if all ranks fit. The
 /// estimate is a few percent off.
-pub(crate) fn describe_shortage(
-    layout: &RankLayout,
-    ranks: &[RankPlan],
-    slots: usize,
-    kernels: KernelWorkspace,
-) -> Option<String> {
+pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], basis: MemoryBasis) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
     let (largest, over) = worst_rank(ranks, &needs)?;
     let rank = &ranks[largest];
@@ -54,7 +49,7 @@ pub(crate) fn describe_shortage(
         bytes(over),
         bytes(available),
         rank.hardware.memory_limit_note(),
-        suggest_change(layout, ranks, |rank| MemoryFacts { hardware: &rank.hardware, kernels, slots })
+        suggest_change(layout, ranks, |rank| basis.on(&rank.hardware))
     ))
 }
 

@@ -6,12 +6,12 @@ use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
 use crate::cost::{self, count_chunks};
 use crate::error::{Result, refuse};
-use crate::memory::{MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, MemoryFacts, estimate};
 use crate::partition::{self, BlockCosts};
 use crate::schedule::{ScheduledPass, schedule};
 use crate::shard::divide_parameters;
 use crate::step_program::{gradient_buckets, step_instructions};
-use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
@@ -228,9 +228,8 @@ fn exchange_weights_for_evaluations(program: &mut Program) {
 pub(crate) fn rank_plans(
     programs: Vec<Program>,
     executions: &[ExecutionSummary],
-    slots: usize,
     hardware: Vec<DeviceFacts>,
-    kernels: KernelWorkspace,
+    basis: MemoryBasis,
 ) -> Vec<RankPlan> {
     // The memory of the first rank contains the command.
     let mut known: Option<((CostClass, usize, bool), RankPlan)> = None;
@@ -239,7 +238,7 @@ pub(crate) fn rank_plans(
         let key = (program.cost_class(), hardware.threads, program.rank == 0);
         let mut rank = match known.take().filter(|(k, _)| *k == key) {
             Some((_, same)) => same,
-            None => rank_plan(&program, execution, MemoryFacts { hardware: &hardware, kernels, slots }),
+            None => rank_plan(&program, execution, basis.on(&hardware)),
         };
         rank.rank = program.rank;
         rank.replica = program.replica();

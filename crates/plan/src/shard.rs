@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use crate::check::ExecutionSummary;
 use crate::error::{Result, refuse};
-use crate::memory::{MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, estimate};
 use crate::quantity::bytes;
-use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
+use runner_spec::cluster::DeviceFacts;
 use runner_spec::format::{count, counted};
 use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::plan::RankPlan;
@@ -158,8 +158,7 @@ const FEW_BUCKETS: usize = 6;
 pub(crate) fn describe_shards(
     ranks: &[RankPlan],
     executions: &[ExecutionSummary],
-    slots: usize,
-    kernels: KernelWorkspace,
+    basis: MemoryBasis,
 ) -> Option<String> {
     let (rank, execution) = ranks.iter().zip(executions).max_by_key(|(rank, _)| rank.memory.total())?;
     let program = &rank.program;
@@ -167,9 +166,8 @@ pub(crate) fn describe_shards(
     // Of replicas that hold all, one alone copies what it saves: copies are not compared.
     let sharded = ShardedState::default();
     let whole = Program { shards: Vec::new(), sharded, copies_saved_state: false, ..program.clone() };
-    let facts = MemoryFacts { hardware: &rank.hardware, kernels, slots };
     let needed = rank.memory.total() - rank.memory.checkpoint;
-    let unsharded = estimate(&whole, &execution.live, facts).total();
+    let unsharded = estimate(&whole, &execution.live, basis.on(&rank.hardware)).total();
     let effect = if needed <= unsharded {
         format!("saves {}", bytes(unsharded - needed))
     } else {

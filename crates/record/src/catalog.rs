@@ -315,7 +315,8 @@ fn describe_other_path(path: &Path) -> Option<String> {
     } else if !path.is_dir() {
         "it is a file, but a run is a folder".to_owned()
     } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {
-        format!("it is a folder of runs; name one of them, such as {}, or use `--runs {shown}`", run.display())
+        let run = quoted_line(&run.to_string_lossy());
+        format!("it is a folder of runs; name one of them, such as {run}, or use `--runs {shown}`")
     } else {
         format!("it is a folder without {MANIFEST}")
     })

@@ -14,7 +14,7 @@ use runner_spec::data::DataFile;
 const FORMAT: u32 = 1;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct DataFiles {
+pub(crate) struct DataFiles {
     format: u32,
     /// In the order in which they are read, part by part.
     files: Vec<DataFile>,

@@ -8,6 +8,7 @@ pub mod checkpoint;
 pub mod data_files;
 pub mod error;
 pub mod files;
+pub mod foreign_content;
 pub mod inherited_evaluations;
 pub mod lines;
 pub mod lock;

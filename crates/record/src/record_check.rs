@@ -236,7 +236,7 @@ impl PlannedEvaluations {
     fn read(run: &Path) -> Option<Self> {
         #[derive(Deserialize)]
         struct PlanFields {
-            ranks: Vec<RankFields>,
+            ranks: Vec<serde_json::Value>,
         }
         #[derive(Deserialize)]
         struct RankFields {
@@ -248,7 +248,7 @@ impl PlannedEvaluations {
             periodic: Vec<Periodic>,
         }
         let plan: PlanFields = read_plan(&run.join(PLAN)).ok()?;
-        let program = &plan.ranks.first()?.program;
+        let RankFields { program } = serde_json::from_value(plan.ranks.into_iter().next()?).ok()?;
         let periodic = program.periodic.iter().find(|p| p.instruction == Instruction::Evaluate && p.every > 0)?;
         Some(Self { at_start: program.start.contains(&Instruction::Evaluate), periodic: periodic.clone() })
     }

@@ -52,6 +52,12 @@ pub struct KernelWorkspace {
 }
 
 impl ClusterFacts {
+    /// True if a launcher starts a process for each rank, as it must on several machines.
+    #[must_use]
+    pub fn has_launcher(&self) -> bool {
+        !self.rank_locations.is_empty() || self.devices.windows(2).any(|pair| pair[0].node != pair[1].node)
+    }
+
     /// The number of devices that are GPUs.
     pub fn gpu_count(&self) -> usize {
         self.devices.iter().filter(|device| matches!(device.device, Device::Cuda(_))).count()

@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthStr as _;
 
 use super::error::ErrorKind;
 use super::lookalikes::{code_point, is_unseen};
-use super::safe_text::is_unsafe;
+use super::safe_text::{is_plain_line, is_unsafe};
 
 /// At most this many mistakes are collected; a file with more has one cause.
 pub const MAX_DIAGNOSTICS: usize = 100;
@@ -224,6 +224,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let word = word.to_lowercase();
     candidates
         .into_iter()
+        // Names of files may be anything.
+        .filter(|c| is_plain_line(c))
         .map(|c| (strsim::damerau_levenshtein(&word, &c.to_lowercase()), c))
         .filter(|&(distance, c)| distance <= (word.len().max(c.len()) / 3).max(1) && distance < word.len().min(c.len()))
         .min_by_key(|&(distance, _)| distance)

@@ -1,5 +1,7 @@
 //! Legal names of the hub's repositories and of their files. Other names are refused before they become part of a path or an address.
 
+use super::safe_text::is_plain_line;
+
 /// The most bytes of a part of a name, the owner or the repository.
 const MAX_PART: usize = 96;
 const MAX_REVISION: usize = 255;
@@ -54,7 +56,8 @@ pub fn word_problem(word: &str) -> Option<String> {
 pub fn is_inside(path: &str) -> bool {
     !path.is_empty()
         && path.len() <= MAX_PATH
-        && !path.chars().any(|c| c.is_control() || c == '\\')
+        && is_plain_line(path)
+        && !path.contains('\\')
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 

@@ -38,6 +38,7 @@ pub struct Plan {
     /// If the devices lack memory for the ranks: how much is missing, and what would fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortage: Option<String>,
+    #[serde(with = "crate::folded_ranks")]
     pub ranks: Vec<RankPlan>,
     /// The predicted time of a step; `None` if the speed of the devices is unknown. Not part of the hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

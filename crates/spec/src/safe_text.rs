@@ -16,6 +16,12 @@ pub fn is_unsafe(c: char) -> bool {
     ) || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
+/// True if `text` is one line without unsafe characters.
+#[must_use]
+pub fn is_plain_line(text: &str) -> bool {
+    !text.contains(|c: char| c.is_control() || is_unsafe(c))
+}
+
 /// `text` with `�` in place of every unsafe character.
 #[must_use]
 pub fn printable(text: &str) -> String {

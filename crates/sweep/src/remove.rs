@@ -14,6 +14,7 @@ use runner_record::own_files::{foreign_path_in_checkpoints, foreign_path_in_run}
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, REMOVING};
 use runner_record::{RecordError, RunLock, checkpoint};
+use runner_spec::format::quoted_line;
 
 /// Checks that `path` is a run in the folder `root` and may be removed.
 ///
@@ -37,7 +38,7 @@ pub fn check_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
 /// `Refused` if the folder `path` contains `foreign`, which the program did not write.
 pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), RecordError> {
     foreign.map_err(RecordError::io("reading", path))?.map_or(Ok(()), |foreign| {
-        let (path, foreign) = (path.display(), foreign.display());
+        let (path, foreign) = (path.display(), quoted_line(&foreign.to_string_lossy()));
         let why = format!("it contains `{foreign}`, which runner did not write; move that away first");
         Err(RecordError::Refused(format!("cannot remove {path}: {why}")))
     })

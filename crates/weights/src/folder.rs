@@ -12,6 +12,7 @@ use super::torch_file::TorchFile;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 use runner_files::{open_regular, strict_json, without_byte_order_mark};
 use runner_spec::experiment::Tokenizer;
+use runner_spec::format::quoted_line;
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
@@ -166,11 +167,12 @@ fn no_weights(folder: &Path) -> WeightsError {
     names.sort();
     let ends = |name: &String, end: &str| name.ends_with(end);
     if let Some(name) = names.iter().find(|n| [".bin", ".pt", ".pth", ".ckpt"].iter().any(|end| ends(n, end))) {
-        let pickle = folder.join(name);
-        let message = format!("no {SINGLE} or pytorch_model.bin here; to read {name}, use `{}`", pickle.display());
+        let (name, pickle) = (quoted_line(name), quoted_line(&folder.join(name).to_string_lossy()));
+        let message = format!("no {SINGLE} or pytorch_model.bin here; to read {name}, use `{pickle}`");
         return WeightsError::file(folder, message);
     }
     if let Some(shard) = names.iter().find(|n| ends(n, ".safetensors")) {
+        let shard = quoted_line(shard);
         let message = format!("found {shard}, but neither {SINGLE} nor {INDEX}; download the index of the shards");
         return WeightsError::file(folder, message);
     }

@@ -186,13 +186,19 @@ fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, s
             let open = points(*queued_or_running);
             screen.line(&format!("sweep    {id}: {open} queued or running, the others are done"));
         }
-        Submission::Submitted { points: submitted, jobs, script: path } => screen.result_line(&format!(
-            "sweep    {id}: {} submitted as job {}, {parallel} at once ({})\n\
-             next     runner sweep status {id} shows their status; `{}` submits those that failed",
-            points(*submitted),
-            jobs.join(" and "),
-            path.display(),
-            repeated_command()
-        )),
+        Submission::Submitted { points: submitted, left, jobs, script: path } => {
+            let rest = match left {
+                0 => "those that failed".to_owned(),
+                left => format!("those that failed, and the {} that the queue does not take yet", points(*left)),
+            };
+            screen.result_line(&format!(
+                "sweep    {id}: {} submitted as job {}, {parallel} at once ({})\n\
+                 next     runner sweep status {id} shows their status; `{}` submits {rest}",
+                points(*submitted),
+                jobs.join(" and "),
+                path.display(),
+                repeated_command()
+            ));
+        }
     }
 }

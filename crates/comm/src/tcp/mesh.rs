@@ -31,7 +31,7 @@ const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
 pub struct TcpMesh {
     connections: Arc<Connections>,
     peers: Vec<PeerIdentity>,
-    streams: Vec<TcpStream>,
+    streams: Vec<Arc<TcpStream>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -65,13 +65,15 @@ impl TcpMesh {
             link.set_nodelay(true)?;
             link.set_read_timeout(None)?;
             link.set_write_timeout(None)?;
-            mesh.streams.push(link.try_clone()?);
-            watched.push((peer, link.try_clone()?));
-            let (stream, reading, times) = (link.try_clone()?, Arc::clone(&connections), Arc::clone(&last_received));
+            // All share one file descriptor, of which a process may have few.
+            let link = Arc::new(link);
+            mesh.streams.push(Arc::clone(&link));
+            watched.push((peer, Arc::clone(&link)));
+            let (stream, reading, times) = (Arc::clone(&link), Arc::clone(&connections), Arc::clone(&last_received));
             let read = move || {
                 // Only verified bytes are a sign of life: after lost bytes, the bytes that follow are misread.
                 let record = || times[peer].store(milliseconds(started), Ordering::Relaxed);
-                if let Err(error) = read(&reading, peer, &mut FrameReader::new(stream, record)) {
+                if let Err(error) = read(&reading, peer, &mut FrameReader::new(&*stream, record)) {
                     let damaged = format!("its connection with rank {} is damaged: {error}", reading.rank());
                     let is_damage = matches!(error, FrameError::Damaged { .. });
                     reading.mark_lost(peer, &if is_damage { damaged } else { error.to_string() });
@@ -80,7 +82,7 @@ impl TcpMesh {
             };
             let writing = Arc::clone(&connections);
             let write = move || {
-                let mut link = FrameWriter::new(link);
+                let mut link = FrameWriter::new(&*link);
                 while let Some(frame) = writing.send_queues[peer].next() {
                     if let Err(error) = link.write(&frame) {
                         writing.mark_lost(peer, &error.to_string());
@@ -121,7 +123,7 @@ impl TcpMesh {
     }
 
     #[cfg(test)]
-    pub(super) fn streams(&self) -> &[TcpStream] {
+    pub(super) fn streams(&self) -> &[Arc<TcpStream>] {
         &self.streams
     }
 
@@ -212,7 +214,7 @@ fn read(
 fn monitor_heartbeats(
     connections: &Connections,
     timeout: Duration,
-    watched: &[(usize, TcpStream)],
+    watched: &[(usize, Arc<TcpStream>)],
     last_received: &[AtomicU64],
     started: Instant,
 ) {

@@ -52,6 +52,9 @@ pub struct JoinConfig {
 /// The time after which a rank reports what it waits for; later reports come at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
+/// If others listen at all ports for so long, rank 0 cannot: it has ended, or will.
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// Reports what a rank waits for, not too often.
 struct WaitReporter {
     report_wait: fn(&str),
@@ -332,13 +335,16 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
     let mut damage = None;
     let mut reporter = WaitReporter::new(config);
     let mut why = "no process listens there".to_owned();
+    let mut taken_since = None;
     loop {
+        let mut taken = 0;
         for &port in &config.ports {
             // A name service may come up later.
             let addresses = resolve_host(&config.leader_host, port).unwrap_or_else(|error| {
                 why = error.to_string();
                 Vec::new()
             });
+            let mut is_taken = false;
             for address in addresses {
                 match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
                     Ok(stream) => match greet_leader(config, stream) {
@@ -350,6 +356,7 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                             damage.get_or_insert_with(|| why.clone());
                         }
                         Err(error) => {
+                            is_taken = true;
                             why = format!(
                                 "the listener there is not rank 0 of this run, or has a different token: \
                                     {error}"
@@ -359,6 +366,13 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                     Err(error) => why = error.to_string(),
                 }
             }
+            taken += usize::from(is_taken);
+        }
+        if taken < config.ports.len() {
+            taken_since = None;
+        } else if taken_since.get_or_insert_with(Instant::now).elapsed() > TAKEN_TIMEOUT.min(config.timeout / 4) {
+            deadline = Instant::now();
+            why += "; set `MASTER_PORT` to a port that no other program uses, for all ranks";
         }
         if Instant::now() >= deadline {
             let seconds = started.elapsed().as_secs_f64().round();

@@ -17,6 +17,8 @@ use crate::stories;
 use runner_files::{matching_paths, special_file_kind};
 use runner_spec::error::{ErrorKind, PlainError};
 use runner_spec::experiment::{Data, Source, TokenType, Validation};
+use runner_spec::format::quoted_line;
+use runner_spec::safe_text::is_plain_line;
 
 /// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -230,6 +232,11 @@ fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     for path in matching_paths(text).map_err(|error| illegal(&error))? {
         let path = path.map_err(|error| DataError::Io { path: error.path().to_owned(), source: error.into() })?;
         if path.is_file() {
+            // Names of files are shown, and whoever published a folder chose them.
+            if !is_plain_line(&path.to_string_lossy()) {
+                let name = quoted_line(&path.to_string_lossy());
+                return Err(illegal(&format!("the name of the file {name:?} has control characters; rename it")));
+            }
             files.push(path);
         }
     }
@@ -259,6 +266,12 @@ mod tests {
         assert!(message(&["*.md"]).starts_with("data.train: no file matches "), "{}", message(&["*.md"]));
         assert!(message(&["***"]).contains("invalid file pattern"), "{}", message(&["***"]));
         assert!(message(&["."]).contains("a folder"), "{}", message(&["."]));
+        fs::write(dir.path().join("x\nerror: none.text"), "x").unwrap();
+        assert!(
+            message(&["*.text"]).contains("x error: none.text\" has control characters"),
+            "{}",
+            message(&["*.text"])
+        );
         assert!(message(&[]).contains("names no file"));
     }
 }

@@ -17,6 +17,7 @@ use runner_spec::event::LossSample;
 use runner_spec::experiment::Source;
 use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable, quoted_line};
 
+use super::create::last_step;
 use super::manifest::{RUN, SealManifest};
 use crate::opened_run::open_run;
 
@@ -29,15 +30,16 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     let opened = open_run(folder, &run.display().to_string())?;
     let manifest = run_dir::read_manifest(&run)?;
     let summary = run_dir::read_summary(&run)?;
+    let steps = last_step(folder)?;
     let (mut training, mut evaluation): (Option<TrainLine>, Option<EvalLine>) = (None, None);
     for_each_checked_metric(&run, &manifest, summary.as_ref(), &mut |line| match line {
-        MetricLine::Train(line) if line.step == seal.weights.step => training = Some(line),
-        MetricLine::Eval(line) if line.step == seal.weights.step => evaluation = Some(line),
+        MetricLine::Train(line) if line.step == seal.weights_step => training = Some(line),
+        MetricLine::Eval(line) if line.step == seal.weights_step => evaluation = Some(line),
         _ => {}
     })?;
     let (model, totals) = (&opened.experiment.model, &opened.plan.totals);
     let mut out = String::from("---\n");
-    if seal.weights.is_hugging_face {
+    if seal.is_hugging_face() {
         out += "library_name: transformers\n";
     }
     if model.options.causal {
@@ -51,23 +53,20 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         choice_name(&model.family),
         count(totals.parameters),
         plain(&seal.version),
-        count(seal.steps),
+        count(steps),
         count(totals.steps),
-        count(seal.weights.step),
+        count(seal.weights_step),
     );
     out += "| | |\n|---|---|\n";
     let mut row = |name: &str, value: String| {
         let _ = writeln!(out, "| {name} | {value} |");
     };
-    row("run", format!("{}, {}", code(&seal.run), choice_name(&seal.status)));
-    row("plan", code(&seal.plan_hash));
-    if let Some(hash) = &seal.weights.weights_hash {
-        row("weights", code(hash));
-    }
-    if let Some(hash) = &seal.final_hash {
+    row("run", format!("{}, {}", code(&seal.run), choice_name(&manifest.status)));
+    row("plan", code(&manifest.plan_hash));
+    if let Some(hash) = summary.as_ref().and_then(|summary| summary.final_hash.as_ref()) {
         // A failed run has the hash of its newest checkpoint.
         let is_last = summary.as_ref().is_some_and(|summary| summary.error.is_none());
-        let name = if is_last { format!("state after step {}", count(seal.steps)) } else { "newest state".to_owned() };
+        let name = if is_last { format!("state after step {}", count(steps)) } else { "newest state".to_owned() };
         row(&name, code(hash));
     }
     if let Some(from) = &manifest.continued_from {
@@ -93,7 +92,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     let mut row = |name: &str, value: String, place: String| {
         let _ = writeln!(out, "| {name} | {value} | {place} |");
     };
-    let of_weights = format!("step {}", count(seal.weights.step));
+    let of_weights = format!("step {}", count(seal.weights_step));
     if let Some(value) = training.and_then(|line| line.loss) {
         row("training loss", loss(value), format!("the batch of {of_weights}"));
     }
@@ -104,7 +103,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     }
     if let Some((best, value)) =
         summary.as_ref().and_then(|s| s.best_eval.as_ref()).and_then(|e| Some((e, e.val_loss?)))
-        && best.step != seal.weights.step
+        && best.step != seal.weights_step
     {
         row("lowest validation loss", loss(value), format!("other weights, after step {}", count(best.step)));
     }
@@ -124,7 +123,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     }
     out += "\n| part | content hash: files, tokenizer and layout |\n|---|---|\n";
     for part in DataPart::ALL {
-        if let Some(hash) = seal.data.of(part) {
+        if let Some(hash) = manifest.data.of(part) {
             let _ = writeln!(out, "| {} | {} |", part.name(), code(hash));
         }
     }
@@ -132,15 +131,15 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     let is_of_files = !matches!(opened.experiment.data.train, Source::Builtin { .. } | Source::Hub(_));
     let data = if is_of_files { " --data FOLDER" } else { "" };
     out += "\n## Verify\n\n```sh\n";
-    if let Some(steps) = seal.default_steps() {
-        let (from, to) = (steps.start(), steps.end());
+    if let Some(own) = seal.default_steps(steps) {
+        let (from, to) = (own.start(), own.end());
         let _ = writeln!(
             out,
             "runner verify . --steps {from}..{to}{data}   # trains these steps again, from the sealed state"
         );
     }
     let first = manifest.foreign_steps() + 1;
-    let _ = writeln!(out, "runner verify . --steps {first}..{}{data}   # trains the whole run again", seal.steps);
+    let _ = writeln!(out, "runner verify . --steps {first}..{steps}{data}   # trains the whole run again");
     out += "runner verify . --only-files   # compares every byte with manifest.json\n```\n\n";
     if is_of_files {
         out += "`FOLDER` holds the files of the data, which are found by their hashes. ";

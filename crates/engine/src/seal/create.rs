@@ -26,9 +26,7 @@ use runner_weights::WeightsError;
 use serde::Serialize;
 
 use super::card::model_card;
-use super::manifest::{
-    CARD, FORMAT, MANIFEST, RUN, SealManifest, SealedFile, SealedState, SealedWeights, list_files, state_bytes,
-};
+use super::manifest::{CARD, MANIFEST, RUN, SealManifest, SealedFile, list_files};
 use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
 
@@ -93,30 +91,11 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     // Without locks in the file system, nothing is removed.
     let _ = lock.try_lock();
     let state = if request.without_state { None } else { Some(state_to_seal(&checkpoints, &manifest, step)?) };
-    let (is_hugging_face, mut notes) = copy_run(&opened, &manifest, step, state, aside.path(), host, observer)
+    let mut notes = copy_run(&opened, &manifest, step, state, aside.path(), host, observer)
         .map_err(|error| error.context(failed()))?;
-    let folder = |step| checkpoint::recorded_hash(&checkpoints, step);
-    let summary = current_summary(&opened.path, &manifest)?;
-    // As a verification reads them.
-    let steps = OriginalRun::read(&aside.path().join(RUN), &manifest, summary.clone())?.last_step();
     let all = list_files(aside.path());
     let files = all.into_iter().map(|path| SealedFile::read(aside.path(), path)).collect::<Result<Vec<_>>>()?;
-    let bytes = state_bytes(&files);
-    let sealed_state = |step| Some(SealedState { step, state_hash: folder(step)?.state, bytes });
-    let mut sealed = SealManifest {
-        format: FORMAT,
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        source_hash: host.build.source_hash.clone(),
-        run: manifest.id.clone(),
-        plan_hash: manifest.plan_hash.clone(),
-        status: manifest.status,
-        steps,
-        data: manifest.data.clone(),
-        final_hash: summary.and_then(|summary| summary.final_hash),
-        weights: SealedWeights::new(step, folder(step), is_hugging_face),
-        state: state.and_then(sealed_state),
-        files,
-    };
+    let mut sealed = SealManifest::new(manifest.id.clone(), step, files, host);
     let card = model_card(aside.path(), &sealed)?;
     write_atomic(&aside.path().join(CARD), card.as_bytes()).map_err(CommandError::io(failed()))?;
     sealed.files.push(SealedFile::read(aside.path(), CARD.to_owned())?);
@@ -124,10 +103,12 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     write_sealed_json(&aside.path().join(MANIFEST), &sealed)?;
     sync_folders(aside.path()).map_err(CommandError::io(failed()))?;
     let (_, hash) = SealManifest::read(aside.path())?;
+    let steps = last_step(aside.path())?;
     check_free(&to)?;
     fs::rename(aside.path(), &to).map_err(CommandError::io(failed()))?;
     sync_dir(parent).map_err(CommandError::io(failed()))?;
-    let window = sealed.state.as_ref().filter(|state| state.step < steps).map(|state| [state.step + 1, steps]);
+    let state = sealed.state();
+    let window = state.filter(|(step, _)| *step < steps).map(|(step, _)| [step + 1, steps]);
     if window.is_none() {
         notes.push(format!(
             "without a training state before step {steps}, a verification trains from the start of the run, or compares bytes alone"
@@ -139,12 +120,18 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
         files: sealed.files.len() + 1,
         bytes: sealed.files.iter().map(|file| file.bytes).sum(),
         step,
-        state_step: sealed.state.as_ref().map(|state| state.step),
-        state_bytes: sealed.state.as_ref().map(|state| state.bytes),
+        state_step: state.map(|(step, _)| step),
+        state_bytes: state.map(|(_, bytes)| bytes),
         steps: window,
         hash: hash.ok_or_else(|| CommandError::failure(format!("{}: the manifest cannot be read", to.display())))?,
         notes,
     })
+}
+
+/// The last recorded step of the sealed run in `folder`.
+pub(super) fn last_step(folder: &Path) -> Result<u64> {
+    let run = folder.join(RUN);
+    Ok(OriginalRun::read(&run, &run_dir::read_manifest(&run)?, run_dir::read_summary(&run)?)?.last_step())
 }
 
 /// The summary of the run in `path`, if it was written for the run's present state.
@@ -193,7 +180,7 @@ fn state_to_seal(checkpoints: &Path, manifest: &Manifest, step: u64) -> Result<u
     Ok(before.copied().unwrap_or(step))
 }
 
-/// Writes the record, the state and the weights to `to`. Returns true if the weights are as `transformers` reads them, and notes about them.
+/// Writes the record, the state and the weights to `to`. Returns notes about the weights.
 fn copy_run(
     opened: &OpenedRun,
     manifest: &Manifest,
@@ -202,7 +189,7 @@ fn copy_run(
     to: &Path,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<(bool, Vec<String>)> {
+) -> Result<Vec<String>> {
     let run = to.join(RUN);
     fs::create_dir(&run).map_err(CommandError::io("creating a folder"))?;
     // A run that was killed may have the summary of the session before.
@@ -237,20 +224,20 @@ fn copy_run(
 }
 
 /// Writes the weights of the checkpoint of `step` to `to`: as `transformers` reads them, or, where it has no such model, as checkpoints have
-/// them. Returns which, and notes.
+/// them. Returns notes.
 pub(super) fn export_weights(
     opened: &OpenedRun,
     step: u64,
     to: &Path,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<(bool, Vec<String>)> {
+) -> Result<Vec<String>> {
     let which = CheckpointChoice::Step(step);
     match opened.export_hf(which, HfOptions::default(), to, false, host, observer) {
-        Ok(written) => Ok((true, written.notes)),
+        Ok(written) => Ok(written.notes),
         Err(error) if matches!(error.cause(), Some(WeightsError::Request(_))) => {
             checkpoint::export_weights(&opened.path.join(CHECKPOINTS), which, &opened.whole_layout()?, to)?;
-            Ok((false, vec![format!("the weights are as checkpoints have them: {error}")]))
+            Ok(vec![format!("the weights are as checkpoints have them: {error}")])
         }
         Err(error) => Err(error),
     }

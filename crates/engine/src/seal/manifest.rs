@@ -8,16 +8,16 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader, read_header};
-use runner_files::sealed_json::{CONTENT_HASH, Seal, check_seal};
+use runner_files::sealed_json::{Seal, check_seal};
 use runner_files::{children, open_regular, read_regular_text};
+use runner_prepare::Host;
 use runner_record::RecordError;
-use runner_record::checkpoint::StateHash;
+use runner_record::checkpoint::step_of_folder;
 use runner_record::files::{check_format, check_texts, file_name};
-use runner_record::manifest::{DataHashes, RunStatus};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, Result};
 
-pub(super) const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 /// The manifest of a sealed run.
 pub(super) const MANIFEST: &str = "manifest.json";
 /// The model card.
@@ -30,8 +30,9 @@ const MAX_HEADER_BYTES: u64 = 100 << 20;
 /// The number of bytes read at a time.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// The whole file.
+/// The whole file. What the record says is not repeated here: `files` has its hashes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct SealManifest {
     pub(super) format: u32,
     /// The program that sealed the run: its version, and the hash of its sources.
@@ -39,42 +40,16 @@ pub(super) struct SealManifest {
     pub(super) source_hash: Option<String>,
     /// The id of the run.
     pub(super) run: String,
-    pub(super) plan_hash: String,
-    pub(super) status: RunStatus,
-    /// The last recorded step.
-    pub(super) steps: u64,
-    pub(super) data: DataHashes,
-    /// The hash of the state after the last step.
-    pub(super) final_hash: Option<String>,
-    pub(super) weights: SealedWeights,
-    /// The training state from which steps can be trained again.
-    pub(super) state: Option<SealedState>,
+    /// The step of the exported weights.
+    pub(super) weights_step: u64,
     pub(super) files: Vec<SealedFile>,
-}
-
-/// The exported weights.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SealedWeights {
-    /// The step of their checkpoint.
-    pub(super) step: u64,
-    /// The hashes of that checkpoint.
-    pub(super) state_hash: Option<String>,
-    pub(super) weights_hash: Option<String>,
-    /// True if they are as `transformers` reads them, else as checkpoints have them.
-    #[serde(rename = "hugging_face")]
-    pub(super) is_hugging_face: bool,
-}
-
-/// A checkpoint in the folder of the run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SealedState {
-    pub(super) step: u64,
-    pub(super) state_hash: String,
-    pub(super) bytes: u64,
+    #[serde(default, skip_serializing)]
+    content_hash: Option<String>,
 }
 
 /// A file of a sealed run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct SealedFile {
     /// Within the folder, with `/`.
     pub(super) path: String,
@@ -87,6 +62,7 @@ pub(super) struct SealedFile {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct TensorHash {
     pub(super) name: String,
     pub(super) hash: String,
@@ -118,6 +94,17 @@ pub struct ChangedFile {
 }
 
 impl SealManifest {
+    /// The manifest of `files`, with the weights of the checkpoint of `weights_step` of the run with the id `run`.
+    pub(super) fn new(run: String, weights_step: u64, files: Vec<SealedFile>, host: &Host) -> Self {
+        let (version, source_hash) = (env!("CARGO_PKG_VERSION").to_owned(), host.build.source_hash.clone());
+        Self { format: FORMAT, version, source_hash, run, weights_step, files, content_hash: None }
+    }
+
+    /// True if this program sealed the run. A different version may write the card in other words, or count differently.
+    pub(super) fn is_of_this_program(&self, host: &Host) -> bool {
+        self.version == env!("CARGO_PKG_VERSION") && self.source_hash == host.build.source_hash
+    }
+
     /// Reads the manifest of the sealed run in `folder`. The second value is its content hash; `None` if it does not match its content.
     ///
     /// # Errors
@@ -138,16 +125,29 @@ impl SealManifest {
         let manifest: Self = serde_json::from_str(&text).map_err(damaged)?;
         check_format(&path, manifest.format, FORMAT)?;
         let is_intact = check_seal(&text).map_err(damaged)? == Seal::Intact;
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
-        let hash = value[CONTENT_HASH].as_str().filter(|_| is_intact).map(str::to_owned);
+        let hash = manifest.content_hash.clone().filter(|_| is_intact);
         Ok((manifest, hash))
     }
 
-    /// The files in `folder` that have changed since the run was sealed, or cannot be read.
-    pub(super) fn changed_files(&self, folder: &Path) -> Vec<ChangedFile> {
+    /// True if the weights are as `transformers` reads them, else as checkpoints have them.
+    pub(super) fn is_hugging_face(&self) -> bool {
+        self.files.iter().any(|file| file.path == "config.json")
+    }
+
+    /// The step and the size in bytes of the training state from which steps can be trained again.
+    pub(super) fn state(&self) -> Option<(u64, u64)> {
+        let prefix = format!("{RUN}/{CHECKPOINTS}/");
+        let files = self.files.iter().filter_map(|file| Some((file.path.strip_prefix(&prefix)?, file.bytes)));
+        let step = files.clone().find_map(|(path, _)| step_of_folder(path.split('/').next()?))?;
+        Some((step, files.map(|(_, bytes)| bytes).sum()))
+    }
+
+    /// The files in `folder` that have changed since the run was sealed, or cannot be read. The second value says which files are as they
+    /// were, but have tensors with other hashes than this manifest lists.
+    pub(super) fn changed_files(&self, folder: &Path) -> (Vec<ChangedFile>, Vec<String>) {
         let sealed: BTreeMap<&str, &SealedFile> = self.files.iter().map(|file| (file.path.as_str(), file)).collect();
         let present: BTreeSet<String> = list_files(folder).into_iter().filter(|path| path != MANIFEST).collect();
-        let mut changed = Vec::new();
+        let (mut changed, mut contradictions) = (Vec::new(), Vec::new());
         for (path, file) in &sealed {
             let is_in_closed_folder = || {
                 present
@@ -164,7 +164,9 @@ impl SealManifest {
                 changed.push(ChangedFile { path, change: FileChange::Unreadable, sealed, found: None, tensor: None });
                 continue;
             };
-            if now.hash != file.hash || now.bytes != file.bytes {
+            if now.hash == file.hash && now != **file {
+                contradictions.push(format!("{MANIFEST} lists another size or other tensors of {path} than it has"));
+            } else if now.hash != file.hash {
                 let tensors = file.tensors.iter().zip(&now.tensors);
                 let tensor = tensors.filter(|(then, now)| then != now).map(|(then, _)| then.name.clone()).next();
                 changed.push(ChangedFile {
@@ -180,7 +182,7 @@ impl SealManifest {
             let found = SealedFile::read(folder, path.clone()).ok().map(|file| file.hash);
             changed.push(ChangedFile { path, change: FileChange::Added, sealed: None, found, tensor: None });
         }
-        changed
+        (changed, contradictions)
     }
 }
 
@@ -266,24 +268,4 @@ pub(super) fn list_files(folder: &Path) -> Vec<String> {
     }
     files.sort();
     files
-}
-
-/// The bytes of the checkpoints among the `files` of a sealed run.
-pub(super) fn state_bytes(files: &[SealedFile]) -> u64 {
-    let prefix = format!("{RUN}/{CHECKPOINTS}/");
-    files.iter().filter(|file| file.path.starts_with(&prefix)).map(|file| file.bytes).sum()
-}
-
-impl SealedWeights {
-    /// True if a checkpoint of the same step with the hashes `hash` contradicts this. Its state counts only with `has_same_state`.
-    pub(super) fn contradicts(&self, hash: &StateHash, has_same_state: bool) -> bool {
-        let differs = |claim: &Option<String>, hash: &String| claim.as_ref().is_some_and(|claim| claim != hash);
-        differs(&self.weights_hash, &hash.weights) || (has_same_state && differs(&self.state_hash, &hash.state))
-    }
-
-    /// The weights of the checkpoint of `step`, which has the hashes `hash`.
-    pub(super) fn new(step: u64, hash: Option<StateHash>, is_hugging_face: bool) -> Self {
-        let (state_hash, weights_hash) = hash.map(|hash| (hash.state, hash.weights)).unzip();
-        Self { step, state_hash, weights_hash, is_hugging_face }
-    }
 }

@@ -12,7 +12,7 @@ use runner_files::{remove_abandoned, temporary_dir, temporary_prefix};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
-use runner_record::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY, TRACE};
+use runner_record::run_dir::{CHECKPOINTS, DATA, EXPERIMENT, PLAN, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE};
 use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{bytes, count, counted};
@@ -20,8 +20,8 @@ use runner_spec::model::layout::ParamLayout;
 use runner_weights::OpenedWeights;
 use serde::Serialize;
 
-use super::claims::{contradictions, describe_free_text, is_sealed_by_this_program};
-use super::create::{WEIGHTS, export_weights, is_own};
+use super::claims::{RecordDifferences, find_contradictions, foreign_content};
+use super::create::{WEIGHTS, export_weights, is_own, last_step};
 use super::manifest::{
     CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of,
 };
@@ -121,13 +121,14 @@ pub fn verify(
     let folder =
         std::path::absolute(&request.folder).map_err(CommandError::io(request.folder.display().to_string()))?;
     let (manifest, hash) = SealManifest::read(&folder)?;
+    let (changed, contradictions) = manifest.changed_files(&folder);
     let mut found = Verification {
         verdict: SealVerdict::Changed,
         run: manifest.run.clone(),
         files: manifest.files.len() + 1,
         bytes: manifest.files.iter().map(|file| file.bytes).sum(),
-        changed: manifest.changed_files(&folder),
-        contradictions: Vec::new(),
+        changed,
+        contradictions,
         copy: None,
         steps: None,
         weights: None,
@@ -143,7 +144,7 @@ pub fn verify(
         return Ok(VerificationEnd::Done(found));
     }
     let host = &outside_of(&folder, host);
-    found.contradictions = contradictions(&folder, &manifest, host)?;
+    found.contradictions.extend(find_contradictions(&folder, &manifest, host)?);
     if !found.contradictions.is_empty() {
         return Ok(VerificationEnd::Done(found.contradictory()));
     }
@@ -153,14 +154,15 @@ pub fn verify(
         bytes(found.bytes)
     )));
     let run = folder.join(RUN);
-    if let Some(text) = describe_free_text(&run)? {
+    for text in foreign_content(&folder, &manifest)? {
         found.claim(&manifest, host, text);
-        if !found.contradictions.is_empty() {
-            return Ok(VerificationEnd::Done(found.contradictory()));
-        }
     }
+    if !found.contradictions.is_empty() {
+        return Ok(VerificationEnd::Done(found.contradictory()));
+    }
+    let last_step = last_step(&folder)?;
     let opened = open_run(&folder, &run.display().to_string())?;
-    if manifest.state.as_ref().is_some_and(|state| state.step == manifest.weights.step) {
+    if manifest.state().is_some_and(|(step, _)| step == manifest.weights_step) {
         let weights = compare_weights(&folder, &manifest, &opened)?;
         let is_equal = weights.equal;
         found.weights = Some(weights);
@@ -175,18 +177,14 @@ pub fn verify(
         found.verdict = SealVerdict::Intact;
         found.not_verified.push("every step: none was trained again, as asked".to_owned());
         found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
-        found
-            .not_verified
-            .push(format!("the numbers of {RUN}/{PLAN}, such as the number of parameters: nothing was planned"));
-        found.describe_unread(&manifest, host, false);
+        found.describe_unread(&[PLAN, DATA, SAMPLES, TOKENIZER, EXPERIMENT, TEMPLATE], &manifest, host, false);
         return Ok(VerificationEnd::Done(found));
     }
     found.verdict = SealVerdict::Incomplete;
     let mut has_export = false;
-    let Some(steps) = request.steps.clone().or_else(|| manifest.default_steps()) else {
+    let Some(steps) = request.steps.clone().or_else(|| manifest.default_steps(last_step)) else {
         found.not_verified.push(format!(
-            "every step: the sealed run has no training state before its last step; `--steps 1..{}` trains from the start",
-            manifest.steps
+            "every step: the sealed run has no training state before its last step; `--steps 1..{last_step}` trains from the start"
         ));
         return Ok(VerificationEnd::Done(found));
     };
@@ -211,18 +209,11 @@ pub fn verify(
         Reproduction::Interrupted(reason) => return Ok(VerificationEnd::Interrupted(reason)),
         Reproduction::Checked(_) => return Ok(VerificationEnd::Done(found)),
     };
-    let step = manifest.weights.step;
+    let step = manifest.weights_step;
     let is_trained = (verdict.from_step + 1..=verdict.to_step).contains(&step);
     if is_trained && checkpoint::saved_steps(&copy.join(CHECKPOINTS))?.contains(&step) {
         let again = open_run(&host.runs, &copy.display().to_string())?;
         let weights = SealedWeightsComparison { trained: true, ..compare_weights(&folder, &manifest, &again)? };
-        // Weights with the same bits have the same hash, and so has the state of steps with the same bits.
-        let is_bitwise = matches!(verdict.verdict, Verdict::Bitwise | Verdict::BitwiseNumbers);
-        let hash = checkpoint::recorded_hash(&copy.join(CHECKPOINTS), step).filter(|_| weights.equal);
-        if hash.is_some_and(|hash| manifest.weights.contradicts(&hash, is_bitwise)) {
-            let text = format!("{MANIFEST} and the steps that were trained again differ in the hashes of step {step}");
-            found.contradictions.push(text);
-        }
         if weights.equal {
             has_export = true;
             for difference in differing_exports(&folder, &manifest, &again, host, observer)? {
@@ -231,32 +222,24 @@ pub fn verify(
         }
         found.weights = Some(weights);
     }
-    found.compare_state(&manifest, &copy, &verdict);
-    // Equal bits of every number leave no room for a different result on the test data, or a different last state.
-    let is_bitwise = verdict.first_bits.is_none();
-    found.compare_tests(&run, &copy, if is_bitwise { 0.0 } else { verdict.tolerance })?;
-    if is_bitwise && verdict.weights.as_ref().is_some_and(|weights| !weights.equal) {
+    found.compare_state(&manifest, &run, &copy, &verdict);
+    if verdict.first_bits.is_none() && verdict.weights.as_ref().is_some_and(|weights| !weights.equal) {
         found.contradictions.push(format!("{RUN}/{SUMMARY} has a final hash that these steps do not lead to"));
     }
-    found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
-    let planned = open_run(&host.runs, &copy.display().to_string())?.plan;
-    // Equal facts may still come with other warnings.
-    let is_same_data =
-        opened.plan.data == planned.data && opened.plan.data.overlap_warnings() == planned.data.overlap_warnings();
-    for (what, is_equal) in [("totals", opened.plan.totals == planned.totals), ("facts about the data", is_same_data)] {
-        if !is_equal {
-            let text = format!("the {what} in {RUN}/{PLAN} differ from those planned from {RUN}/{RESOLVED}");
-            found.claim(&manifest, host, text);
-        }
+    let differences = RecordDifferences::find(&run, &copy, &verdict)?;
+    for text in differences.contradictions {
+        found.claim(&manifest, host, text);
     }
+    found.not_verified.extend(differences.not_verified);
+    found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
     if let Some(share) = &verdict.share {
         let NumberDifference { step, what, original, copy, .. } = share;
         let [sealed, trained] =
             [original, copy].map(|share| share.map_or_else(|| "none".to_owned(), |x| x.to_string()));
         found.contradictions.push(format!("{what} of step {} is {trained}, and {sealed} in the record", count(*step)));
     }
-    found.judge(&manifest, &verdict);
-    found.describe_unread(&manifest, host, has_export);
+    found.judge(&manifest, last_step, &verdict);
+    found.describe_unread(&[EXPERIMENT, TEMPLATE], &manifest, host, has_export);
     (found.copy, found.steps) = (Some(copy), Some(verdict));
     Ok(VerificationEnd::Done(found))
 }
@@ -272,11 +255,13 @@ fn outside_of(folder: &Path, host: &Host) -> Host {
 
 impl Verification {
     /// Compares the sealed state with the checkpoint of the same step of the run in `copy`, unless training started from the sealed state.
-    fn compare_state(&mut self, manifest: &SealManifest, copy: &Path, trained: &ReproductionVerdict) {
-        let Some(state) = manifest.state.as_ref().filter(|state| state.step != trained.from_step) else { return };
-        let step = count(state.step);
-        match checkpoint::recorded_hash(&copy.join(CHECKPOINTS), state.step) {
-            Some(again) if again.state == state.state_hash => {}
+    fn compare_state(&mut self, manifest: &SealManifest, run: &Path, copy: &Path, trained: &ReproductionVerdict) {
+        let Some((step, _)) = manifest.state().filter(|(step, _)| *step != trained.from_step) else { return };
+        let [sealed, again] =
+            [run, copy].map(|run| checkpoint::recorded_hash(&run.join(CHECKPOINTS), step).map(|hash| hash.state));
+        let step = count(step);
+        match again {
+            Some(again) if Some(&again) == sealed.as_ref() => {}
             // If a number differs in its bits, the state does, too.
             Some(_) if trained.first_bits.is_none() => {
                 self.contradictions
@@ -289,58 +274,29 @@ impl Verification {
         }
     }
 
-    /// Compares the results on the test data.
-    fn compare_tests(&mut self, run: &Path, copy: &Path, tolerance: f64) -> Result<()> {
-        let [sealed, again] = [run, copy].map(run_dir::read_summary);
-        let (sealed, again) = (sealed?.and_then(|summary| summary.test), again?.and_then(|summary| summary.test));
-        let Some(sealed) = sealed else {
-            if again.is_some() {
-                self.contradictions.push(format!("{RUN}/{SUMMARY} lacks the result on the test data"));
-            }
-            return Ok(());
-        };
-        let Some(again) = again else {
-            self.not_verified
-                .push("the test loss: it is measured at the end of a run, and these steps end before it".to_owned());
-            return Ok(());
-        };
-        let is_near = |a: Option<f64>, b: Option<f64>, allowed: f64| match (a, b) {
-            (Some(a), Some(b)) => (a - b).abs() <= allowed,
-            // Older versions recorded less.
-            (a, _) => a.is_none(),
-        };
-        let allowed = tolerance * sealed.loss;
-        let of_error = allowed / (sealed.rows.unwrap_or(1).max(1) as f64).sqrt();
-        let is_equal = (sealed.step, sealed.tokens) == (again.step, again.tokens)
-            && (sealed.rows.is_none() || sealed.rows == again.rows)
-            && is_near(Some(sealed.loss), Some(again.loss), allowed)
-            && is_near(Some(sealed.perplexity.ln()), Some(again.perplexity.ln()), allowed)
-            && is_near(sealed.bits_per_byte, again.bits_per_byte, tolerance * sealed.bits_per_byte.unwrap_or(0.0))
-            && is_near(sealed.standard_error, again.standard_error, of_error);
-        if !is_equal {
-            let (of_seal, of_copy) = (sealed.loss, again.loss);
-            self.contradictions
-                .push(format!("{RUN}/{SUMMARY} and the steps that were trained again differ in the result on the test data (loss {of_seal} and {of_copy})"));
-        }
-        Ok(())
-    }
-
     /// Adds a contradiction, or, if a different version sealed the run, which may have written the same in another way, says that it is not
     /// verified.
     fn claim(&mut self, manifest: &SealManifest, host: &Host, text: String) {
-        if is_sealed_by_this_program(manifest, host) {
+        if manifest.is_of_this_program(host) {
             self.contradictions.push(text);
         } else {
             self.not_verified.push(format!("{text} (a different version of the program sealed the run)"));
         }
     }
 
-    /// Names the files whose content was not verified.
-    fn describe_unread(&mut self, manifest: &SealManifest, host: &Host, has_export: bool) {
-        let files = unread_files(manifest, host, has_export);
+    /// Names the files whose content no check but that of their bytes covers: those with the names `unread` in the record, and the exported
+    /// ones unless they were compared.
+    fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, host: &Host, has_export: bool) {
+        let is_unread = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
+            Some(own) => unread.contains(&own),
+            None if path == CARD => !manifest.is_of_this_program(host),
+            None => !has_export,
+        };
+        let files: Vec<&str> =
+            manifest.files.iter().map(|file| file.path.as_str()).filter(|path| is_unread(path)).collect();
         if !files.is_empty() {
             self.not_verified.push(format!(
-                "what {} say, or the card of them: only their bytes were compared with the manifest",
+                "the content of {}, and what the card shows of it: only the bytes were compared with the manifest",
                 files.join(", ")
             ));
         }
@@ -355,8 +311,8 @@ impl Verification {
     }
 
     /// Sets the verdict, and what was not verified, after `trained` was trained again.
-    fn judge(&mut self, manifest: &SealManifest, trained: &ReproductionVerdict) {
-        let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights.step);
+    fn judge(&mut self, manifest: &SealManifest, last_step: u64, trained: &ReproductionVerdict) {
+        let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights_step);
         if from > 0 {
             self.not_verified.push(format!(
                 "steps 1 to {}: the state after step {} was taken from the sealed run as it is",
@@ -364,8 +320,8 @@ impl Verification {
                 count(from)
             ));
         }
-        if to < manifest.steps {
-            self.not_verified.push(format!("steps {} to {}", count(to + 1), count(manifest.steps)));
+        if to < last_step {
+            self.not_verified.push(format!("steps {} to {}", count(to + 1), count(last_step)));
         }
         let differ = self.weights.as_ref().is_some_and(|weights| !weights.equal);
         self.verdict = match trained.verdict {
@@ -400,26 +356,15 @@ impl Verification {
 impl SealManifest {
     /// The steps that are trained again if none are named: from the sealed state to the weights, or to the end. `None` if there is no state
     /// before the last step.
-    pub(super) fn default_steps(&self) -> Option<RangeInclusive<u64>> {
-        let state = self.state.as_ref()?;
-        let last = if state.step < self.weights.step { self.weights.step } else { self.steps };
-        (state.step < last).then(|| state.step + 1..=last)
+    pub(super) fn default_steps(&self, last_step: u64) -> Option<RangeInclusive<u64>> {
+        let (step, _) = self.state()?;
+        let last = if step < self.weights_step { self.weights_step } else { last_step };
+        (step < last).then(|| step + 1..=last)
     }
 }
 
 /// Recorded facts that cannot be computed again.
-const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, notes, the status and the origin of the run";
-
-/// The files whose content no check but that of their bytes covers, of a sealed run whose exported files were compared if `has_export`.
-fn unread_files(seal: &SealManifest, host: &Host, has_export: bool) -> Vec<String> {
-    let record = [run_dir::MANIFEST, RESOLVED, PLAN, METRICS, SUMMARY];
-    let is_read = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
-        Some(own) => own.starts_with(&format!("{CHECKPOINTS}/")) || record.contains(&own),
-        None if path == CARD => is_sealed_by_this_program(seal, host),
-        None => has_export,
-    };
-    seal.files.iter().map(|file| file.path.clone()).filter(|path| !is_read(path)).collect()
-}
+const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, paths, settings of sessions, and the number in the id, the status and the origin of the run";
 
 /// How the exported files in `folder` differ from those that an export of the same weights by the run `again` gives, a sentence each. Equal
 /// weights give equal files, the names of their tensors included.
@@ -438,11 +383,8 @@ fn differing_exports(
     // Without locks in the file system, nothing is removed.
     let _ = lock.try_lock();
     let to = aside.path().join(WEIGHTS);
-    let (is_hugging_face, _) = export_weights(again, manifest.weights.step, &to, host, observer)?;
+    export_weights(again, manifest.weights_step, &to, host, observer)?;
     let mut differing = Vec::new();
-    if is_hugging_face != manifest.weights.is_hugging_face {
-        differing.push(format!("{MANIFEST} is wrong about whether `transformers` reads the weights"));
-    }
     let exported = list_files(&to);
     for name in &exported {
         let is_equal = folder.join(name).exists()
@@ -461,8 +403,8 @@ fn differing_exports(
 /// Compares the sealed weights in `folder` with those that the run `again` has at the same step. The result does not count them as trained
 /// again.
 fn compare_weights(folder: &Path, manifest: &SealManifest, again: &OpenedRun) -> Result<SealedWeightsComparison> {
-    let (layout, step) = (again.whole_layout()?, manifest.weights.step);
-    let sealed = if manifest.weights.is_hugging_face {
+    let (layout, step) = (again.whole_layout()?, manifest.weights_step);
+    let sealed = if manifest.is_hugging_face() {
         read_weights(&OpenedWeights::open(folder)?, &layout)?
     } else {
         read_plain_weights(&folder.join(MODEL), &layout)?

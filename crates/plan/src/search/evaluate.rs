@@ -8,7 +8,7 @@ use super::layout::{Layout, PipelineShape};
 use crate::check::{INITIAL_CHANNEL_SLOTS, live_during_passes};
 use crate::cost::count_chunks;
 use crate::error::Result;
-use crate::memory::{MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, estimate};
 use crate::memory_shortage::worst_device;
 use crate::ranks::{self, BlockTimes, RankLayout, replica_program};
 use crate::schedule::ScheduledPass;
@@ -224,13 +224,15 @@ impl<'a> Evaluator<'a> {
     /// Bytes that the largest rank needs, where channels hold `slots` messages.
     fn memory(&self, ranks: &Representatives, passes: &[Vec<ScheduledPass>], slots: usize) -> Result<u64, Unfit> {
         let facts = &ranks.devices.facts;
+        let cluster = self.cluster;
+        let basis = MemoryBasis { kernels: cluster.kernels, slots, is_launched: cluster.has_launcher() };
         // With and without copies of saved states, which are made where there is room.
         let (mut needs, mut without) = (vec![0; facts.len()], vec![0; facts.len()]);
         for (members, passes) in ranks.stages.iter().zip(passes) {
             let live = live_during_passes(&members[0].0, passes);
             for (program, of_kind) in members {
                 let hardware = &facts[program.rank];
-                let memory = estimate(program, &live, MemoryFacts { hardware, kernels: self.cluster.kernels, slots });
+                let memory = estimate(program, &live, basis.on(hardware));
                 for rank in of_kind {
                     (needs[*rank], without[*rank]) = (memory.total(), memory.total() - memory.checkpoint);
                 }

@@ -109,13 +109,34 @@ pub struct SearchResult {
 /// # Errors
 /// Those of [`compile`] that no layout avoids; an unknown speed of a device; if no layout fits.
 pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<SearchResult> {
+    search_reported(experiment, data, cluster, &|_| {})
+}
+
+/// How far a search is.
+#[derive(Debug, Clone, Copy)]
+pub struct SearchProgress {
+    /// Layouts that were compared, and those whose step was simulated.
+    pub layouts: usize,
+    pub simulated: usize,
+}
+
+/// [`search`], which tells `report` about every layout.
+///
+/// # Errors
+/// Those of [`search`].
+pub fn search_reported(
+    experiment: &Experiment,
+    data: &DataFacts,
+    cluster: &ClusterFacts,
+    report: &dyn Fn(SearchProgress),
+) -> Result<SearchResult> {
     let (experiment, _) = settle_micro_batch(experiment, data, cluster)?;
     let experiment = experiment.as_ref();
     let base = base_layout(experiment).apply(experiment);
     let plan = compile(&base, data, cluster)?;
     let first = &plan.ranks[0];
     let max_ranks = most_ranks(experiment, cluster, &first.hardware);
-    let mut search = Search::new(&base, cluster, &first.program);
+    let mut search = Search::new(&base, cluster, &first.program, report);
     search.bound_all(&base.parallel, max_ranks)?;
     let simulated = search.simulate_best()?;
     // Simulations compare more partitions, and find layouts that do not fit after all.
@@ -226,11 +247,18 @@ struct Search<'a> {
     too_large: usize,
     /// The layout that lacks the least memory, and how much.
     closest: Option<(u64, Layout)>,
+    simulations: usize,
+    report: &'a dyn Fn(SearchProgress),
 }
 
 impl<'a> Search<'a> {
     /// A search for `experiment`; `program` is that of a rank under any layout.
-    fn new(experiment: &'a Experiment, cluster: &'a ClusterFacts, program: &Program) -> Self {
+    fn new(
+        experiment: &'a Experiment,
+        cluster: &'a ClusterFacts,
+        program: &Program,
+        report: &'a dyn Fn(SearchProgress),
+    ) -> Self {
         let listed = match &experiment.parallel.devices {
             AutoOr::Given(listed) => Some(listed.len()),
             AutoOr::Auto => None,
@@ -246,7 +274,13 @@ impl<'a> Search<'a> {
             refused: BTreeMap::new(),
             too_large: 0,
             closest: None,
+            simulations: 0,
+            report,
         }
+    }
+
+    fn report(&self) {
+        (self.report)(SearchProgress { layouts: self.layouts, simulated: self.simulations });
     }
 
     /// Bounds the costs of every layout.
@@ -331,6 +365,7 @@ impl<'a> Search<'a> {
     fn bound(&mut self, layout: &Layout, shape: PipelineShape, passes: &[Vec<ScheduledPass>]) -> Result<bool> {
         let bounds = self.evaluator.bounds(layout, shape, passes);
         self.layouts += 1;
+        self.report();
         match bounds {
             Ok(costs) => self.fit.push(Candidate { layout: layout.clone(), shape, costs }),
             Err(Unfit::Memory(lacking)) => {
@@ -410,6 +445,8 @@ impl<'a> Search<'a> {
     /// The costs of `candidate` with its simulated time; `None` if it does not fit after all, which is then counted.
     fn simulate(&mut self, candidate: &Candidate) -> Result<Option<LayoutCosts>> {
         let passes = candidate.passes(self.sequences);
+        self.simulations += 1;
+        self.report();
         match self.evaluator.simulated(&candidate.layout, &passes, candidate.costs) {
             Ok(costs) => Ok(Some(costs)),
             Err(Unfit::UnknownSpeed(device)) => Err(unknown_speed(&device)),

@@ -38,7 +38,8 @@ fn for_each_layout(
     let base = base_layout(experiment).apply(experiment);
     let plan = compile(&base, &data(), cluster).unwrap();
     let first = &plan.ranks[0];
-    let mut search = Search::new(&base, cluster, &first.program);
+    let report = |_: SearchProgress| {};
+    let mut search = Search::new(&base, cluster, &first.program, &report);
     search.bound_all(&base.parallel, most_ranks(experiment, cluster, &first.hardware)).unwrap();
     let fit = std::mem::take(&mut search.fit);
     for candidate in &fit {

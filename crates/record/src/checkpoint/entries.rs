@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use super::format::StateFile;
 use super::load::{self, CheckpointProblem};
-use super::names::{KEPT, OLD, PREFIX, dir_name, is_unfinished};
+use super::names::{KEPT, OLD, dir_name, is_unfinished, step_of_folder};
 use crate::error::RecordError;
 use crate::files::file_name;
 use crate::own_files::is_own_checkpoint;
-use runner_files::{TEMPORARY_PREFIX, if_present, is_number};
+use runner_files::{TEMPORARY_PREFIX, if_present};
 
 /// A checkpoint by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,9 +37,7 @@ pub(super) fn read_entries(folder: &Path) -> Result<Vec<CheckpointEntry>, Record
     let read = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = if_present(read).map_err(RecordError::io("reading", folder))?.unwrap_or_default();
     let checkpoint = |entry: fs::DirEntry| {
-        let name = entry.file_name();
-        let digits = name.to_str()?.strip_prefix(PREFIX)?;
-        let step = is_number(digits).then(|| digits.parse().ok())??;
+        let step = step_of_folder(entry.file_name().to_str()?)?;
         Some(CheckpointEntry { step, path: entry.path() })
     };
     let mut out: Vec<CheckpointEntry> = read.into_iter().filter_map(checkpoint).collect();

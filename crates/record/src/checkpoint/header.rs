@@ -57,12 +57,6 @@ pub(super) fn header_of_part(
     sections: Range<usize>,
     number_type: NumberType,
 ) -> Vec<u8> {
-    let metadata = match part {
-        PartSpec { count: 1, .. } => r#"{"matrices":"[out, in]"}"#.to_owned(),
-        PartSpec { index, count } => {
-            format!(r#"{{"matrices":"[out, in]","step":"{step}","part":"{} of {count}"}}"#, index + 1)
-        }
-    };
     let mut position = 0;
     let mut tensors = Vec::new();
     for section in sections {
@@ -74,7 +68,22 @@ pub(super) fn header_of_part(
             tensors.push((tensor_name(&entry.spec.name, section), info));
         }
     }
-    header_bytes(&metadata, tensors.iter().map(|(name, info)| (name.as_str(), info)))
+    header_bytes(&metadata(part, step), tensors.iter().map(|(name, info)| (name.as_str(), info)))
+}
+
+/// The metadata of a part's file, as JSON.
+fn metadata(part: PartSpec, step: u64) -> String {
+    match part {
+        PartSpec { count: 1, .. } => r#"{"matrices":"[out, in]"}"#.to_owned(),
+        PartSpec { index, count } => {
+            format!(r#"{{"matrices":"[out, in]","step":"{step}","part":"{} of {count}"}}"#, index + 1)
+        }
+    }
+}
+
+/// True if `header` is what this program writes before its tensors, and nothing else.
+pub(super) fn is_own(header: &SafetensorsHeader, part: PartSpec, step: u64) -> bool {
+    header.bytes == header_bytes(&metadata(part, step), header.tensors.iter().map(|(name, info)| (name.as_str(), info)))
 }
 
 /// Reads the header of a safetensors file of `size` bytes, whose tensors are all f32 or all bf16. Returns this type, too.

@@ -145,6 +145,12 @@ impl StoredCheckpoint {
         Ok(Self { state, parts, positions })
     }
 
+    /// True if the headers of its files have nothing but what this program writes.
+    pub(super) fn has_own_headers(&self) -> bool {
+        let mut files = self.parts.iter().flat_map(|(record, files)| files.iter().map(move |file| (record, file)));
+        files.all(|(record, file)| header::is_own(&file.header, record.part, record.step))
+    }
+
     /// Finds every tensor of a flat buffer laid out by `layout`, weights and `moments` moments.
     pub(super) fn find(&self, layout: &ParamLayout, moments: usize) -> Result<TensorPlaces, CheckpointProblem> {
         if moments > 0 && self.state.moments != moments {

@@ -18,6 +18,11 @@ pub fn dir_name(step: u64) -> String {
     format!("{PREFIX}{step:08}")
 }
 
+/// The step of the checkpoint in the folder with this name; `None` for other names.
+pub fn step_of_folder(name: &str) -> Option<u64> {
+    name.strip_prefix(PREFIX).filter(|digits| is_number(digits))?.parse().ok()
+}
+
 /// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
 pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))

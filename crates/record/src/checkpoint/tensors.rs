@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::entries::{self, CheckpointChoice};
-use super::format::SavedPosition;
+use super::format::{STATE, SavedPosition, StateFile};
 use super::hash::hash_bytes;
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use super::names::dir_name;
 use super::part::StateHash;
 use crate::error::RecordError;
+use crate::files::read_sealed_json;
+use crate::foreign_content::is_own;
 
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///
@@ -22,6 +24,18 @@ pub fn chosen_step(folder: &Path, which: CheckpointChoice) -> Result<u64, Record
 /// The recorded hash of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.
 pub fn recorded_hash(folder: &Path, step: u64) -> Option<StateHash> {
     load::state_file(&folder.join(dir_name(step))).ok().map(|file| file.hash())
+}
+
+/// True if the checkpoint of `step` in `folder`, of the plan `plan_hash`, has nothing but what this program writes: no other keys, and no
+/// other metadata.
+///
+/// # Errors
+/// If it is missing, damaged or of a different plan.
+pub fn has_only_own_content(folder: &Path, step: u64, plan_hash: &str) -> Result<bool, RecordError> {
+    let path = folder.join(dir_name(step));
+    let value = read_sealed_json(&path.join(STATE))?;
+    let opened = StoredCheckpoint::open(&path, Some(plan_hash)).map_err(|bad| bad.error(&path, String::new))?;
+    Ok(is_own::<StateFile>(&value) && opened.has_own_headers())
 }
 
 /// The recorded position of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.

@@ -4,6 +4,7 @@ use minijinja::{AutoEscape, Environment, Value, context};
 
 use super::data::PageData;
 use runner_spec::error::CommandError;
+use runner_spec::safe_text::printable;
 
 /// Every page begins with this text. A file that begins with it may be replaced by another report.
 pub const PAGE_PREFIX: &str = "<!doctype html>\n<!-- a report of runner -->\n";
@@ -66,11 +67,11 @@ impl Page {
     }
 }
 
-/// JSON for a `<script>` element, with escapes for the characters that could end the element, open another element or a comment,
-/// or end a line of script.
+/// JSON for a `<script>` element, with escapes for the characters that could end the element, or open another element or a comment. The page
+/// shows the texts, so they get no character that hides what they say, nor one that ends a line of script.
 fn escape_for_script(json: &str) -> String {
     let escape = |text: String, c: char| text.replace(c, &format!("\\u{:04x}", c as u32));
-    ['<', '>', '&', '\u{2028}', '\u{2029}'].into_iter().fold(json.to_owned(), escape)
+    ['<', '>', '&'].into_iter().fold(printable(json), escape)
 }
 
 #[cfg(test)]
@@ -78,14 +79,14 @@ mod tests {
     use super::*;
     use crate::html::{ReportRequest, read_page_data};
 
-    const HOSTILE: &str = "</script><img src=x onerror=alert(1)><!-- & \u{2028}";
+    const HOSTILE: &str = "</script><img src=x onerror=alert(1)><!-- & ";
 
     #[test]
     fn data_cannot_leave_its_element() {
-        let json = serde_json::to_string(HOSTILE).unwrap();
+        let json = serde_json::to_string(&format!("{HOSTILE}\u{2028}\u{202E}")).unwrap();
         let safe = escape_for_script(&json);
-        assert!(!safe.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{safe}");
-        assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), HOSTILE);
+        assert!(!safe.contains(['<', '>', '&', '\u{2028}', '\u{202E}']), "{safe}");
+        assert_eq!(serde_json::from_str::<String>(&safe).unwrap(), format!("{HOSTILE}\u{FFFD}\u{FFFD}"));
     }
 
     #[test]

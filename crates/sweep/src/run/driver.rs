@@ -34,7 +34,8 @@ use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// A process of an earlier call may still work on a run. It ends after its current step.
+/// A process of an earlier call may still work on a run, which ends after its current step; or one of another sweep, which trains steps
+/// meanwhile.
 const HELD_RUN_TIMEOUT: Duration = Duration::from_mins(10);
 /// The largest number of tasks for which the remaining time is predicted by simulating early stopping.
 const MAX_SIMULATED_TASKS: usize = 2000;
@@ -86,8 +87,8 @@ struct Driver<'a> {
     /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
     running: BTreeMap<usize, RunningSegment>,
-    /// Tasks whose run another process worked on, and since when this call waits for it.
-    waiting: BTreeMap<usize, Instant>,
+    /// Tasks whose run another process worked on, and since when this call waits for the steps after these.
+    waiting: BTreeMap<usize, (Instant, u64)>,
     /// The tasks among `waiting` whose run was locked when it was last checked.
     held: BTreeSet<usize>,
     allocator: ResourceAllocator,
@@ -340,6 +341,7 @@ impl<'a> Driver<'a> {
             end,
             was_asked_to_stop: running.was_asked_to_stop,
             is_paused: running.until < segment.until && self.steps_done(task) >= running.until,
+            is_held: self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)),
             result: self.result(task, segment.rung),
             recorded_error: failed_run.and_then(|run| run.error.as_deref()),
             logged_error: self.segment_workers.last_error(&running.worker).as_deref(),
@@ -396,20 +398,27 @@ impl<'a> Driver<'a> {
         self.progress_of(segment.task)?.explain_missing(segment.until, self.record().objective, self.runs)
     }
 
-    /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.
-    fn wait(&mut self, segment: TrainingSegment, since: Option<Instant>) {
+    /// Waits for the process that has the run of the segment's task; `since` is when and after how many steps this call began to wait, if it
+    /// has waited before.
+    fn wait(&mut self, segment: TrainingSegment, since: Option<(Instant, u64)>) {
         let task = segment.task;
         let run = self.run_id(task);
         let since = since.unwrap_or_else(|| {
             self.observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
-            Instant::now()
+            (Instant::now(), self.steps_done(task))
         });
-        if since.elapsed() <= HELD_RUN_TIMEOUT {
+        if since.0.elapsed() <= HELD_RUN_TIMEOUT {
             self.waiting.insert(task, since);
             return;
         }
+        self.update_progress(task);
+        if self.steps_done(task) > since.1 {
+            self.waiting.insert(task, (Instant::now(), self.steps_done(task)));
+            return;
+        }
         let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
-        let error = format!("another process has been working on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
+        let error =
+            format!("another process holds its run{run}, and has trained no step for {}", duration(HELD_RUN_TIMEOUT));
         self.fail(segment, &error, false);
     }
 

@@ -218,8 +218,10 @@ pub(super) fn plan_points(
     // A job of Slurm would have to wait for a different job, early stopping compares runs step by step, a speed is that of all steps, and a test
     // is of the best checkpoint among those that a run has saved.
     let has_test = points.iter().any(|(_, loaded)| loaded.experiment.eval.test.is_some());
-    let shares =
-        !has_test && spec.early_stop.is_none() && spec.race.is_none() && request.launcher == SweepLauncher::Local;
+    let shares = !has_test
+        && spec.early_stop.is_none()
+        && spec.race.is_none()
+        && matches!(request.launcher, SweepLauncher::Local);
     if shares && objective.metric != ObjectiveMetric::TokensPerSecond {
         let mut distinct: Vec<&mut PlannedPoint> =
             points_of_record.iter_mut().filter(|point| point.same_as.is_none()).collect();

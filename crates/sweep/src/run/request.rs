@@ -29,7 +29,7 @@ pub struct SweepRequest<'a> {
 }
 
 /// The program that starts the runs of a sweep.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum SweepLauncher {
     /// This process, on this machine.
     Local,

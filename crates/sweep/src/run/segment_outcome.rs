@@ -13,6 +13,8 @@ pub(super) struct EndedSegment<'a> {
     pub was_asked_to_stop: bool,
     /// True if the process was to train to a step before the segment's end, and has reached it.
     pub is_paused: bool,
+    /// True if another process works on the run.
+    pub is_held: bool,
     /// The result of the segment in the run's record.
     pub result: Option<SegmentResult>,
     /// The error in the run's record.
@@ -66,6 +68,8 @@ impl EndedSegment<'_> {
         let logged = self.logged_error.map(str::to_owned);
         let (error, would_repeat) = match self.end {
             SegmentEnd::Exited(code) if code == Exit::TryAgain as i32 => return SegmentOutcome::Busy,
+            // A job of another sweep has the same point.
+            SegmentEnd::LeftQueue { .. } if self.is_held => return SegmentOutcome::Busy,
             SegmentEnd::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
             SegmentEnd::Exited(code) if code == Exit::Interrupted as i32 => {
                 ("it was interrupted from outside".to_owned(), false)
@@ -98,6 +102,7 @@ mod tests {
             end,
             was_asked_to_stop: false,
             is_paused: false,
+            is_held: false,
             result,
             recorded_error: None,
             logged_error: None,
@@ -164,6 +169,7 @@ mod tests {
             assert_eq!(left(is_ours, VALUE).outcome(), SegmentOutcome::Completed(2.0));
         }
         assert!(is_retried(&left(true, None)));
+        assert_eq!(EndedSegment { is_held: true, ..left(true, None) }.outcome(), SegmentOutcome::Busy);
         assert_eq!(left(false, None).outcome(), SegmentOutcome::Stopped, "it may have been for fewer steps");
         for is_ours in [true, false] {
             assert!(!is_retried(&left(is_ours, Some(SegmentResult::Failed))), "not finite");

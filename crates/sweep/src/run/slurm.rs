@@ -19,8 +19,9 @@ use runner_spec::format::shell_word;
 pub enum Submission {
     /// The number of points that are queued or running; all others are done.
     NothingToSubmit { queued_or_running: usize },
-    /// The number of submitted points, the numbers of the jobs, and the newest script.
-    Submitted { points: usize, jobs: Vec<String>, script: PathBuf },
+    /// The numbers of submitted points and of those for which the user has too many jobs in the queue, the numbers of the jobs, and the newest
+    /// script.
+    Submitted { points: usize, left: usize, jobs: Vec<String>, script: PathBuf },
 }
 
 /// # Errors
@@ -52,12 +53,12 @@ pub fn submit_sweep(
     // The jobs of an array have the same number of tasks.
     let ranks = |point: &&usize| record.point(**point).map(|point| point.ranks);
     let layouts: BTreeSet<Option<usize>> = points.iter().map(|point| ranks(&point)).collect();
-    let mut jobs = Vec::new();
+    let (mut jobs, mut left) = (Vec::new(), 0);
     for layout in layouts {
         let points: Vec<usize> = points.iter().filter(|point| ranks(point) == layout).copied().collect();
-        jobs.push(submitter.submit(&points, None)?);
+        left += submitter.submit_as_many_as_possible(&points, &mut jobs)?;
     }
-    Ok(Submission::Submitted { points: points.len(), jobs, script: submitter.script })
+    Ok(Submission::Submitted { points: points.len() - left, left, jobs, script: submitter.script })
 }
 
 /// The numbers of the unfinished points, without duplicates.
@@ -113,7 +114,31 @@ impl<'a> PointSubmitter<'a> {
     /// If Slurm refuses, the script cannot be written, or its template has a mistake.
     pub(super) fn submit(&self, points: &[usize], until: Option<u64>) -> Result<String> {
         self.sweep.write_script(&self.job(points, until).script()?)?;
-        slurm::submit(&self.script)
+        self.settings.submit(&self.script)
+    }
+
+    /// Submits `points`, which have the same number of ranks, as arrays, as far as the user may have so many jobs, and adds the numbers of the
+    /// jobs to `jobs`. Returns the number of points that are left.
+    ///
+    /// # Errors
+    /// Those of [`Self::submit`], and if not even one job is possible.
+    fn submit_as_many_as_possible(&self, points: &[usize], jobs: &mut Vec<String>) -> Result<usize> {
+        let (mut rest, mut size) = (points, points.len());
+        while !rest.is_empty() {
+            match self.submit(&rest[..size.min(rest.len())], None) {
+                Ok(job) => {
+                    jobs.push(job);
+                    rest = &rest[size.min(rest.len())..];
+                }
+                Err(error) if slurm::is_limit_of_jobs(&error) => match size / 2 {
+                    0 if jobs.is_empty() => return Err(error),
+                    0 => break,
+                    half => size = half,
+                },
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(rest.len())
     }
 
     fn job<'s>(&'s self, points: &'s [usize], until: Option<u64>) -> BatchJob<'s> {

@@ -187,7 +187,8 @@ fn a_busy_port_is_an_error_unless_there_is_another() {
 fn a_broken_connection_ends_the_run_everywhere() {
     let garble = |bytes: &'static [u8]| -> Box<dyn Fn(&TcpMesh) + Sync> {
         Box::new(move |mesh| {
-            for mut stream in mesh.streams() {
+            for stream in mesh.streams() {
+                let mut stream: &std::net::TcpStream = stream;
                 let _ = stream.write_all(bytes);
                 let _ = stream.shutdown(Shutdown::Write);
             }

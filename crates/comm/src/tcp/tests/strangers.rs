@@ -81,6 +81,18 @@ fn strangers_do_not_keep_ranks_from_joining() {
     });
 }
 
+/// Rank 0, on another machine, has ended because it found its port taken.
+#[test]
+fn a_rank_whose_ports_are_all_taken_does_not_wait_for_long() {
+    let stranger = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = stranger.local_addr().unwrap().port();
+    // It closes each connection, until this test ends.
+    thread::spawn(move || stranger.incoming().for_each(drop));
+    let config = JoinConfig { timeout: Duration::from_secs(8), ..config(1, 2, port) };
+    let error = TcpMesh::join(&config).unwrap_err().to_string();
+    assert!(error.contains("set `MASTER_PORT` to a port that no other program uses"), "{error}");
+}
+
 #[test]
 fn a_stranger_is_not_taken_for_rank_0() {
     let (false_leader, port) = (TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), free_port());
