@@ -396,11 +396,7 @@ pub(crate) fn read_cluster(text: &str) -> Result<ClusterFacts> {
 
 /// The report of the run directory `path`.
 pub(crate) fn report_page(path: &Path) -> Result<String> {
-    let request = ReportRequest {
-        runs: vec![path.to_owned()],
-        kernels: runner_compute::kernel_workspace(),
-        ..ReportRequest::default()
-    };
+    let request = ReportRequest { runs: vec![path.to_owned()], ..ReportRequest::default() };
     let data = read_page_data(&request)?;
     Ok(Page::new(&data, false)?.html)
 }

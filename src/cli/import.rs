@@ -19,7 +19,7 @@ pub(crate) struct ImportArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 enum ImportCommand {
-    /// Read a nanoGPT config.py (which is not executed), a YAML file of litgpt or axolotl, or a Hugging Face config.json.
+    /// Read a nanoGPT config.py (which is not executed), or a Hugging Face config.json.
     ///
     /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart. The result is checked
     /// as by `runner validate`, as far as possible without its data. A result that is not valid is still written; its mistakes are shown,

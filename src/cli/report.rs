@@ -84,11 +84,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
 /// The run directories and the sweep that the arguments name.
 fn request(args: &ReportArgs) -> Result<ReportRequest> {
     let root = args.root.root();
-    let mut request = ReportRequest {
-        title: args.title.clone(),
-        kernels: runner_compute::kernel_workspace(),
-        ..ReportRequest::default()
-    };
+    let mut request = ReportRequest { title: args.title.clone(), ..ReportRequest::default() };
     let mut add_sweep = |folder: PathBuf| {
         let another = request.sweep.replace(folder).is_some();
         if another { Err(CommandError::request("a report shows only one sweep".to_owned())) } else { Ok(()) }

@@ -3,11 +3,11 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::sandbox::{RunFolder, RunningProcess, Sandbox, repository_path, wait_until};
+use crate::sandbox::{RunFolder, RunningProcess, Sandbox, wait_until};
 
 const STEPS: u64 = 12;
 
@@ -276,51 +276,6 @@ fn a_trace_has_no_step_twice() {
     assert_eq!(lines(&broken), lines(&whole));
     // 4 outputs; of 2 layers' 12 parameters each, and 5 others with the tied copy, gradient and value.
     assert_eq!(lines(&whole).len(), 12 * (4 + 2 * (2 * 12 + 5)));
-}
-
-#[test]
-fn runs_of_earlier_versions_are_read() {
-    let fixtures = repository_path("tests/fixtures/runs");
-    for format in ["format-1", "format-2"] {
-        let sandbox = new_sandbox(SINGLE);
-        fs::create_dir(sandbox.path("runs")).unwrap();
-        for run in fs::read_dir(fixtures.join(format)).unwrap().map(|e| e.unwrap()) {
-            let copied = Command::new("cp").arg("-r").arg(run.path()).arg(sandbox.path("runs")).status();
-            assert!(copied.unwrap().success());
-        }
-        let (id, run) = id_and_run(&sandbox);
-        assert!(sandbox.expect(0, "runs").contains("done"), "{format}");
-        assert!(sandbox.expect(0, &format!("runs show {id}")).contains("8 of 8"), "{format}");
-        let evaluated = sandbox.json_of(&["eval", &id, "--json", "--threads", "1"]);
-        let recorded = run.summary()["last_eval"]["val_loss"].as_f64().unwrap();
-        // Another processor may round otherwise: as between layouts.
-        assert!((evaluated["val_loss"].as_f64().unwrap() - recorded).abs() < 1e-4 * recorded, "{format}: {evaluated}");
-        sandbox.expect(0, &format!("sample {id} --threads 1 --max-tokens 4 --prompt Once"));
-        // The processor was made neutral in the record. The hashes of the first format were made otherwise.
-        let plan = if format == "format-1" { "unknown" } else { "same" };
-        let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-        assert!(
-            printed.contains(&format!("plan             {plan}")) && printed.contains("tokenizer        same"),
-            "{format}: {printed}"
-        );
-        assert!(
-            printed.contains("training data    same") && printed.contains("processor        changed"),
-            "{format}: {printed}"
-        );
-        let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
-        assert!(printed.contains("bitwise: ") || printed.contains("within tolerance: "), "{format}: {printed}");
-        let printed = sandbox.expect(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
-        assert!(printed.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {printed}");
-        // What was edited since shows in what both formats have; where hashes can be compared, as a key of the file.
-        let eval = if format == "format-1" { "periodic [" } else { "a different plan: eval" };
-        let resolved = run.read("resolved.yaml");
-        for (was, is, what) in [("seed: 3", "seed: 4", "seed 4, was 3"), ("\n  every: 4", "\n  every: 2", eval)] {
-            assert!(resolved.contains(was), "{resolved}");
-            run.write("resolved.yaml", resolved.replace(was, is));
-            let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-            assert!(printed.contains("plan             changed") && printed.contains(what), "{format}: {printed}");
-        }
-    }
 }
 
 #[test]

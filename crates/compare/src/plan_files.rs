@@ -8,7 +8,6 @@ use super::plan_facts::{differing_keys, first_program};
 use crate::stored_plan;
 use runner_record::RecordError;
 use runner_record::manifest::Manifest;
-use runner_spec::cluster::KernelWorkspace;
 use runner_spec::format::json_value;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -27,8 +26,6 @@ pub enum PlanDifference {
     None,
     /// The hashes are equal, but these values of `plan.json` were edited.
     Edited(Vec<String>),
-    /// The recorded plan is of an older format, whose hash was made otherwise. These values differ of those that both formats have.
-    OlderFormat(Vec<String>),
     /// These keys of the file differ, and these values of the first rank's program.
     Other {
         keys: Vec<&'static str>,
@@ -41,18 +38,15 @@ pub enum PlanDifference {
 /// # Errors
 /// If the plan cannot be read or made again.
 pub fn rebuild_plan(path: &Path, manifest: &Manifest) -> Result<RebuiltPlan, RecordError> {
-    let plan = stored_plan::compiled(path, &stored_plan::data_facts(path)?, KernelWorkspace::default())?;
-    let difference = match stored_plan::as_written(path) {
+    let (plan, written) = (stored_plan::compiled(path)?, stored_plan::read(path)?);
+    let difference = if manifest.plan_hash == plan.hash {
         // Equal hashes do not show that `plan.json` is still the plan that they were made of.
-        Some(written) if manifest.plan_hash == plan.hash => match edited_values(&written, &plan) {
+        match edited_values(&written, &plan) {
             edited if edited.is_empty() => PlanDifference::None,
             edited => PlanDifference::Edited(edited),
-        },
-        None if manifest.plan_hash == plan.hash => PlanDifference::None,
-        Some(written) => {
-            PlanDifference::Other { keys: differing_keys(&written, &plan), values: changed_values(&written, &plan) }
         }
-        None => PlanDifference::OlderFormat(changed_in_both(&stored_plan::as_json(path)?, &plan)),
+    } else {
+        PlanDifference::Other { keys: differing_keys(&written, &plan), values: changed_values(&written, &plan) }
     };
     Ok(RebuiltPlan { plan, difference })
 }
@@ -66,7 +60,7 @@ fn program_json(plan: &Plan) -> Option<Value> {
 fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
     let (Some(a), Some(b)) = (program_json(a), program_json(b)) else { return Vec::new() };
     let mut out = Vec::new();
-    collect_differences("", &a, &b, true, &mut out);
+    collect_differences("", &a, &b, &mut out);
     shortened(out)
 }
 
@@ -80,35 +74,6 @@ fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
     edited
 }
 
-/// The differences between the first rank's program of `plan` and that of the plan `written`, of an older format, in what both formats
-/// have.
-fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
-    let Some(now) = program_json(plan) else { return Vec::new() };
-    let then = &written["ranks"][0]["program"];
-    let mut out = Vec::new();
-    collect_differences("", then, &now, false, &mut out);
-    // When checkpoints are written does not change what is computed.
-    let due = |program: &Value| -> Option<Vec<Value>> {
-        let all = program["periodic"].as_array()?;
-        Some(all.iter().filter(|p| p["instruction"] != "checkpoint").cloned().collect())
-    };
-    for (what, a, b) in [
-        ("periodic", due(then), due(&now)),
-        ("start", then["start"].as_array().cloned(), now["start"].as_array().cloned()),
-    ] {
-        if let (Some(a), Some(b)) = (a, b)
-            && a != b
-        {
-            out.push(format!("{what} {}, was {}", Value::from(b), Value::from(a)));
-        }
-    }
-    let (was, is) = (written["world_size"].as_u64(), plan.world_size as u64);
-    if let Some(was) = was.filter(|was| *was != is) {
-        out.push(format!("world_size {is}, was {was}"));
-    }
-    shortened(out)
-}
-
 fn shortened(mut out: Vec<String>) -> Vec<String> {
     const SHOWN: usize = 4;
     if out.len() > SHOWN {
@@ -119,18 +84,14 @@ fn shortened(mut out: Vec<String>) -> Vec<String> {
     out
 }
 
-/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only keys that
-/// both have count. Two objects without a common key are two variants of one setting, and differ as a whole.
-fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out: &mut Vec<String>) {
+/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. Objects with different keys are two variants
+/// of one setting, and differ as a whole.
+fn collect_differences(path: &str, a: &Value, b: &Value, out: &mut Vec<String>) {
     match (a, b) {
-        (Value::Object(p), Value::Object(q)) if !same_format || p.keys().eq(q.keys()) => {
-            let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
-            if common.is_empty() && a != b {
-                out.push(format!("{path} {b}, was {a}"));
-            }
-            for key in common {
+        (Value::Object(p), Value::Object(q)) if p.keys().eq(q.keys()) => {
+            for (key, value) in p {
                 let dot = if path.is_empty() { "" } else { "." };
-                collect_differences(&format!("{path}{dot}{key}"), &p[key], &q[key], same_format, out);
+                collect_differences(&format!("{path}{dot}{key}"), value, &q[key], out);
             }
         }
         // Lists of instructions and costs follow from the other values, and lists are long.

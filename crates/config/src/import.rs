@@ -1,52 +1,26 @@
-//! Turns the configuration of another trainer into an experiment file: a config.py of nanoGPT, a YAML file of litgpt or axolotl, or the
-//! config.json of a Hugging Face model.
+//! Turns the configuration of another trainer into an experiment file: a config.py of nanoGPT, or the config.json of a Hugging Face model.
 
-mod data;
 mod draft;
 mod hugging_face;
-mod pretrained;
+mod nanogpt;
 mod python;
-mod schedule;
 mod settings;
-mod translate;
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::draft::{ExperimentDraft, ImportFolders};
-use self::settings::Settings;
 use crate::{ExperimentFile, LoadOptions};
 use runner_files::strict_json;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
-use runner_yaml::document;
 use runner_yaml::source::Source;
 use runner_yaml::tree::Node;
 
-/// The trainer whose configuration a file is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trainer {
-    NanoGpt,
-    Litgpt,
-    Axolotl,
-    HuggingFace,
-}
-
-impl Trainer {
-    fn name(self) -> &'static str {
-        match self {
-            Self::NanoGpt => "nanoGPT",
-            Self::Litgpt => "litgpt",
-            Self::Axolotl => "axolotl",
-            Self::HuggingFace => "Hugging Face",
-        }
-    }
-}
-
 /// The files that are understood.
-const KNOWN_FILES: &str = "supported files are nanoGPT's config.py, YAML files of litgpt (with `model_name`, `model_config` or \
-                           `checkpoint_dir`) and axolotl (with `base_model`), and the config.json of a Hugging Face GPT-2 or Llama";
+const KNOWN_FILES: &str = "supported files are nanoGPT's config.py and the config.json of a Hugging Face GPT-2 or Llama; the settings of other \
+                           trainers get errors that name their counterparts here (docs/coming-from.md)";
 
 /// A larger file is not a config.py. Reading one takes a time that grows with the square of its length.
 const MAX_PYTHON_BYTES: usize = 64 << 10;
@@ -85,7 +59,9 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
         return Err(wrong(format!("the file is empty; {KNOWN_FILES}")));
     }
     let mut draft = ExperimentDraft::new(ImportFolders::new(path, output));
-    let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
+    draft.set("version", 1, "");
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let title = match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") if text.len() > MAX_PYTHON_BYTES => {
             let most = MAX_PYTHON_BYTES >> 10;
             let size = text.len().div_ceil(1 << 10);
@@ -99,7 +75,10 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
                      settings at the top level, not in a dict or a class; {KNOWN_FILES}"
                 )));
             }
-            (Trainer::NanoGpt, settings)
+            nanogpt::translate(settings, &mut draft);
+            format!(
+                "Imported from nanoGPT's {file}. Settings that it leaves out have the defaults of nanoGPT's train.py and are marked."
+            )
         }
         Some("json") => {
             let value = strict_json::parse(text.as_bytes()).map_err(|error| wrong(error.to_string()))?;
@@ -108,58 +87,37 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             };
             hugging_face::translate_model(path, map, &mut draft)
                 .map_err(|error| PlainError::request(error.to_string()))?;
-            (Trainer::HuggingFace, Settings::default())
+            let tokenizer = path.with_file_name("tokenizer.json");
+            draft.set_file("data.tokenizer.file", &tokenizer.to_string_lossy(), "the model's tokenizer");
+            format!("Imported from Hugging Face's {file}.")
         }
         Some("yaml" | "yml") => {
-            let value: Value = document::from_str(text).map_err(|error| wrong(error.to_string()))?;
-            let has = |key: &str| value.get(key).is_some();
-            let trainer = trainer_of_yaml(has).ok_or_else(|| {
-                wrong(if ["model", "data"].into_iter().all(|section| value[section].is_object()) {
-                    format!("this is already an experiment file; `runner validate {}` checks it", path.display())
-                } else {
-                    format!("not a configuration of litgpt or axolotl; {KNOWN_FILES}")
-                })
-            })?;
-            (trainer, Settings::flatten(&value))
-        }
-        _ => {
             return Err(wrong(format!(
-                "unknown format: the name must end in .py, .yaml, .yml or .json; {KNOWN_FILES}"
+                "a YAML file cannot be imported; if it is an experiment, `runner validate {}` checks it; {KNOWN_FILES}",
+                path.display()
             )));
         }
-    };
-    translate::translate(trainer, path, settings, &mut draft);
-    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    let title = match trainer {
-        Trainer::NanoGpt => {
-            format!(
-                "Imported from nanoGPT's {file}. Settings that it leaves out have the defaults of nanoGPT's train.py and are marked."
-            )
+        _ => {
+            return Err(wrong(format!("unknown format: the name must end in .py or .json; {KNOWN_FILES}")));
         }
-        _ => format!("Imported from {}'s {file}.", trainer.name()),
     };
-    Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
-}
-
-/// The trainer whose configuration a YAML file with the keys for which `has` is true is.
-fn trainer_of_yaml(has: impl Fn(&str) -> bool) -> Option<Trainer> {
-    if has("base_model") || has("sequence_len") {
-        return Some(Trainer::Axolotl);
+    if !draft.has("data.train") {
+        draft.set("data.train.text.files", json!(["input.txt"]), "your text");
+        draft.warnings.push(
+            "the configuration names no data that runner can read, so `data.train` is input.txt; name your text"
+                .to_owned(),
+        );
     }
-    let is_litgpt = ["model_name", "model_config", "initial_checkpoint_dir", "checkpoint_dir"].into_iter().any(has);
-    is_litgpt.then_some(Trainer::Litgpt)
+    Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
 }
 
 /// The trainer whose configuration the file `path` with the content `root` is, unless it looks like an experiment.
 pub(crate) fn foreign_trainer(path: &Path, root: Option<&Node>) -> Option<&'static str> {
-    let has = |key: &str| root.is_some_and(|root| root.get(key).is_some());
-    let trainer = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("py") => Some(Trainer::NanoGpt),
-        Some("json") => has("model_type").then_some(Trainer::HuggingFace),
-        _ if has("model") && has("data") => None,
-        _ => trainer_of_yaml(has),
-    };
-    trainer.map(Trainer::name)
+    match path.extension().and_then(|ending| ending.to_str()) {
+        Some("py") => Some("nanoGPT"),
+        Some("json") => root.and_then(|root| root.get("model_type")).map(|_| "Hugging Face"),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

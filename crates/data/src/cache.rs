@@ -24,12 +24,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, Result};
 use super::progress::{Progress, Report};
-use hashes::{check_hashes, has_no_hashes, write_hashes};
+use hashes::{check_hashes, write_hashes};
 pub(crate) use layout::EntryKind;
 use layout::{LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LOCK, USES, is_own_stage};
 pub(crate) use mark::check_cache;
 pub use mark::claim_cache;
-use mark::{is_read_only, write_error};
+use mark::write_error;
 use runner_files::sealed_json::{Seal, check_seal, seal};
 use runner_files::{children, is_older_than, is_real_folder, open_owned, read_regular, read_regular_text, remove_all};
 
@@ -74,8 +74,7 @@ impl DataCache {
     }
 
     /// Opens the entry `kind`/`key` with `open`. If it is absent or damaged, `build` builds it in an empty folder first. Also returns
-    /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits. An entry without
-    /// hashes, of an earlier version, is built again; it is used as it is if the cache cannot be written.
+    /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits.
     ///
     /// # Errors
     /// Those of `open` and `build`, or if the cache cannot be written. A damaged entry with files that the program did not write stays, and
@@ -104,13 +103,7 @@ impl DataCache {
             Ok(found) => return Ok((register(found), true)),
             Err(damage) => damage,
         };
-        let is_of_earlier_version = kind.has_hashes() && has_no_hashes(&path);
         let _lock = match (self.lock(kind, key, report), damage) {
-            (Err(DataError::Io { source, .. }), Some(_)) if is_of_earlier_version && is_read_only(&source) => {
-                let Ok(found) = open_existing(&path, open)? else { return Err(DataError::io(&path)(source)) };
-                report(Progress::Unverified(kind.noun()));
-                return Ok((register(found), true));
-            }
             (Err(error), Some(DataError::Damaged { path, message })) => {
                 return Err(DataError::damaged(&path, format!("{message}; it cannot be rebuilt: {error}")));
             }
@@ -126,11 +119,7 @@ impl DataCache {
                 let message = "it contains files that runner did not write; move it away";
                 return Err(DataError::file(&path, format!("{damage}; {message}")));
             }
-            report(if is_of_earlier_version {
-                Progress::Renewing(kind.noun())
-            } else {
-                Progress::Repairing(kind.noun())
-            });
+            report(Progress::Repairing(kind.noun()));
             // A process that has it mapped keeps its pages.
             fs::rename(&path, stage.dir.path().join(STAGE_REMOVED[0])).map_err(DataError::io(&path))?;
         }

@@ -23,10 +23,6 @@ pub enum Progress {
     },
     /// This entry of the cache is damaged, and is made again.
     Repairing(&'static str),
-    /// This entry of the cache has no hashes, because an earlier version made it. It is made again.
-    Renewing(&'static str),
-    /// This entry of the cache has no hashes, and is used without, because the cache cannot be written to.
-    Unverified(&'static str),
     /// This process waits for a process that prepares the same data.
     Waiting,
     /// The training source is read for the tokenizer's vocabulary.

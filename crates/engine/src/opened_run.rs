@@ -46,8 +46,7 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun> {
 }
 
 /// Checks that `resolved.yaml` and `plan.json` in the run directory `path` still describe the run. Changes that leave the plan as it is are
-/// allowed, such as other places of the data. Runs of earlier versions did not record hashes of the files. Their files are not checked, because
-/// a version that plans differently makes another plan, too.
+/// allowed, such as other places of the data.
 ///
 /// # Errors
 /// If one of them was changed, and describes another run; with what differs.
@@ -69,7 +68,6 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> 
             )));
         }
         PlanDifference::Other { keys, .. } => keys,
-        PlanDifference::OlderFormat(_) => Vec::new(),
     };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(CommandError::failure(format!(

@@ -11,8 +11,8 @@ use runner_spec::format::{bytes, count, counted, percent, seconds};
 pub fn show_data_progress(screen: &Screen, progress: Progress) {
     let text = format!("data   {}", describe(progress));
     match progress {
-        Progress::Repairing(_) | Progress::Unverified(_) => screen.warn(&describe(progress)),
-        Progress::Renewing(_) | Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting => {
+        Progress::Repairing(_) => screen.warn(&describe(progress)),
+        Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting => {
             screen.line(&text);
         }
         _ => screen.progress(&text, || text.clone()),
@@ -29,13 +29,6 @@ fn describe(progress: Progress) -> String {
             format!("verifying shards: {}", share_of_bytes(bytes_done, bytes_total))
         }
         Progress::Repairing(what) => format!("{what} in the cache is damaged and is prepared again"),
-        Progress::Renewing(what) => {
-            format!("{what} in the cache was written by an earlier version, without hashes, and is prepared again")
-        }
-        Progress::Unverified(what) => format!(
-            "{what} in the cache was written by an earlier version, without hashes, and is used unverified, because \
-             the cache cannot be written to"
-        ),
         Progress::Generating => "writing the built-in corpus".to_owned(),
         Progress::Waiting => "another process is preparing the same data; waiting for it".to_owned(),
         Progress::TrainingTokenizer { bytes_done, bytes_total } => {

@@ -96,9 +96,9 @@ fn read_sweep(input: &[u8]) {
 }
 
 fn import_configuration(input: &[u8]) {
-    let Some((kind, rest)) = split_choice(input, 3) else { return };
+    let Some((kind, rest)) = split_choice(input, 2) else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };
-    let name = ["config.py", "config.yaml", "config.json"][usize::from(kind)];
+    let name = ["config.py", "config.json"][usize::from(kind)];
     let _ = runner_config::import_config(text, Path::new(name), Path::new("/dev/shm")).map_err(|error| error.to_string());
     let _ = runner_machine::cluster_description::cluster_from_yaml(text).map_err(|error| error.to_string());
 }
@@ -181,8 +181,8 @@ fn read_record(input: &[u8]) {
         "timeline.json",
     ];
     static RUN: LazyLock<PathBuf> = LazyLock::new(|| {
-        let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/runs/format-2/tiny-f4b4ce03");
-        let run = FOLDER.path().join("tiny-f4b4ce03");
+        let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("run");
+        let run = FOLDER.path().join("tiny");
         fs::create_dir_all(&run).expect("room in memory");
         for entry in fs::read_dir(original).expect("a fixture").flatten() {
             if entry.path().is_file() {

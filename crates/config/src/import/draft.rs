@@ -74,29 +74,12 @@ impl ExperimentDraft {
         }
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<&Value> {
-        self.values.get(path).map(|(value, _)| value)
-    }
-
     pub(super) fn number(&self, path: &str) -> Option<f64> {
-        self.get(path)?.as_f64()
-    }
-
-    /// Sets the value of the key `path`, unless it has one.
-    pub(super) fn set_default(&mut self, path: &str, value: impl Into<Value>, origin: &str) {
-        if !self.has(path) {
-            self.set(path, value, origin);
-        }
+        self.values.get(path)?.0.as_f64()
     }
 
     pub(super) fn has(&self, path: &str) -> bool {
         self.values.contains_key(path) || self.values.keys().any(|key| key.starts_with(&format!("{path}.")))
-    }
-
-    /// True if a setting of the name `key`, or nested under it, was left out.
-    pub(super) fn is_left_out(&self, key: &str) -> bool {
-        let name = |setting: &str| setting.split(' ').next().unwrap_or_default().to_owned();
-        self.left_out.iter().any(|(setting, _)| name(setting).rsplit('.').next() == Some(key))
     }
 
     pub(super) fn leave_out(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
@@ -176,9 +159,7 @@ impl ImportFolders {
         if Path::new(file).is_absolute() || file.starts_with('~') {
             return file.to_owned();
         }
-        // A pattern is looked for by its folder.
-        let (folder, name) = file.rsplit_once('/').unwrap_or(("", file));
-        let path = if name.contains('*') { self.find(folder).join(name) } else { self.find(file) };
+        let path = self.find(file);
         let folder = without_links(path.parent().unwrap_or(&path));
         let (from, to): (Vec<Component>, Vec<Component>) =
             (self.output.components().collect(), folder.components().collect());

@@ -16,11 +16,6 @@ pub(super) fn write_hashes(folder: &Path) -> Result<()> {
     fs::write(&path, bytes).map_err(DataError::io(&path))
 }
 
-/// True if the entry in `folder` has no hashes, because an earlier version of the program made it.
-pub(super) fn has_no_hashes(folder: &Path) -> bool {
-    folder.is_dir() && folder.join(HASHES).symlink_metadata().is_err()
-}
-
 /// Checks that the files of `folder` are those whose hashes were written.
 ///
 /// # Errors

@@ -78,7 +78,7 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + 
 }
 
 /// True if a folder cannot be written to.
-pub(super) fn is_read_only(error: &io::Error) -> bool {
+fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 

@@ -95,41 +95,6 @@ fn files_of_a_tokenizer_are_verified_when_they_are_opened() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
-fn an_entry_without_hashes_is_rebuilt_or_used_if_the_cache_is_read_only() {
-    let dir = tempfile::tempdir().unwrap();
-    let reports = Mutex::new(Vec::new());
-    let get = |is_writable: bool| {
-        let cache = DataCache::open(dir.path()).unwrap();
-        let locks = dir.path().join(LOCKS);
-        let _ = fs::remove_file(&locks);
-        if !is_writable {
-            // Not even root creates a file there.
-            let _ = fs::remove_dir_all(&locks);
-            std::os::unix::fs::symlink("/sys", &locks).unwrap();
-        }
-        let open = |path: &Path| fs::read_to_string(path.join("tokenizer.json")).map_err(DataError::io(path));
-        let mut build = |path: &Path| fs::write(path.join("tokenizer.json"), "new").map_err(DataError::io(path));
-        let report = |progress| reports.lock().unwrap().push(progress);
-        let got = cache.open_or_build(EntryKind::Tokenizers, &key(), &report, &open, &mut build);
-        (got.map_err(|error| error.to_string()), std::mem::take(&mut *reports.lock().unwrap()))
-    };
-    let file = dir.path().join("tokenizers").join(key()).join("tokenizer.json");
-    DataCache::open(dir.path()).unwrap();
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    fs::write(&file, "old").unwrap();
-    assert_eq!(get(false), (Ok(("old".to_owned(), true)), vec![Progress::Unverified("a tokenizer")]));
-    assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Renewing("a tokenizer")]));
-    assert_eq!(get(false), (Ok(("new".to_owned(), true)), vec![]));
-    fs::write(&file, "odd").unwrap();
-    let (got, reported) = get(false);
-    let text = got.unwrap_err();
-    assert!(text.contains("tokenizer.json does not match its hash; it cannot be rebuilt: "), "{text}");
-    assert!(text.contains("set RUNNER_CACHE to a writable folder") && reported.is_empty(), "{text}");
-    assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
-}
-
-#[test]
 fn a_memo_is_read_under_its_name_only_and_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let cache = DataCache::open(dir.path()).unwrap();
@@ -224,4 +189,34 @@ fn many_builders_agree() {
         }
     });
     assert_eq!(builds.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_damaged_entry_of_a_read_only_cache_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let reports = Mutex::new(Vec::new());
+    let get = |is_writable: bool| {
+        let cache = DataCache::open(dir.path()).unwrap();
+        let locks = dir.path().join(LOCKS);
+        let _ = fs::remove_file(&locks);
+        if !is_writable {
+            // Not even root creates a file there.
+            let _ = fs::remove_dir_all(&locks);
+            std::os::unix::fs::symlink("/sys", &locks).unwrap();
+        }
+        let open = |path: &Path| fs::read_to_string(path.join("tokenizer.json")).map_err(DataError::io(path));
+        let mut build = |path: &Path| fs::write(path.join("tokenizer.json"), "new").map_err(DataError::io(path));
+        let report = |progress| reports.lock().unwrap().push(progress);
+        let got = cache.open_or_build(EntryKind::Tokenizers, &key(), &report, &open, &mut build);
+        (got.map_err(|error| error.to_string()), std::mem::take(&mut *reports.lock().unwrap()))
+    };
+    assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![]));
+    assert_eq!(get(false), (Ok(("new".to_owned(), true)), vec![]));
+    fs::write(dir.path().join("tokenizers").join(key()).join("tokenizer.json"), "odd").unwrap();
+    let (got, reported) = get(false);
+    let text = got.unwrap_err();
+    assert!(text.contains("tokenizer.json does not match its hash; it cannot be rebuilt: "), "{text}");
+    assert!(text.contains("set RUNNER_CACHE to a writable folder") && reported.is_empty(), "{text}");
+    assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
 }

@@ -157,7 +157,7 @@ mod tests {
             let again = [&files.train, &files.validation, &files.choice].map(|path| whole(path));
             assert!(again == expected, "{what}: other bytes");
             let reports = reports.into_inner().unwrap();
-            let made_again = if what == "without hashes.json" { Progress::Renewing } else { Progress::Repairing };
+            let made_again = Progress::Repairing;
             assert_eq!(reports, [made_again("the built-in corpus"), Progress::Generating], "{what}");
         };
         // A bit of each file, among them text of the middle, as a disk flips it: sizes and times stay.

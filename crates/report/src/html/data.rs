@@ -29,7 +29,6 @@ use runner_record::record_check::describe_changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_record::summary::{Summary, TestResult};
 use runner_record::{RecordError, time, timeline};
-use runner_spec::cluster::KernelWorkspace;
 use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
@@ -51,8 +50,6 @@ pub struct ReportRequest {
     /// The folder of a sweep, whose runs are shown after `runs`.
     pub sweep: Option<PathBuf>,
     pub title: Option<String>,
-    /// For the memory of runs whose plans have an older format.
-    pub kernels: KernelWorkspace,
 }
 
 /// The whole page.
@@ -149,7 +146,6 @@ type RecordKey = ([FileStamp; 6], bool, usize);
 pub(super) struct RunReader {
     plans: HashMap<PathBuf, (FileStamp, Arc<PlannedRun>)>,
     records: HashMap<PathBuf, (RecordKey, Curves, Samples)>,
-    kernels: KernelWorkspace,
 }
 
 /// Reads the runs of `request` once.
@@ -166,7 +162,6 @@ impl RunReader {
     /// # Errors
     /// If the sweep cannot be read.
     pub(super) fn read(&mut self, request: &ReportRequest) -> Result<PageData, CommandError> {
-        self.kernels = request.kernels;
         let mut paths = request.runs.clone();
         let mut sweep = None;
         if let Some(folder) = &request.sweep {
@@ -279,7 +274,7 @@ impl RunReader {
         {
             return Ok(planned.clone());
         }
-        let planned = Arc::new(PlannedRun::new(runner_compare::stored_plan::read_with_memory(path, self.kernels)?));
+        let planned = Arc::new(PlannedRun::new(runner_compare::stored_plan::read(path)?));
         self.plans.insert(path.to_owned(), (stamp, planned.clone()));
         Ok(planned)
     }
