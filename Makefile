@@ -23,6 +23,7 @@ check: ## what a commit must pass besides the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
+	@scripts/count_lines.sh
 	@if [ -n "$(CARGO_DENY)" ]; then $(CARGO_DENY) --locked check bans licenses sources; \
 	    else echo "no cargo-deny: licences and sources of dependencies are not checked (cargo install --locked cargo-deny)"; fi
 

@@ -249,7 +249,7 @@ mod tests {
             "runner export abc --to torch model.pt --dtype bf16 --base-model",
             "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
-            "runner sweep s.yaml --launcher slurm --nodes 2 --time 12h --mpi pmix --slurm-option=--partition=a --job-option --exclusive",
+            "runner sweep s.yaml --launcher slurm --nodes 2 --time 12h --mpi pmix --job-option=--partition=a --job-option --exclusive",
             "runner submit exp.yaml --to slurm --nodes 2 --time 90m --mpi pmix --job-option=--partition=a --set a=1 --threads 2 --new",
             "runner submit exp.yaml --to kubernetes --cluster 2x8xH100 --job-option image=a/b:1 --dry-run --runs d",
             "runner sweep status",

@@ -27,7 +27,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "TYPE")]
     pub mpi: Option<String>,
     /// An additional option for each job, such as --partition=long; may be given several times.
-    #[arg(long = "job-option", alias = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    #[arg(long = "job-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub options: Vec<String>,
 }
 

@@ -47,7 +47,7 @@ pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &C
             let SearchProgress { layouts, simulated } = progress;
             let (layouts, simulated) = (counted(layouts as u64, "layout"), count(simulated as u64));
             print_to_stderr(&format!(
-                "search {layouts} compared, {simulated} of them simulated, in {}",
+                "searching: {layouts} compared, {simulated} of them simulated, in {}",
                 duration(elapsed)
             ));
         }

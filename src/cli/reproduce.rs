@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use clap::Args;
 use runner_compare::verdict::Verdict;
-use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
+use runner_engine::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
 use runner_prepare::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     match result? {
         Reproduction::Checked(drift) => Ok(if drift.may_change_numbers() { Exit::Differ } else { Exit::Done }),
         Reproduction::Interrupted(reason) => Ok(reason.exit()),
-        Reproduction::Judged(path, verdict) => {
+        Reproduction::Judged(JudgedReproduction { path, verdict, .. }) => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
             screen.result_line(&describe_verdict(&verdict));
             let exit = match verdict.verdict {

@@ -83,10 +83,6 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Exit> {
 /// The verdict in one line, then what it is about, one per line.
 fn describe(found: &Verification) -> String {
     let mut lines = Vec::new();
-    if let Some(steps) = &found.steps {
-        // A verdict on steps alone does not count the weights.
-        lines.push(describe_verdict(steps));
-    }
     let weights = found.weights.as_ref().filter(|weights| !weights.equal);
     match found.verdict {
         SealVerdict::Intact => lines.push(format!("intact: every byte of {} matches its manifest", found.run)),
@@ -103,6 +99,10 @@ fn describe(found: &Verification) -> String {
             lines.push("diverged: the sealed weights are not those that these steps lead to".to_owned());
         }
         _ => {}
+    }
+    if let Some(steps) = &found.steps {
+        // A verdict on steps alone does not count the weights.
+        lines.push(describe_verdict(steps));
     }
     let mut line = |name: &str, text: String| lines.push(format!("  {name:12}{text}"));
     for file in &found.changed {

@@ -289,7 +289,7 @@ fn distinguishes_names_and_paths_of_runs() {
         (&format!("runs --runs runs/{id}"), "this is a run; name the folder that contains it"),
         (&format!("report {id} -o runs"), "runs is a folder; name a file"),
         (&format!("report {id} -o r.html --port 3"), "--port needs --serve"),
-        ("sweep s.yaml --slurm-option=--x", "--job-option needs `--launcher slurm`"),
+        ("sweep s.yaml --job-option=--x", "--job-option needs `--launcher slurm`"),
         (&format!("diff {id} {longer} --set seed=3"), "both A and B are runs"),
     ] {
         let printed = sandbox.expect(2, arguments);

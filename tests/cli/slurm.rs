@@ -106,7 +106,7 @@ impl SlurmSandbox {
 #[test]
 fn an_array_gives_what_this_process_gives() {
     let sandbox = SlurmSandbox::new();
-    let out = sandbox.submit(&["--parallel", "2", "--slurm-option=--partition=long"]);
+    let out = sandbox.submit(&["--parallel", "2", "--job-option=--partition=long"]);
     assert!(out.code == 0 && out.text().contains("4 points submitted as job 7"), "{}", out.text());
     assert_eq!(sandbox.submitted_arrays(), ["1-4"]);
     let mut folders = fs::read_dir(sandbox.path("runs/sweeps")).unwrap().map(|e| e.unwrap().path());
@@ -202,7 +202,7 @@ echo $(($(cat limit) - jobs)) > limit
     sandbox.write("limit", "3");
     let out = sandbox.submit(&[]);
     assert!(out.code == 0 && out.text().contains("3 points submitted as job 7 and 7"), "{}", out.text());
-    assert!(out.text().contains("and the 1 point that the queue does not take yet"), "{}", out.text());
+    assert!(out.text().contains("submits the other point, and those that failed"), "{}", out.text());
     let out = sandbox.submit(&[]);
     assert!(out.code == 1 && out.text().contains("Job violates accounting/QOS policy"), "{}", out.text());
     sandbox.write("limit", "9");
@@ -213,7 +213,7 @@ echo $(($(cat limit) - jobs)) > limit
 #[test]
 fn an_impossible_submission_is_reported_before_anything_is_written() {
     let sandbox = SlurmSandbox::new();
-    let out = sandbox.submit(&["--slurm-option=partition"]);
+    let out = sandbox.submit(&["--job-option=partition"]);
     assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());
     let out = sandbox.submit(&["--time", "4m"]);
     assert!(out.code == 2 && out.text().contains("at least 5m"), "{}", out.text());

@@ -62,7 +62,7 @@ pub fn compare_outcomes(
         tolerance: TOLERANCE,
         largest: None,
         same_state: same(&x.final_hash, &y.final_hash),
-        same_layout: checkpoint_parts(a) == checkpoint_parts(b),
+        same_layout: a.manifest.parts_of_checkpoints() == b.manifest.parts_of_checkpoints(),
         same_weights: same(&x.weights_hash, &y.weights_hash),
         a: x,
         b: y,
@@ -112,11 +112,6 @@ fn last_shared_step(a: (&RunRecord, &[InheritedSteps]), b: (&RunRecord, &[Inheri
         .flat_map(|(id, last)| sources(b).filter(move |(other, _)| *other == id).map(move |(_, end)| last.min(end)));
     // A run that is compared with itself shares no step with another run.
     pairs.filter(|last| *last < u64::MAX).max().unwrap_or(0)
-}
-
-/// The number of parts of every checkpoint: one for each stage, or for each rank whose replicas hold different parts.
-fn checkpoint_parts(record: &RunRecord) -> usize {
-    record.manifest.checkpoint_parts.unwrap_or_else(|| record.manifest.layout.map_or(1, |mesh| mesh.stages))
 }
 
 fn relative_difference(a: f64, b: f64) -> Option<f64> {

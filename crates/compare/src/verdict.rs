@@ -128,6 +128,8 @@ pub struct OriginalRun {
     from: u64,
     /// True if the run was complete.
     done: bool,
+    /// The number of parts of its newest checkpoint. States in other parts have other hashes.
+    parts: usize,
     record: RecordedMetrics,
     /// Damage of its metrics.
     damage: Option<String>,
@@ -175,7 +177,8 @@ impl OriginalRun {
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
         let done = manifest.status == RunStatus::Done;
         let id = if manifest.id.is_empty() { file_name(path) } else { manifest.id.clone() };
-        Ok(Self { path: path.to_owned(), id, from, done, record, damage, last_step, summary, checkpoints })
+        let parts = manifest.parts_of_checkpoints();
+        Ok(Self { path: path.to_owned(), id, from, done, parts, record, damage, last_step, summary, checkpoints })
     }
 
     /// Leaves out everything but the steps after `from` up to `last`: only these are compared.
@@ -220,7 +223,7 @@ pub fn compare(
         ..ReproductionVerdict::default()
     };
     verdict.compare_metrics(original, &record);
-    let (mut weights, mut unequal) = compare_weights(original, copy, summary.as_ref(), until);
+    let (mut weights, mut unequal) = compare_weights(original, copy, of_copy, summary.as_ref());
     // Checkpoints that are divided differently have different hashes of the same tensors.
     let has_same_tensors = |step| {
         let (a, b) = (original.path.join(CHECKPOINTS), copy.join(CHECKPOINTS));
@@ -364,7 +367,7 @@ impl ReproductionVerdict {
         }
     }
 
-    /// Compares numbers that may differ by `allowed`. Older versions did not record all of them.
+    /// Compares numbers that may differ by `allowed`.
     fn compare_derived(
         &mut self,
         step: u64,
@@ -373,9 +376,6 @@ impl ReproductionVerdict {
         copy: Option<f64>,
         allowed: Option<f64>,
     ) {
-        if original.is_none() {
-            return;
-        }
         self.compare_bits(step, what, original, copy);
         let difference = original.zip(copy).map(|(a, b)| (a - b).abs());
         let is_near = difference.is_some_and(|difference| difference <= allowed.map_or(0.0, f64::abs));
@@ -384,15 +384,15 @@ impl ReproductionVerdict {
         }
     }
 
-    /// Compares counts, which no order of sums changes. Older versions did not record all of them.
+    /// Compares counts, which no order of sums changes.
     fn compare_count(&mut self, step: u64, what: &str, original: Option<u64>, copy: Option<u64>) {
         let [original, copy] = [original, copy].map(|count| count.map(|count| count as f64));
         self.compare_derived(step, what, original, copy, None);
     }
 
-    /// Compares shares of right answers. Older versions did not record all of them.
+    /// Compares shares of right answers.
     fn compare_share(&mut self, step: u64, what: &str, original: Option<f64>, copy: Option<f64>) {
-        if original.is_some() && original.map(f64::to_bits) != copy.map(f64::to_bits) {
+        if original.map(f64::to_bits) != copy.map(f64::to_bits) {
             self.compare_bits(step, what, original, copy);
             self.share.get_or_insert_with(|| NumberDifference::new(step, what, original, copy));
         }
@@ -447,16 +447,19 @@ fn final_hash(summary: Option<&Summary>, until: u64) -> Option<&str> {
 fn compare_weights(
     original: &OriginalRun,
     copy: &Path,
+    of_copy: &Manifest,
     summary_of_copy: Option<&Summary>,
-    until: u64,
 ) -> (Option<WeightComparison>, Option<u64>) {
+    let until = original.last_step.max(original.from);
     let folder = copy.join(CHECKPOINTS);
     let kept = original.checkpoints.range(..=until);
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
     let (ours, theirs) = (original.summary.as_ref(), summary_of_copy);
-    if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs, until)) {
+    if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs, until))
+        && (a == b || original.parts == of_copy.parts_of_checkpoints())
+    {
         return (Some(WeightComparison { step: until, equal: a == b }), unequal);
     }
     (common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal)

@@ -53,8 +53,18 @@ pub enum Reproduction {
     Checked(Drift),
     /// The reproduction was interrupted; the same request continues it.
     Interrupted(StopReason),
-    /// The run directory of the reproduction, and how it compares with the original.
-    Judged(PathBuf, ReproductionVerdict),
+    /// The reproduction was judged.
+    Judged(JudgedReproduction),
+}
+
+/// A reproduction and how it compares with the original.
+#[derive(Debug)]
+pub struct JudgedReproduction {
+    /// Its run directory.
+    pub path: PathBuf,
+    pub verdict: ReproductionVerdict,
+    /// The step after which this call trained; an earlier call has trained those before it.
+    pub began: u64,
 }
 
 /// The largest relative difference of losses of the same experiment by rounding alone: see `docs/reproduce.md`.
@@ -112,6 +122,7 @@ pub fn reproduce(
         observer.observe(&RunEvent::Note(&note));
     }
     let (path, run) = original.open_or_create(&ready, host, observer)?;
+    let mut began = last;
     if let Some(run) = run {
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
         let (experiment, options) = (&original.resolved.experiment, &options);
@@ -119,12 +130,13 @@ pub fn reproduce(
         if let RunOutcome::Interrupted(reason) = session.work(run, observer)?.outcome {
             return Ok(Reproduction::Interrupted(reason));
         }
+        began = run_dir::read_manifest(&path)?.sessions.last().map_or(from, |session| session.from_step);
     }
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.resolved.experiment.precision));
     let verdict = verdict::compare(&original.recorded, &path, &run_dir::read_manifest(&path)?, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     original.lock(&path)?.write_json(VERDICT, &verdict)?;
-    Ok(Reproduction::Judged(path, verdict))
+    Ok(Reproduction::Judged(JudgedReproduction { path, verdict, began }))
 }
 
 impl Original {

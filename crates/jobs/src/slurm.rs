@@ -150,8 +150,8 @@ fn run(command: &mut Command, timeout: Duration) -> Result<Option<String>> {
 fn run_reported(command: &mut Command, timeout: Duration, report: &dyn Fn(&str)) -> Result<Option<String>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let waits = |waited: Duration, said: &str| {
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        report(&format!("{name} has not ended after {}{said}", duration(waited)));
+        let said = if said.is_empty() { String::new() } else { format!("; it says: {said}") };
+        report(&format!("waiting for {name} for {}{said}", duration(waited)));
     };
     match output_within(command, timeout, &waits) {
         Ok(Output { status, stdout, .. }) if status.success() => {

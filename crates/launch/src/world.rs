@@ -348,7 +348,7 @@ impl World {
     }
 }
 
-/// Checks that a rank may open its connections to `world_size - 1` others.
+/// Checks that a rank may open a connection to each other rank, besides its other files.
 fn check_open_files(world_size: usize) -> Result<(), JoinError> {
     let needed = OTHER_OPEN_FILES + world_size as u64;
     match open_file_limit() {

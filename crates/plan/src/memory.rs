@@ -152,8 +152,8 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         table("rotary positions", spec.head_dim());
     }
     if program.device == Device::Cpu {
-        // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks, unless
-        // it is the process of one of them.
+        // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks. Under a
+        // launcher, each rank is a command.
         let is_thread = matches!(program.mesh.mode, ParallelMode::Single | ParallelMode::Dp);
         let is_first = program.rank == 0;
         if is_first || !is_thread {

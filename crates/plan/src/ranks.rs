@@ -231,7 +231,7 @@ pub(crate) fn rank_plans(
     hardware: Vec<DeviceFacts>,
     basis: MemoryBasis,
 ) -> Vec<RankPlan> {
-    // The memory of the first rank contains the command.
+    // The memory of the first rank contains the command, unless each rank is one.
     let mut known: Option<((CostClass, usize, bool), RankPlan)> = None;
     let mut out = Vec::with_capacity(programs.len());
     for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {

@@ -25,6 +25,7 @@ use super::tags;
 use runner_files::if_present;
 use runner_machine::threads::start_global_pool;
 use runner_spec::format::quoted_line;
+use runner_spec::safe_text::is_plain_line;
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
@@ -209,7 +210,8 @@ pub fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok
     serializer.serialize_str(&path.to_string_lossy())
 }
 
-/// The folders in `root` that are or were meant to be runs, by name. Empty if there is no such folder.
+/// The folders in `root` that are or were meant to be runs, by name. Empty if there is no such folder. Names are shown, and this program gives
+/// none with control characters: folders with such names are left out.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -221,7 +223,7 @@ pub fn run_folders(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
         .flatten()
         .filter(|e| {
             let name = e.file_name();
-            !name.to_string_lossy().starts_with('.') && name != SWEEPS
+            !name.to_string_lossy().starts_with('.') && name != SWEEPS && is_plain_line(&name.to_string_lossy())
         })
         // A directory entry knows its type; only links have to be followed.
         .filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && e.path().is_dir()))

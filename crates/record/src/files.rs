@@ -190,9 +190,9 @@ pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), Reco
     ))
 }
 
-/// The last component of `path`: the id of a run, where it is a run directory. Whoever made the folder, its name is one line of plain text.
+/// The last component of `path`: the id of a run, where it is a run directory.
 pub fn file_name(path: &Path) -> String {
-    quoted_line(&path.file_name().unwrap_or_default().to_string_lossy())
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Gives the file `from` the second name `to`. Where the file system cannot, it copies the file durably. The file must be one

@@ -325,6 +325,12 @@ impl Manifest {
         manifest
     }
 
+    /// The number of parts of each checkpoint of the newest layout.
+    #[must_use]
+    pub fn parts_of_checkpoints(&self) -> usize {
+        self.checkpoint_parts.or(self.layout.map(|layout| layout.stages)).unwrap_or(1)
+    }
+
     /// Records how `plan` arranges its ranks, and their devices.
     fn set_layout(&mut self, plan: &Plan) {
         let shards = plan.ranks.first().is_some_and(|rank| !rank.program.shards.is_empty());

@@ -207,11 +207,12 @@ impl Summary {
         let inherited_tokens = continued_from.and_then(|from| from.tokens).unwrap_or(inherited_tokens);
         let saved_tokens = saved.map_or(inherited_tokens, |saved| saved.tokens.max(inherited_tokens));
         summary.tokens = saved_tokens.saturating_add(tokens_since_saved);
-        summary.wall_seconds = ms / 1e3;
+        // JSON has no infinity.
+        summary.wall_seconds = (ms / 1e3).min(f64::MAX);
         summary.own = Some(OwnAmounts {
             steps: summary.steps.saturating_sub(began),
             tokens: summary.tokens.saturating_sub(inherited_tokens),
-            wall_seconds: own_ms / 1e3,
+            wall_seconds: (own_ms / 1e3).min(f64::MAX),
         });
         let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
         let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());

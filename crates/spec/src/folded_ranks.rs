@@ -1,7 +1,7 @@
 //! The ranks of a large plan in JSON. Replicas differ in little: a rank that is like an earlier one names that in `like`, and has only the
 //! values that differ. Smaller plans have every rank whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Error as _, Serialize, SerializeSeq as _, Serializer};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::plan::RankPlan;
 
 /// Plans of at most this many ranks have every rank whole.
-pub const LARGE: usize = 256;
+pub const MAX_WHOLE_RANKS: usize = 256;
 /// The key with the number of the rank that a rank is like.
 const LIKE: &str = "like";
 /// The most ranks of a stage that others are compared with.
@@ -21,7 +21,7 @@ type Fields = Map<String, Value>;
 /// # Errors
 /// Those of `serializer`.
 pub fn serialize<S: Serializer>(ranks: &[RankPlan], serializer: S) -> Result<S::Ok, S::Error> {
-    if ranks.len() <= LARGE {
+    if ranks.len() <= MAX_WHOLE_RANKS {
         return ranks.serialize(serializer);
     }
     // For each stage, ranks that are written whole, and their numbers.
@@ -53,18 +53,21 @@ pub fn serialize<S: Serializer>(ranks: &[RankPlan], serializer: S) -> Result<S::
 /// Those of `deserializer`; a rank that is like none before it.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<RankPlan>, D::Error> {
     let mut read: Vec<Fields> = Vec::deserialize(deserializer)?;
+    let like = |fields: &Fields| fields.get(LIKE).and_then(|like| usize::try_from(like.as_u64()?).ok());
+    let models: HashSet<usize> = read.iter().filter_map(like).collect();
     let mut ranks = Vec::with_capacity(read.len());
     for number in 0..read.len() {
-        if let Some(like) = read[number].remove(LIKE) {
+        if let Some(named) = read[number].remove(LIKE) {
             let (before, rest) = read.split_at_mut(number);
-            let model = like.as_u64().and_then(|like| before.get(usize::try_from(like).ok()?));
-            let mut whole = model
-                .ok_or_else(|| D::Error::custom(format!("rank {number} is like {like}, which is none before it")))?
-                .clone();
-            change(&mut whole, std::mem::take(&mut rest[0]));
-            rest[0] = whole;
+            let model = named.as_u64().and_then(|like| before.get(usize::try_from(like).ok()?));
+            let model = model
+                .ok_or_else(|| D::Error::custom(format!("rank {number} is like {named}, which is none before it")))?;
+            let changes = std::mem::replace(&mut rest[0], model.clone());
+            change(&mut rest[0], changes);
         }
-        ranks.push(serde_json::from_value(Value::Object(read[number].clone())).map_err(D::Error::custom)?);
+        let is_model = models.contains(&number);
+        let fields = if is_model { read[number].clone() } else { std::mem::take(&mut read[number]) };
+        ranks.push(serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)?);
     }
     Ok(ranks)
 }

@@ -18,6 +18,7 @@ use runner_record::run_dir::{UnfinishedFolder, base_id};
 use runner_record::{RecordError, RunLock, write_atomic};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::format::quoted_line;
+use runner_spec::safe_text::is_plain_line;
 
 /// The folder of a sweep that this process holds.
 #[derive(Debug)]
@@ -161,7 +162,8 @@ pub fn absolute_path(path: &Path) -> PathBuf {
 #[must_use]
 pub fn folders(root: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(root.join(SWEEPS)) else { return Vec::new() };
-    let is_sweep = |path: &PathBuf| !file_name(path).starts_with('.') && path.is_dir();
+    let is_name = |name: &str| !name.starts_with('.') && is_plain_line(name);
+    let is_sweep = |path: &PathBuf| is_name(&file_name(path)) && path.is_dir();
     let mut folders: Vec<PathBuf> = entries.filter_map(Result::ok).map(|e| e.path()).filter(is_sweep).collect();
     folders.sort();
     folders

@@ -186,13 +186,18 @@ fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, s
             let open = points(*queued_or_running);
             screen.line(&format!("sweep    {id}: {open} queued or running, the others are done"));
         }
-        Submission::Submitted { points: submitted, left, jobs, script: path } => {
-            let rest = match left {
-                0 => "those that failed".to_owned(),
-                left => format!("those that failed, and the {} that the queue does not take yet", points(*left)),
+        Submission::Submitted { points: submitted, jobs, script: path, left } => {
+            let each = if jobs.len() > 1 { " of each" } else { "" };
+            let (rest, refusal) = match left {
+                None => ("those that failed".to_owned(), String::new()),
+                Some((left, why)) => {
+                    let others =
+                        if *left == 1 { "the other point".to_owned() } else { format!("the other {left} points") };
+                    (format!("{others}, and those that failed"), format!("refused  {others}: {}\n", printable(why)))
+                }
             };
             screen.result_line(&format!(
-                "sweep    {id}: {} submitted as job {}, {parallel} at once ({})\n\
+                "sweep    {id}: {} submitted as job {}, {parallel}{each} at once ({})\n{refusal}\
                  next     runner sweep status {id} shows their status; `{}` submits {rest}",
                 points(*submitted),
                 jobs.join(" and "),

@@ -52,8 +52,10 @@ pub struct JoinConfig {
 /// The time after which a rank reports what it waits for; later reports come at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// If others listen at all ports for so long, rank 0 cannot: it has ended, or will.
-const TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
+/// If other processes answer at the port for so long, rank 0 cannot listen there, or has a different token. A proxy answers before rank 0
+/// does, but hardly at several ports.
+const TAKEN_TIMEOUT: Duration = Duration::from_mins(1);
+const ALL_TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reports what a rank waits for, not too often.
 struct WaitReporter {
@@ -336,6 +338,7 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
     let mut reporter = WaitReporter::new(config);
     let mut why = "no process listens there".to_owned();
     let mut taken_since = None;
+    let patience = if config.ports.len() > 1 { ALL_TAKEN_TIMEOUT } else { TAKEN_TIMEOUT }.min(config.timeout / 4);
     loop {
         let mut taken = 0;
         for &port in &config.ports {
@@ -370,9 +373,9 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
         }
         if taken < config.ports.len() {
             taken_since = None;
-        } else if taken_since.get_or_insert_with(Instant::now).elapsed() > TAKEN_TIMEOUT.min(config.timeout / 4) {
+        } else if taken_since.get_or_insert_with(Instant::now).elapsed() > patience {
             deadline = Instant::now();
-            why += "; set `MASTER_PORT` to a port that no other program uses, for all ranks";
+            why += "; set `MASTER_PORT` to a port that no other program uses, and `RUNNER_TOKEN`, if it is set, to the same text, for all ranks";
         }
         if Instant::now() >= deadline {
             let seconds = started.elapsed().as_secs_f64().round();

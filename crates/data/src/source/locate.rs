@@ -235,7 +235,10 @@ fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
             // Names of files are shown, and whoever published a folder chose them.
             if !is_plain_line(&path.to_string_lossy()) {
                 let name = quoted_line(&path.to_string_lossy());
-                return Err(illegal(&format!("the name of the file {name:?} has control characters; rename it")));
+                return Err(DataError::setting(
+                    key,
+                    format!("the name of the file {name:?} has control characters; rename it"),
+                ));
             }
             files.push(path);
         }

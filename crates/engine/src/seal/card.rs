@@ -15,7 +15,7 @@ use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::event::LossSample;
 use runner_spec::experiment::Source;
-use runner_spec::format::{bytes, choice_name, count, counted, duration, loss, printable, quoted_line};
+use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, quoted_line, seconds};
 
 use super::create::last_step;
 use super::manifest::{RUN, SealManifest};
@@ -74,9 +74,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row("inherited", format!("the first {} from {}{same}", counted(from.step, "step"), code(&from.id)));
     }
     if let Some(summary) = &summary {
-        let amount = |tokens: u64, time: f64| {
-            format!("{} in {}", count(tokens), duration(std::time::Duration::from_secs_f64(time.max(0.0))))
-        };
+        let amount = |tokens: u64, time: f64| format!("{} in {}", count(tokens), seconds(time));
         let own = summary.own();
         let of_run = if own.steps == summary.steps {
             String::new()
@@ -138,8 +136,12 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
             "runner verify . --steps {from}..{to}{data}   # trains these steps again, from the sealed state"
         );
     }
-    let first = manifest.foreign_steps() + 1;
-    let _ = writeln!(out, "runner verify . --steps {first}..{steps}{data}   # trains the whole run again");
+    let foreign = manifest.foreign_steps();
+    // A fork begins with a checkpoint of another run.
+    if foreign == 0 || seal.state().is_some_and(|(step, _)| step == foreign) {
+        let first = foreign + 1;
+        let _ = writeln!(out, "runner verify . --steps {first}..{steps}{data}   # trains the whole run again");
+    }
     out += "runner verify . --only-files   # compares every byte with manifest.json\n```\n\n";
     if is_of_files {
         out += "`FOLDER` holds the files of the data, which are found by their hashes. ";

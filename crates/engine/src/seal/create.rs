@@ -26,6 +26,7 @@ use runner_weights::WeightsError;
 use serde::Serialize;
 
 use super::card::model_card;
+use super::claims::{Finding, check_files};
 use super::manifest::{CARD, MANIFEST, RUN, SealManifest, SealedFile, list_files};
 use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
@@ -104,6 +105,15 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     sync_folders(aside.path()).map_err(CommandError::io(failed()))?;
     let (_, hash) = SealManifest::read(aside.path())?;
     let steps = last_step(aside.path())?;
+    // What a verification would refuse is not sealed.
+    for finding in check_files(aside.path(), &sealed)? {
+        match finding {
+            Finding::Wrong(text) => {
+                return Err(CommandError::failure(format!("{} cannot be sealed: {text}", manifest.id)));
+            }
+            Finding::Unusual(text) | Finding::NotVerified(text) => notes.push(text),
+        }
+    }
     check_free(&to)?;
     fs::rename(aside.path(), &to).map_err(CommandError::io(failed()))?;
     sync_dir(parent).map_err(CommandError::io(failed()))?;
@@ -201,9 +211,9 @@ fn copy_run(
         }
     }
     write_sealed_json(&run.join(RUN_MANIFEST), &published(manifest.clone()))?;
-    let checkpoints = run.join(CHECKPOINTS);
-    fs::create_dir(&checkpoints).map_err(CommandError::io("creating a folder"))?;
     if let Some(state) = state {
+        let checkpoints = run.join(CHECKPOINTS);
+        fs::create_dir(&checkpoints).map_err(CommandError::io("creating a folder"))?;
         let (from, to) = (opened.path.join(CHECKPOINTS).join(dir_name(state)), checkpoints.join(dir_name(state)));
         fs::create_dir(&to).map_err(CommandError::io("creating a folder"))?;
         for name in list_files(&from) {

@@ -14,7 +14,7 @@ use runner_prepare::Host;
 use runner_record::RecordError;
 use runner_record::checkpoint::step_of_folder;
 use runner_record::files::{check_format, check_texts, file_name};
-use runner_record::run_dir::CHECKPOINTS;
+use runner_record::run_dir::{CHECKPOINTS, RESOLVED};
 use runner_spec::error::{CommandError, Result};
 
 const FORMAT: u32 = 1;
@@ -45,6 +45,11 @@ pub(super) struct SealManifest {
     pub(super) files: Vec<SealedFile>,
     #[serde(default, skip_serializing)]
     content_hash: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct FormatField {
+    format: u32,
 }
 
 /// A file of a sealed run.
@@ -111,19 +116,23 @@ impl SealManifest {
     /// If there is none, or it is of a newer format.
     pub(super) fn read(folder: &Path) -> Result<(Self, Option<String>)> {
         let path = folder.join(MANIFEST);
+        let not_sealed = |why: String| {
+            let folder = folder.display();
+            CommandError::request(format!("{folder} is not a sealed run: {why}; `runner seal RUN DIR` makes one"))
+        };
+        if folder.join(RESOLVED).exists() {
+            return Err(not_sealed("it is a run".to_owned()));
+        }
         let text = read_regular_text(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => CommandError::request(format!(
-                "{} is not a sealed run: it has no {MANIFEST}; `runner seal RUN DIR` makes one",
-                folder.display()
-            )),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => not_sealed(format!("it has no {MANIFEST}")),
             _ => CommandError::io(format!("reading {}", path.display()))(error),
         })?;
         check_texts(&path, &text, &[])?;
         let damaged = |error: serde_json::Error| {
             CommandError::from(RecordError::damaged(&path, format!("it is not the manifest of a sealed run: {error}")))
         };
+        check_format(&path, serde_json::from_str::<FormatField>(&text).map_err(damaged)?.format, FORMAT)?;
         let manifest: Self = serde_json::from_str(&text).map_err(damaged)?;
-        check_format(&path, manifest.format, FORMAT)?;
         let is_intact = check_seal(&text).map_err(damaged)? == Seal::Intact;
         let hash = manifest.content_hash.clone().filter(|_| is_intact);
         Ok((manifest, hash))
@@ -251,15 +260,17 @@ fn read_bytes(file: &mut File, count: u64, take: &mut dyn FnMut(&[u8])) -> io::R
     }
 }
 
-/// The files in `folder` and below, by their paths within it. A link is not followed, and a folder below may be closed: each counts as a file
-/// that cannot be read.
+/// The files in `folder` and below, by their paths within it. A link is not followed, and a folder below may be closed or empty: each counts as
+/// a file that cannot be read.
 pub(super) fn list_files(folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     let mut folders = vec![(folder.to_owned(), String::new())];
     while let Some((path, prefix)) = folders.pop() {
         for child in children(&path) {
             let name = format!("{prefix}{}", file_name(&child));
-            if runner_files::is_real_folder(&child) && fs::read_dir(&child).is_ok() {
+            if runner_files::is_real_folder(&child)
+                && fs::read_dir(&child).is_ok_and(|mut entries| entries.next().is_some())
+            {
                 folders.push((child, format!("{name}/")));
             } else {
                 files.push(name);

@@ -12,22 +12,26 @@ use runner_files::{remove_abandoned, temporary_dir, temporary_prefix};
 use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
-use runner_record::run_dir::{CHECKPOINTS, DATA, EXPERIMENT, PLAN, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE};
+use runner_record::manifest::SessionLayout;
+use runner_record::run_dir::{
+    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
+};
 use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
-use runner_spec::format::{bytes, count, counted};
+use runner_spec::experiment::Experiment;
+use runner_spec::format::{bytes, count, counted, quoted_line};
 use runner_spec::model::layout::ParamLayout;
 use runner_weights::OpenedWeights;
 use serde::Serialize;
 
-use super::claims::{RecordDifferences, find_contradictions, foreign_content};
+use super::claims::{Finding, check_files, compare_records};
 use super::create::{WEIGHTS, export_weights, is_own, last_step};
 use super::manifest::{
     CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of,
 };
 use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
-use crate::reproduce::{ReproduceRequest, Reproduction, reproduce};
+use crate::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
 use crate::session::SessionOptions;
 
 /// A request to `verify`.
@@ -144,7 +148,11 @@ pub fn verify(
         return Ok(VerificationEnd::Done(found));
     }
     let host = &outside_of(&folder, host);
-    found.contradictions.extend(find_contradictions(&folder, &manifest, host)?);
+    let run = folder.join(RUN);
+    let is_own = manifest.is_of_this_program(host) && is_record_of_this_program(&run, host)?;
+    for finding in check_files(&folder, &manifest)? {
+        found.add(finding, is_own);
+    }
     if !found.contradictions.is_empty() {
         return Ok(VerificationEnd::Done(found.contradictory()));
     }
@@ -153,13 +161,6 @@ pub fn verify(
         counted(found.files as u64, "file"),
         bytes(found.bytes)
     )));
-    let run = folder.join(RUN);
-    for text in foreign_content(&folder, &manifest)? {
-        found.claim(&manifest, host, text);
-    }
-    if !found.contradictions.is_empty() {
-        return Ok(VerificationEnd::Done(found.contradictory()));
-    }
     let last_step = last_step(&folder)?;
     let opened = open_run(&folder, &run.display().to_string())?;
     if manifest.state().is_some_and(|(step, _)| step == manifest.weights_step) {
@@ -175,24 +176,24 @@ pub fn verify(
     }
     if request.only_files {
         found.verdict = SealVerdict::Intact;
-        found.not_verified.push("every step: none was trained again, as asked".to_owned());
-        found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
-        found.describe_unread(&[PLAN, DATA, SAMPLES, TOKENIZER, EXPERIMENT, TEMPLATE], &manifest, host, false);
-        return Ok(VerificationEnd::Done(found));
+        return Ok(VerificationEnd::Done(found.untrained("none was trained again, as asked", &manifest, is_own)));
     }
     found.verdict = SealVerdict::Incomplete;
     let mut has_export = false;
     let Some(steps) = request.steps.clone().or_else(|| manifest.default_steps(last_step)) else {
-        found.not_verified.push(format!(
-            "every step: the sealed run has no training state before its last step; `--steps 1..{last_step}` trains from the start"
-        ));
-        return Ok(VerificationEnd::Done(found));
+        let why = format!(
+            "the sealed run has no training state before its last step; `--steps 1..{last_step}` trains from the start"
+        );
+        return Ok(VerificationEnd::Done(found.untrained(&why, &manifest, is_own)));
     };
     let mut experiment = resolved_experiment(&run)?;
     request.data.place(&run, &mut experiment, host)?;
     if let Some(missing) = missing_data(&run, &experiment) {
-        found.not_verified.push(format!("every step: the data is not here: {missing}"));
-        return Ok(VerificationEnd::Done(found));
+        return Ok(VerificationEnd::Done(found.untrained(
+            &format!("the data is not here: {missing}"),
+            &manifest,
+            is_own,
+        )));
     }
     let reproduction = ReproduceRequest {
         run: run.display().to_string(),
@@ -204,8 +205,8 @@ pub fn verify(
         // The verdict then names the first tensor that differs.
         options: SessionOptions { trace: run.join(TRACE).exists(), ..request.options.clone() },
     };
-    let (copy, verdict) = match reproduce(&reproduction, host, stop, observer)? {
-        Reproduction::Judged(copy, verdict) => (copy, verdict),
+    let JudgedReproduction { path: copy, verdict, began } = match reproduce(&reproduction, host, stop, observer)? {
+        Reproduction::Judged(judged) => judged,
         Reproduction::Interrupted(reason) => return Ok(VerificationEnd::Interrupted(reason)),
         Reproduction::Checked(_) => return Ok(VerificationEnd::Done(found)),
     };
@@ -217,20 +218,24 @@ pub fn verify(
         if weights.equal {
             has_export = true;
             for difference in differing_exports(&folder, &manifest, &again, host, observer)? {
-                found.claim(&manifest, host, difference);
+                found.add(Finding::Unusual(difference), is_own);
             }
         }
         found.weights = Some(weights);
     }
-    found.compare_state(&manifest, &run, &copy, &verdict);
-    if verdict.first_bits.is_none() && verdict.weights.as_ref().is_some_and(|weights| !weights.equal) {
-        found.contradictions.push(format!("{RUN}/{SUMMARY} has a final hash that these steps do not lead to"));
+    if began > verdict.from_step {
+        // Whoever sent the sealed run may have sent this folder, too.
+        found.not_verified.push(format!(
+            "steps {} to {}: an earlier call trained them, if nobody else has put {} there",
+            count(verdict.from_step + 1),
+            count(began),
+            quoted_line(&copy.to_string_lossy())
+        ));
     }
-    let differences = RecordDifferences::find(&run, &copy, &verdict)?;
-    for text in differences.contradictions {
-        found.claim(&manifest, host, text);
+    found.compare_state(&manifest, &run, &copy, &verdict)?;
+    for finding in compare_records(&run, &copy, &verdict)? {
+        found.add(finding, is_own);
     }
-    found.not_verified.extend(differences.not_verified);
     found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
     if let Some(share) = &verdict.share {
         let NumberDifference { step, what, original, copy, .. } = share;
@@ -238,8 +243,12 @@ pub fn verify(
             [original, copy].map(|share| share.map_or_else(|| "none".to_owned(), |x| x.to_string()));
         found.contradictions.push(format!("{what} of step {} is {trained}, and {sealed} in the record", count(*step)));
     }
+    if verdict.verdict == Verdict::WithinTolerance && verdict.drift.is_empty() && has_one_layout(&run, &experiment)? {
+        let why = "and nothing has changed since the run that could explain it";
+        found.contradictions.push(format!("numbers differ in their bits, {why}"));
+    }
     found.judge(&manifest, last_step, &verdict);
-    found.describe_unread(&[EXPERIMENT, TEMPLATE], &manifest, host, has_export);
+    found.describe_unread(&UNREAD, &manifest, is_own, has_export);
     (found.copy, found.steps) = (Some(copy), Some(verdict));
     Ok(VerificationEnd::Done(found))
 }
@@ -255,48 +264,63 @@ fn outside_of(folder: &Path, host: &Host) -> Host {
 
 impl Verification {
     /// Compares the sealed state with the checkpoint of the same step of the run in `copy`, unless training started from the sealed state.
-    fn compare_state(&mut self, manifest: &SealManifest, run: &Path, copy: &Path, trained: &ReproductionVerdict) {
-        let Some((step, _)) = manifest.state().filter(|(step, _)| *step != trained.from_step) else { return };
-        let [sealed, again] =
-            [run, copy].map(|run| checkpoint::recorded_hash(&run.join(CHECKPOINTS), step).map(|hash| hash.state));
-        let step = count(step);
-        match again {
-            Some(again) if Some(&again) == sealed.as_ref() => {}
+    fn compare_state(
+        &mut self,
+        manifest: &SealManifest,
+        run: &Path,
+        copy: &Path,
+        trained: &ReproductionVerdict,
+    ) -> Result<()> {
+        let Some((step, _)) = manifest.state().filter(|(step, _)| *step != trained.from_step) else { return Ok(()) };
+        let [run, copy] = [run, copy].map(|run| run.join(CHECKPOINTS));
+        if checkpoint::recorded_hash(&copy, step).is_none() || trained.first_bits.is_some() {
+            let why = "no state with these bits was trained again";
+            self.not_verified.push(format!("the sealed state of step {}: {why}", count(step)));
+        } else if let Some(tensor) = checkpoint::first_difference(&run, &copy, step)? {
             // If a number differs in its bits, the state does, too.
-            Some(_) if trained.first_bits.is_none() => {
-                self.contradictions
-                    .push(format!("the sealed state of step {step} differs from the state that training reached"));
+            self.contradictions.push(format!(
+                "the sealed state of step {} differs from the state that training reached, first in {}",
+                count(step),
+                quoted_line(&tensor)
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds what a check of the files found. `is_own` is true if this build of the program wrote them.
+    fn add(&mut self, finding: Finding, is_own: bool) {
+        match finding {
+            Finding::Wrong(text) => self.contradictions.push(text),
+            Finding::Unusual(text) if is_own => self.contradictions.push(text),
+            Finding::Unusual(text) => {
+                self.not_verified.push(format!("{text} (a different build of the program wrote this run)"));
             }
-            _ => {
-                self.not_verified
-                    .push(format!("the sealed state of step {step}: these steps were not trained from it"));
-            }
+            Finding::NotVerified(text) => self.not_verified.push(text),
         }
     }
 
-    /// Adds a contradiction, or, if a different version sealed the run, which may have written the same in another way, says that it is not
-    /// verified.
-    fn claim(&mut self, manifest: &SealManifest, host: &Host, text: String) {
-        if manifest.is_of_this_program(host) {
-            self.contradictions.push(text);
-        } else {
-            self.not_verified.push(format!("{text} (a different version of the program sealed the run)"));
-        }
+    /// This, of which no step is trained, with the reason.
+    fn untrained(mut self, why: &str, manifest: &SealManifest, is_own: bool) -> Self {
+        self.not_verified.push(format!("every step: {why}"));
+        self.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
+        let more = [PLAN, DATA, SAMPLES, TOKENIZER, METRICS, SUMMARY, RESOLVED, run_dir::MANIFEST];
+        self.describe_unread(&[&UNREAD[..], &more].concat(), manifest, is_own, false);
+        self
     }
 
     /// Names the files whose content no check but that of their bytes covers: those with the names `unread` in the record, and the exported
     /// ones unless they were compared.
-    fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, host: &Host, has_export: bool) {
+    fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, is_own: bool, has_export: bool) {
         let is_unread = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
             Some(own) => unread.contains(&own),
-            None if path == CARD => !manifest.is_of_this_program(host),
+            None if path == CARD => !is_own,
             None => !has_export,
         };
         let files: Vec<&str> =
             manifest.files.iter().map(|file| file.path.as_str()).filter(|path| is_unread(path)).collect();
         if !files.is_empty() {
             self.not_verified.push(format!(
-                "the content of {}, and what the card shows of it: only the bytes were compared with the manifest",
+                "what is in {}, and on the card from there: only the bytes were compared with the manifest",
                 files.join(", ")
             ));
         }
@@ -315,7 +339,7 @@ impl Verification {
         let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights_step);
         if from > 0 {
             self.not_verified.push(format!(
-                "steps 1 to {}: the state after step {} was taken from the sealed run as it is",
+                "steps 1 to {}, and what was measured before them: the state after step {} was taken from the sealed run as it is",
                 count(from),
                 count(from)
             ));
@@ -364,7 +388,26 @@ impl SealManifest {
 }
 
 /// Recorded facts that cannot be computed again.
-const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, paths, settings of sessions, and the number in the id, the status and the origin of the run";
+const NOT_COMPUTED: &str = "times, speeds, memory, machines, versions, paths; layouts, flags, variables, templates and errors of sessions; settings that change no number; the status of the run, the number at the end of its id, its sweep, its origin and what it inherited";
+
+/// Files of the record whose whole content no check compares.
+const UNREAD: [&str; 3] = [TRACE, EXPERIMENT, TEMPLATE];
+
+/// True if all sessions of the run in `run` added numbers in the order of `experiment`.
+fn has_one_layout(run: &Path, experiment: &Experiment) -> Result<bool> {
+    let sums = SessionLayout::of(experiment).describe_sums();
+    let sessions = run_dir::read_manifest(run)?.described_sessions();
+    Ok(sessions.iter().all(|session| session.layout.as_ref().is_some_and(|layout| layout.describe_sums() == sums)))
+}
+
+/// True if this build of the program wrote the record of the run in `run`.
+fn is_record_of_this_program(run: &Path, host: &Host) -> Result<bool> {
+    let sessions = run_dir::read_manifest(run)?.described_sessions();
+    Ok(sessions.iter().all(|session| {
+        let source_hash = session.platform.as_ref().and_then(|platform| platform.source_hash.as_ref());
+        session.version == env!("CARGO_PKG_VERSION") && source_hash == host.build.source_hash.as_ref()
+    }))
+}
 
 /// How the exported files in `folder` differ from those that an export of the same weights by the run `again` gives, a sentence each. Equal
 /// weights give equal files, the names of their tensors included.

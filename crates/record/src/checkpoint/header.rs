@@ -82,7 +82,7 @@ fn metadata(part: PartSpec, step: u64) -> String {
 }
 
 /// True if `header` is what this program writes before its tensors, and nothing else.
-pub(super) fn is_own(header: &SafetensorsHeader, part: PartSpec, step: u64) -> bool {
+pub(super) fn is_as_written(header: &SafetensorsHeader, part: PartSpec, step: u64) -> bool {
     header.bytes == header_bytes(&metadata(part, step), header.tensors.iter().map(|(name, info)| (name.as_str(), info)))
 }
 

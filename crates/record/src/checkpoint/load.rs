@@ -145,10 +145,10 @@ impl StoredCheckpoint {
         Ok(Self { state, parts, positions })
     }
 
-    /// True if the headers of its files have nothing but what this program writes.
-    pub(super) fn has_own_headers(&self) -> bool {
+    /// True if the headers of its files are as this program writes them.
+    pub(super) fn has_headers_as_written(&self) -> bool {
         let mut files = self.parts.iter().flat_map(|(record, files)| files.iter().map(move |file| (record, file)));
-        files.all(|(record, file)| header::is_own(&file.header, record.part, record.step))
+        files.all(|(record, file)| header::is_as_written(&file.header, record.part, record.step))
     }
 
     /// Finds every tensor of a flat buffer laid out by `layout`, weights and `moments` moments.

@@ -27,5 +27,5 @@ pub use header::NumberType;
 pub use names::{DAMAGED, dir_name, is_checkpoint_file, is_checkpoint_folder, pending_folder, step_of_folder};
 pub use part::{MODEL, OPTIMIZER, PartRecord, PartSpec, StateHash};
 pub use state_reader::{ByteSink, StateReader, send_chunks};
-pub use tensors::{chosen_step, first_difference, has_only_own_content, recorded_hash, recorded_position};
+pub use tensors::{chosen_step, first_difference, is_checkpoint_as_written, recorded_hash, recorded_position};
 pub use write_part::{Create, write_part};

@@ -10,8 +10,7 @@ use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use super::names::dir_name;
 use super::part::StateHash;
 use crate::error::RecordError;
-use crate::files::read_sealed_json;
-use crate::foreign_content::is_own;
+use crate::foreign_content::is_as_sealed;
 
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///
@@ -26,16 +25,15 @@ pub fn recorded_hash(folder: &Path, step: u64) -> Option<StateHash> {
     load::state_file(&folder.join(dir_name(step))).ok().map(|file| file.hash())
 }
 
-/// True if the checkpoint of `step` in `folder`, of the plan `plan_hash`, has nothing but what this program writes: no other keys, and no
+/// True if the files of the checkpoint of `step` in `folder`, of the plan `plan_hash`, are as this program writes them: no other keys, and no
 /// other metadata.
 ///
 /// # Errors
 /// If it is missing, damaged or of a different plan.
-pub fn has_only_own_content(folder: &Path, step: u64, plan_hash: &str) -> Result<bool, RecordError> {
+pub fn is_checkpoint_as_written(folder: &Path, step: u64, plan_hash: &str) -> Result<bool, RecordError> {
     let path = folder.join(dir_name(step));
-    let value = read_sealed_json(&path.join(STATE))?;
     let opened = StoredCheckpoint::open(&path, Some(plan_hash)).map_err(|bad| bad.error(&path, String::new))?;
-    Ok(is_own::<StateFile>(&value) && opened.has_own_headers())
+    Ok(is_as_sealed::<StateFile>(&path.join(STATE))? && opened.has_headers_as_written())
 }
 
 /// The recorded position of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.

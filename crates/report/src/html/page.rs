@@ -67,8 +67,8 @@ impl Page {
     }
 }
 
-/// JSON for a `<script>` element, with escapes for the characters that could end the element, or open another element or a comment. The page
-/// shows the texts, so they get no character that hides what they say, nor one that ends a line of script.
+/// JSON for a `<script>` element, with escapes for the characters that could end the element, or open another element or a comment. Characters
+/// that hide what a text says, or end a line of script, become `�`.
 fn escape_for_script(json: &str) -> String {
     let escape = |text: String, c: char| text.replace(c, &format!("\\u{:04x}", c as u32));
     ['<', '>', '&'].into_iter().fold(printable(json), escape)

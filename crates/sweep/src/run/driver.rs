@@ -34,9 +34,9 @@ use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// A process of an earlier call may still work on a run, which ends after its current step; or one of another sweep, which trains steps
-/// meanwhile.
-const HELD_RUN_TIMEOUT: Duration = Duration::from_mins(10);
+/// How long a sweep waits for the next step of a run on which another process works: one of an earlier call, which ends after its current
+/// step, or one of another sweep, which may evaluate.
+const HELD_RUN_TIMEOUT: Duration = Duration::from_hours(1);
 /// The largest number of tasks for which the remaining time is predicted by simulating early stopping.
 const MAX_SIMULATED_TASKS: usize = 2000;
 

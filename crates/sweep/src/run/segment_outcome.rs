@@ -69,7 +69,7 @@ impl EndedSegment<'_> {
         let (error, would_repeat) = match self.end {
             SegmentEnd::Exited(code) if code == Exit::TryAgain as i32 => return SegmentOutcome::Busy,
             // A job of another sweep has the same point.
-            SegmentEnd::LeftQueue { .. } if self.is_held => return SegmentOutcome::Busy,
+            SegmentEnd::LeftQueue { .. } if self.is_held && self.result.is_none() => return SegmentOutcome::Busy,
             SegmentEnd::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
             SegmentEnd::Exited(code) if code == Exit::Interrupted as i32 => {
                 ("it was interrupted from outside".to_owned(), false)

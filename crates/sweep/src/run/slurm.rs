@@ -19,9 +19,9 @@ use runner_spec::format::shell_word;
 pub enum Submission {
     /// The number of points that are queued or running; all others are done.
     NothingToSubmit { queued_or_running: usize },
-    /// The numbers of submitted points and of those for which the user has too many jobs in the queue, the numbers of the jobs, and the newest
-    /// script.
-    Submitted { points: usize, left: usize, jobs: Vec<String>, script: PathBuf },
+    /// How many points were submitted, the numbers of the jobs, and the script. If the queue did not take all points: how many are left, and
+    /// why.
+    Submitted { points: usize, jobs: Vec<String>, script: PathBuf, left: Option<(usize, String)> },
 }
 
 /// # Errors
@@ -53,12 +53,18 @@ pub fn submit_sweep(
     // The jobs of an array have the same number of tasks.
     let ranks = |point: &&usize| record.point(**point).map(|point| point.ranks);
     let layouts: BTreeSet<Option<usize>> = points.iter().map(|point| ranks(&point)).collect();
-    let (mut jobs, mut left) = (Vec::new(), 0);
+    let (mut jobs, mut refused) = (Vec::new(), None);
+    let mut submitted = 0;
     for layout in layouts {
         let points: Vec<usize> = points.iter().filter(|point| ranks(point) == layout).copied().collect();
-        left += submitter.submit_as_many_as_possible(&points, &mut jobs)?;
+        if refused.is_none() {
+            let (count, error) = submitter.submit_as_many_as_possible(&points, &mut jobs)?;
+            submitted += count;
+            refused = error;
+        }
     }
-    Ok(Submission::Submitted { points: points.len() - left, left, jobs, script: submitter.script })
+    let left = refused.map(|error| (points.len() - submitted, error.to_string()));
+    Ok(Submission::Submitted { points: submitted, jobs, script: submitter.script, left })
 }
 
 /// The numbers of the unfinished points, without duplicates.
@@ -118,27 +124,29 @@ impl<'a> PointSubmitter<'a> {
     }
 
     /// Submits `points`, which have the same number of ranks, as arrays, as far as the user may have so many jobs, and adds the numbers of the
-    /// jobs to `jobs`. Returns the number of points that are left.
+    /// jobs to `jobs`. Returns the number of points that were submitted, and the refusal of the others.
     ///
     /// # Errors
-    /// Those of [`Self::submit`], and if not even one job is possible.
-    fn submit_as_many_as_possible(&self, points: &[usize], jobs: &mut Vec<String>) -> Result<usize> {
-        let (mut rest, mut size) = (points, points.len());
-        while !rest.is_empty() {
-            match self.submit(&rest[..size.min(rest.len())], None) {
+    /// Those of [`Self::submit`], if nothing was submitted.
+    fn submit_as_many_as_possible(
+        &self,
+        points: &[usize],
+        jobs: &mut Vec<String>,
+    ) -> Result<(usize, Option<CommandError>)> {
+        let (mut done, mut size) = (0, points.len());
+        while done < points.len() {
+            size = size.min(points.len() - done);
+            match self.submit(&points[done..done + size], None) {
                 Ok(job) => {
                     jobs.push(job);
-                    rest = &rest[size.min(rest.len())..];
+                    done += size;
                 }
-                Err(error) if slurm::is_limit_of_jobs(&error) => match size / 2 {
-                    0 if jobs.is_empty() => return Err(error),
-                    0 => break,
-                    half => size = half,
-                },
-                Err(error) => return Err(error),
+                Err(error) if slurm::is_limit_of_jobs(&error) && size > 1 => size /= 2,
+                Err(error) if jobs.is_empty() => return Err(error),
+                Err(error) => return Ok((done, Some(error))),
             }
         }
-        Ok(rest.len())
+        Ok((done, None))
     }
 
     fn job<'s>(&'s self, points: &'s [usize], until: Option<u64>) -> BatchJob<'s> {
