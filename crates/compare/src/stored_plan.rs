@@ -65,7 +65,6 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
 pub fn read(path: &Path) -> Result<Plan, RecordError> {
     #[derive(Debug, Deserialize)]
     struct FormatField {
-        #[serde(default)]
         format: u32,
     }
     check_format(&path.join(PLAN), read_file::<FormatField>(path)?.format, PLAN_FORMAT)?;

@@ -262,7 +262,7 @@ mod tests {
         assert!(error.contains("no answer within 0 s; it said: the queue is full"), "{error}");
         let reported = reported.into_inner().unwrap().join("\n");
         assert!(
-            reported.contains("sh has not ended after 0.") && reported.contains("s: the queue is full"),
+            reported.contains("waiting for sh for 0.") && reported.contains("s; it says: the queue is full"),
             "{reported}"
         );
         assert!(run(&mut Command::new("no-such-command-of-slurm"), COMMAND_TIMEOUT).unwrap().is_none());
