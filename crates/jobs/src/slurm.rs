@@ -77,7 +77,7 @@ pub fn is_limit_of_jobs(error: &CommandError) -> bool {
     error.to_string().contains("Job violates accounting/QOS policy")
 }
 
-/// Submits `script`, and returns the number of the job. If Slurm takes long, as with a full queue, `report` is told what it waits for.
+/// Submits `script`, and returns the number of the job. If Slurm takes long, as with a full queue, `report` receives what it waits for.
 ///
 /// # Errors
 /// If Slurm's command is missing or refuses.
@@ -146,7 +146,7 @@ fn run(command: &mut Command, timeout: Duration) -> Result<Option<String>> {
     run_reported(command, timeout, &|_| {})
 }
 
-/// [`run`], which tells `report` that the command has not ended, and what it said last.
+/// [`run`], in which `report` receives from time to time that the command has not ended, and its last line of errors.
 fn run_reported(command: &mut Command, timeout: Duration, report: &dyn Fn(&str)) -> Result<Option<String>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let waits = |waited: Duration, said: &str| {
@@ -165,8 +165,7 @@ fn run_reported(command: &mut Command, timeout: Duration, report: &dyn Fn(&str))
     }
 }
 
-/// The output of `command`, which is killed after `timeout`. `waits` is told from time to time how long it has run, and the last line of its
-/// errors.
+/// The output of `command`, which is killed after `timeout`. `waits` receives from time to time how long it has run, and its last line of errors.
 fn output_within(command: &mut Command, timeout: Duration, waits: &dyn Fn(Duration, &str)) -> io::Result<Output> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let (stdout, stderr) = (PipeReader::start(child.stdout.take())?, PipeReader::start(child.stderr.take())?);

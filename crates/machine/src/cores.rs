@@ -49,7 +49,7 @@ impl Cores {
         *self == Self::default()
     }
 
-    /// A number that tells sets apart; not 0.
+    /// A number that differs between sets; not 0.
     fn digest(&self) -> u64 {
         let mix = |digest: u64, word: &u64| (digest ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
         self.0.iter().fold(1, mix).max(1)
@@ -58,7 +58,7 @@ impl Cores {
 
 /// The cores that a thread may run on while it is not bound.
 ///
-/// Somebody may give the process other cores while it runs (`taskset -ap`, a control group). The system's set of a thread does not tell
+/// Somebody may give the process other cores while it runs (`taskset -ap`, a control group). The system's set of a thread does not show
 /// whether that happened, because threads are bound by other threads. But the main thread is never bound: its set is that of the process.
 #[derive(Debug, Clone, Copy, Default)]
 struct OwnCores {

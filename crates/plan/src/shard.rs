@@ -15,6 +15,9 @@ use runner_spec::plan::RankPlan;
 use runner_spec::precision;
 use runner_spec::program::{Device, Instruction, Program, ShardedState};
 
+/// What tensors are of which there are fewer than replicas.
+pub(crate) const INDIVISIBLE: &str = "cannot be divided among";
+
 /// The part of `program`'s flat storage that each of `replicas` updates: whole tensors, so that each is in one part of a checkpoint.
 ///
 /// # Errors
@@ -37,7 +40,7 @@ pub(crate) fn divide_parameters(
     let Some(shards) = layout.divide(replicas) else {
         refuse!(
             "parallel.shard",
-            "{} tensors cannot be divided among {replicas} replicas; use fewer replicas, or delete the key",
+            "{} tensors {INDIVISIBLE} {replicas} replicas; use fewer replicas, or delete the key",
             layout.entries.len()
         );
     };

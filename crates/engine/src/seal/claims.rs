@@ -37,7 +37,7 @@ pub(super) enum Finding {
     Wrong(String),
     /// What this build of the program would have written otherwise. A different one may have written it.
     Unusual(String),
-    /// What was not compared.
+    /// A part of the record that was not compared.
     NotVerified(String),
 }
 
@@ -80,7 +80,7 @@ fn summary_contradictions(run: &Path, manifest: &Manifest, summary: &Summary) ->
     let facts = [
         ("the number of steps", summary.steps == again.steps && summary.steps_total == manifest.steps),
         ("the tokens", summary.tokens == again.tokens),
-        ("the steps and tokens of its own", own(summary) == own(&again)),
+        ("the run's own steps and tokens", own(summary) == own(&again)),
         ("the last training loss", summary.final_train_loss == again.final_train_loss),
         ("the last evaluation", summary.last_eval == again.last_eval),
         ("the best evaluation", summary.best_eval == again.best_eval),
@@ -124,7 +124,7 @@ pub(super) fn check_files(folder: &Path, seal: &SealManifest) -> Result<Vec<Find
         ));
     }
     if !changed_descriptions(&run, &manifest)?.is_empty() {
-        found.push(format!("{RUN}/{record} has hashes that are not those of {RESOLVED} and {PLAN}"));
+        found.push(format!("{RUN}/{record} has other hashes than {RESOLVED} and {PLAN} have"));
     }
     let id = run_dir::base_id(&manifest.name, &manifest.plan_hash);
     let is_named = manifest.id.strip_prefix(&id).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
@@ -326,7 +326,7 @@ fn compare_hashes(run: &Path, copy: &Path, trained: &ReproductionVerdict) -> Res
     Ok(match trained.first_bits {
         _ if is_equal => None,
         None if is_last && parts == parts_again => {
-            Some(Wrong(format!("{text} are not those of the state that training reached")))
+            Some(Wrong(format!("{text} differ from the hashes of the state that training reached")))
         }
         _ if sealed.final_hash.is_none() && sealed.weights_hash.is_none() => None,
         _ => Some(NotVerified(format!("{text}, which the card shows: no such state was trained again"))),
@@ -349,7 +349,10 @@ fn compare_tests(run: &Path, copy: &Path, trained: &ReproductionVerdict) -> Resu
         }
     };
     if sealed.step != again.step && sealed.step <= trained.from_step {
-        let text = format!("the test loss: it is that of step {}, which was not trained again", sealed.step);
+        let text = format!(
+            "the test loss: it was measured on the weights of step {}, which were not trained again",
+            sealed.step
+        );
         return Ok(Some(NotVerified(text)));
     }
     // Equal bits of every number leave no room for a different result.

@@ -12,7 +12,7 @@ use crate::memory::{MemoryBasis, estimate};
 use crate::memory_shortage::worst_device;
 use crate::ranks::{self, BlockTimes, RankLayout, replica_program};
 use crate::schedule::ScheduledPass;
-use crate::shard::{divide_parameters, gathered_element_bytes};
+use crate::shard::{INDIVISIBLE, divide_parameters, gathered_element_bytes};
 use crate::simulate::simulate;
 use crate::step_costs::{CostedRank, PlanCosts};
 use crate::step_program::step_instructions;
@@ -51,7 +51,13 @@ pub(super) enum Unfit {
 
 impl From<PlanError> for Unfit {
     fn from(error: PlanError) -> Self {
-        Self::Refused(error.to_string())
+        Self::Refused(match error {
+            // One reason for all numbers of replicas and tensors.
+            PlanError::Value { key: "parallel.shard", message } if message.contains(INDIVISIBLE) => {
+                "parallel.shard: a stage has fewer tensors than replicas".to_owned()
+            }
+            other => other.to_string(),
+        })
     }
 }
 

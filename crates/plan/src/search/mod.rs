@@ -120,7 +120,7 @@ pub struct SearchProgress {
     pub simulated: usize,
 }
 
-/// [`search`], which tells `report` about every layout.
+/// [`search`], which calls `report` for every layout.
 ///
 /// # Errors
 /// Those of [`search`].
