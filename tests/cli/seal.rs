@@ -115,7 +115,7 @@ fn a_sealed_run_is_verified_bit_for_bit() {
         "bitwise: ",
         "4 steps, 1 evaluation and the weights after step 12",
         "those after step 12 are the sealed ones, bit for bit",
-        "steps 1 to 8, and what was measured before them: the state after step 8 was taken from the sealed run as it is",
+        "steps 1 to 8 and earlier measurements: the state after step 8 was taken from the sealed run as it is",
     ] {
         assert!(printed.contains(line), "{line}: {printed}");
     }

@@ -59,7 +59,7 @@ impl Cores {
 /// The cores that a thread may run on while it is not bound.
 ///
 /// Somebody may give the process other cores while it runs (`taskset -ap`, a control group). The system's set of a thread does not show
-/// whether that happened, because threads are bound by other threads. But the main thread is never bound: its set is that of the process.
+/// whether that happened, because threads are bound by other threads. But the main thread is never bound: its set is the set of the process.
 #[derive(Debug, Clone, Copy, Default)]
 struct OwnCores {
     cores: Cores,
@@ -73,7 +73,7 @@ impl OwnCores {
         Self { cores, of_process: system::allowed_cores(process).map_or(0, |cores| cores.digest()) }
     }
 
-    /// These cores; those of the process `process`, which is the thread's, if it was given others since.
+    /// These cores, or the cores of the thread's process `process` if that was given other cores since.
     fn now(self, process: i32) -> Self {
         match system::allowed_cores(process) {
             Some(cores) if cores.digest() != self.of_process => Self { cores, of_process: cores.digest() },
@@ -83,7 +83,7 @@ impl OwnCores {
 }
 
 thread_local! {
-    /// Those of this thread; none where the system does not say it.
+    /// The cores of this thread; none where the system does not show them.
     static OWN_CORES: Cell<OwnCores> =
         Cell::new(OwnCores::new(system::allowed_cores(system::own_thread().thread).unwrap_or_default()));
 }

@@ -52,8 +52,8 @@ pub struct JoinConfig {
 /// The time after which a rank reports what it waits for; later reports come at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// If other processes answer at the port for so long, rank 0 cannot listen there, or has a different token. A proxy answers before rank 0
-/// does, but hardly at several ports.
+/// How long other processes may answer at the port until a rank concludes that rank 0 cannot listen there, or has a different token. A proxy
+/// answers before rank 0 does, but hardly at several ports.
 const TAKEN_TIMEOUT: Duration = Duration::from_mins(1);
 const ALL_TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -212,7 +212,7 @@ fn state_contradiction(run: &Path, step: u64, plan: &Plan, manifest: &Manifest) 
     let recorded = losses.iter().find(|(of, _)| *of == step).map(|(_, loss)| *loss);
     let best = losses.iter().copied().min_by(|(_, a), (_, b)| a.total_cmp(b));
     let saved_best = saved.best.map(|best| (best.step, best.val_loss));
-    // A run that began with another one's checkpoint may lack evaluations of that.
+    // A run that began with the checkpoint of a different run may lack evaluations of that run.
     let is_whole = manifest.continued_from.is_none();
     let has_other_loss = saved.val_loss.is_some() && saved.val_loss != recorded && (is_whole || recorded.is_some());
     let has_other_best = saved_best.is_some() && saved_best != best && is_whole;
@@ -239,7 +239,7 @@ fn add_differing_keys(a: &Value, b: &Value, at: &str, out: &mut BTreeSet<String>
     }
 }
 
-/// How the record of the sealed run in `run` differs from that of `copy`, which has the steps that `trained` names.
+/// How the record of the sealed run in `run` differs from the record of `copy`, which has the steps that `trained` names.
 pub(super) fn compare_records(run: &Path, copy: &Path, trained: &ReproductionVerdict) -> Result<Vec<Finding>> {
     let mut found = compare_plans(run, copy)?;
     found.extend(compare_data(run, copy)?);

@@ -226,7 +226,7 @@ pub fn verify(
     if began > verdict.from_step {
         // Whoever sent the sealed run may have sent this folder, too.
         found.not_verified.push(format!(
-            "steps {} to {}: an earlier call trained them, if nobody else has put {} there",
+            "steps {} to {}: this call found them in {}, and did not train them",
             count(verdict.from_step + 1),
             count(began),
             quoted_line(&copy.to_string_lossy())
@@ -308,8 +308,8 @@ impl Verification {
         self
     }
 
-    /// Names the files whose content no check but that of their bytes covers: those with the names `unread` in the record, and the exported
-    /// ones unless they were compared.
+    /// Names the files of which only the bytes were compared: the files with the names `unread` in the record, and the exported files unless
+    /// they were compared.
     fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, is_own: bool, has_export: bool) {
         let is_unread = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
             Some(own) => unread.contains(&own),
@@ -339,7 +339,7 @@ impl Verification {
         let (from, to, step) = (trained.from_step, trained.to_step, manifest.weights_step);
         if from > 0 {
             self.not_verified.push(format!(
-                "steps 1 to {}, and what was measured before them: the state after step {} was taken from the sealed run as it is",
+                "steps 1 to {} and earlier measurements: the state after step {} was taken from the sealed run as it is",
                 count(from),
                 count(from)
             ));
