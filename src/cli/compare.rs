@@ -27,9 +27,9 @@ pub(crate) struct CompareArgs {
     /// Replace FILE.svg if it exists.
     #[arg(long, requires = "plot")]
     pub force: bool,
-    /// The metric to draw.
-    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot",
-          value_parser = word_parser::<CurveMetric>(CurveMetric::ALL.map(CurveMetric::name)))]
+    /// The metric to draw: `loss`, `lr`, `grad_norm`, `tokens_per_second`, `mfu`, `val_loss`, `val_perplexity`, `val_bits_per_byte`, or a
+    /// score of a task, such as `hellaswag_acc_norm`.
+    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = parse_metric)]
     pub metric: CurveMetric,
     /// The horizontal axis of the curves.
     #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot",
@@ -89,9 +89,15 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     })
 }
 
+fn parse_metric(name: &str) -> std::result::Result<CurveMetric, String> {
+    CurveMetric::new(name).ok_or_else(|| {
+        format!("the metrics are {}, and scores of tasks, such as hellaswag_acc_norm", CurveMetric::names().join(", "))
+    })
+}
+
 fn draw(args: &CompareArgs, runs: &[RunToCompare], names: &[String], path: &Path) -> Result<()> {
     let all = runs.iter().zip(names).map(|(run, name)| {
-        let points = curve_points(&run.record, args.metric, args.over, args.smooth as usize);
+        let points = curve_points(&run.record, &args.metric, args.over, args.smooth as usize);
         Curve { label: name.clone(), points }
     });
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();

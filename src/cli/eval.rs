@@ -18,8 +18,11 @@ use runner_engine::evaluated_model::EvaluatedModel;
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
 use runner_prepare::{local_choice, prepare_evaluation};
 use runner_report::Screen;
-use runner_spec::experiment::{ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout};
+use runner_spec::experiment::{
+    ChoiceText, Corpus, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout,
+};
 use runner_spec::format::{counted, printable, significant};
+use runner_spec::measure::{Measure, Measured};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -85,25 +88,12 @@ struct Evaluation {
     /// The files that `val_loss` was measured on; none for the run's validation data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     text: Vec<String>,
-    val_loss: Option<f64>,
-    val_perplexity: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    val_bits_per_byte: Option<f64>,
-    /// The standard error of the loss over the rows; `None` for one row.
-    val_loss_se: Option<f64>,
-    /// The tokens and rows that the loss is the mean over.
-    val_tokens: Option<u64>,
-    val_rows: Option<u64>,
+    #[serde(flatten)]
+    measured: Measured,
     /// The rows that it is over, and their form.
     #[serde(skip)]
     rows: Option<String>,
-    hellaswag_acc: Option<f64>,
-    hellaswag_acc_norm: Option<f64>,
-    hellaswag_acc_norm_chars: Option<f64>,
-    hellaswag_n: Option<u64>,
-    /// The items that lost their beginning, because they are longer than the model's context.
-    hellaswag_cut: Option<u64>,
-    /// Those of them that lost a part of an ending.
+    /// The items that lost a part of an ending, because they are longer than the model's context.
     #[serde(skip)]
     cut_endings: usize,
     /// How the text of the items was prepared.
@@ -282,21 +272,18 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         write_items(file, items)?;
     }
     let score = items.as_deref().map(ChoiceScore::new);
+    let mut measured = Measured::default();
+    if let Some(loss) = loss {
+        loss.add_to(&mut measured);
+    }
+    if let Some(score) = score {
+        score.add_to(&mut measured, HELLASWAG);
+    }
     let result = Evaluation {
         step,
+        measured,
         text: args.text.iter().map(|file| file.display().to_string()).collect(),
-        val_loss: loss.map(|loss| loss.loss),
-        val_perplexity: loss.map(|loss| loss.perplexity()),
-        val_bits_per_byte: loss.and_then(|loss| loss.bits_per_byte()),
-        val_loss_se: loss.and_then(|loss| loss.standard_error),
-        val_tokens: loss.map(|loss| loss.tokens),
-        val_rows: loss.map(|loss| loss.rows),
         rows: data.rows.as_ref().map(|split| describe_rows(split, settings.rows)),
-        hellaswag_acc: score.map(|score| score.acc()),
-        hellaswag_acc_norm: score.map(|score| score.acc_norm()),
-        hellaswag_acc_norm_chars: score.map(|score| score.acc_norm_chars()),
-        hellaswag_n: score.map(|score| score.items as u64),
-        hellaswag_cut: score.map(|score| score.cut as u64),
         cut_endings: score.map_or(0, |score| score.cut_endings),
         hellaswag_text: score.and(settings.choice_text).map(ChoiceText::name),
         hellaswag_prefix: score.map(|_| settings.prefix).filter(|prefix| !prefix.is_empty()),
@@ -353,25 +340,25 @@ fn write_items(file: &Path, items: &[ScoredItem]) -> Result<()> {
 impl Evaluation {
     fn text(&self) -> String {
         let mut lines: Vec<String> = self.step.iter().map(|step| format!("step        {step}")).collect();
-        if let (Some(loss), Some(perplexity), Some(tokens)) = (self.val_loss, self.val_perplexity, self.val_tokens) {
-            let error = self.val_loss_se.map(|error| format!("  standard error {}", significant(error, 2)));
-            let name = if self.text.is_empty() { "val loss" } else { "text loss" };
-            lines.push(format!("{name:11} {loss:.4}{}", error.unwrap_or_default()));
-            lines.push(format!("perplexity  {perplexity:.2}"));
-            lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
-            let rows = self.rows.as_deref().unwrap_or_default();
-            lines.push(format!("tokens      {tokens}{rows}"));
+        for (measure, value) in self.measured.losses() {
+            let error = self.measured.get(&Measure::VAL_LOSS_SE).filter(|_| *measure == Measure::VAL_LOSS);
+            let error = error.map_or_else(String::new, |error| format!("  standard error {}", significant(error, 2)));
+            let is_text = *measure == Measure::VAL_LOSS && !self.text.is_empty();
+            let name = if is_text { "text loss" } else { measure.label() };
+            lines.push(format!("{name:11} {}{error}", measure.text(value)));
         }
-        if let (Some(acc), Some(norm), Some(by_characters), Some(n)) =
-            (self.hellaswag_acc, self.hellaswag_acc_norm, self.hellaswag_acc_norm_chars, self.hellaswag_n)
-        {
-            let [acc, norm, by_characters] = [acc, norm, by_characters].map(|share| format!("{:.2}%", share * 100.0));
-            lines.push(format!("hellaswag   acc {acc}  acc_norm {norm}  acc_norm_chars {by_characters}  of {n} items"));
+        if let Some(sample) = self.measured.val_sample() {
+            lines.push(format!("tokens      {}{}", sample.tokens, self.rows.as_deref().unwrap_or_default()));
+        }
+        for scores in self.measured.tasks() {
+            let shares = scores.shares.iter().map(|(name, share)| format!("{name} {:.2}%", share * 100.0));
+            let shares = shares.collect::<Vec<_>>().join("  ");
+            lines.push(format!("{:11} {shares}  of {} items", scores.task, scores.items.unwrap_or_default()));
             lines.push(
                 "            acc_norm: loss per token; acc_norm_chars: loss per character, lm-eval's acc_norm"
                     .to_owned(),
             );
-            if let Some(cut) = self.hellaswag_cut.filter(|&cut| cut > 0) {
+            if let Some(cut) = scores.cut {
                 let endings = match self.cut_endings {
                     0 => String::new(),
                     n => format!("; {n} lost a part of an ending"),

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use super::exit::Result;
 use super::output::print_to_stderr;
-use runner_compare::MeasurementBasis;
 use runner_compare::planned_experiment::{cluster_of, mathematics_of_setting};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_plan::MeasurementBasis;
 use runner_record::catalog;
 use runner_record::files::file_name;
 use runner_report::comparison::RunToCompare;

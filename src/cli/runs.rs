@@ -13,10 +13,8 @@ use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
-use runner_compare::comparability::{
-    ComparableRuns, MeasuredQuantity, MeasurementBasis, find_incomparable, group_comparable,
-};
 use runner_compare::stored_plan;
+use runner_plan::comparability::{ComparableRuns, MeasurementBasis, find_incomparable, group_comparable};
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
@@ -26,6 +24,7 @@ use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
+use runner_spec::measure::Measure;
 use runner_sweep::stopped_points;
 use runner_sweep::sweep_dir;
 
@@ -146,13 +145,20 @@ fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
 fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
     /// Names of a group that are shown.
     const SHOWN: usize = 4;
-    let (quantity, value): (_, fn(&ListedRun) -> Option<f64>) = match key {
-        "loss" => (MeasuredQuantity::TrainLoss, |run| run.loss),
-        "val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.val_loss),
-        "best_val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.best_val_loss),
-        "val_bits_per_byte" => (MeasuredQuantity::BitsPerByte, |run| run.val_bits_per_byte),
-        _ => return Vec::new(),
+    let measure = match key {
+        "loss" => Measure::TRAIN_LOSS,
+        "best_val_loss" => Measure::VAL_LOSS,
+        _ => match Measure::of_key(key) {
+            Some(measure) if measure.is_evaluated() => measure,
+            _ => return Vec::new(),
+        },
     };
+    let value = |run: &ListedRun| match key {
+        "loss" => run.loss,
+        "best_val_loss" => run.best_val_loss,
+        _ => run.last_eval.get(&measure),
+    };
+    let quantity = measure.quantity();
     let basis =
         |run: &ListedRun| Some((run.id.clone(), MeasurementBasis::of_plan(&stored_plan::read(&run.path).ok()?)));
     let describe_changes =
@@ -160,7 +166,7 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
     let measured: Vec<&ListedRun> = runs.iter().filter(|run| value(run).is_some()).collect();
     let bases: Vec<(String, MeasurementBasis)> = measured.par_iter().filter_map(|run| basis(run)).collect();
     let named = || bases.iter().map(|(id, basis)| (id.clone(), basis));
-    let groups = group_comparable(named(), quantity);
+    let groups = group_comparable(named(), &quantity);
     let reasons: Vec<&str> = groups.iter().filter_map(|group| group.reason.as_deref()).take(SHOWN).collect();
     let mut warnings: Vec<String> = measured.par_iter().filter_map(describe_changes).collect();
     if reasons.is_empty() {
@@ -171,9 +177,10 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
         more => format!("{} and {more} more", group.names[..SHOWN].join(", ")),
     };
     let groups: Vec<String> = groups.iter().map(names).collect();
-    let has_bits = measured.iter().all(|run| run.val_bits_per_byte.is_some());
-    let bits = has_bits && find_incomparable(named(), MeasuredQuantity::BitsPerByte).is_none();
-    let advice = if bits { "; `--sort val_bits_per_byte` compares them" } else { "" };
+    let has_bits = measured.iter().all(|run| run.last_eval.bits_per_byte().is_some());
+    let bits = has_bits && find_incomparable(named(), &Measure::BITS_PER_BYTE.quantity()).is_none();
+    let advice =
+        if bits { format!("; `--sort {}` compares them", Measure::BITS_PER_BYTE.key()) } else { String::new() };
     warnings.push(format!(
         "`{key}` is not comparable between all of these runs: {}; it is comparable within each of these groups: \
          {}{advice}",

@@ -154,7 +154,8 @@ const evaluationsOf = (run, metric) => run.curves.evals.filter((e) => e.step > 0
 /** The metric whose curves show how settings with this objective learned: null is the training loss. */
 function evaluatedMetric(runs, objective) {
   if (objective === "train_loss") return null;
-  const metric = objective.startsWith("hellaswag") || objective === "val_bits_per_byte" ? objective : "val_loss";
+  const isDrawn = (measure) => measure.key === objective && measure.form !== "perplexity";
+  const metric = data.measures.some(isDrawn) ? objective : "val_loss";
   return runs.every((run) => evaluationsOf(run, metric).length > 1) ? metric : null;
 }
 

@@ -1,22 +1,23 @@
 // Multiple choice over the steps, and every evaluation as a table.
 
-const CHOICES = [
-  ["hellaswag_acc_norm", "acc_norm", "loss per token"],
-  ["hellaswag_acc_norm_chars", "acc_norm_chars", "loss per character"],
-  ["hellaswag_acc", "acc", "loss"],
-];
+/** By which loss of an answer a score chooses. */
+const SMALLEST = { acc: "loss", acc_norm: "loss per token", acc_norm_chars: "loss per character" };
+
+/** The scores of tasks that some run has. */
+const scores = () => data.measures.filter((measure) => measure.form === "share");
+const tasks = () => [...new Set(scores().map((score) => score.task))];
 
 /** The standard error of a share of `n`. */
 const standardError = (p, n) => (isNumber(p) && n > 0 ? Math.sqrt((p * (1 - p)) / n) : null);
 
-/** The items that were longer than the context, if there are any. */
-const cutItems = (e) => (e.hellaswag_cut > 0 ? `, ${count(e.hellaswag_cut)} cut` : "");
+/** The items of `task` that were longer than the context, if there are any. */
+const cutItems = (e, task) => (e[`${task}_cut`] > 0 ? `, ${count(e[`${task}_cut`])} cut` : "");
 
-function choiceSeries({ run, index }, metric) {
-  const evals = run.curves.evals.filter((e) => isNumber(e[metric]));
+function choiceSeries({ run, index }, { key, task }) {
+  const evals = run.curves.evals.filter((e) => isNumber(e[key]));
   if (!evals.length) return [];
   const last = evals[evals.length - 1];
-  const label = `of ${count(last.hellaswag_n)}${cutItems(last)}`;
+  const label = `of ${count(last[`${task}_n`])}${cutItems(last, task)}`;
   return [
     {
       run: index,
@@ -25,13 +26,13 @@ function choiceSeries({ run, index }, metric) {
       dash: runDash(index),
       label,
       x: evals.map((e) => place(run, e.step)),
-      y: evals.map((e) => e[metric]),
-      error: evals.map((e) => standardError(e[metric], e.hellaswag_n)),
+      y: evals.map((e) => e[key]),
+      error: evals.map((e) => standardError(e[key], e[`${task}_n`])),
     },
   ];
 }
 
-function evaluationTable(scored) {
+function evaluationTable() {
   const many = data.runs.length > 1;
   const rows = shown().flatMap(({ run, index }) =>
     run.curves.evals.map((e) => [
@@ -46,17 +47,22 @@ function evaluationTable(scored) {
       isNumber(e.val_tokens) ? count(e.val_tokens) : null,
       significant(e.val_perplexity, 4),
       loss(e.val_bits_per_byte),
-      percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
-      percentError(e.hellaswag_acc_norm, standardError(e.hellaswag_acc_norm, e.hellaswag_n)),
-      percentError(e.hellaswag_acc_norm_chars, standardError(e.hellaswag_acc_norm_chars, e.hellaswag_n)),
-      isNumber(e.hellaswag_n) ? count(e.hellaswag_n) + cutItems(e) : null,
+      ...tasks().flatMap((task) => [
+        ...scores().filter((score) => score.task === task).map(({ key }) => percentError(e[key], standardError(e[key], e[`${task}_n`]))),
+        isNumber(e[`${task}_n`]) ? count(e[`${task}_n`]) + cutItems(e, task) : null,
+      ]),
     ]),
   );
+  const prefix = (task) => (tasks().length > 1 ? `${task} ` : "");
+  const scored = tasks().flatMap((task) => [
+    ...scores().filter((score) => score.task === task).map(({ label }) => prefix(task) + label),
+    `${prefix(task)}items`,
+  ]);
   const columns = [
     { name: "run" },
-    ...["step", "val loss", "tokens", "perplexity", "bits/byte", "acc", "acc_norm", "acc_norm_chars", "items"].map((name) => ({ name, number: true })),
+    ...["step", "val loss", "tokens", "perplexity", "bits/byte", ...scored].map((name) => ({ name, number: true })),
   ];
-  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 6);
+  const used = (cells) => cells.slice(many ? 0 : 1);
   return table("Every evaluation; ± is one standard error, over rows or items", used(columns), rows.map(used), { tall: rows.length > 14 });
 }
 
@@ -65,29 +71,27 @@ function renderEvaluation(width) {
     return [empty("The record has no evaluation.")];
   }
   if (!shown().length) return [empty(nothingShown())];
-  const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
   const columns = width < 640 ? 1 : 2;
   const each = Math.floor((width - 20 * (columns - 1)) / columns);
-  const measured = CHOICES.filter(([metric]) => data.runs.some((run) => run.curves.evals.some((e) => isNumber(e[metric]))));
-  const chart = ([metric, name, measure]) =>
+  const chart = (score) =>
     lineChart({
       group: "choice",
-      name,
-      title: `HellaSwag ${name}`,
-      unit: `share right by the smallest ${measure}; bars ± 1 standard error`,
+      name: score.key,
+      title: `${score.task} ${score.label}`,
+      unit: `share right by the smallest ${SMALLEST[score.label]}; bars ± 1 standard error`,
       axis: state.axis,
       pad: 0.03,
       width: each,
       height: 240,
       format: (v) => percent(v),
       tick: (v) => percent(v, 0),
-      series: shown().flatMap((entry) => choiceSeries(entry, metric)),
+      series: shown().flatMap((entry) => choiceSeries(entry, score)),
       none: "these runs were not scored",
     });
   return [
-    scored
-      ? el("div", { class: `grid of-${columns}` }, measured.map(chart))
-      : note("The record has no multiple choice (HellaSwag)."),
-    evaluationTable(scored),
+    scores().length
+      ? el("div", { class: `grid of-${columns}` }, scores().map(chart))
+      : note("The record has no task of multiple choice."),
+    evaluationTable(),
   ];
 }

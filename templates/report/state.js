@@ -15,7 +15,6 @@ const state = {
   smoothing: 30,
   /** What part of the x axis is shown, in its unit; null: all. */
   zoom: null,
-  metric: "hellaswag_acc_norm",
   /** Samples: which prompt, which step (null: the last), and whether all steps are listed. */
   prompt: 0,
   sampleStep: null,

@@ -19,6 +19,7 @@ use runner_launch::threads::ThreadRank;
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};
+use runner_spec::measure::Measure;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::Program;
 
@@ -190,7 +191,8 @@ impl Observer for ObservedRun {
         match event {
             Event::Step(m) => self.steps.push([m.loss, m.grad_norm]),
             Event::Eval(m) => {
-                let numbers = [m.val_loss, m.hellaswag_acc, m.hellaswag_acc_norm, m.hellaswag_acc_norm_chars];
+                let numbers = ["val_loss", "hellaswag_acc", "hellaswag_acc_norm", "hellaswag_acc_norm_chars"];
+                let numbers = numbers.map(|key| m.measured.get(&Measure::of_key(key).unwrap()));
                 self.evals.push(numbers.map(|n| n.expect("it is evaluated")));
             }
             Event::Sample(s) => self.samples.push(format!("{} {}: {}", s.prompt, s.index, s.text)),

@@ -79,7 +79,7 @@ impl Observer for Curves {
                 self.norms.push(step.grad_norm);
                 self.rates.push(step.lr);
             }
-            Event::Eval(eval) => self.validation.extend(eval.val_loss),
+            Event::Eval(eval) => self.validation.extend(eval.val_loss()),
             _ => {}
         }
         Ok(())

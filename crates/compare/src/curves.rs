@@ -1,22 +1,38 @@
 //! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
 
+use std::borrow::Cow;
+
 use super::run_record::RunRecord;
 use runner_record::MetricLine;
 use runner_spec::format::json_value;
+use runner_spec::measure::Measure;
 
-runner_record::named_enum! {
-    /// The metric of a curve, with its name in `metrics.jsonl`.
-    pub enum CurveMetric {
-        Loss = "loss",
-        ValLoss = "val_loss",
-        ValBitsPerByte = "val_bits_per_byte",
-        Lr = "lr",
-        GradNorm = "grad_norm",
-        TokensPerSecond = "tokens_per_second",
-        Mfu = "mfu",
-        HellaswagAcc = "hellaswag_acc",
-        HellaswagAccNorm = "hellaswag_acc_norm",
-        HellaswagAccNormChars = "hellaswag_acc_norm_chars",
+/// The metric of a curve, by its name in `metrics.jsonl`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CurveMetric(Cow<'static, str>);
+
+impl CurveMetric {
+    /// The metrics of steps that have curves.
+    const OF_STEPS: [&str; 5] = ["loss", "lr", "grad_norm", "tokens_per_second", "mfu"];
+
+    /// The metrics that every run may have; that of a task is named after it, such as `hellaswag_acc_norm`.
+    #[must_use]
+    pub fn names() -> Vec<Cow<'static, str>> {
+        let evaluated = Measure::all_fixed().filter(|measure| measure.is_evaluated() && measure.is_comparable());
+        Self::OF_STEPS.map(Cow::from).into_iter().chain(evaluated.map(|measure| measure.key())).collect()
+    }
+
+    /// The metric with this name.
+    #[must_use]
+    pub fn new(name: &str) -> Option<Self> {
+        let of_task = Measure::of_key(name).filter(|measure| measure.task().is_some() && measure.is_comparable());
+        let known = Self::names().into_iter().find(|known| known == name);
+        known.or_else(|| Some(of_task?.key())).map(Self)
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0
     }
 }
 
@@ -37,21 +53,17 @@ pub struct Curve {
 
 /// The points of the curve of `metric` in `record`. Each value is the mean of the last `smooth` values.
 #[must_use]
-pub fn curve_points(record: &RunRecord, metric: CurveMetric, axis: CurveAxis, smooth: usize) -> Vec<(f64, f64)> {
+pub fn curve_points(record: &RunRecord, metric: &CurveMetric, axis: CurveAxis, smooth: usize) -> Vec<(f64, f64)> {
     let mut tokens = 0_u64;
     let mut points = Vec::new();
     for line in &record.lines {
-        let step = match line {
-            MetricLine::Train(train) => {
-                tokens = tokens.saturating_add(train.tokens);
-                train.step
-            }
-            MetricLine::Eval(eval) => eval.step,
-        };
+        if let MetricLine::Train(train) = line {
+            tokens = tokens.saturating_add(train.tokens);
+        }
         // A line has the metrics of its kind; one that is not finite is `null`.
         if let Some(value) = json_value(line).get(metric.name()) {
             let x = match axis {
-                CurveAxis::Step => step,
+                CurveAxis::Step => line.step(),
                 CurveAxis::Tokens => tokens,
             };
             points.push((x as f64, value.as_f64().unwrap_or(f64::NAN)));

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod classification;
-pub mod comparability;
 pub mod curves;
 pub mod diff;
 pub mod drift;
@@ -30,7 +29,6 @@ pub mod verdict;
 mod tests;
 
 pub use classification::{Classification, DifferenceClass, TrainingEquality};
-pub use comparability::{MeasuredQuantity, MeasurementBasis};
 pub use diff::{Diff, DiffInput};
 pub use facts::MathematicsPart;
 pub use planned_experiment::PlannedExperiment;

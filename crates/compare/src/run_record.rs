@@ -9,13 +9,14 @@ use super::stored_plan;
 use runner_plan::PlanError;
 use runner_record::catalog::ListedStatus;
 use runner_record::manifest::Manifest;
-use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::metrics::{MetricLine, TrainLine};
 use runner_record::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
 use runner_spec::error::Result;
-use runner_spec::event::LossSample;
+use runner_spec::event::Evaluation;
 use runner_spec::experiment::Experiment;
+use runner_spec::measure::Measured;
 use runner_spec::plan::Plan;
 
 /// The record of a run.
@@ -44,22 +45,12 @@ pub struct RunFigures {
     pub wall_seconds: Option<f64>,
     pub own_wall_seconds: Option<f64>,
     pub train_loss: Option<f64>,
-    /// The loss of the last evaluation, its standard error over the rows, and the tokens and rows that it is the mean over.
-    pub val_loss: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub val_loss_se: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub val_tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub val_rows: Option<u64>,
+    /// The last evaluations: of the loss, and of each task.
+    #[serde(flatten)]
+    pub evaluated: Measured,
     pub best_val_loss: Option<f64>,
     /// The loss of the best checkpoint on the test data.
     pub test_loss: Option<f64>,
-    /// The loss of the last evaluation in bits per byte of text.
-    pub val_bits_per_byte: Option<f64>,
-    pub hellaswag_acc: Option<f64>,
-    pub hellaswag_acc_norm: Option<f64>,
-    pub hellaswag_acc_norm_chars: Option<f64>,
     /// The median over the steps in the newest layout.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
@@ -82,14 +73,6 @@ pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan)> {
 /// If they can no longer be planned.
 pub fn plan_again(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
     PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
-}
-
-impl RunFigures {
-    /// What the validation loss was measured on.
-    #[must_use]
-    pub fn val_sample(&self) -> Option<LossSample> {
-        LossSample::new(self.val_tokens, self.val_rows, self.val_loss_se)
-    }
 }
 
 impl RunRecord {
@@ -131,16 +114,16 @@ impl RunRecord {
         let skip = self.manifest.foreign_steps();
         let timed = self.steps().filter(|step| step.step > self.manifest.newest_layout_began());
         let mut speeds: Vec<f64> = timed.filter_map(|step| step.tokens_per_second).collect();
-        let evals = || {
+        let evaluations = || {
             self.lines.iter().filter_map(|line| match line {
                 MetricLine::Train(_) => None,
-                MetricLine::Eval(eval) => Some(eval),
+                MetricLine::Eval(evaluation) => Some(evaluation),
             })
         };
-        let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
-        let measured = evals().rev().find(|e| e.val_loss.is_some());
+        let mut evaluated = Measured::default();
+        evaluations().for_each(|evaluation| evaluated.update(&evaluation.measured));
         // An evaluation of weights that another plan led to is not this run's best.
-        let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
+        let losses = evaluations().filter(|e| skip == 0 || e.step > skip).filter_map(Evaluation::val_loss);
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();
         let own = summary.map(Summary::own);
@@ -153,16 +136,9 @@ impl RunRecord {
             wall_seconds: summary.map(|s| s.wall_seconds),
             own_wall_seconds: own.map(|own| own.wall_seconds),
             train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
-            val_loss: measured.and_then(|e| e.val_loss),
-            val_loss_se: measured.and_then(|e| e.val_loss_se),
-            val_tokens: measured.and_then(|e| e.val_tokens),
-            val_rows: measured.and_then(|e| e.val_rows),
+            evaluated,
             best_val_loss: losses.min_by(f64::total_cmp),
             test_loss: summary.and_then(|s| s.test.as_ref()).map(|test| test.loss),
-            val_bits_per_byte: last(|e| e.val_bits_per_byte),
-            hellaswag_acc: last(|e| e.hellaswag_acc),
-            hellaswag_acc_norm: last(|e| e.hellaswag_acc_norm),
-            hellaswag_acc_norm_chars: last(|e| e.hellaswag_acc_norm_chars),
             tokens_per_second: median(&mut speeds),
             peak_memory_bytes: summary.and_then(|s| s.peak_rss_bytes),
             final_hash: summary.and_then(|s| s.final_hash.clone()),

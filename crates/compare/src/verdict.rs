@@ -12,12 +12,13 @@ use runner_record::RecordError;
 use runner_record::checkpoint::{self, StateHash};
 use runner_record::files::file_name;
 use runner_record::manifest::{Manifest, RunStatus};
-use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::metrics::{MetricLine, TrainLine};
 use runner_record::record_check::{for_each_checked_metric, last_expected_step};
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
 use runner_record::summary::Summary;
-use runner_spec::event::TracedTensor;
+use runner_spec::event::{Evaluation, TracedTensor};
 use runner_spec::format::shell_word;
+use runner_spec::measure::{Measure, MeasureForm};
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -281,7 +282,7 @@ pub fn compare(
 #[derive(Debug, Default)]
 struct RecordedMetrics {
     train: BTreeMap<u64, TrainLine>,
-    eval: BTreeMap<u64, EvalLine>,
+    eval: BTreeMap<u64, Evaluation>,
 }
 
 impl RecordedMetrics {
@@ -330,7 +331,6 @@ impl ReproductionVerdict {
             match (original.eval.get(&step), copy.eval.get(&step)) {
                 (Some(a), Some(b)) => {
                     self.evaluations += 1;
-                    self.compare_loss(step, "val_loss", a.val_loss, b.val_loss);
                     self.compare_evaluations(a, b);
                 }
                 // The original may have stopped between its last step and the evaluation after it.
@@ -340,30 +340,30 @@ impl ReproductionVerdict {
         }
     }
 
-    /// Compares all but the loss of the evaluations `a` of the original and `b`.
-    fn compare_evaluations(&mut self, a: &EvalLine, b: &EvalLine) {
+    /// Compares the evaluations `a` of the original and `b`.
+    fn compare_evaluations(&mut self, a: &Evaluation, b: &Evaluation) {
         let (step, tolerance) = (a.step, self.tolerance);
-        // If the losses of rows are off by the tolerance, their standard error is off by as much, divided by the root of their number.
-        let of_error = a.val_loss.zip(a.val_rows).map(|(loss, rows)| tolerance * loss / (rows as f64).sqrt());
-        self.compare_derived(step, "val_loss_se", a.val_loss_se, b.val_loss_se, of_error);
-        let of_bits = a.val_bits_per_byte.map(|bits| tolerance * bits);
-        self.compare_derived(step, "val_bits_per_byte", a.val_bits_per_byte, b.val_bits_per_byte, of_bits);
-        let [of_a, of_b] = [a, b].map(|line| line.val_perplexity.map(f64::ln));
-        self.compare_derived(step, "val_perplexity", of_a, of_b, of_a.map(|loss| tolerance * loss));
-        for (what, a, b) in [
-            ("hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc),
-            ("hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm),
-            ("hellaswag_acc_norm_chars", a.hellaswag_acc_norm_chars, b.hellaswag_acc_norm_chars),
-        ] {
-            self.compare_share(step, what, a, b);
-        }
-        for (what, a, b) in [
-            ("val_tokens", a.val_tokens, b.val_tokens),
-            ("val_rows", a.val_rows, b.val_rows),
-            ("hellaswag_n", a.hellaswag_n, b.hellaswag_n),
-            ("hellaswag_cut", a.hellaswag_cut, b.hellaswag_cut),
-        ] {
-            self.compare_count(step, what, a, b);
+        let (val_loss, rows) = (a.val_loss(), a.measured.get(&Measure::VAL_ROWS));
+        let all = a.measured.iter().chain(b.measured.iter().filter(|(measure, _)| a.measured.get(measure).is_none()));
+        for (measure, _) in all {
+            let (key, of_a, of_b) = (&*measure.key(), a.measured.get(measure), b.measured.get(measure));
+            match measure.form() {
+                MeasureForm::Loss if *measure == Measure::VAL_LOSS => self.compare_loss(step, key, of_a, of_b),
+                MeasureForm::Loss | MeasureForm::Rate => {
+                    self.compare_derived(step, key, of_a, of_b, of_a.map(|value| tolerance * value));
+                }
+                MeasureForm::Perplexity => {
+                    let [of_a, of_b] = [of_a, of_b].map(|perplexity| perplexity.map(f64::ln));
+                    self.compare_derived(step, key, of_a, of_b, of_a.map(|loss| tolerance * loss));
+                }
+                // If the losses of rows are off by the tolerance, their standard error is off by as much, divided by the root of their number.
+                MeasureForm::StandardError => {
+                    let allowed = val_loss.zip(rows).map(|(loss, rows)| tolerance * loss / rows.sqrt());
+                    self.compare_derived(step, key, of_a, of_b, allowed);
+                }
+                MeasureForm::Share => self.compare_share(step, key, of_a, of_b),
+                MeasureForm::Count => self.compare_derived(step, key, of_a, of_b, None),
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use runner_record::RecordError;
 use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
 
-use runner_spec::event::{EpochMetrics, EvalMetrics, Event, LossSample, SampleText, StepMetrics};
+use runner_spec::event::{EpochMetrics, Evaluation, Event, SampleText, StepMetrics};
 use runner_spec::experiment::Log;
 use runner_spec::format::{count, duration, percent, phase_times, printable, rate, seconds};
 use runner_spec::line_part::{LinePart, fit_line};
@@ -158,31 +158,23 @@ impl EventLines {
         format!("{label} done  mean loss {:.4}  perplexity {perplexity:.2}  {tokens} tokens in {time}", m.loss)
     }
 
-    fn eval_line(&self, m: &EvalMetrics) -> String {
-        let mut out = self.label("eval", m.step);
-        if let Some(loss) = m.val_loss {
-            let _ = write!(out, "  val loss {loss:.4}");
+    fn eval_line(&self, evaluation: &Evaluation) -> String {
+        let measured = &evaluation.measured;
+        let mut out = self.label("eval", evaluation.step);
+        for (measure, value) in measured.losses() {
+            let _ = write!(out, "  {} {}", measure.label(), measure.text(value));
         }
-        if let Some(perplexity) = m.val_perplexity {
-            let _ = write!(out, "  perplexity {perplexity:.2}");
-        }
-        if let Some(bits) = m.val_bits_per_byte {
-            let _ = write!(out, "  bits/byte {bits:.4}");
-        }
-        if let Some(sample) = LossSample::new(m.val_tokens, m.val_rows, m.val_loss_se) {
+        if let Some(sample) = measured.val_sample() {
             let _ = write!(out, "  ({sample})");
         }
-        if let (Some(acc), Some(norm)) = (m.hellaswag_acc, m.hellaswag_acc_norm) {
-            let _ = write!(out, "  hellaswag acc {} acc_norm {}", percent(acc), percent(norm));
-        }
-        if let Some(norm) = m.hellaswag_acc_norm_chars {
-            let _ = write!(out, " acc_norm_chars {}", percent(norm));
-        }
-        if let Some(n) = m.hellaswag_n {
-            let _ = write!(out, " of {}", count(n));
-        }
-        if let Some(cut) = m.hellaswag_cut {
-            let _ = write!(out, " ({} cut)", count(cut));
+        for scores in measured.tasks() {
+            let _ = write!(out, "  {} {}", printable(scores.task), scores.shares_text(" "));
+            if let Some(n) = scores.items {
+                let _ = write!(out, " of {}", count(n));
+            }
+            if let Some(cut) = scores.cut {
+                let _ = write!(out, " ({} cut)", count(cut));
+            }
         }
         out
     }
@@ -198,6 +190,7 @@ impl EventLines {
 mod tests {
     use std::fs;
 
+    use runner_spec::measure::{Measure, Measured};
     use runner_spec::program::RowOrder;
 
     use super::*;
@@ -320,19 +313,20 @@ mod tests {
     #[test]
     fn evaluations_show_what_there_is() {
         let mut lines = started(0);
-        let mut eval =
-            EvalMetrics { step: 5, val_loss: Some(1.5), val_perplexity: Some(4.48), ..EvalMetrics::default() };
-        assert_eq!(lines.line(&Event::Eval(eval.clone())).unwrap(), "eval    5  val loss 1.5000  perplexity 4.48");
-        eval.val_bits_per_byte = Some(2.164_04);
-        assert!(lines.line(&Event::Eval(eval.clone())).unwrap().ends_with("perplexity 4.48  bits/byte 2.1640"));
-        eval.hellaswag_acc = Some(0.25);
-        eval.hellaswag_acc_norm = Some(0.3);
-        eval.hellaswag_acc_norm_chars = Some(0.28);
-        eval.hellaswag_n = Some(1000);
+        let mut measured = Measured::default().with(Measure::VAL_LOSS, 1.5).with(Measure::VAL_PERPLEXITY, 4.48);
+        let mut shown = |measured: &Measured| {
+            lines.line(&Event::Eval(Evaluation { measured: measured.clone(), ..Evaluation::new(5) })).unwrap()
+        };
+        assert_eq!(shown(&measured), "eval    5  val loss 1.5000  perplexity 4.48");
+        measured.set(Measure::BITS_PER_BYTE, 2.164_04);
+        assert!(shown(&measured).ends_with("perplexity 4.48  bits/byte 2.1640"));
+        for (measure, value) in Measure::all_of_task("hellaswag").zip([0.25, 0.3, 0.28, 1000.0]) {
+            measured.set(measure, value);
+        }
         let scores = "hellaswag acc 25.0% acc_norm 30.0% acc_norm_chars 28.0% of 1,000";
-        assert!(lines.line(&Event::Eval(eval.clone())).unwrap().ends_with(scores));
-        eval.hellaswag_cut = Some(12);
-        assert!(lines.line(&Event::Eval(eval)).unwrap().ends_with(&format!("{scores} (12 cut)")));
+        assert!(shown(&measured).ends_with(scores));
+        measured.set(Measure::of_key("hellaswag_cut").unwrap(), 12.0);
+        assert!(shown(&measured).ends_with(&format!("{scores} (12 cut)")));
     }
 
     #[test]

@@ -355,7 +355,7 @@ impl Interpreter<'_> {
         let metrics = layout_evaluation::evaluate(self.context, &self.trainer, self.resources)?;
         let state = &mut self.trainer.state;
         // Before the first step there is nothing to keep as the best.
-        if let Some(val_loss) = metrics.val_loss
+        if let Some(val_loss) = metrics.val_loss()
             && state.step > 0
             && state.best.is_none_or(|best| val_loss < best.val_loss)
         {

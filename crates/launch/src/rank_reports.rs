@@ -97,13 +97,7 @@ impl<'a> RankReports<'a> {
             FromRank::Event(_) if rank > 0 => {
                 return Err(violation("the rank sent an event, although only rank 0 sends events"));
             }
-            FromRank::Event(mut event) => {
-                if let Event::Eval(metrics) = &mut event {
-                    // JSON has no infinity, which the perplexity of a large loss is.
-                    metrics.val_perplexity = metrics.val_perplexity.or(metrics.val_loss.map(f64::exp));
-                }
-                self.record.observe(&event)?;
-            }
+            FromRank::Event(event) => self.record.observe(&event)?,
             FromRank::Trace(lines) => self.record.trace(&lines)?,
             FromRank::Part(part) => return self.add_part(rank, part),
             FromRank::Done(done) => self.ends[rank] = Some(Ok(done)),
@@ -164,7 +158,6 @@ impl<'a> RankReports<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::event::EvalMetrics;
 
     /// A record that keeps the calls that it received as text.
     #[derive(Default)]
@@ -278,14 +271,5 @@ mod tests {
         reports.receive(0, FromRank::Done(completion(None))).unwrap();
         assert_eq!(reports.first_unfinished(), None);
         assert_eq!(reports.completions(), [completion(None), completion(Some(7))]);
-    }
-
-    /// JSON makes `null` of an infinite perplexity.
-    #[test]
-    fn an_infinite_perplexity_is_restored() {
-        let mut record = TextRecord::default();
-        let eval = EvalMetrics { step: 1, val_loss: Some(1e4), ..EvalMetrics::default() };
-        RankReports::new(1, &mut record).receive(0, FromRank::Event(Event::Eval(eval))).unwrap();
-        assert!(record.calls[0].contains("val_perplexity: Some(inf)"), "{:?}", record.calls);
     }
 }

@@ -5,6 +5,7 @@
 
 mod block_time;
 pub mod check;
+pub mod comparability;
 mod compile;
 mod cost;
 pub mod device_memory;
@@ -41,6 +42,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use comparability::MeasurementBasis;
 pub use compile::{compile, compile_continuation};
 pub use devices::{check_devices, device_for_reading};
 pub use error::PlanError;

@@ -24,7 +24,9 @@ use super::summary::Summary;
 use super::tags;
 use runner_files::if_present;
 use runner_machine::threads::start_global_pool;
+use runner_spec::event::Evaluation;
 use runner_spec::format::quoted_line;
+use runner_spec::measure::Measured;
 use runner_spec::safe_text::is_plain_line;
 
 crate::named_enum! {
@@ -82,11 +84,10 @@ pub struct ListedRun {
     pub seconds: Option<f64>,
     pub own_seconds: Option<f64>,
     pub loss: Option<f64>,
-    /// The loss of the last evaluation, and the lowest one, which is absent while the run trains.
-    pub val_loss: Option<f64>,
+    /// The last evaluation, and the lowest validation loss, which is absent while the run trains.
+    #[serde(flatten)]
+    pub last_eval: Measured,
     pub best_val_loss: Option<f64>,
-    /// The loss of the last evaluation in bits per byte of text.
-    pub val_bits_per_byte: Option<f64>,
     /// Median over the steps of the run; over the latest steps of a run that trains or was killed.
     pub tokens_per_second: Option<f64>,
     pub started: Option<String>,
@@ -156,9 +157,8 @@ impl ListedRun {
         (self.tokens, self.own_tokens) = (Some(summary.tokens), Some(own.tokens));
         (self.seconds, self.own_seconds) = (Some(summary.wall_seconds), Some(own.wall_seconds));
         self.loss = summary.final_train_loss;
-        self.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
-        self.val_loss = summary.last_eval.and_then(|e| e.val_loss);
-        self.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
+        self.last_eval = summary.last_eval.map(|last| last.measured).unwrap_or_default();
+        self.best_val_loss = summary.best_eval.as_ref().and_then(Evaluation::val_loss);
         self.tokens_per_second = summary.medians.tokens_per_second;
         let metrics = self.path.join(METRICS);
         match summary.metrics {
@@ -184,8 +184,7 @@ impl ListedRun {
         if let Some(train) = &tail.train {
             (self.step, self.loss) = (train.step, train.loss);
         }
-        self.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
-        self.val_loss = tail.eval.and_then(|e| e.val_loss);
+        self.last_eval = tail.eval.map(|last| last.measured).unwrap_or_default();
         self.tokens_per_second = tail.tokens_per_second;
     }
 }
@@ -197,7 +196,7 @@ impl ListedRun {
         let (metrics, began) = (self.path.join(METRICS), manifest.newest_layout_began());
         if let Ok(numbers) = Summary::from_metrics(&metrics, manifest.continued_from.as_ref(), began, saved.as_ref()) {
             (self.tokens, self.own_tokens) = (Some(numbers.tokens), Some(numbers.own().tokens));
-            self.best_val_loss = numbers.best_eval.and_then(|eval| eval.val_loss);
+            self.best_val_loss = numbers.best_eval.as_ref().and_then(Evaluation::val_loss);
         }
     }
 }
@@ -405,7 +404,7 @@ mod tests {
         let statuses: Vec<ListedStatus> = runs.iter().map(|r| r.status).collect();
         assert_eq!(statuses, [ListedStatus::Interrupted, ListedStatus::Running, ListedStatus::Broken]);
         assert_eq!((runs[1].step, runs[1].steps), (2, 100));
-        assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
+        assert_eq!((runs[1].last_eval.val_loss(), runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
         // Once its process was killed, what it recorded counts.
         let killed = later.path().to_owned();
         drop(later);
@@ -439,7 +438,7 @@ mod tests {
         fs::write(run.path().join(MANIFEST), unsealed(&text)).unwrap();
         let listed = describe(run.path());
         assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
-        assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
+        assert_eq!((listed.last_eval.val_loss(), listed.best_val_loss), (Some(1.5), Some(1.4)));
         assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
         assert_eq!((listed.own_steps, listed.own_tokens, listed.own_seconds), (100, Some(5), Some(1.5)));
         assert!(listed.lost_steps, "the metrics end with step 7");

@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
 use super::lines::{LinesRead, for_each_record};
-use runner_spec::event::{EvalMetrics, LossSample, StepMetrics};
+use runner_spec::event::{Evaluation, StepMetrics};
 use runner_spec::format::json_value;
 
 /// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
@@ -15,15 +14,14 @@ use runner_spec::format::json_value;
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum MetricLine {
     Train(TrainLine),
-    Eval(EvalLine),
+    /// Without its time. What was not evaluated is left out.
+    Eval(Evaluation),
 }
 
 /// `StepMetrics` as written; times in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainLine {
     pub step: u64,
-    /// Files of older versions lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<f64>,
     pub loss: Option<f64>,
     pub lr: Option<f64>,
@@ -39,45 +37,6 @@ pub struct TrainLine {
     /// Present for runs with several ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comm_ms: Option<f64>,
-}
-
-/// `EvalMetrics` as written; what was not evaluated is left out.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvalLine {
-    pub step: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub val_loss: Option<f64>,
-    /// Its standard error over the rows, and the tokens and rows that it is the mean over. Lines of older versions lack them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_loss_se: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_tokens: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_rows: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub val_perplexity: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_bits_per_byte: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hellaswag_acc: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hellaswag_acc_norm: Option<f64>,
-    /// Lines of older versions lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hellaswag_acc_norm_chars: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hellaswag_n: Option<u64>,
-    /// Left out if all items are whole; lines of older versions lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hellaswag_cut: Option<u64>,
-}
-
-impl EvalLine {
-    /// What the validation loss was measured on.
-    #[must_use]
-    pub fn val_sample(&self) -> Option<LossSample> {
-        LossSample::new(self.val_tokens, self.val_rows, self.val_loss_se)
-    }
 }
 
 impl MetricLine {
@@ -98,20 +57,16 @@ impl TrainLine {
 
 impl From<&StepMetrics> for MetricLine {
     fn from(metrics: &StepMetrics) -> Self {
-        Self::Train(line_of(metrics))
+        // A number that is not finite becomes `None`.
+        #[expect(clippy::expect_used, reason = "a stated invariant: the metrics have all fields of their line")]
+        Self::Train(serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line"))
     }
 }
 
-impl From<&EvalMetrics> for MetricLine {
-    fn from(metrics: &EvalMetrics) -> Self {
-        Self::Eval(line_of(metrics))
+impl From<&Evaluation> for MetricLine {
+    fn from(evaluation: &Evaluation) -> Self {
+        Self::Eval(Evaluation { eval_ms: None, ..evaluation.clone() })
     }
-}
-
-/// The line with the fields of `metrics` that have the same names. A number that is not finite becomes `None`.
-#[expect(clippy::expect_used, reason = "a stated invariant: the metrics have all fields of their line")]
-fn line_of<T: DeserializeOwned>(metrics: &impl Serialize) -> T {
-    serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line")
 }
 
 /// Calls `take` with each line of the `metrics.jsonl` at `path`. Lines that are damaged are left out.
@@ -124,6 +79,8 @@ pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use runner_spec::measure::{Measure, Measured};
+
     use super::*;
 
     fn step() -> StepMetrics {
@@ -166,7 +123,8 @@ mod tests {
 
     #[test]
     fn an_eval_line_leaves_out_what_is_absent() {
-        let eval = EvalMetrics { step: 4, val_loss: Some(1.5), val_perplexity: Some(4.5), ..EvalMetrics::default() };
+        let measured = Measured::default().with(Measure::VAL_LOSS, 1.5).with(Measure::VAL_PERPLEXITY, 4.5);
+        let eval = Evaluation { step: 4, measured, eval_ms: Some(7.0) };
         let line = serde_json::to_string(&MetricLine::from(&eval)).unwrap();
         assert_eq!(line, "{\"kind\":\"eval\",\"step\":4,\"val_loss\":1.5,\"val_perplexity\":4.5}");
     }

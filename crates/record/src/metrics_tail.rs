@@ -3,15 +3,16 @@
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::metrics::{EvalLine, MetricLine, TrainLine};
+use super::metrics::{MetricLine, TrainLine};
 use super::summary::median;
 use runner_files::open_regular;
+use runner_spec::event::Evaluation;
 
 /// The latest lines of a metrics file: enough for a list, however long the run.
 #[derive(Default)]
 pub(super) struct MetricsTail {
     pub(super) train: Option<TrainLine>,
-    pub(super) eval: Option<EvalLine>,
+    pub(super) eval: Option<Evaluation>,
     pub(super) tokens_per_second: Option<f64>,
 }
 
@@ -89,6 +90,6 @@ mod tests {
         assert!(text.len() as u64 > 2 * TAIL_BYTES);
         fs::write(&path, text).unwrap();
         let tail = MetricsTail::read(&path);
-        assert_eq!((tail.eval.unwrap().val_loss, tail.train.unwrap().step), (Some(2.5), 19_999));
+        assert_eq!((tail.eval.unwrap().val_loss(), tail.train.unwrap().step), (Some(2.5), 19_999));
     }
 }

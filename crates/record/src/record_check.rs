@@ -14,10 +14,11 @@ use super::files::read_plan;
 use super::lines::{LinesRead, describe_damaged_lines};
 use super::lock::RunLock;
 use super::manifest::{Manifest, RunStatus};
-use super::metrics::{EvalLine, MetricLine, for_each_metric};
+use super::metrics::{MetricLine, for_each_metric};
 use super::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY};
 use super::step_coverage::StepCoverage;
 use super::summary::Summary;
+use runner_spec::event::Evaluation;
 
 /// The contents of the other files of a run, which its metrics must agree with.
 #[derive(Debug)]
@@ -129,13 +130,13 @@ pub fn last_expected_step(
 impl ExpectedRecord<'_> {
     /// Reads the metrics, and gives each line to `take`, with the evaluations of the summary in their places.
     fn read_lines(&self, take: &mut dyn FnMut(MetricLine)) -> Result<(RecordedSteps, LinesRead), RecordError> {
-        let mut recorded: Vec<&EvalLine> =
+        let mut recorded: Vec<&Evaluation> =
             self.summary.iter().flat_map(|summary| [&summary.best_eval, &summary.last_eval]).flatten().collect();
         recorded.sort_by_key(|eval| eval.step);
         recorded.dedup_by_key(|eval| eval.step);
         let mut recorded = recorded.into_iter().peekable();
         let mut steps = RecordedSteps::default();
-        let replace = |eval: &EvalLine, steps: &mut RecordedSteps, take: &mut dyn FnMut(MetricLine)| {
+        let replace = |eval: &Evaluation, steps: &mut RecordedSteps, take: &mut dyn FnMut(MetricLine)| {
             steps.replaced.push(eval.step);
             take(MetricLine::Eval(eval.clone()));
         };
@@ -277,7 +278,7 @@ mod tests {
 
     impl Fixture {
         fn new() -> Self {
-            let line = |step, loss| Some(EvalLine { step, val_loss: Some(loss), ..EvalLine::default() });
+            let line = |step, loss| Some(Evaluation::of_loss(step, loss));
             let status = RunStatus::Done;
             let summary =
                 Summary { status, steps: 4, best_eval: line(2, 1.5), last_eval: line(4, 2.5), ..Summary::default() };
@@ -301,7 +302,7 @@ mod tests {
             self.write(text);
             let mut evals = Vec::new();
             let mut take = |line: MetricLine| match line {
-                MetricLine::Eval(eval) => evals.push((eval.step, eval.val_loss)),
+                MetricLine::Eval(eval) => evals.push((eval.step, eval.val_loss())),
                 MetricLine::Train(_) => {}
             };
             let problem = for_each_checked_metric(self.dir.path(), &self.manifest, Some(&self.summary), &mut take);

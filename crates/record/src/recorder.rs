@@ -147,7 +147,7 @@ impl Recorder {
         match event {
             Event::Step(metrics) => self.metrics.write(&MetricLine::from(metrics)),
             Event::Eval(metrics) => {
-                self.evaluations.extend(metrics.val_loss.map(|loss| (metrics.step, loss)));
+                self.evaluations.extend(metrics.val_loss().map(|loss| (metrics.step, loss)));
                 self.metrics.write(&MetricLine::from(metrics))
             }
             Event::Sample(sample) => self.samples.write(sample),

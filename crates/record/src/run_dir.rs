@@ -389,8 +389,8 @@ impl RunDir {
 fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Result<ContinuedFrom, RecordError> {
     let other = read_manifest(from.path)?;
     let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?.with_rows(ours.row_sequence());
-    let changes = EvaluationChanges::between(from.plan, ours);
-    let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, changes.keeps_loss())?;
+    let changes = EvaluationChanges::between(from.plan, &other.id, ours);
+    let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, changes.inherits_validation_loss())?;
     let tokens = recorded_position(&to.join(CHECKPOINTS), step).map(|saved| saved.tokens);
     let state_hash = recorded_hash(&to.join(CHECKPOINTS), step).map(|hash| hash.state);
     let copy = |name: &str| (from.path.join(name), to.join(name));

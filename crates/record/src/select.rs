@@ -1,6 +1,7 @@
 //! Filters and sorts listed runs by their fields: `--where` and `--sort`.
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use minijinja::Environment;
@@ -13,17 +14,21 @@ use super::ancestry::{AncestryRelation, parent};
 use super::catalog::ListedRun;
 use runner_spec::diagnostic::nearest;
 use runner_spec::error::PlainError;
+use runner_spec::measure::Measure;
 use runner_template::expression::{check_expression, expression_environment, guard_expression};
 
-/// The fields of a listed run, as expressions and sort keys name them.
-const FIELDS: &str = "id name status step steps own_steps lost_steps changed_metrics tokens own_tokens seconds own_seconds loss val_loss \
-     best_val_loss val_bits_per_byte tokens_per_second started ended tags sweep point origin origin_step error";
+/// The fields that every listed run has besides its measures, as expressions and sort keys name them.
+const FIELDS: &str = "id name status step steps own_steps lost_steps changed_metrics tokens own_tokens seconds own_seconds loss \
+     best_val_loss tokens_per_second started ended tags sweep point origin origin_step error";
 
 /// The fields that are texts and may be missing. All other fields that may be missing are numbers.
 const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin", "error"];
 
-fn fields() -> impl Iterator<Item = &'static str> + Clone {
-    FIELDS.split_whitespace()
+/// The fields of `runs`: those that every run has, and the measures of an evaluation.
+fn fields(runs: &[ListedRun]) -> BTreeSet<Cow<'static, str>> {
+    let measured = runs.iter().flat_map(|run| run.last_eval.iter()).map(|(measure, _)| measure.key());
+    let evaluated = Measure::all_fixed().filter(Measure::is_evaluated).map(|measure| measure.key());
+    FIELDS.split_whitespace().map(Cow::from).chain(evaluated).chain(measured).collect()
 }
 
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
@@ -53,9 +58,9 @@ fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
 }
 
-fn unknown(what: &str, name: &str) -> PlainError {
-    let help = nearest(name, fields()).map_or_else(
-        || format!("the fields are {}", fields().collect::<Vec<_>>().join(", ")),
+fn unknown(what: &str, name: &str, fields: &BTreeSet<Cow<'static, str>>) -> PlainError {
+    let help = nearest(name, fields.iter().map(|field| &**field)).map_or_else(
+        || format!("the fields are {}", fields.iter().map(|field| &**field).collect::<Vec<_>>().join(", ")),
         |near| format!("did you mean `{near}`?"),
     );
     PlainError::request(format!("{what}: unknown field `{}`; {help}", name.escape_default()))
@@ -100,11 +105,12 @@ fn holds(
     text: &str,
     tokens: Tokens<'_, '_>,
     run: &Json,
+    known: &BTreeSet<Cow<'static, str>>,
 ) -> Result<Option<bool>, minijinja::Error> {
     let any = |parts: Vec<Tokens<'_, '_>>, wanted: bool| {
         let mut result = Some(!wanted);
         for part in parts {
-            match holds(env, text, part, run)? {
+            match holds(env, text, part, run, known)? {
                 Some(found) if found == wanted => return Ok(Some(wanted)),
                 Some(_) => {}
                 None => result = None,
@@ -118,9 +124,9 @@ fn holds(
         _ if split(tokens, "if").len() > 1 => {}
         _ if either.len() > 1 => return any(either, true),
         _ if both.len() > 1 => return any(both, false),
-        [(Token::Ident("not"), _), rest @ ..] => return Ok(holds(env, text, rest, run)?.map(|holds| !holds)),
+        [(Token::Ident("not"), _), rest @ ..] => return Ok(holds(env, text, rest, run, known)?.map(|holds| !holds)),
         [(Token::ParenOpen, _), inner @ .., (Token::ParenClose, _)] if is_balanced(inner) => {
-            return holds(env, text, inner, run);
+            return holds(env, text, inner, run, known);
         }
         _ => {}
     }
@@ -134,7 +140,7 @@ fn holds(
         [_, (Token::Ident("is"), _), (Token::Ident("none"), _)]
             | [_, (Token::Ident("is"), _), (Token::Ident("not"), _), (Token::Ident("none"), _)]
     );
-    let fields = fields().filter(|field| names.contains(*field));
+    let fields = known.iter().map(|field| &**field).filter(|field| names.contains(*field));
     if !asks_for_none && fields.clone().any(|field| is_unknown(run, field)) {
         return Ok(None);
     }
@@ -175,13 +181,14 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Pla
     let names =
         guard_expression(|| env.compile_expression(expression)).map_err(|e| wrong(&e))?.undeclared_variables(false);
     check(names.contains("tags"))?;
-    if let Some(name) = names.iter().find(|name| !fields().any(|field| field == **name)) {
-        return Err(unknown("--where", name));
+    let fields = fields(runs);
+    if let Some(name) = names.iter().find(|name| !fields.contains(name.as_str())) {
+        return Err(unknown("--where", name, &fields));
     }
     let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
     let tokens: Vec<(Token<'_>, Span)> = tokens.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
     let is_kept = |run: &ListedRun| {
-        let result = holds(&env, expression, &tokens, &fields_of(run))
+        let result = holds(&env, expression, &tokens, &fields_of(run), &fields)
             .map_err(|error| PlainError::request(format!("{} (of run {})", wrong(&error), run.id.escape_default())))?;
         Ok(result == Some(true))
     };
@@ -205,8 +212,9 @@ fn to_value(field: &Json) -> Value {
 /// If there is no such field.
 pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), PlainError> {
     let (name, descending) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
-    let field = fields().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
-    let key_of = |run: &ListedRun| match &fields_of(run)[field] {
+    let fields = fields(runs);
+    let field = fields.get(name).ok_or_else(|| unknown("--sort", name, &fields))?;
+    let key_of = |run: &ListedRun| match &fields_of(run)[&**field] {
         Json::String(text) => (None, Some(text.clone())),
         Json::Array(items) if !items.is_empty() => (None, Some(run.tags.join(" "))),
         number => (number.as_f64(), None),
@@ -233,7 +241,8 @@ mod tests {
 
     fn run(id: &str, step: u64, val_loss: Option<f64>) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));
-        ListedRun { id: id.into(), status: ListedStatus::Done, step, steps: 100, val_loss, error: None, ..nothing }
+        let last_eval = val_loss.into_iter().map(|loss| (Measure::VAL_LOSS, loss)).collect();
+        ListedRun { id: id.into(), status: ListedStatus::Done, step, steps: 100, last_eval, error: None, ..nothing }
     }
 
     fn kept(expression: &str) -> Result<String, String> {

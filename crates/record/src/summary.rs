@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use runner_spec::event::LossSample;
+use runner_spec::event::Evaluation;
 use runner_spec::format::{count, counted, seconds};
+use runner_spec::measure::LossSample;
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::SavedPosition;
 use super::error::RecordError;
 use super::files::FileRecord;
 use super::manifest::{ContinuedFrom, RunStatus};
-use super::metrics::{EvalLine, MetricLine, for_each_metric};
+use super::metrics::{MetricLine, for_each_metric};
 
 /// The whole file. What was not measured is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -35,9 +36,9 @@ pub struct Summary {
     pub own: Option<OwnAmounts>,
     pub final_train_loss: Option<f64>,
     /// The last evaluation with a validation loss, or the last one if none has it.
-    pub last_eval: Option<EvalLine>,
+    pub last_eval: Option<Evaluation>,
     /// The evaluation with the lowest validation loss among this run's own, not those of a run that it continues.
-    pub best_eval: Option<EvalLine>,
+    pub best_eval: Option<Evaluation>,
     /// The result of the best checkpoint on the test data, where the experiment names some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<TestResult>,
@@ -94,7 +95,7 @@ impl TestResult {
     /// What the loss was measured on.
     #[must_use]
     pub fn sample(&self) -> Option<LossSample> {
-        LossSample::new(Some(self.tokens), self.rows, self.standard_error)
+        Some(LossSample { tokens: self.tokens, rows: self.rows?, standard_error: self.standard_error })
     }
 }
 
@@ -193,12 +194,12 @@ impl Summary {
             }
             MetricLine::Eval(e) => {
                 // An evaluation of weights that another plan led to, perhaps on other rows, is not this run's best.
-                let best = summary.best_eval.as_ref().and_then(|b| b.val_loss);
-                if is_own(e.step) && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+                let best = summary.best_eval.as_ref().and_then(Evaluation::val_loss);
+                if is_own(e.step) && e.val_loss().is_some_and(|loss| best.is_none_or(|best| loss < best)) {
                     summary.best_eval = Some(e.clone());
                 }
-                let had_loss = summary.last_eval.as_ref().is_some_and(|last| last.val_loss.is_some());
-                if e.val_loss.is_some() || !had_loss {
+                let had_loss = summary.last_eval.as_ref().is_some_and(|last| last.val_loss().is_some());
+                if e.val_loss().is_some() || !had_loss {
                     summary.last_eval = Some(e);
                 }
             }
@@ -214,16 +215,15 @@ impl Summary {
             tokens: summary.tokens.saturating_sub(inherited_tokens),
             wall_seconds: (own_ms / 1e3).min(f64::MAX),
         });
-        let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
+        let best = summary.best_eval.as_ref().and_then(Evaluation::val_loss);
         let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
         if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {
-            summary.best_eval =
-                Some(EvalLine { step: lost.step, val_loss: Some(lost.val_loss), ..EvalLine::default() });
+            summary.best_eval = Some(Evaluation::of_loss(lost.step, lost.val_loss));
         }
         let measured = saved.and_then(|saved| Some((saved.step, saved.val_loss.filter(|loss| loss.is_finite())?)));
         let last_step = summary.last_eval.as_ref().map_or(0, |last| last.step);
         if let Some((step, val_loss)) = measured.filter(|(step, _)| *step > last_step) {
-            summary.last_eval = Some(EvalLine { step, val_loss: Some(val_loss), ..EvalLine::default() });
+            summary.last_eval = Some(Evaluation::of_loss(step, val_loss));
         }
         let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
             series.each_mut().map(|series| median(series));
@@ -281,9 +281,9 @@ pub fn headline(summary: &Summary) -> String {
         let OwnAmounts { steps, tokens, wall_seconds } = own;
         format!("; in this run: {}, {} tokens in {}", counted(steps, "step"), count(tokens), seconds(wall_seconds))
     };
-    let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
+    let loss = summary.last_eval.as_ref().and_then(Evaluation::val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
-    let bits = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
+    let bits = summary.last_eval.as_ref().and_then(|e| e.measured.bits_per_byte());
     let bits = bits.map_or_else(String::new, |bits| format!(" ({bits:.4} bits/byte)"));
     let (id, tokens, time) = (&summary.id, count(summary.tokens), seconds(summary.wall_seconds));
     format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}{own}")
@@ -347,7 +347,7 @@ mod tests {
         let best = Some(BestValidation { step: 1, val_loss: 1.5 });
         let saved = SavedPosition { step: 2, tokens: 25, data: None, best, val_loss: None };
         let summary = Summary::from_metrics(&path, None, 0, Some(&saved)).unwrap();
-        let best = summary.best_eval.map(|best| (best.step, best.val_loss));
+        let best = summary.best_eval.map(|best| (best.step, best.val_loss()));
         assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
         let from = ContinuedFrom { id: "other".into(), step: 2, tokens: Some(25), ..ContinuedFrom::default() };
         let continued = Summary::from_metrics(&path, Some(&from), 0, Some(&saved)).unwrap();

@@ -1,5 +1,6 @@
 //! The table of `runner compare`: the settings in which runs differ, and their outcomes.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,14 +11,17 @@ use serde_json::Value;
 
 use crate::run_groups::{RunGroups, group_runs};
 use crate::table::{Align, Column, table_of_width};
-use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_compare::plan_facts::device_kinds;
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
+use runner_plan::comparability::{MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, counted, loss, percent, printable, rate, seconds, setting_text, significant};
+use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text, significant};
+use runner_spec::measure::Better::{self, Higher, Lower, Neither};
+use runner_spec::measure::Measure;
+use runner_spec::measure::Quantity::{self, TestLoss, TrainLoss, ValidationLoss};
 use runner_sweep::verdict::Conclusion;
 use runner_sweep::{PickedFrom, PickedSettings};
 
@@ -58,89 +62,121 @@ pub struct Comparison {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct IncomparableFigures {
     /// Their keys, such as `val_loss`.
-    pub figures: Vec<&'static str>,
+    pub figures: Vec<String>,
     pub reason: String,
 }
-
-/// The direction in which a figure gets better.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Better {
-    Lower,
-    Higher,
-    Neither,
-}
-
-use Better::{Higher, Lower, Neither};
 
 /// One number of a run's outcome, and how it is shown.
 pub(crate) struct Figure {
     /// Its key in JSON and for `--sort`.
-    key: &'static str,
+    key: Cow<'static, str>,
     /// Its name in a column of `runner compare`, which is narrow.
-    head: &'static str,
+    head: Cow<'static, str>,
     /// Its name in a line of `runner diff`.
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     better: Better,
-    /// The quantity that it measures, if that depends on data.
-    quantity: Option<MeasuredQuantity>,
-    value: fn(&RunFigures) -> Option<f64>,
-    format: fn(f64) -> String,
+    /// What it measures, if that depends on data.
+    quantity: Option<Quantity>,
+    value: FigureValue,
+}
+
+/// Where a figure's number is, and how it is shown.
+enum FigureValue {
+    Field(fn(&RunFigures) -> Option<f64>, fn(f64) -> String),
+    Evaluated(Measure),
 }
 
 impl Figure {
-    const fn new(
+    fn new(
         [key, head, name]: [&'static str; 3],
         better: Better,
+        quantity: Option<Quantity>,
         value: fn(&RunFigures) -> Option<f64>,
         format: fn(f64) -> String,
     ) -> Self {
-        Self { key, head, name, better, quantity: None, value, format }
+        let [key, head, name] = [key, head, name].map(Cow::from);
+        Self { key, head, name, better, quantity, value: FigureValue::Field(value, format) }
     }
 
-    const fn measuring(self, quantity: MeasuredQuantity) -> Self {
-        Self { quantity: Some(quantity), ..self }
+    /// The last value of `measure`. Its column names the task if `names_task`.
+    fn evaluated(measure: Measure, names_task: bool) -> Self {
+        Self {
+            key: measure.key(),
+            head: if names_task { measure.full_label() } else { measure.label().into() },
+            name: measure.full_label(),
+            better: measure.better(),
+            quantity: Some(measure.quantity()),
+            value: FigureValue::Evaluated(measure),
+        }
+    }
+
+    fn value(&self, figures: &RunFigures) -> Option<f64> {
+        match &self.value {
+            FigureValue::Field(value, _) => value(figures),
+            FigureValue::Evaluated(measure) => figures.evaluated.get(measure),
+        }
+    }
+
+    fn format(&self, value: f64) -> String {
+        match &self.value {
+            FigureValue::Field(_, format) => format(value),
+            FigureValue::Evaluated(measure) => measure.text(value),
+        }
     }
 
     /// The figure of a run as text, if the run has it.
     pub(crate) fn text(&self, figures: &RunFigures) -> Option<String> {
-        (self.value)(figures).map(self.format)
+        self.value(figures).map(|value| self.format(value))
+    }
+
+    /// The label of its column without the name of a task.
+    fn label(&self) -> &str {
+        match &self.value {
+            FigureValue::Evaluated(measure) => measure.label(),
+            FigureValue::Field(..) => &self.head,
+        }
     }
 }
 
-pub(crate) const FIGURES: [Figure; 12] = [
-    Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
-    // It is a mean over other rows in each step, so no value is the best.
-    Figure::new(["train_loss", "train loss", "train loss"], Neither, |f| f.train_loss, loss)
-        .measuring(MeasuredQuantity::TrainLoss),
-    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, loss)
-        .measuring(MeasuredQuantity::ValidationLoss),
-    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, loss)
-        .measuring(MeasuredQuantity::ValidationLoss),
-    // Who chooses by the test has no test left, so no value is the best.
-    Figure::new(["test_loss", "test loss", "test loss"], Neither, |f| f.test_loss, loss)
-        .measuring(MeasuredQuantity::TestLoss),
-    Figure::new(["val_bits_per_byte", "bits/byte", "bits/byte"], Lower, |f| f.val_bits_per_byte, loss)
-        .measuring(MeasuredQuantity::BitsPerByte),
-    Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent)
-        .measuring(MeasuredQuantity::MultipleChoice),
-    Figure::new(["hellaswag_acc_norm", "acc_norm", "hellaswag acc_norm"], Higher, |f| f.hellaswag_acc_norm, percent)
-        .measuring(MeasuredQuantity::MultipleChoice),
-    Figure::new(
-        ["hellaswag_acc_norm_chars", "acc_norm_chars", "hellaswag acc_norm_chars"],
-        Higher,
-        |f| f.hellaswag_acc_norm_chars,
-        percent,
-    )
-    .measuring(MeasuredQuantity::MultipleChoice),
-    Figure::new(["tokens_per_second", "tokens/s", "tokens/s"], Higher, |f| f.tokens_per_second, rate),
-    Figure::new(
-        ["peak_memory_bytes", "memory", "peak memory"],
-        Lower,
-        |f| f.peak_memory_bytes.map(|bytes| bytes as f64),
-        |x| bytes(x as u64),
-    ),
-    Figure::new(["wall_seconds", "time", "wall time"], Lower, |f| f.wall_seconds, seconds),
-];
+/// The figures of `runs`: those of every run, and those of the tasks that one of them scores.
+pub(crate) fn figures_of<'a>(runs: impl IntoIterator<Item = &'a RunFigures>) -> Vec<Figure> {
+    let mut scores: Vec<&Measure> = Vec::new();
+    for (measure, _) in runs.into_iter().flat_map(|run| run.evaluated.iter()) {
+        if measure.task().is_some() && measure.is_comparable() && !scores.contains(&measure) {
+            scores.push(measure);
+        }
+    }
+    let names_task = scores.iter().any(|score| score.task() != scores[0].task());
+    let mut figures = vec![
+        Figure::new(["steps"; 3], Neither, None, |f| Some(f.steps as f64), |x| count(x as u64)),
+        // It is a mean over other rows in each step, so no value is the best.
+        Figure::new(["train_loss", "train loss", "train loss"], Neither, Some(TrainLoss), |f| f.train_loss, loss),
+        Figure::new(
+            ["best_val_loss", "best val", "best val loss"],
+            Lower,
+            Some(ValidationLoss),
+            |f| f.best_val_loss,
+            loss,
+        ),
+        Figure::evaluated(Measure::VAL_LOSS, false),
+        // Who chooses by the test has no test left, so no value is the best.
+        Figure::new(["test_loss", "test loss", "test loss"], Neither, Some(TestLoss), |f| f.test_loss, loss),
+        Figure::evaluated(Measure::BITS_PER_BYTE, false),
+    ];
+    figures.extend(scores.into_iter().map(|score| Figure::evaluated(score.clone(), names_task)));
+    figures.extend([
+        Figure::new(["tokens_per_second", "tokens/s", "tokens/s"], Higher, None, |f| f.tokens_per_second, rate),
+        Figure::new(
+            ["peak_memory_bytes", "memory", "peak memory"],
+            Lower,
+            None,
+            |f| f.peak_memory_bytes.map(|bytes| bytes as f64),
+            |x| bytes(x as u64),
+        ),
+        Figure::new(["wall_seconds", "time", "wall time"], Lower, None, |f| f.wall_seconds, seconds),
+    ]);
+    figures
+}
 
 /// A run to compare.
 #[derive(Debug)]
@@ -167,11 +203,11 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
         figures: runs[i].record.figures(),
     };
     let compared: Vec<ComparedRun> = ids.into_iter().zip(names).enumerate().map(row).collect();
-    let measured = FIGURES.iter().filter_map(|figure| {
-        let has_value = |run: &ComparedRun| (figure.value)(&run.figures).is_some();
-        let measured = compared.iter().zip(runs).filter(move |(run, _)| has_value(run));
+    let figures = figures_of(compared.iter().map(|run| &run.figures));
+    let measured = figures.iter().filter_map(|figure| {
+        let measured = compared.iter().zip(runs).filter(|(run, _)| figure.value(&run.figures).is_some());
         let bases = measured.map(|(run, RunToCompare { basis, .. })| (run.id.clone(), basis));
-        Some((figure.key, find_incomparable(bases, figure.quantity?)))
+        Some((figure.key.to_string(), find_incomparable(bases, figure.quantity.as_ref()?)))
     });
     let incomparable = group_by_reason(measured).into_iter();
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
@@ -200,7 +236,7 @@ pub fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
 /// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
 fn describe_samples(runs: &[ComparedRun]) -> Vec<String> {
     let mut samples: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
-    for sample in runs.iter().filter_map(|run| run.figures.val_sample()) {
+    for sample in runs.iter().filter_map(|run| run.figures.evaluated.val_sample()) {
         samples.entry((sample.tokens, sample.rows)).or_default().extend(sample.standard_error);
     }
     let describe = |((tokens, rows), mut errors): ((u64, u64), Vec<f64>)| {
@@ -258,9 +294,13 @@ pub fn notes_on_figures(record: &RunRecord) -> impl Iterator<Item = String> {
 
 impl Comparison {
     /// The keys by which `sorted` can order.
-    pub fn sort_keys(&self) -> Vec<&str> {
-        let figures = FIGURES.iter().map(|figure| figure.key);
-        std::iter::once("id").chain(figures).chain(self.differing.iter().map(String::as_str)).collect()
+    pub fn sort_keys(&self) -> Vec<String> {
+        let figures = self.figures().into_iter().map(|figure| figure.key.into_owned());
+        std::iter::once("id".to_owned()).chain(figures).chain(self.differing.iter().cloned()).collect()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        figures_of(self.runs.iter().map(|run| &run.figures))
     }
 
     /// Orders the runs by `key`: a figure from the best value, anything else from the lowest. A minus before the key reverses the order. Runs
@@ -268,13 +308,14 @@ impl Comparison {
     #[must_use]
     pub fn sorted(mut self, key: &str) -> Option<Self> {
         let (key, is_reversed) = key.strip_prefix('-').map_or((key, false), |key| (key, true));
-        let figure = FIGURES.iter().find(|figure| figure.key == key || figure.head == key);
-        let setting = || self.differing.iter().find(|k| *k == key || head_of(k, &self.keys) == key).cloned();
+        let figures = self.figures();
+        let figure = figures.iter().find(|figure| figure.key == key || figure.head == key);
+        let setting = || self.differing.iter().find(|k| *k == key || self.head_of(k) == key).cloned();
         let directed = |order: Ordering| if is_reversed { order.reverse() } else { order };
         if key == "id" || key == "run" {
             self.runs.sort_by(|a, b| directed(a.id.cmp(&b.id)));
         } else if let Some(figure) = figure {
-            let value = |run: &ComparedRun| (figure.value)(&run.figures);
+            let value = |run: &ComparedRun| figure.value(&run.figures);
             self.runs.sort_by(|a, b| match (value(a), value(b)) {
                 (Some(a), Some(b)) if figure.better == Higher => directed(b.total_cmp(&a)),
                 (Some(a), Some(b)) => directed(a.total_cmp(&b)),
@@ -303,19 +344,19 @@ impl Comparison {
         let settings: Vec<&RunSettings> = self.runs.iter().map(|run| &run.settings).collect();
         // A note names the checkpoint from which a fork started.
         shown_keys.retain(|key| *key != DATA_POSITION && !is_implied_by_choice(key, &settings));
-        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&head_of(key, &self.keys))).collect();
-        let figures: Vec<&Figure> = FIGURES
-            .iter()
-            .filter(|figure| self.runs.iter().any(|run| (figure.value)(&run.figures).is_some()))
-            .collect();
+        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&self.head_of(key))).collect();
+        let all_figures = self.figures();
+        let is_shown = |figure: &&Figure| self.runs.iter().any(|run| figure.value(&run.figures).is_some());
+        let figures: Vec<&Figure> = all_figures.iter().filter(is_shown).collect();
         let main_loss = ["val loss", "train loss"].into_iter().find(|loss| figures.iter().any(|f| f.head == *loss));
-        let importance = |head: &str| {
-            let rank = DISPENSABLE_HEADS.iter().position(|other| *other == head && main_loss != Some(head));
+        let importance = |label: &str| {
+            let rank = DISPENSABLE_LABELS.iter().position(|other| *other == label && main_loss != Some(label));
             rank.map_or(MAIN_LOSS, |rank| rank as u8)
         };
         let mut columns = vec![Column::new("run", Align::Left, u8::MAX).shortened_to(12)];
         columns.extend(heads.iter().map(|head| Column::new(head, Align::Right, SETTING).shortened_to(8)));
-        columns.extend(figures.iter().map(|figure| Column::new(figure.head, Align::Right, importance(figure.head))));
+        columns
+            .extend(figures.iter().map(|figure| Column::new(&figure.head, Align::Right, importance(figure.label()))));
         let best: Vec<Option<f64>> = figures.iter().map(|figure| self.best(figure)).collect();
         let rows: Vec<Vec<String>> = self
             .runs
@@ -326,18 +367,19 @@ impl Comparison {
                     let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), setting_text);
                     printable(&end_of_value(&value))
                 }));
-                cells.extend(figures.iter().zip(&best).map(|(figure, best)| match (figure.value)(&run.figures) {
+                cells.extend(figures.iter().zip(&best).map(|(figure, best)| match figure.value(&run.figures) {
                     None => "-".to_owned(),
-                    Some(x) if Some(x) == *best => style(format!("*{}", (figure.format)(x))).green().to_string(),
-                    Some(x) => (figure.format)(x),
+                    Some(x) if Some(x) == *best => style(format!("*{}", figure.format(x))).green().to_string(),
+                    Some(x) => figure.format(x),
                 }));
                 cells
             })
             .collect();
         let mut out = table_of_width(columns, rows, width);
         for IncomparableFigures { figures, reason } in &self.incomparable {
-            let heads = FIGURES.iter().filter(|figure| figures.contains(&figure.key)).map(|figure| figure.head);
-            let heads = heads.collect::<Vec<_>>().join(", ");
+            let is_named = |figure: &&Figure| figures.iter().any(|key| *key == figure.key);
+            let heads: Vec<&str> = all_figures.iter().filter(is_named).map(|figure| &*figure.head).collect();
+            let heads = heads.join(", ");
             let _ = writeln!(out, "not comparable: {heads}: {}", printable(reason));
         }
         let hidden: Vec<&str> = bookkeeping.into_iter().map(String::as_str).filter(|key| *key != "name").collect();
@@ -354,18 +396,24 @@ impl Comparison {
         out
     }
 
+    /// The name of the setting `key` in the table.
+    fn head_of(&self, key: &str) -> String {
+        head_of(key, &self.keys, &self.figures())
+    }
+
     /// The best value of a column; `None` if all values are equal or do not compare, no direction is better, or the losses are those of
     /// different rungs of a ladder.
     fn best(&self, figure: &Figure) -> Option<f64> {
         let are_rungs =
             self.groups.as_ref().is_some_and(|groups| matches!(groups.verdict.conclusion, Conclusion::Rungs { .. }));
-        let is_incomparable = || self.incomparable.iter().any(|found| found.figures.contains(&figure.key));
+        let is_incomparable =
+            || self.incomparable.iter().any(|found| found.figures.iter().any(|key| *key == figure.key));
         if is_incomparable() || are_rungs && figure.quantity.is_some() {
             return None;
         }
         // A run that has not finished is not the fastest one, or the one that needs least.
         let finished = || self.runs.iter().filter(|run| run.status == ListedStatus::Done.name());
-        let values = || finished().filter_map(|run| (figure.value)(&run.figures));
+        let values = || finished().filter_map(|run| figure.value(&run.figures));
         let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
         match figure.better {
             Lower if low < high => Some(low),
@@ -375,9 +423,15 @@ impl Comparison {
     }
 }
 
-/// The heads of the figures' columns, the least important first. A narrow table leaves them out in this order, then the settings in which
+/// The name of the setting `key`, one of `keys`, in a table with `figures`.
+fn head_of(key: &str, keys: &BTreeSet<String>, figures: &[Figure]) -> String {
+    let heads: Vec<&str> = figures.iter().map(|figure| &*figure.head).chain(["run"]).collect();
+    shortest_name(key, keys, &heads)
+}
+
+/// The labels of the figures, the least important first. A narrow table leaves them out in this order, then the settings in which
 /// the runs differ, and last the loss.
-const DISPENSABLE_HEADS: [&str; 11] = [
+const DISPENSABLE_LABELS: [&str; 11] = [
     "time",
     "memory",
     "tokens/s",
@@ -390,21 +444,17 @@ const DISPENSABLE_HEADS: [&str; 11] = [
     "test loss",
     "best val",
 ];
-const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
+const SETTING: u8 = DISPENSABLE_LABELS.len() as u8;
 const MAIN_LOSS: u8 = SETTING + 1;
-
-/// The name of `key` in the table.
-fn head_of(key: &str, keys: &BTreeSet<String>) -> String {
-    let heads: Vec<&str> = FIGURES.iter().map(|figure| figure.head).chain(["run"]).collect();
-    shortest_name(key, keys, &heads)
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn row(id: &str, lr: f64, val_loss: Option<f64>) -> ComparedRun {
-        let figures = RunFigures { steps: 10, val_loss, tokens_per_second: Some(1000.0 / lr), ..RunFigures::default() };
+        let evaluated = val_loss.into_iter().map(|loss| (Measure::VAL_LOSS, loss)).collect();
+        let figures =
+            RunFigures { steps: 10, evaluated, tokens_per_second: Some(1000.0 / lr), ..RunFigures::default() };
         let settings = BTreeMap::from([("optimizer.adamw.lr".to_owned(), Value::from(lr))]);
         ComparedRun { id: id.to_owned(), name: id.to_owned(), status: "done", settings, figures }
     }
@@ -472,7 +522,7 @@ mod tests {
     #[test]
     fn incomparable_values_have_no_best() {
         let reason = "b reads 80 validation rows, but c reads 160".to_owned();
-        let figures = vec!["best_val_loss", "val_loss"];
+        let figures = ["best_val_loss", "val_loss"].map(str::to_owned).to_vec();
         let table = Comparison { incomparable: vec![IncomparableFigures { figures, reason }], ..three() };
         insta::assert_snapshot!(table.text(None), @r"
         run    lr  steps  val loss  tokens/s
@@ -502,7 +552,7 @@ mod tests {
         let keys =
             ["eval.samples.seed", "optimizer", "optimizer.adamw.lr", "schedule.warmup.steps", "seed", "train.steps"];
         let all: BTreeSet<String> = keys.map(str::to_owned).into();
-        let heads = keys.map(|key| head_of(key, &all));
+        let heads = keys.map(|key| head_of(key, &all, &figures_of([])));
         assert_eq!(heads, ["samples.seed", "optimizer", "lr", "warmup.steps", "seed", "train.steps"]);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use console::{Style, measure_text_width, pad_str, style};
 use serde_json::Value;
 
-use crate::comparison::FIGURES;
+use crate::comparison::figures_of;
 use crate::table::{Align, table};
 use runner_compare::classification::DifferenceClass;
 use runner_compare::diff::{ChangedSetting, Diff, DiffSide};
@@ -223,7 +223,8 @@ fn add_outcomes(out: &mut String, found: &OutcomeComparison) {
         }
         let _ = writeln!(out, "  {}", describe_loss_differences(found));
     }
-    let figures = FIGURES.iter().map(|figure| (figure.name, figure.text(&found.a), figure.text(&found.b)));
+    let all = figures_of([&found.a, &found.b]);
+    let figures = all.iter().map(|figure| (&*figure.name, figure.text(&found.a), figure.text(&found.b)));
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows: Vec<_> = figures
         .filter(|(_, a, b)| a.is_some() || b.is_some())

@@ -71,13 +71,13 @@ impl<'a> JsonEvent<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::event::{EvalMetrics, StepMetrics};
+    use runner_spec::event::{Evaluation, StepMetrics};
 
     #[test]
     fn events_are_tagged_objects() {
         let text = |event: &Event| serde_json::to_string(&JsonEvent::new(event, Path::new("runs/a"))).unwrap();
         assert_eq!(text(&Event::Warning("w".into())), "{\"kind\":\"warning\",\"message\":\"w\"}");
-        let eval = EvalMetrics { step: 2, val_loss: Some(1.0), ..EvalMetrics::default() };
+        let eval = Evaluation::of_loss(2, 1.0);
         assert_eq!(text(&Event::Eval(eval)), "{\"kind\":\"eval\",\"step\":2,\"val_loss\":1.0}");
         let step = text(&Event::Step(StepMetrics { step: 2, epoch: 0.5, ..StepMetrics::default() }));
         assert!(step.starts_with("{\"kind\":\"train\",\"step\":2,\"epoch\":0.5,"), "{step}");

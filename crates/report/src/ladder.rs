@@ -55,7 +55,7 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     }
     paragraphs.extend(fit.predictions.iter().map(|prediction| LadderParagraph {
         subject: "predict",
-        lines: describe_prediction(fit.metric, prediction, largest),
+        lines: describe_prediction(&fit.metric, prediction, largest),
     }));
     paragraphs
 }

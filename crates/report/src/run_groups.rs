@@ -7,24 +7,25 @@ use serde_json::Value;
 
 use crate::comparison::RunToCompare;
 use crate::sweep_results::settings_table;
-use runner_compare::comparability::{MeasuredQuantity, find_incomparable};
 use runner_compare::run_names::{RunSettings, distinguishing_keys, shortest_name};
 use runner_compare::run_record::RunFigures;
 use runner_compare::settings::SettingGroup;
+use runner_plan::comparability::find_incomparable;
 use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
+use runner_spec::measure::{Measure, Measured};
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::words::number_text;
 use runner_sweep::verdict::{Conclusion, SettingOrigin, SweepVerdict};
 use runner_sweep::{
-    MeasurementChoice, Objective, ObjectiveMetric, PickedFrom, PointStatus, PointValues, ResultsRow, SweepResults,
+    Goal, MeasurementChoice, Objective, PickedFrom, PointStatus, PointValues, ResultsRow, SweepResults,
 };
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunGroups {
     /// The metric by which the settings are compared.
-    pub metric: &'static str,
+    pub metric: Measure,
     /// The ids of the runs of each setting, in the order of `verdict.settings`.
     pub runs: Vec<Vec<String>>,
     pub verdict: SweepVerdict,
@@ -32,14 +33,8 @@ pub struct RunGroups {
     objective: Objective,
 }
 
-/// A metric that settings may be compared by.
-type Metric = (ObjectiveMetric, MeasuredQuantity, fn(&RunFigures) -> Option<f64>);
-
-/// The metrics, the preferred one first.
-const METRICS: [Metric; 2] = [
-    (ObjectiveMetric::ValLoss, MeasuredQuantity::ValidationLoss, |f| f.val_loss),
-    (ObjectiveMetric::ValBitsPerByte, MeasuredQuantity::BitsPerByte, |f| f.val_bits_per_byte),
-];
+/// The measures by which settings may be compared, the preferred one first.
+const MEASURES: [Measure; 2] = [Measure::VAL_LOSS, Measure::BITS_PER_BYTE];
 
 /// Groups `runs`, which have these settings, by what they have in common besides their seed, and compares the groups by the first metric
 /// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares; adds to
@@ -57,20 +52,27 @@ pub fn group_runs(
     if finished.len() < 2 {
         return None;
     }
-    let metric = METRICS.into_iter().find(|(_, quantity, value)| {
-        let bases = || finished.iter().map(|&i| (runs[i].record.manifest.id.clone(), &runs[i].basis));
-        finished.iter().all(|&i| value(&figures[i]).is_some()) && find_incomparable(bases(), *quantity).is_none()
+    let metric = MEASURES.into_iter().find(|measure| {
+        let bases = finished.iter().map(|&i| (runs[i].record.manifest.id.clone(), &runs[i].basis));
+        finished.iter().all(|&i| figures[i].evaluated.get(measure).is_some())
+            && find_incomparable(bases, &measure.quantity()).is_none()
     });
-    let Some((metric, _, value)) = metric else {
+    let Some(metric) = metric else {
         notes.push(
             "the runs have no validation loss that compares, so none is the best; the training loss does not decide that".to_owned(),
         );
         return None;
     };
     let recorded = settings_of(runs, settings, notes);
-    let objective = Objective { metric, goal: metric.goal(), at: MeasurementChoice::Last, smallest_difference: None };
+    let objective = Objective {
+        goal: Goal::of(&metric),
+        metric: metric.clone(),
+        at: MeasurementChoice::Last,
+        smallest_difference: None,
+    };
     let row = |(i, run): (usize, &RunToCompare)| {
-        let objective = value(&figures[i]);
+        let evaluated = &figures[i].evaluated;
+        let objective = evaluated.get(&metric);
         ResultsRow {
             point: i + 1,
             values: Vec::new(),
@@ -83,15 +85,15 @@ pub fn group_runs(
             own_seconds: figures[i].own_wall_seconds,
             tokens: None,
             flops: None,
-            val_bits_per_byte: None,
+            evaluated: Measured::default(),
             measured_on: metric
-                .error_factor(figures[i].val_loss, objective)
-                .and_then(|factor| Some(figures[i].val_sample()?.scaled(factor))),
+                .error_factor(evaluated.val_loss(), objective)
+                .and_then(|factor| Some(evaluated.val_sample()?.scaled(factor))),
             tokens_per_second: None,
             mfu: None,
         }
     };
-    let results = SweepResults::new(objective, runs.iter().enumerate().map(row).collect(), None);
+    let results = SweepResults::new(objective.clone(), runs.iter().enumerate().map(row).collect(), None);
     let mut verdict = SweepVerdict::of_settings(&recorded, &results, &[], finished.len() == runs.len(), origin);
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
@@ -100,7 +102,7 @@ pub fn group_runs(
     verdict.words.extend(noise);
     let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
     let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
-    Some(RunGroups { metric: metric.name(), runs, verdict, objective })
+    Some(RunGroups { metric, runs, verdict, objective })
 }
 
 impl RunGroups {
@@ -212,8 +214,11 @@ fn describe_single_runs(verdict: &SweepVerdict) -> Option<String> {
 impl RunGroups {
     /// A row for each setting if one has several seeds, and what the runs show, in words.
     pub fn text(&self, width: Option<usize>) -> String {
-        let table =
-            if self.verdict.has_seeds() { settings_table(&self.verdict, self.objective, width) } else { String::new() };
+        let table = if self.verdict.has_seeds() {
+            settings_table(&self.verdict, &self.objective, width)
+        } else {
+            String::new()
+        };
         let words = self.verdict.words.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n");
         format!("{table}{words}\n")
     }

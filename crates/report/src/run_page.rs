@@ -11,6 +11,7 @@ use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::manifest::{ContinuedFrom, Manifest, Session};
 use runner_record::summary::Summary;
 use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, rate, seconds, short_hash};
+use runner_spec::measure::MeasureForm;
 use runner_spec::mesh::Mesh;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
@@ -50,8 +51,8 @@ pub fn run_page(
     row("ended", manifest.ended.as_deref().map(short_time));
     if summary.is_none() {
         row("train loss", listed.loss.map(loss));
-        row("val loss", listed.val_loss.map(loss));
-        row("bits/byte", listed.val_bits_per_byte.map(loss));
+        let losses = listed.last_eval.losses().filter(|(measure, _)| measure.form() == MeasureForm::Loss);
+        losses.for_each(|(measure, value)| row(measure.label(), Some(measure.text(value))));
         row("speed", listed.tokens_per_second.map(|speed| format!("{} tokens/s", rate(speed))));
         row("error", listed.error.clone());
     }

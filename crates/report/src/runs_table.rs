@@ -51,7 +51,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
                 printable(&run.id),
                 styled_status(run.status),
                 if run.status == ListedStatus::Broken { dash() } else { step_share(run.step, run.steps) },
-                run.val_loss.map_or_else(dash, loss),
+                run.last_eval.val_loss().map_or_else(dash, loss),
                 run.tokens_per_second.map_or_else(dash, rate),
                 run.started.as_deref().map_or_else(dash, short_time),
             ];
@@ -94,6 +94,7 @@ mod tests {
     use super::*;
     use runner_record::catalog::describe;
     use runner_record::manifest::{ContinuedFrom, RunOrigin, SweepPoint};
+    use runner_spec::measure::Measure;
 
     fn run(id: &str, status: ListedStatus, step: u64) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));
@@ -102,7 +103,7 @@ mod tests {
             status,
             step,
             steps: 2000,
-            val_loss: (step > 0).then_some(1.5),
+            last_eval: (step > 0).then_some((Measure::VAL_LOSS, 1.5)).into_iter().collect(),
             tokens_per_second: (step > 0).then_some(12_345.6),
             started: (status != ListedStatus::Broken).then(|| "2026-01-02T03:04:05.678Z".to_owned()),
             ..nothing

@@ -4,38 +4,33 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::table::name_value_lines;
-use runner_record::metrics::EvalLine;
 use runner_record::summary::{Summary, TestResult, headline};
 use runner_spec::format::{bytes, count, loss, percent, phase_times, printable, rate};
+use runner_spec::measure::Measure;
 
 /// The numbers of a summary, as `name  value` lines.
 pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
     rows.extend(summary.final_train_loss.map(|x| ("train loss", loss(x))));
-    if let Some(eval @ EvalLine { val_loss: Some(last), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
-        let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
-        let bits = val_bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
-        let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
-        let best =
-            best.map_or_else(String::new, |(step, best)| format!("  best {} at step {}", loss(best), count(step)));
-        let sample = eval.val_sample().map_or_else(String::new, |sample| format!("  ({sample})"));
-        rows.push(("val loss", format!("{}{perplexity}{bits}{best}{sample}", loss(*last))));
-    }
-    if let Some(EvalLine {
-        hellaswag_acc: Some(acc),
-        hellaswag_acc_norm: Some(norm),
-        hellaswag_acc_norm_chars,
-        hellaswag_n,
-        hellaswag_cut,
-        ..
-    }) = &summary.last_eval
-    {
-        let by_characters =
-            hellaswag_acc_norm_chars.map_or_else(String::new, |norm| format!("  acc_norm_chars {}", percent(norm)));
-        let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
-        let cut = hellaswag_cut.map_or_else(String::new, |n| format!(", {} cut to the context", count(n)));
-        rows.push(("hellaswag", format!("acc {}  acc_norm {}{by_characters}{of}{cut}", percent(*acc), percent(*norm))));
+    if let Some(last) = summary.last_eval.as_ref().map(|last| &last.measured) {
+        let text = |(measure, value): (&Measure, f64)| {
+            let label = if *measure == Measure::VAL_LOSS { String::new() } else { format!("{} ", measure.label()) };
+            label + &measure.text(value)
+        };
+        let losses: Vec<String> = last.losses().map(text).collect();
+        if last.val_loss().is_some() {
+            let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss()?)));
+            let best =
+                best.map_or_else(String::new, |(step, best)| format!("  best {} at step {}", loss(best), count(step)));
+            let sample = last.val_sample().map_or_else(String::new, |sample| format!("  ({sample})"));
+            rows.push(("val loss", format!("{}{best}{sample}", losses.join("  "))));
+        }
+        for scores in last.tasks() {
+            let of = scores.items.map_or_else(String::new, |n| format!("  of {} items", count(n)));
+            let cut = scores.cut.map_or_else(String::new, |n| format!(", {} cut to the context", count(n)));
+            rows.push((scores.task, format!("{}{of}{cut}", scores.shares_text("  "))));
+        }
     }
     if let Some(test @ TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens, .. }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
@@ -90,7 +85,7 @@ pub fn short_time(time: &str) -> String {
 
 /// The message for a run that has nothing left to do. Without checkpoints it can be neither sampled from nor evaluated.
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: bool) -> String {
-    let last = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
+    let last = summary.and_then(|s| s.last_eval.as_ref()?.val_loss());
     let last = last.map_or_else(String::new, |last| format!(", val loss {}", loss(last)));
     let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
     let deleted = if has_checkpoints { "" } else { "; its checkpoints were deleted" };
@@ -103,22 +98,14 @@ mod tests {
 
     use super::*;
     use runner_record::summary::Medians;
+    use runner_spec::event::Evaluation;
 
     fn summary() -> Summary {
-        let eval = EvalLine {
-            step: 2000,
-            val_loss: Some(1.8123),
-            val_loss_se: Some(0.01234),
-            val_tokens: Some(111_488),
-            val_rows: Some(871),
-            val_perplexity: Some(6.12),
-            val_bits_per_byte: Some(0.6571),
-            hellaswag_acc: Some(0.31),
-            hellaswag_acc_norm: Some(0.335),
-            hellaswag_acc_norm_chars: Some(0.32),
-            hellaswag_n: Some(200),
-            hellaswag_cut: None,
-        };
+        let keys = ["val_loss", "val_loss_se", "val_tokens", "val_rows", "val_perplexity", "val_bits_per_byte"];
+        let losses = keys.into_iter().zip([1.8123, 0.01234, 111_488.0, 871.0, 6.12, 0.6571]);
+        let scores = Measure::all_of_task("hellaswag").zip([0.31, 0.335, 0.32, 200.0]);
+        let measured = losses.map(|(key, value)| (Measure::of_key(key).unwrap(), value)).chain(scores).collect();
+        let eval = Evaluation { measured, ..Evaluation::new(2000) };
         Summary {
             id: "chars-0a1b2c3d".into(),
             status: RunStatus::Done,
@@ -130,8 +117,8 @@ mod tests {
             wall_seconds: 112.4,
             own: None,
             final_train_loss: Some(1.73),
-            last_eval: Some(eval.clone()),
-            best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
+            last_eval: Some(eval),
+            best_eval: Some(Evaluation::of_loss(1750, 1.81)),
             test: Some(TestResult {
                 step: 1750,
                 loss: 1.84,
@@ -165,7 +152,7 @@ mod tests {
     #[test]
     fn a_score_of_cut_items_says_so() {
         let mut summary = summary();
-        summary.last_eval.as_mut().unwrap().hellaswag_cut = Some(12);
+        summary.last_eval.as_mut().unwrap().measured.set(Measure::of_key("hellaswag_cut").unwrap(), 12.0);
         assert!(details(&summary).contains("acc_norm_chars 32.0%  of 200 items, 12 cut to the context"));
     }
 

@@ -1,20 +1,7 @@
 //! The values and caveats of a sweep's leading setting as text.
 
-use runner_spec::format::{loss, percent, printable, rate};
-use runner_sweep::{BestPointCaveat, ObjectiveMetric, value_text};
-
-/// The value of `metric` as text, as the tables of runs show it.
-#[must_use]
-pub fn metric_text(metric: ObjectiveMetric, value: f64) -> String {
-    match metric {
-        ObjectiveMetric::ValLoss | ObjectiveMetric::TrainLoss | ObjectiveMetric::ValBitsPerByte => loss(value),
-        ObjectiveMetric::ValPerplexity => format!("{value:.2}"),
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
-            percent(value)
-        }
-        ObjectiveMetric::TokensPerSecond => rate(value),
-    }
-}
+use runner_spec::format::printable;
+use runner_sweep::{BestPointCaveat, value_text};
 
 /// `caveat` as a sentence.
 pub fn caveat_text(caveat: &BestPointCaveat) -> String {

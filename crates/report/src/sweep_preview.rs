@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
+use runner_spec::measure::Measure;
 use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_sweep::{
-    AshaSettings, BudgetKind, Milestone, ObjectiveMetric, RaceSettings, ScheduleDecision, TrainingSegment, value_text,
-};
+use runner_sweep::{AshaSettings, BudgetKind, Milestone, RaceSettings, ScheduleDecision, TrainingSegment, value_text};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
@@ -154,10 +153,11 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
 
 fn objective_text(record: &SweepRecord) -> String {
     let objective = &record.objective;
-    let (metric, goal) = (objective.metric.name(), objective.goal.name());
-    let at = match objective.metric {
-        ObjectiveMetric::TokensPerSecond => "median of a run's steps".to_owned(),
-        _ => format!("{} value of a run", objective.at.name()),
+    let (metric, goal) = (objective.metric.key(), objective.goal.name());
+    let at = if objective.metric == Measure::TOKENS_PER_SECOND {
+        "median of a run's steps".to_owned()
+    } else {
+        format!("{} value of a run", objective.at.name())
     };
     let mut out = format!("judged   by {metric} ({goal}, {at})");
     if let Some(asha) = &record.early_stop {

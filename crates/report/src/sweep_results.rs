@@ -4,18 +4,18 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::ladder::{describe_outcome, paragraphs_text};
-use crate::sweep_caveats::{caveat_text, metric_text};
+use crate::sweep_caveats::caveat_text;
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, counted, loss, percent, printable, rate, seconds, step_share};
+use runner_spec::measure::Measure;
 use runner_stats::Interval;
 use runner_sweep::record::{PlannedPoint, SweepRecord};
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
 use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
 use runner_sweep::{
-    AxisNote, DivergedValue, Goal, Milestone, Objective, ObjectiveMetric, PointStatus, ResultsRow, ValidationUse,
-    value_text,
+    AxisNote, DivergedValue, Goal, Milestone, Objective, PointStatus, ResultsRow, ValidationUse, value_text,
 };
 use serde_json::Value;
 
@@ -63,13 +63,13 @@ impl SweepResultsText<'_> {
 
     /// True if bits per byte stand beside the objective: where they are known, and are not the objective themselves.
     fn shows_bits_per_byte(&self) -> bool {
-        self.record.objective.metric != ObjectiveMetric::ValBitsPerByte
-            && self.summary.results.rows.iter().any(|row| row.val_bits_per_byte.is_some())
+        self.record.objective.metric != Measure::BITS_PER_BYTE
+            && self.summary.results.rows.iter().any(|row| row.evaluated.bits_per_byte().is_some())
     }
 
     /// True if the speed stands beside the objective: where a peak is known, and so MFU, and the speed is not the objective itself.
     fn shows_speed(&self) -> bool {
-        self.record.objective.metric != ObjectiveMetric::TokensPerSecond && self.shows_mfu()
+        self.record.objective.metric != Measure::TOKENS_PER_SECOND && self.shows_mfu()
     }
 
     fn shows_mfu(&self) -> bool {
@@ -79,7 +79,7 @@ impl SweepResultsText<'_> {
     /// States that MFU is unknown, where points are compared by their speed.
     pub fn mfu_note(&self) -> Option<String> {
         let has_speed = self.summary.results.rows.iter().any(|row| row.tokens_per_second.is_some());
-        let is_missing = self.record.objective.metric == ObjectiveMetric::TokensPerSecond && !self.shows_mfu();
+        let is_missing = self.record.objective.metric == Measure::TOKENS_PER_SECOND && !self.shows_mfu();
         (is_missing && has_speed).then(|| {
             "mfu is unknown, because the peak FLOP/s of the device are; set them for new runs, for example \
              `RUNNER_PEAK_FLOPS=400e9`"
@@ -97,9 +97,9 @@ impl SweepResultsText<'_> {
         let dash = || "-".to_owned();
         let mut out = vec![row.point.to_string()];
         out.extend(value_cells(&row.values));
-        out.push(row.objective.map_or_else(dash, |value| metric_text(self.record.objective.metric, value)));
+        out.push(row.objective.map_or_else(dash, |value| self.record.objective.metric.text(value)));
         if self.shows_bits_per_byte() {
-            out.push(row.val_bits_per_byte.map_or_else(dash, loss));
+            out.push(row.evaluated.bits_per_byte().map_or_else(dash, loss));
         }
         if self.shows_speed() {
             out.push(row.tokens_per_second.map_or_else(dash, rate));
@@ -204,7 +204,7 @@ impl SweepResultsText<'_> {
         let Some(first) = importance.first() else { return out };
         let after =
             self.summary.measured_at.as_ref().map_or_else(String::new, |milestone| format!(" after {milestone}"));
-        let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
+        let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.key());
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
         for i in importance {
             let text = |value: &Value| printable(&value_text(value));
@@ -236,7 +236,7 @@ impl SweepResultsText<'_> {
         if self.record.is_ladder {
             return String::new();
         }
-        settings_table(&self.summary.verdict, self.record.objective, width)
+        settings_table(&self.summary.verdict, &self.record.objective, width)
     }
 
     /// What must be known of the leading setting, a line for each caveat.
@@ -272,8 +272,8 @@ impl SweepResultsText<'_> {
 
     /// The point that leads if none has done all its steps.
     fn unfinished_point(&self, row: &ResultsRow) -> Option<String> {
-        let (point, objective) = (self.record.point(row.point)?, self.record.objective);
-        let (metric, value) = (objective.label(), metric_text(objective.metric, row.objective?));
+        let (point, objective) = (self.record.point(row.point)?, &self.record.objective);
+        let (metric, value) = (objective.label(), objective.metric.text(row.objective?));
         let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
         let so_far = if self.summary.is_finished { "" } else { " so far" };
         let (steps, all) = (count(row.steps), count(point.steps));
@@ -286,7 +286,7 @@ impl SweepResultsText<'_> {
 
 /// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed, or they
 /// are rungs of a ladder.
-pub(crate) fn settings_table(verdict: &SweepVerdict, objective: Objective, width: Option<usize>) -> String {
+pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, width: Option<usize>) -> String {
     if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. }) {
         return String::new();
     }

@@ -1,12 +1,11 @@
 //! The events that the executor emits. The recorder and the reporter consume them.
 
 use std::cmp::Reverse;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::forecast::Activity;
-use crate::format::{counted, significant};
+use crate::measure::{Measure, Measured};
 
 /// One optimizer step. Times are milliseconds of wall clock.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -52,66 +51,32 @@ pub struct EpochMetrics {
     pub seconds: f64,
 }
 
-/// One evaluation. A field is `None` if its part is not configured.
+/// One evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct EvalMetrics {
+pub struct Evaluation {
     pub step: u64,
-    pub val_loss: Option<f64>,
-    /// The standard error of the validation loss over its rows, in nats; `None` for one row.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// The time that it took. The record leaves it out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_loss_se: Option<f64>,
-    /// The tokens and the rows that the validation loss is the mean over.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_tokens: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_rows: Option<u64>,
-    pub val_perplexity: Option<f64>,
-    /// The validation loss in bits per byte of text; `None` too if the bytes are unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_bits_per_byte: Option<f64>,
-    pub hellaswag_acc: Option<f64>,
-    /// By the loss per token.
-    pub hellaswag_acc_norm: Option<f64>,
-    /// By the loss per character.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hellaswag_acc_norm_chars: Option<f64>,
-    pub hellaswag_n: Option<u64>,
-    /// The items that lost their beginning, because they are longer than the context; `None` if all are whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hellaswag_cut: Option<u64>,
-    pub eval_ms: f64,
+    pub eval_ms: Option<f64>,
 }
 
-/// What a mean loss was measured on. It displays as `40,960 tokens in 320 rows, standard error 0.012`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct LossSample {
-    pub tokens: u64,
-    pub rows: u64,
-    /// The standard error of the loss over the rows; `None` for one row.
-    pub standard_error: Option<f64>,
-}
-
-impl LossSample {
-    /// The sample of an evaluation that recorded these numbers; `None` if it recorded none, as in earlier versions.
+impl Evaluation {
     #[must_use]
-    pub fn new(tokens: Option<u64>, rows: Option<u64>, standard_error: Option<f64>) -> Option<Self> {
-        Some(Self { tokens: tokens?, rows: rows?, standard_error })
+    pub fn new(step: u64) -> Self {
+        Self { step, ..Self::default() }
     }
 
-    /// The sample for a figure that changes by `factor` with the loss.
+    /// An evaluation of nothing but the validation loss.
     #[must_use]
-    pub fn scaled(self, factor: f64) -> Self {
-        Self { standard_error: self.standard_error.map(|error| error * factor), ..self }
+    pub fn of_loss(step: u64, val_loss: f64) -> Self {
+        Self { measured: Measured::default().with(Measure::VAL_LOSS, val_loss), ..Self::new(step) }
     }
-}
 
-impl fmt::Display for LossSample {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in {}", counted(self.tokens, "token"), counted(self.rows, "row"))?;
-        match self.standard_error {
-            Some(error) => write!(f, ", standard error {}", significant(error, 2)),
-            None => Ok(()),
-        }
+    #[must_use]
+    pub fn val_loss(&self) -> Option<f64> {
+        self.measured.val_loss()
     }
 }
 
@@ -136,7 +101,7 @@ pub enum Event {
     /// An epoch is done. The code that records the run emits this event, not the executor.
     Epoch(EpochMetrics),
     /// An evaluation is done.
-    Eval(EvalMetrics),
+    Eval(Evaluation),
     /// A prompt was continued.
     Sample(SampleText),
     /// The checkpoint of `step` is saved. The code that saves it emits this event, not the executor.

@@ -26,7 +26,9 @@ pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
     ParquetSource, Separator, Source, TokenType, Tokenizer, Validation,
 };
-pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples};
+pub use eval::{
+    ChoiceText, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples,
+};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use train::{

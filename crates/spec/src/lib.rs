@@ -18,6 +18,7 @@ pub mod format;
 pub mod hub_name;
 pub mod line_part;
 pub mod lookalikes;
+pub mod measure;
 pub mod mesh;
 pub mod model;
 pub mod panics;

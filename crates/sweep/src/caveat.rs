@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use runner_compare::comparability::MeasurementBasis;
 use runner_compare::session_facts::{LAYOUT, fact_changes};
+use runner_plan::MeasurementBasis;
 use runner_record::manifest::Session;
 use runner_record::run_dir;
 use serde::Serialize;

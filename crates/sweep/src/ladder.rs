@@ -6,8 +6,8 @@ mod scale;
 
 use std::collections::BTreeMap;
 
-use runner_compare::comparability::find_incomparable;
-use runner_spec::event::LossSample;
+use runner_plan::comparability::find_incomparable;
+use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
 use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
 
@@ -52,7 +52,7 @@ impl LadderRun {
 /// The runs of a ladder that have a result.
 #[derive(Debug, Clone)]
 pub struct LadderResults {
-    metric: &'static str,
+    metric: String,
     id: String,
     runs: Vec<LadderRun>,
     measured_on: Option<LossSample>,
@@ -115,7 +115,13 @@ impl LadderResults {
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
         let missing = distinct().count() - runs.len();
         let measured_on = results.measured_on();
-        Ok(Self { metric: record.objective.metric.name(), id: record.id.clone(), runs, measured_on, missing })
+        Ok(Self {
+            metric: record.objective.metric.key().into_owned(),
+            id: record.id.clone(),
+            runs,
+            measured_on,
+            missing,
+        })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -186,7 +192,7 @@ impl LadderResults {
             targets.iter().map(|target| self.predict(target, &scales, &fitted)).collect::<Result<_, _>>()?;
         let held_out = self.hold_out(&scales);
         Ok(LadderFit {
-            metric: self.metric,
+            metric: self.metric.clone(),
             formula: if scales.len() == 2 { "L(N, D) = E + A·N^-a + B·D^-b" } else { "L(C) = E + A·C^-a" },
             irreducible: FittedValue {
                 value: fitted.law.irreducible,
@@ -356,7 +362,7 @@ impl LadderResults {
         }
         let multiple = |loss: f64| ComputeMultiple { loss, multiple: own.scale_multiple(&other, loss) };
         Ok(LadderComparison {
-            metric: self.metric,
+            metric: self.metric.clone(),
             base: base.id.clone(),
             other: self.id.clone(),
             multiples: vec![multiple(high), multiple(low)],
@@ -381,7 +387,7 @@ pub fn find_incomparable_ladders(
             Some((format!("point {} of {}", point.index, record.id), run.as_ref()?.basis.as_ref()?))
         })
     });
-    find_incomparable(bases, a.0.objective.metric.quantity()?)
+    find_incomparable(bases, &a.0.objective.metric.quantity())
 }
 
 /// The runs of each rung: those with the same parameters and tokens.

@@ -52,6 +52,6 @@ pub use schedule::{
 };
 pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Milestone, Objective,
-    ObjectiveMetric, SCHEMA, SweepSpec,
+    SCHEMA, SweepSpec,
 };
 pub use validation_use::ValidationUse;

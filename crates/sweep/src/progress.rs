@@ -5,18 +5,19 @@ use std::path::{Path, PathBuf};
 use super::race::DroppedSetting;
 use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
-use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
+use super::spec::{MeasurementChoice, Objective, measurement_interval};
 use crate::sweep_dir;
-use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis};
 use runner_compare::stored_plan;
+use runner_plan::MeasurementBasis;
 use runner_record::catalog::SWEEPS;
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_record::summary::{Summary, median};
 use runner_record::{MetricLine, RunLock, checkpoint};
-use runner_spec::event::LossSample;
+use runner_spec::event::Evaluation;
 use runner_spec::format::printable;
+use runner_spec::measure::{Measure, Measured, Quantity};
 
 /// The progress of all points of a sweep.
 #[derive(Debug, Default)]
@@ -50,7 +51,7 @@ impl SweepProgress {
                 continue;
             }
             let problems_before = progress.problems.len();
-            let read = progress.read_point(&runs, point, record.objective);
+            let read = progress.read_point(&runs, point, &record.objective);
             let is_broken = progress.problems.len() > problems_before;
             if read.is_none() && !is_broken && sweep_dir::has_begun(&root.join(SWEEPS).join(&record.id), point) {
                 progress.removed.push(position);
@@ -62,13 +63,18 @@ impl SweepProgress {
 
     /// Reads the progress of the point at `position` again.
     pub fn update(&mut self, root: &Path, record: &SweepRecord, position: usize) {
-        self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], record.objective);
+        self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], &record.objective);
         if self.points[position].is_some() {
             self.removed.retain(|removed| *removed != position);
         }
     }
 
-    fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
+    fn read_point(
+        &mut self,
+        runs: &RunsSnapshot,
+        point: &PlannedPoint,
+        objective: &Objective,
+    ) -> Option<PointProgress> {
         let mut problems = Vec::new();
         let progress = PointProgress::read(runs, point, objective, &mut problems);
         self.problems.extend(problems.into_iter().map(|problem| format!("point {}: {problem}", point.index)));
@@ -143,16 +149,14 @@ pub struct PointProgress {
 }
 
 /// The objective of a run at one rung.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct RungValue {
     until: u64,
     /// The objective over the steps up to the rung, NaN if it is not finite; `None` if the metric was not measured after exactly that
     /// step.
     value: Option<f64>,
-    /// The validation loss in bits per byte of text at the evaluation that gave `value`, if it is known.
-    bits_per_byte: Option<f64>,
-    /// The rows that `value` was measured on, with its standard error over them.
-    measured_on: Option<LossSample>,
+    /// The evaluation that gave `value`; empty if no evaluation did.
+    evaluated: Measured,
 }
 
 /// The values of one metric of a run.
@@ -162,10 +166,7 @@ struct MetricSeries {
     steps: u64,
     /// Steps with their values; NaN if the measured value is not finite.
     values: Vec<(u64, f64)>,
-    /// Steps with the validation loss in bits per byte of text, where it was measured.
-    bits_per_byte: Vec<(u64, f64)>,
-    /// Steps with the rows that the value was measured on, where the record has them.
-    samples: Vec<(u64, LossSample)>,
+    evaluations: Vec<Evaluation>,
 }
 
 impl PointProgress {
@@ -174,7 +175,7 @@ impl PointProgress {
     fn read(
         runs: &RunsSnapshot,
         point: &PlannedPoint,
-        objective: Objective,
+        objective: &Objective,
         problems: &mut Vec<String>,
     ) -> Option<Self> {
         let found = runs.find(&point.name, &point.plan_hash);
@@ -198,11 +199,11 @@ impl PointProgress {
         let summary = summary.filter(|s| s.is_current(manifest.status));
         let mut series = MetricSeries::default();
         let metrics = path.join(METRICS);
-        let add = &mut |line: MetricLine| series.add(&line, objective.metric);
+        let add = &mut |line: MetricLine| series.add(&line, &objective.metric);
         let problem = for_each_checked_metric(&path, &manifest, summary.as_ref(), add);
         problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
         let due = if objective.at == MeasurementChoice::Best {
-            measurement_interval(&path, &manifest, objective.metric)
+            recorded_interval(&path, &manifest, &objective.metric)
         } else {
             None
         };
@@ -228,13 +229,13 @@ impl PointProgress {
             rung.value = rung.value.or_else(|| objective_of_summary(objective, summary));
         }
         for at in 0..progress.rungs.len() {
-            let RungValue { until, value, .. } = progress.rungs[at];
+            let (until, value) = (progress.rungs[at].until, progress.rungs[at].value);
             if value.is_some_and(f64::is_nan) {
-                let (metrics, metric) = (metrics.display(), objective.metric.name());
+                let (metrics, metric) = (metrics.display(), objective.metric.key());
                 problems
                     .push(format!("{metrics} has no finite {metric} after step {until}, so it counts as the worst"));
             } else if progress.lacks_measurement(until) {
-                let is_saved = objective.metric == ObjectiveMetric::ValLoss && objective.at == MeasurementChoice::Last;
+                let is_saved = objective.metric == Measure::VAL_LOSS && objective.at == MeasurementChoice::Last;
                 let saved = checkpoint::recorded_position(&folder, until).filter(|_| is_saved);
                 progress.rungs[at].value = saved.and_then(|saved| saved.val_loss);
                 let used = progress.rungs[at].value.map_or("", |_| "; the value in the checkpoint is used");
@@ -266,16 +267,10 @@ impl PointProgress {
             || self.status == RunStatus::Done && self.result(total, total).is_some_and(is_not_finite)
     }
 
-    /// The validation loss in bits per byte of text at the evaluation that gave the result at the rung after `until` steps, if it is known.
+    /// The evaluation that gave the result at the rung after `until` steps; empty if it is not known.
     #[must_use]
-    pub fn bits_per_byte(&self, until: u64) -> Option<f64> {
-        self.rungs.iter().find(|rung| rung.until == until)?.bits_per_byte
-    }
-
-    /// The validation rows on which the result at the rung after `until` steps was measured, if they are known.
-    #[must_use]
-    pub fn measured_on(&self, until: u64) -> Option<LossSample> {
-        self.rungs.iter().find(|rung| rung.until == until)?.measured_on
+    pub fn evaluated(&self, until: u64) -> Measured {
+        self.rungs.iter().find(|rung| rung.until == until).map(|rung| rung.evaluated.clone()).unwrap_or_default()
     }
 
     /// The step of the newest checkpoint.
@@ -297,7 +292,7 @@ impl PointProgress {
     /// Why the steps up to `until` of the run, which is in the folder `runs`, cannot be trained, if they are done and the result is missing
     /// in its record.
     #[must_use]
-    pub fn explain_missing(&self, until: u64, objective: Objective, runs: &Path) -> Option<String> {
+    pub fn explain_missing(&self, until: u64, objective: &Objective, runs: &Path) -> Option<String> {
         let missing = self.lacks_measurement(until).then(|| self.describe_missing(until, objective))?;
         let remove = format!("runner runs rm {} --force --runs {}", printable(&self.id), runs.display());
         Some(format!(
@@ -308,8 +303,8 @@ impl PointProgress {
 
     /// States that the record lacks the measurement after `until` steps.
     #[must_use]
-    pub fn describe_missing(&self, until: u64, objective: Objective) -> String {
-        let (metrics, metric) = (self.path.join(METRICS), objective.metric.name());
+    pub fn describe_missing(&self, until: u64, objective: &Objective) -> String {
+        let (metrics, metric) = (self.path.join(METRICS), objective.metric.key());
         let when = if objective.at == MeasurementChoice::Best { "of an evaluation up to" } else { "after" };
         format!("{} lacks the {metric} {when} step {until}", metrics.display())
     }
@@ -317,82 +312,69 @@ impl PointProgress {
 
 /// The steps between measurements of `metric` in the run in `path`; `None` if its plan did not compute its first steps, or its plan cannot be
 /// read.
-fn measurement_interval(path: &Path, manifest: &Manifest, metric: ObjectiveMetric) -> Option<u64> {
+fn recorded_interval(path: &Path, manifest: &Manifest, metric: &Measure) -> Option<u64> {
     let plan = stored_plan::as_written(path).filter(|_| manifest.foreign_steps() == 0)?;
-    metric.interval(&plan.ranks.first()?.program)
+    measurement_interval(metric, &plan.ranks.first()?.program)
 }
 
 /// The objective of a finished run as far as its summary has it.
-fn objective_of_summary(objective: Objective, summary: &Summary) -> Option<f64> {
-    match (objective.metric, objective.at) {
-        (ObjectiveMetric::ValLoss, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_loss,
-        (ObjectiveMetric::ValPerplexity, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_perplexity,
-        (ObjectiveMetric::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
+fn objective_of_summary(objective: &Objective, summary: &Summary) -> Option<f64> {
+    match (objective.metric.quantity(), objective.at) {
+        (Quantity::ValidationLoss, MeasurementChoice::Best) => {
+            summary.best_eval.as_ref()?.measured.get(&objective.metric)
+        }
+        (Quantity::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
         _ => None,
     }
 }
 
-/// True if `line` is an evaluation of another part than `metric` belongs to, as parts may have their own intervals.
-fn lacks_part(line: &MetricLine, metric: ObjectiveMetric) -> bool {
-    let MetricLine::Eval(line) = line else { return false };
-    let (has_loss, has_choice) = (line.val_loss.is_some(), line.hellaswag_n.is_some());
-    let is_choice = metric.quantity() == Some(MeasuredQuantity::MultipleChoice);
-    if is_choice { has_loss && !has_choice } else { has_choice && !has_loss }
+/// True if `evaluation` measures only other things than `metric`: the loss and each task may have their own intervals.
+fn lacks_part(evaluation: &Evaluation, metric: &Measure) -> bool {
+    let measured = &evaluation.measured;
+    !measured.is_empty() && measured.iter().all(|(measure, _)| measure.task() != metric.task())
 }
 
 impl MetricSeries {
-    fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
-        let (step, value) = match line {
+    fn add(&mut self, line: &MetricLine, metric: &Measure) {
+        let (value, is_measured) = match line {
             MetricLine::Train(line) => {
                 self.steps = self.steps.max(line.step);
-                let value = if metric == ObjectiveMetric::TrainLoss { line.loss } else { line.tokens_per_second };
-                (line.step, value)
+                let value = if *metric == Measure::TRAIN_LOSS { line.loss } else { line.tokens_per_second };
+                (value, !metric.is_evaluated())
             }
-            MetricLine::Eval(line) => {
-                self.bits_per_byte.extend(line.val_bits_per_byte.map(|bits| (line.step, bits)));
-                let value = match metric {
-                    ObjectiveMetric::ValPerplexity => line.val_perplexity,
-                    ObjectiveMetric::ValBitsPerByte => line.val_bits_per_byte,
-                    ObjectiveMetric::HellaswagAcc => line.hellaswag_acc,
-                    ObjectiveMetric::HellaswagAccNorm => line.hellaswag_acc_norm,
-                    ObjectiveMetric::HellaswagAccNormChars => line.hellaswag_acc_norm_chars,
-                    _ => line.val_loss,
-                };
-                let factor = metric.error_factor(line.val_loss, value);
-                let sample = line.val_sample().zip(factor).map(|(sample, factor)| sample.scaled(factor));
-                self.samples.extend(sample.map(|sample| (line.step, sample)));
-                (line.step, value)
+            MetricLine::Eval(evaluation) => {
+                self.evaluations.push(evaluation.clone());
+                let is_measured = metric.is_evaluated() && !lacks_part(evaluation, metric);
+                (evaluation.measured.get(metric), is_measured)
             }
         };
-        // An evaluation before the first step does not measure the training, and some evaluations measure only the loss or only the items.
-        if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() && !lacks_part(line, metric) {
+        // An evaluation before the first step does not measure the training.
+        if line.step() > 0 && is_measured {
             // Metrics files leave out values that are not finite.
-            self.values.push((step, value.unwrap_or(f64::NAN)));
+            self.values.push((line.step(), value.unwrap_or(f64::NAN)));
         }
     }
 
     /// The objective at each of `rungs`. With the interval `due` the metric must have been measured whenever it was due.
-    fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<u64>) -> Vec<RungValue> {
+    fn rungs(&self, objective: &Objective, rungs: &[u64], due: Option<u64>) -> Vec<RungValue> {
         let is_measured = |step: u64| self.values.iter().any(|(measured, _)| *measured == step);
         let rung = |&until: &u64| {
             let every = due.map_or(u64::MAX, |every| every.max(1));
             let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
             let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
-            let bits_at = |step: u64| self.bits_per_byte.iter().rfind(|(measured, _)| *measured == step);
-            let bits_per_byte = measured.and_then(|(step, _)| Some(bits_at(step)?.1));
-            let sample_at = |step: u64| self.samples.iter().rfind(|(measured, _)| *measured == step);
-            let measured_on = measured.and_then(|(step, _)| Some(sample_at(step)?.1));
-            RungValue { until, value: measured.map(|(_, value)| value), bits_per_byte, measured_on }
+            let at = |step: u64| self.evaluations.iter().rfind(|evaluation| evaluation.step == step);
+            let evaluated = measured.and_then(|(step, _)| Some(at(step)?.measured.clone())).unwrap_or_default();
+            RungValue { until, value: measured.map(|(_, value)| value), evaluated }
         };
         rungs.iter().map(rung).collect()
     }
 
     /// The objective over the steps up to `until`, after the step at which it was measured; `None` if nothing was measured.
-    fn objective(&self, objective: Objective, until: u64) -> Option<(u64, f64)> {
+    fn objective(&self, objective: &Objective, until: u64) -> Option<(u64, f64)> {
         let values = || self.values.iter().filter(|(step, _)| *step <= until).copied();
-        match (objective.metric, objective.at) {
+        match (objective.metric.quantity(), objective.at) {
             // The speed of a single step varies too much.
-            (ObjectiveMetric::TokensPerSecond, _) => {
+            (Quantity::Speed, _) => {
                 let speeds = values().map(|(_, speed)| speed).filter(|speed| speed.is_finite());
                 median(&mut speeds.collect::<Vec<_>>()).map(|speed| (until, speed))
             }
@@ -405,14 +387,15 @@ impl MetricSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Goal;
     use runner_record::metrics::for_each_metric;
 
-    fn progress(status: RunStatus, objective: Objective, text: &str, rungs: &[u64]) -> PointProgress {
+    fn progress(status: RunStatus, objective: &Objective, text: &str, rungs: &[u64]) -> PointProgress {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
         let mut series = MetricSeries::default();
-        for_each_metric(&path, &mut |line| series.add(&line, objective.metric)).unwrap();
+        for_each_metric(&path, &mut |line| series.add(&line, &objective.metric)).unwrap();
         PointProgress {
             id: "a".into(),
             path: PathBuf::new(),
@@ -440,24 +423,21 @@ mod tests {
         {\"kind\":\"eval\",\"step\":4,\"val_loss\":2.5}\n\
         {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
 
-    fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
-        let objective = Objective { metric, goal: metric.goal(), at, smallest_difference: None };
-        progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
+    fn value(metric: Measure, at: MeasurementChoice, until: u64) -> f64 {
+        let objective = Objective { goal: Goal::of(&metric), metric, at, smallest_difference: None };
+        progress(RunStatus::Done, &objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
     }
 
     #[test]
     fn the_last_and_the_best_of_what_was_measured_until_then() {
-        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 4), 2.5);
-        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Best, 4), 2.0);
-        assert!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3).is_nan(), "not an earlier evaluation");
-        assert!(
-            value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 1).is_nan(),
-            "not the one before the first step"
-        );
-        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Last, 4), 3.5);
-        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4), 3.0, "NaN is not the best");
-        assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
-        assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
+        assert_eq!(value(Measure::VAL_LOSS, MeasurementChoice::Last, 4), 2.5);
+        assert_eq!(value(Measure::VAL_LOSS, MeasurementChoice::Best, 4), 2.0);
+        assert!(value(Measure::VAL_LOSS, MeasurementChoice::Last, 3).is_nan(), "not an earlier evaluation");
+        assert!(value(Measure::VAL_LOSS, MeasurementChoice::Last, 1).is_nan(), "not the one before the first step");
+        assert_eq!(value(Measure::TRAIN_LOSS, MeasurementChoice::Last, 4), 3.5);
+        assert_eq!(value(Measure::TRAIN_LOSS, MeasurementChoice::Best, 4), 3.0, "NaN is not the best");
+        assert_eq!(value(Measure::TOKENS_PER_SECOND, MeasurementChoice::Last, 3), 30.0, "the median");
+        assert!(value(Measure::of_key("hellaswag_acc").unwrap(), MeasurementChoice::Last, 4).is_nan());
     }
 
     #[test]
@@ -466,19 +446,19 @@ mod tests {
             {\"kind\":\"eval\",\"step\":3,\"hellaswag_acc\":0.5,\"hellaswag_n\":4}\n\
             {\"kind\":\"eval\",\"step\":4,\"val_loss\":1.0,\"hellaswag_acc\":0.25,\"hellaswag_n\":4}\n\
             {\"kind\":\"eval\",\"step\":5,\"hellaswag_n\":4}\n";
-        let value = |metric: ObjectiveMetric, at, until| {
-            let objective = Objective { metric, goal: metric.goal(), at, smallest_difference: None };
-            progress(RunStatus::Done, objective, lines, &[until]).rungs[0].value
+        let value = |metric: &Measure, at, until| {
+            let objective = Objective { metric: metric.clone(), goal: Goal::of(metric), at, smallest_difference: None };
+            progress(RunStatus::Done, &objective, lines, &[until]).rungs[0].value
         };
-        let (loss, acc) = (ObjectiveMetric::ValLoss, ObjectiveMetric::HellaswagAcc);
-        assert_eq!([2, 3, 4].map(|until| value(loss, MeasurementChoice::Best, until)), [Some(2.0), None, Some(1.0)]);
-        assert_eq!([2, 3, 4].map(|until| value(acc, MeasurementChoice::Best, until)), [None, Some(0.5), Some(0.5)]);
-        assert!(value(acc, MeasurementChoice::Last, 5).is_some_and(f64::is_nan), "measured, and not finite");
+        let (loss, acc) = (Measure::VAL_LOSS, Measure::of_key("hellaswag_acc").unwrap());
+        assert_eq!([2, 3, 4].map(|until| value(&loss, MeasurementChoice::Best, until)), [Some(2.0), None, Some(1.0)]);
+        assert_eq!([2, 3, 4].map(|until| value(&acc, MeasurementChoice::Best, until)), [None, Some(0.5), Some(0.5)]);
+        assert!(value(&acc, MeasurementChoice::Last, 5).is_some_and(f64::is_nan), "measured, and not finite");
     }
 
     #[test]
     fn steps_count_once_they_are_done_measured_and_saved() {
-        let objective = crate::testing::sweep().objective;
+        let objective = &crate::testing::sweep().objective;
         let rungs = [4, 5, 6];
         let of = |status| progress(status, objective, LINES, &rungs);
         let found = |status, until| of(status).result(until, 6);
@@ -503,7 +483,7 @@ mod tests {
 
     #[test]
     fn only_failures_that_would_repeat_are_results() {
-        let objective = crate::testing::sweep().objective;
+        let objective = &crate::testing::sweep().objective;
         let failed = progress(RunStatus::Failed, objective, LINES, &[4, 6]);
         assert_eq!(failed.result(6, 6), None, "a full disk, say");
         assert!(!failed.has_diverged(6) && !progress(RunStatus::Done, objective, LINES, &[4]).has_diverged(4));
@@ -519,7 +499,7 @@ mod tests {
     fn a_point_that_waits_after_its_first_rung_is_judged() {
         let mut record = crate::testing::sweep();
         record.points.iter_mut().for_each(|point| (point.steps, point.rungs) = (6, vec![4, 6]));
-        let of = |status| Some(progress(status, record.objective, LINES, &[4, 6]));
+        let of = |status| Some(progress(status, &record.objective, LINES, &[4, 6]));
         let points = vec![of(RunStatus::Interrupted), of(RunStatus::Done), None];
         let progress = SweepProgress { points, ..SweepProgress::default() };
         assert_eq!([0, 1, 2].map(|position| progress.is_judged(&record, position)), [true, false, false]);

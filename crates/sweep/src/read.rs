@@ -16,8 +16,7 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use super::group::{group_spec, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
-    AshaSettings, Dimension, ExcludeExpression, FileSetting, MeasurementChoice, Milestone, Objective, ObjectiveMetric,
-    SweepSpec,
+    AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective, SweepSpec,
 };
 use super::verdict::CONFIDENCE;
 use super::{exclude, expand};
@@ -26,6 +25,7 @@ use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_spec::measure::Measure;
 use runner_template::expression::expression_environment;
 use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
@@ -282,17 +282,17 @@ impl SweepReader<'_> {
         });
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
         let named_metric = value(sweep, "/objective/metric");
-        let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
-        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal());
+        let metric = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
+        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| Goal::of(&metric));
         let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
         let key = |name: &str| objective.iter().find(|entry| entry.key == name);
         // A metric that is wrong has been reported. The copies of earlier versions may have the other goal.
-        let is_wrong = goal != metric.goal() && is_new && (named_metric.is_some() || key("metric").is_none());
+        let is_wrong = goal != Goal::of(&metric) && is_new && (named_metric.is_some() || key("metric").is_none());
         if let Some(entry) = key("goal").filter(|_| is_wrong) {
             let message = format!(
                 "`sweep.objective.goal` must be `{}` for `{}`, got `{}`",
-                metric.goal().name(),
-                metric.name(),
+                Goal::of(&metric).name(),
+                metric.key(),
                 goal.name()
             );
             self.error(entry.place, "sweep.objective.goal", message, "remove `goal`: the metric determines it");

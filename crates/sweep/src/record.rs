@@ -11,8 +11,9 @@ use super::race::{self, RaceSettings, RaceState};
 use super::schedule::{
     PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, valid_step_cost,
 };
-use super::spec::{AshaSettings, Goal, Objective, ObjectiveMetric};
+use super::spec::{AshaSettings, Goal, Objective};
 use runner_spec::format::json_bytes;
+use runner_spec::measure::Measure;
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -263,7 +264,7 @@ impl SweepRecord {
     #[must_use]
     pub fn compared_settings(&self) -> Vec<PointSetting> {
         let settings = self.settings();
-        if self.objective.metric == ObjectiveMetric::TokensPerSecond || self.stops_early() {
+        if self.objective.metric == Measure::TOKENS_PER_SECOND || self.stops_early() {
             return settings;
         }
         let all = settings.len();

@@ -9,7 +9,7 @@ use super::point::{PointValues, ordered, value_text};
 use super::record::{PlannedPoint, SweepRecord};
 use super::spec::Objective;
 use super::verdict::SweepVerdict;
-use runner_spec::event::LossSample;
+use runner_spec::measure::{LossSample, Measure, Measured};
 
 runner_record::named_enum! {
     /// The status of a point.
@@ -56,9 +56,9 @@ pub struct ResultsRow {
     pub seconds: Option<f64>,
     #[serde(default)]
     pub own_seconds: Option<f64>,
-    /// The validation loss in bits per byte of text at the evaluation that gave the objective, if it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_bits_per_byte: Option<f64>,
+    /// The evaluation that gave the objective; empty if it is not known, or no evaluation did.
+    #[serde(flatten)]
+    pub evaluated: Measured,
     /// The validation rows that gave the objective, with its standard error over them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
@@ -147,7 +147,7 @@ impl SweepResults {
 
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
     /// `steps_done`, `tokens_done`, `flops_done`, the metric, `seconds`, `own_seconds`, `run`, `val_tokens` and `standard_error` (those that
-    /// the metric was measured on, and its error over their rows), and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are
+    /// the metric was measured on, and its error over their rows), and those of bits per byte, `tokens_per_second` and `mfu` that are
     /// not the metric.
     /// If settings of `verdict` have several seeds, the columns `setting` (its rank), `setting_mean`, `setting_half_width` (of the mean's
     /// interval), `difference_to_leader` and `adjusted_p` follow. Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
@@ -156,8 +156,9 @@ impl SweepResults {
     /// # Errors
     /// No input causes one.
     pub fn csv(&self, verdict: &SweepVerdict) -> Result<String, csv::Error> {
-        let metric = self.objective.metric.name();
-        let measured = ["val_bits_per_byte", "val_tokens", "standard_error", "tokens_per_second", "mfu"];
+        let metric = &*self.objective.metric.key();
+        let bits_per_byte = &*Measure::BITS_PER_BYTE.key();
+        let measured = [bits_per_byte, "val_tokens", "standard_error", "tokens_per_second", "mfu"];
         let mut own =
             vec!["point", "status", "steps_done", "tokens_done", "flops_done", metric, "seconds", "own_seconds", "run"];
         own.extend(measured.iter().filter(|name| **name != metric));
@@ -193,7 +194,8 @@ impl SweepResults {
             ];
             let tokens = row.measured_on.map_or_else(String::new, |sample| sample.tokens.to_string());
             let error = row.measured_on.and_then(|sample| sample.standard_error);
-            let [bits, error, speed, mfu] = [row.val_bits_per_byte, error, row.tokens_per_second, row.mfu].map(number);
+            let [bits, error, speed, mfu] =
+                [row.evaluated.bits_per_byte(), error, row.tokens_per_second, row.mfu].map(number);
             let measured = measured.iter().zip([bits, tokens, error, speed, mfu]);
             let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| value);
             let rank = verdict.settings.iter().position(|setting| setting.has_point(row.point));
@@ -227,7 +229,7 @@ fn escape_formula(text: &str) -> String {
 mod tests {
     use serde_json::json;
 
-    use super::super::spec::{Goal, ObjectiveMetric};
+    use super::super::spec::Goal;
     use super::super::verdict::Conclusion;
     use super::*;
 
@@ -245,7 +247,7 @@ mod tests {
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
             own_seconds: Some(0.5),
-            val_bits_per_byte: None,
+            evaluated: Measured::default(),
             measured_on: None,
             tokens_per_second: None,
             mfu: None,
@@ -324,7 +326,7 @@ mod tests {
     fn csv_reads_back_and_holds_no_formulas() {
         let mut first = row(2, PointStatus::Done, Some(1.25));
         first.values.push(("status".to_owned(), json!(-3)));
-        (first.val_bits_per_byte, first.mfu) = (Some(0.5), Some(0.25));
+        (first.evaluated, first.mfu) = (Measured::default().with(Measure::BITS_PER_BYTE, 0.5), Some(0.25));
         first.measured_on = Some(LossSample { tokens: 2048, rows: 32, standard_error: Some(0.125) });
         let table =
             results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();
@@ -335,7 +337,7 @@ mod tests {
         let mut reader = csv::Reader::from_reader(table.as_bytes());
         assert!(reader.records().all(|record| record.unwrap().len() == 17));
         let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
-        speed.objective.metric = ObjectiveMetric::TokensPerSecond;
+        speed.objective.metric = Measure::TOKENS_PER_SECOND;
         let header = "point,lr,decay,status,steps_done,tokens_done,flops_done,tokens_per_second,seconds,own_seconds,run,val_bits_per_byte,val_tokens,standard_error,mfu\n";
         assert!(speed.csv(&no_settings()).unwrap().starts_with(header), "the objective has one column");
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use runner_compare::comparability::MeasuredQuantity;
+use runner_spec::measure::{Better, Measure, Quantity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -199,9 +199,9 @@ pub struct ExcludeExpression {
 }
 
 /// The objective that points are compared by.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
-    pub metric: ObjectiveMetric,
+    pub metric: Measure,
     pub goal: Goal,
     pub at: MeasurementChoice,
     /// The smallest difference between settings that is of interest, if the file gives it.
@@ -214,78 +214,19 @@ impl Objective {
     #[must_use]
     pub fn label(&self) -> String {
         match self.at {
-            MeasurementChoice::Best => format!("{} (at: best)", self.metric.name()),
-            MeasurementChoice::Last => self.metric.name().to_owned(),
+            MeasurementChoice::Best => format!("{} (at: best)", self.metric.key()),
+            MeasurementChoice::Last => self.metric.key().into_owned(),
         }
     }
 }
 
-runner_record::named_enum! {
-    /// The metric that points are compared by.
-    pub enum ObjectiveMetric {
-        ValLoss = "val_loss",
-        TrainLoss = "train_loss",
-        ValPerplexity = "val_perplexity",
-        ValBitsPerByte = "val_bits_per_byte",
-        HellaswagAcc = "hellaswag_acc",
-        HellaswagAccNorm = "hellaswag_acc_norm",
-        HellaswagAccNormChars = "hellaswag_acc_norm_chars",
-        TokensPerSecond = "tokens_per_second",
-    }
-}
-
-impl ObjectiveMetric {
-    /// True if evaluations measure it, false if each training step does.
-    #[must_use]
-    pub fn is_evaluated(self) -> bool {
-        !matches!(self, Self::TrainLoss | Self::TokensPerSecond)
-    }
-
-    /// The steps between measurements in a run of `program`.
-    #[must_use]
-    pub fn interval(self, program: &Program) -> Option<u64> {
-        match self.quantity() {
-            Some(MeasuredQuantity::MultipleChoice) => program.choice_every(),
-            _ if self.is_evaluated() => program.loss_every(),
-            _ => Some(1),
-        }
-    }
-
-    /// The quantity that the metric measures, for the judgement whether runs compare; `None` for speed, which always does.
-    #[must_use]
-    pub fn quantity(self) -> Option<MeasuredQuantity> {
-        match self {
-            Self::ValLoss | Self::ValPerplexity => Some(MeasuredQuantity::ValidationLoss),
-            Self::ValBitsPerByte => Some(MeasuredQuantity::BitsPerByte),
-            Self::TrainLoss => Some(MeasuredQuantity::TrainLoss),
-            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars => {
-                Some(MeasuredQuantity::MultipleChoice)
-            }
-            Self::TokensPerSecond => None,
-        }
-    }
-
-    /// By how much the metric changes with the validation loss, where they are `value` and `loss`; `None` if it does not follow from the loss.
-    #[must_use]
-    pub fn error_factor(self, loss: Option<f64>, value: Option<f64>) -> Option<f64> {
-        let factor = match self {
-            Self::ValLoss => 1.0,
-            Self::ValPerplexity => value?,
-            Self::ValBitsPerByte => value? / loss?,
-            _ => return None,
-        };
-        factor.is_finite().then_some(factor)
-    }
-
-    /// The only goal that a new file may have with this metric.
-    #[must_use]
-    pub fn goal(self) -> Goal {
-        match self {
-            Self::ValLoss | Self::TrainLoss | Self::ValPerplexity | Self::ValBitsPerByte => Goal::Minimize,
-            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars | Self::TokensPerSecond => {
-                Goal::Maximize
-            }
-        }
+/// The steps between measurements of `measure` in a run of `program`.
+#[must_use]
+pub(crate) fn measurement_interval(measure: &Measure, program: &Program) -> Option<u64> {
+    match measure.quantity() {
+        Quantity::Task(_) => program.choice_every(),
+        _ if measure.is_evaluated() => program.loss_every(),
+        _ => Some(1),
     }
 }
 
@@ -297,6 +238,12 @@ runner_record::named_enum! {
 }
 
 impl Goal {
+    /// The only goal that a file may have with `measure`.
+    #[must_use]
+    pub fn of(measure: &Measure) -> Self {
+        if measure.better() == Better::Higher { Self::Maximize } else { Self::Minimize }
+    }
+
     /// Orders the better value first. NaN is worse than any number, and equal to itself.
     #[must_use]
     pub fn order(self, a: f64, b: f64) -> std::cmp::Ordering {

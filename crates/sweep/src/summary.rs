@@ -18,9 +18,10 @@ use super::spec::Milestone;
 use super::validation_use::{ValidationUse, validation_hashes};
 use super::verdict::{SweepVerdict, rank_settings};
 use crate::sweep_dir;
-use runner_compare::comparability::find_incomparable;
+use runner_plan::comparability::find_incomparable;
 use runner_record::manifest::RunStatus;
 use runner_spec::format::counted;
+use runner_spec::measure::{Measure, Measured};
 
 /// The results of a sweep so far.
 #[derive(Debug)]
@@ -104,7 +105,7 @@ impl SweepSummary {
         let (measured_at, measured) = comparable_results(record, progress);
         let incomparable = find_incomparable_points(record, progress, &rows);
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
-        let mut results = SweepResults::new(record.objective, rows, incomparable);
+        let mut results = SweepResults::new(record.objective.clone(), rows, incomparable);
         let verdict = SweepVerdict::new(record, &results, &dropped, is_finished);
         if record.is_ladder {
             results.sort_by_size(record);
@@ -199,7 +200,7 @@ fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<Re
     let points = record.points.iter().zip(&progress.points).enumerate();
     let own: Vec<ResultsRow> = points
         .map(|(i, (point, run))| match run {
-            Some(run) => row(point, run, due.contains(&i)),
+            Some(run) => row(point, run, &record.objective.metric, due.contains(&i)),
             None if progress.removed.contains(&i) => empty_row(point, PointStatus::Removed),
             None => empty_row(point, PointStatus::Queued),
         })
@@ -246,14 +247,14 @@ fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
         run: None,
         seconds: None,
         own_seconds: None,
-        val_bits_per_byte: None,
+        evaluated: Measured::default(),
         measured_on: None,
         tokens_per_second: None,
         mfu: None,
     }
 }
 
-fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
+fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool) -> ResultsRow {
     let value = |until: u64| match run.result(until, point.steps) {
         Some(SegmentResult::Value(value)) => Some((until, value)),
         _ => None,
@@ -271,6 +272,9 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
         _ => PointStatus::Interrupted,
     };
     let measured = last_value.filter(|(_, value)| value.is_finite() && status != PointStatus::Failed);
+    let evaluated = measured.map(|(until, _)| run.evaluated(until)).unwrap_or_default();
+    let factor = metric.error_factor(evaluated.val_loss(), evaluated.get(metric));
+    let measured_on = evaluated.val_sample().zip(factor).map(|(sample, factor)| sample.scaled(factor));
     let steps = run.steps.min(point.steps);
     ResultsRow {
         steps,
@@ -281,8 +285,8 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
         run: Some(run.id.clone()),
         seconds: run.seconds,
         own_seconds: run.own_seconds,
-        val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
-        measured_on: measured.and_then(|(until, _)| run.measured_on(until)),
+        measured_on,
+        evaluated,
         tokens_per_second: run.tokens_per_second,
         mfu: run.mfu,
         ..empty_row(point, status)
@@ -309,7 +313,7 @@ pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option
     if find_incomparable_points(record, progress, &rows).is_some() {
         return None;
     }
-    let results = SweepResults::new(record.objective, rows, None);
+    let results = SweepResults::new(record.objective.clone(), rows, None);
     let (leader, _) = rank_settings(&record.compared_settings(), &results, &progress.dropped_settings(record), false)
         .into_iter()
         .next()?;
@@ -321,7 +325,7 @@ pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option
 fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows: &[ResultsRow]) -> Option<String> {
     let measured = rows.iter().zip(&progress.points).filter(|(row, _)| row.objective.is_some());
     let bases = measured.filter_map(|(row, run)| Some((format!("point {}", row.point), run.as_ref()?.basis.as_ref()?)));
-    find_incomparable(bases, record.objective.metric.quantity()?)
+    find_incomparable(bases, &record.objective.metric.quantity())
 }
 
 /// The values and results of the points without duplicates, NaN for a point that diverged. Results after different numbers of steps do

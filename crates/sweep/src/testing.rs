@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
-use crate::{
-    AshaSettings, Goal, MeasurementChoice, Milestone, Objective, ObjectiveMetric, PointStatus, ResultsRow, SweepResults,
-};
+use crate::{AshaSettings, Goal, MeasurementChoice, Milestone, Objective, PointStatus, ResultsRow, SweepResults};
+use runner_spec::measure::{Measure, Measured};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
 pub fn sweep() -> SweepRecord {
@@ -43,7 +42,7 @@ pub fn sweep() -> SweepRecord {
         overrides: Vec::new(),
         environment: BTreeMap::new(),
         objective: Objective {
-            metric: ObjectiveMetric::ValLoss,
+            metric: Measure::VAL_LOSS,
             goal: Goal::Minimize,
             at: MeasurementChoice::Last,
             smallest_difference: None,
@@ -85,12 +84,12 @@ pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
             own_seconds: None,
             tokens: None,
             flops: None,
-            val_bits_per_byte: None,
+            evaluated: Measured::default(),
             measured_on: None,
             tokens_per_second: None,
             mfu: None,
         }
     });
-    let results = SweepResults::new(record.objective, rows.collect(), None);
+    let results = SweepResults::new(record.objective.clone(), rows.collect(), None);
     (record, results)
 }

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::progress::SweepProgress;
 use super::record::SweepRecord;
-use runner_compare::comparability::MeasuredQuantity;
 use runner_record::catalog::run_folders;
 use runner_record::run_dir::{read_manifest, resolved_file};
+use runner_spec::measure::Quantity;
 
 /// The top-level keys of an experiment that do not distinguish settings: what is recorded, the seed, and what changes only rounding.
 const IGNORED_KEYS: [&str; 6] = ["name", "seed", "log", "checkpoint", "parallel", "device"];
@@ -51,10 +51,7 @@ impl ValidationUse {
 /// The content hashes of the validation data by which the sweep `record` compares its points: of the tokens, so one for each tokenizer.
 /// Empty if it compares them by something else.
 pub(super) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) -> BTreeSet<String> {
-    if !matches!(
-        record.objective.metric.quantity(),
-        Some(MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte)
-    ) {
+    if !matches!(record.objective.metric.quantity(), Quantity::ValidationLoss | Quantity::BitsPerByte) {
         return BTreeSet::new();
     }
     let hashes = progress.points.iter().flatten().filter_map(|run| run.basis.as_ref()?.validation_hash());

@@ -21,7 +21,7 @@ use super::race::DroppedSetting;
 use super::record::{PointSetting, SeedPoint, SweepRecord};
 use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::spec::Goal;
-use runner_spec::event::LossSample;
+use runner_spec::measure::LossSample;
 
 /// The probability of the intervals; 1 − it is the largest adjusted p that shows a difference.
 pub const CONFIDENCE: f64 = 0.95;
@@ -245,7 +245,7 @@ impl SweepVerdict {
         let mut verdict = Self { conclusion, settings, noise, row_noise, words: Vec::new() };
         let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
         verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
-        verdict.words = words::describe(&verdict, results.objective, is_finished);
+        verdict.words = words::describe(&verdict, &results.objective, is_finished);
         verdict
     }
 

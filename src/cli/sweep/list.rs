@@ -10,7 +10,6 @@ use super::results::ReadSweep;
 use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, print_to_stderr, table_width};
 use runner_record::RunLock;
-use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, loss as metric_loss, printable};
@@ -36,7 +35,7 @@ struct ListedSweep {
     #[serde(flatten)]
     counts: PointCounts,
     /// The name of the objective.
-    metric: &'static str,
+    metric: String,
     /// The setting that is shown to be the best one.
     best: Option<SettingResult>,
     /// The conclusion in a few words.
@@ -58,7 +57,7 @@ impl ListedSweep {
             status,
             points: record.points.len(),
             counts: summary.counts(),
-            metric: record.objective.metric.name(),
+            metric: record.objective.metric.key().into_owned(),
             conclusion,
             best: summary.verdict.best().cloned(),
             caveats: summary.caveats,
@@ -72,7 +71,7 @@ impl ListedSweep {
 
 /// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
 fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
-    let (metric, label) = (record.objective.metric, record.objective.label());
+    let (metric, label) = (&record.objective.metric, record.objective.label());
     let mut text = if let Some(ladder) = &summary.ladder {
         ladder_text(ladder)
     } else if let Some(leader) = summary.verdict.leader() {
@@ -90,7 +89,7 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
         let row = summary.results.first_measured()?;
         let steps = record.point(row.point)?.steps;
         // A value after fewer steps does not compare with that of another sweep.
-        let (value, done, all) = (metric_text(metric, row.objective?), count(row.steps), count(steps));
+        let (value, done, all) = (metric.text(row.objective?), count(row.steps), count(steps));
         format!("{label} {value}, point {} after {done} of {all} steps", row.point)
     };
     for caveat in &summary.caveats {

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use crate::cli::output::{print_to_stderr, table_width};
 use crate::cli::repeated_command::repeated_command;
-use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};
@@ -54,12 +53,12 @@ impl<'a> SweepScreen<'a> {
     }
 
     fn metric_text(&self, value: f64) -> String {
-        metric_text(self.record.objective.metric, value)
+        self.record.objective.metric.text(value)
     }
 
     /// The line for an event, if there is one.
     fn line(&self, event: &SweepEvent<'_>) -> Option<String> {
-        let metric = self.record.objective.metric.name();
+        let metric = self.record.objective.metric.key();
         let steps_of = |point: usize| self.record.point(point).map_or(0, |point| point.steps);
         Some(match event {
             SweepEvent::Sweep { id, runs, done, begun, .. } if done + begun > 0 => {

@@ -8,7 +8,7 @@ use runner_compute::testing::{layout, random_state, values};
 use runner_record::checkpoint::{Checkpoints, PartSpec, pending_folder, write_part};
 use runner_record::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
 use runner_record::{OpenedRecorder, Recorder};
-use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
+use runner_spec::event::{Evaluation, Event, SampleText, StepMetrics};
 
 /// Opens the record in `run`, of the plan `plan_hash`, after its newest usable checkpoint.
 pub(super) fn open(run: &Path, plan_hash: &str) -> OpenedRecorder {
@@ -44,7 +44,7 @@ fn train(run: &Path, recorder: &mut Recorder, from: u64, through: u64) -> TrainS
         };
         recorder.record(&Event::Step(metrics)).unwrap();
         if step.is_multiple_of(2) {
-            let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
+            let eval = Evaluation::of_loss(step, loss);
             recorder.record(&Event::Eval(eval)).unwrap();
             let sample = SampleText { step, prompt: "p".into(), index: 0, text: format!("at {step}") };
             recorder.record(&Event::Sample(sample)).unwrap();
@@ -106,7 +106,7 @@ fn the_best_by_validation_loss_stays() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = open(dir.path(), "abc").recorder;
     for (step, loss) in [(1, 2.0), (2, 1.0), (3, 3.0), (4, 4.0), (5, 5.0)] {
-        let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
+        let eval = Evaluation::of_loss(step, loss);
         recorder.record(&Event::Eval(eval)).unwrap();
         save(dir.path(), &mut recorder, &random_state(step, 2));
     }
@@ -121,7 +121,7 @@ fn the_best_by_validation_loss_stays() {
 fn a_run_with_several_ranks_is_recorded_alike() {
     let dir = tempfile::tempdir().unwrap();
     let mut recorder = open(dir.path(), "abc").recorder;
-    let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
+    let eval = Evaluation::of_loss(4, 0.25);
     recorder.record(&Event::Eval(eval)).unwrap();
     let folder = pending_folder(&dir.path().join(CHECKPOINTS), 4);
     let state = random_state(4, 2);

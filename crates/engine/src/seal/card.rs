@@ -8,14 +8,15 @@ use runner_record::MetricLine;
 use runner_record::data_files::read_data_files;
 use runner_record::files::file_name;
 use runner_record::manifest::Session;
-use runner_record::metrics::{EvalLine, TrainLine};
+use runner_record::metrics::TrainLine;
 use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, RESOLVED};
 use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
-use runner_spec::event::LossSample;
+use runner_spec::event::Evaluation;
 use runner_spec::experiment::Source;
 use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, quoted_line, seconds};
+use runner_spec::measure::LossSample;
 
 use super::create::last_step;
 use super::manifest::{RUN, SealManifest};
@@ -31,7 +32,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     let manifest = run_dir::read_manifest(&run)?;
     let summary = run_dir::read_summary(&run)?;
     let steps = last_step(folder)?;
-    let (mut training, mut evaluation): (Option<TrainLine>, Option<EvalLine>) = (None, None);
+    let (mut training, mut evaluation): (Option<TrainLine>, Option<Evaluation>) = (None, None);
     for_each_checked_metric(&run, &manifest, summary.as_ref(), &mut |line| match line {
         MetricLine::Train(line) if line.step == seal.weights_step => training = Some(line),
         MetricLine::Eval(line) if line.step == seal.weights_step => evaluation = Some(line),
@@ -100,7 +101,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         row("validation loss", "not measured".to_owned(), format!("these weights, after {of_weights}"));
     }
     if let Some((best, value)) =
-        summary.as_ref().and_then(|s| s.best_eval.as_ref()).and_then(|e| Some((e, e.val_loss?)))
+        summary.as_ref().and_then(|s| s.best_eval.as_ref()).and_then(|e| Some((e, e.val_loss()?)))
         && best.step != seal.weights_step
     {
         row("lowest validation loss", loss(value), format!("other weights, after step {}", count(best.step)));
@@ -156,16 +157,16 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
 }
 
 /// The rows about the evaluation `line`, of the weights of the step that `of_weights` names.
-fn describe_evaluation(line: &EvalLine, of_weights: &str, row: &mut dyn FnMut(&str, String, String)) {
-    let place = |data: &str| format!("{data}, these weights, after {of_weights}");
-    if let Some(value) = line.val_loss {
-        let bits = line.val_bits_per_byte.map_or_else(String::new, |bits| format!(" ({bits:.4} bits per byte)"));
-        row("validation loss", loss(value) + &bits, place(&with_sample("validation data", line.val_sample())));
+fn describe_evaluation(evaluation: &Evaluation, of_weights: &str, row: &mut dyn FnMut(&str, String, String)) {
+    let (measured, place) = (&evaluation.measured, |data: &str| format!("{data}, these weights, after {of_weights}"));
+    if let Some(value) = measured.val_loss() {
+        let bits = measured.bits_per_byte().map_or_else(String::new, |bits| format!(" ({bits:.4} bits per byte)"));
+        row("validation loss", loss(value) + &bits, place(&with_sample("validation data", measured.val_sample())));
     }
-    let items = line.hellaswag_n.map_or_else(String::new, |items| format!(" of {}", counted(items, "item")));
-    for (name, value) in [("accuracy", line.hellaswag_acc), ("accuracy by length", line.hellaswag_acc_norm)] {
-        if let Some(value) = value {
-            row(&format!("multiple choice, {name}"), format!("{value:.4}{items}"), place("multiple choice"));
+    for scores in measured.tasks() {
+        let items = scores.items.map_or_else(String::new, |items| format!(" of {}", counted(items, "item")));
+        for (name, share) in &scores.shares {
+            row(&format!("{}, {name}", scores.task), format!("{share:.4}{items}"), place("multiple choice"));
         }
     }
 }

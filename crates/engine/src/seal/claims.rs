@@ -199,7 +199,7 @@ fn state_contradiction(run: &Path, step: u64, plan: &Plan, manifest: &Manifest) 
     let (mut inherited, mut own) = (0_u64, 0_u64);
     for_each_metric(&run.join(METRICS), &mut |line| match line {
         MetricLine::Eval(line) if (1..=step).contains(&line.step) => {
-            losses.extend(line.val_loss.map(|loss| (line.step, loss)));
+            losses.extend(line.val_loss().map(|loss| (line.step, loss)));
         }
         MetricLine::Train(line) if line.step <= began => inherited = inherited.saturating_add(line.tokens),
         MetricLine::Train(line) if line.step <= step => own = own.saturating_add(line.tokens),

@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::batches::{self, Batches};
 use crate::error::EvalError;
 use runner_spec::data::{ChoiceItem, CutPart, IGNORED_TARGET, Rows};
+use runner_spec::measure::{Measure, Measured};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 /// The number of items that were answered right.
@@ -64,20 +65,21 @@ impl ChoiceScore {
         }
     }
 
-    pub fn acc(&self) -> f64 {
-        self.share(self.right)
-    }
-
-    pub fn acc_norm(&self) -> f64 {
-        self.share(self.right_norm)
-    }
-
-    pub fn acc_norm_chars(&self) -> f64 {
-        self.share(self.right_norm_chars)
-    }
-
-    fn share(&self, right: usize) -> f64 {
-        right as f64 / self.items.max(1) as f64
+    /// Adds all of it to `measured`, as the scores of the task `task`.
+    pub fn add_to(&self, measured: &mut Measured, task: &str) {
+        let share = |right: usize| Some(right as f64 / self.items.max(1) as f64);
+        let scores = [
+            share(self.right),
+            share(self.right_norm),
+            share(self.right_norm_chars),
+            Some(self.items as f64),
+            Some(self.cut as f64).filter(|cut| *cut > 0.0),
+        ];
+        for (measure, score) in Measure::all_of_task(task).zip(scores) {
+            if let Some(score) = score {
+                measured.set(measure, score);
+            }
+        }
     }
 }
 
@@ -276,7 +278,11 @@ mod tests {
         let scored = batches.scored_items(&[6.0, 5.0, 8.0]).unwrap().remove(0);
         assert_eq!((scored.choice, scored.choice_norm, scored.choice_norm_chars), (Some(1), Some(2), Some(0)));
         let score = batches.finish(&[6.0, 5.0, 8.0]).unwrap();
-        assert_eq!((score.acc(), score.acc_norm(), score.acc_norm_chars()), (0.0, 0.0, 1.0));
+        let mut measured = Measured::default();
+        score.add_to(&mut measured, "quiz");
+        let scores: Vec<(String, f64)> = measured.iter().map(|(m, value)| (m.key().into_owned(), value)).collect();
+        let expected = [("quiz_acc", 0.0), ("quiz_acc_norm", 0.0), ("quiz_acc_norm_chars", 1.0), ("quiz_n", 1.0)];
+        assert_eq!(scores, expected.map(|(key, value)| (key.to_owned(), value)));
         let empty = [ChoiceItem { characters: vec![0, 5, 8], ..items[0].clone() }];
         let scored = ChoiceBatches::new(&empty, 16).scored_items(&[0.0, 5.0, 8.0]).unwrap().remove(0);
         assert_eq!(scored.choice_norm_chars, Some(1), "an ending without characters");

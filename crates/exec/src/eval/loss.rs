@@ -4,6 +4,7 @@ use super::batches::{self, Batches};
 use crate::error::EvalError;
 use runner_data::Split;
 use runner_spec::data::{IGNORED_TARGET, Rows};
+use runner_spec::measure::{Measure, Measured};
 
 /// The summed loss of a batch, its valid tokens, and the bytes of text that they stand for; then, over its rows, the sums of loss², of
 /// loss · tokens and of tokens², from which the standard error follows.
@@ -24,6 +25,22 @@ pub struct ValidationLoss {
 impl ValidationLoss {
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
+    }
+
+    /// Adds all of it to `measured`.
+    pub fn add_to(&self, measured: &mut Measured) {
+        measured.set(Measure::VAL_LOSS, self.loss);
+        for (measure, value) in [
+            (Measure::VAL_LOSS_SE, self.standard_error),
+            (Measure::VAL_TOKENS, Some(self.tokens as f64)),
+            (Measure::VAL_ROWS, Some(self.rows as f64)),
+            (Measure::VAL_PERPLEXITY, Some(self.perplexity())),
+            (Measure::BITS_PER_BYTE, self.bits_per_byte()),
+        ] {
+            if let Some(value) = value {
+                measured.set(measure, value);
+            }
+        }
     }
 
     /// The summed loss in bits over the bytes of text: a figure that does not depend on the tokenizer.

@@ -16,7 +16,9 @@ pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, 
 use std::time::Instant;
 
 pub use crate::error::EvalError;
-use runner_spec::event::EvalMetrics;
+use runner_spec::event::Evaluation;
+use runner_spec::experiment::HELLASWAG;
+use runner_spec::measure::Measured;
 
 /// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` is called for each of the
 /// two: it runs all batches through the model, and returns the numbers in which they are recorded.
@@ -28,25 +30,14 @@ pub fn evaluate<E: From<EvalError>>(
     loss: Option<LossBatches<'_>>,
     choice: Option<ChoiceBatches<'_>>,
     run: impl Fn(&dyn Batches) -> Result<Vec<f64>, E>,
-) -> Result<EvalMetrics, E> {
+) -> Result<Evaluation, E> {
     let started = Instant::now();
-    let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
+    let mut measured = Measured::default();
     if let Some(batches) = loss {
-        let result = batches.finish(&run(&batches)?)?;
-        metrics.val_loss = Some(result.loss);
-        metrics.val_loss_se = result.standard_error;
-        (metrics.val_tokens, metrics.val_rows) = (Some(result.tokens), Some(result.rows));
-        metrics.val_perplexity = Some(result.perplexity());
-        metrics.val_bits_per_byte = result.bits_per_byte();
+        batches.finish(&run(&batches)?)?.add_to(&mut measured);
     }
     if let Some(batches) = choice {
-        let score = batches.finish(&run(&batches)?)?;
-        metrics.hellaswag_acc = Some(score.acc());
-        metrics.hellaswag_acc_norm = Some(score.acc_norm());
-        metrics.hellaswag_acc_norm_chars = Some(score.acc_norm_chars());
-        metrics.hellaswag_n = Some(score.items as u64);
-        metrics.hellaswag_cut = (score.cut > 0).then_some(score.cut as u64);
+        batches.finish(&run(&batches)?)?.add_to(&mut measured, HELLASWAG);
     }
-    metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(metrics)
+    Ok(Evaluation { step, measured, eval_ms: Some(started.elapsed().as_secs_f64() * 1e3) })
 }

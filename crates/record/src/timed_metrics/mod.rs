@@ -6,7 +6,7 @@ mod event_file;
 mod metric_tail;
 mod timed_record;
 
-pub use columns::{Column, FLOATS, INTEGERS, MetricValues};
+pub use columns::{Column, MetricValues, columns};
 pub use event_file::{EventFileWriter, LiveEventFile, event_file_name};
 pub use metric_tail::MetricTail;
 pub use timed_record::{TimedLine, TimedRecord};

@@ -5,14 +5,15 @@
 //! file has the time that a session spent between steps (preparing data, evaluations, checkpoints), so the times of lines are
 //! early by that much.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::columns::MetricValues;
+use super::columns::{MetricValues, task_names};
 use crate::error::RecordError;
 use crate::files::{file_name, read_small};
 use crate::lines::LineReader;
 use crate::manifest::{Manifest, Session};
-use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use crate::metrics::{MetricLine, TrainLine, for_each_metric};
 use crate::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use crate::time;
@@ -24,6 +25,8 @@ pub struct TimedRecord {
     pub id: String,
     /// Warnings about metrics that are damaged, or lack something, and about changed settings.
     pub problems: Vec<String>,
+    /// The tasks that its evaluations score.
+    pub tasks: BTreeSet<String>,
     path: PathBuf,
     clock: Clock,
 }
@@ -46,16 +49,17 @@ impl TimedRecord {
         let manifest = run_dir::read_manifest(path)?;
         // The first steps of a run that continues another run were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
-        let mut inherited_seconds = 0.0;
+        let (mut inherited_seconds, mut tasks) = (0.0, BTreeSet::new());
         // A summary that cannot be read counts as missing.
         let summary = run_dir::read_summary(path).ok().flatten();
         let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| match line {
             MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
-            _ => {}
+            MetricLine::Train(_) => {}
+            MetricLine::Eval(evaluation) => tasks.extend(task_names(&evaluation)),
         })?;
         let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
         let problems = problem.into_iter().chain(describe_changed_descriptions(path, &manifest)).collect();
-        Ok(Self { id: file_name(path), problems, path: path.to_owned(), clock })
+        Ok(Self { id: file_name(path), problems, tasks, path: path.to_owned(), clock })
     }
 
     /// The time at which the run began, in seconds since 1970.
@@ -198,9 +202,7 @@ impl Clock {
 
     /// `line`, the next one, with its time.
     pub(super) fn advance(&mut self, line: &MetricLine) -> TimedLine {
-        let step = match line {
-            MetricLine::Train(TrainLine { step, .. }) | MetricLine::Eval(EvalLine { step, .. }) => *step,
-        };
+        let step = line.step();
         let begins = |from: u64| match line {
             MetricLine::Train(_) => from < step,
             // A resumed session does not repeat the evaluation of its first step, but a new run evaluates before any step.
@@ -223,7 +225,7 @@ impl Clock {
 
 #[cfg(test)]
 mod tests {
-    use super::super::columns::INTEGERS;
+    use super::super::columns::columns;
     use super::*;
     use crate::testing::{eval, timed_run, train};
     use runner_plan::testing::{compiled, experiment};
@@ -238,8 +240,7 @@ mod tests {
         let mut take = |line: TimedLine| {
             let scalars = line.values.scalars();
             let scalar = scalars.iter().find(|(tag, _)| tag == "train/cumulative_tokens").map(|(_, value)| *value);
-            let [_, cumulative, ..] = &INTEGERS;
-            found.push((line.step, line.values.integer(cumulative), scalar));
+            found.push((line.step, line.values.integer(&columns(&BTreeSet::new())[1]), scalar));
             Ok::<(), RecordError>(())
         };
         TimedRecord::open(&path).unwrap().for_each_line(&mut take).unwrap();

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::new_file::{unwritable, write_new_file};
-use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_record::timed_metrics::{Column, TimedLine, TimedRecord, columns};
 use runner_spec::error::CommandError;
 
 /// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
@@ -14,16 +14,19 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
     write_new_file(path, force, false, |out| {
         let mut writer = csv::Writer::from_writer(out);
         let failed = |error: csv::Error| unwritable(path)(std::io::Error::other(error));
-        let metrics = INTEGERS.iter().map(|column| column.name).chain(FLOATS.iter().map(|column| column.name));
+        let columns = columns(&runs.iter().flat_map(|run| run.tasks.clone()).collect());
+        let metrics = columns.iter().map(|column| &*column.name);
         writer.write_record(["run", "kind", "step", "wall_time"].into_iter().chain(metrics)).map_err(failed)?;
         let mut rows = 0;
         for run in runs {
             rows += run.for_each_line(&mut |TimedLine { step, wall_time, values }| {
                 let float = |x: f64| format!("{x:?}");
                 let mut fields = vec![run.id.clone(), values.kind().to_owned(), step.to_string(), float(wall_time)];
-                let integers = INTEGERS.iter().map(|column| values.integer(column).map(|n| n.to_string()));
-                let floats = FLOATS.iter().map(|column| values.float(column).map(float));
-                fields.extend(integers.chain(floats).map(Option::unwrap_or_default));
+                let field = |column: &Column| {
+                    let integer = || values.integer(column).map(|n| n.to_string());
+                    if column.is_integer { integer() } else { values.float(column).map(float) }
+                };
+                fields.extend(columns.iter().map(|column| field(column).unwrap_or_default()));
                 writer.write_record(&fields).map_err(failed)
             })?;
         }

@@ -13,7 +13,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use super::new_file::{unwritable, write_new_file};
-use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_record::timed_metrics::{Column, TimedLine, TimedRecord, columns};
 use runner_spec::error::CommandError;
 
 const ROWS_PER_GROUP: usize = 1 << 15;
@@ -30,33 +30,34 @@ type Row<'a> = (&'a str, TimedLine);
 pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), CommandError> {
     let failed = |error: ParquetError| unwritable(path)(std::io::Error::other(error));
     write_new_file(path, force, false, |out| {
-        let mut writer = file_writer(out).map_err(failed)?;
+        let columns = columns(&runs.iter().flat_map(|run| run.tasks.clone()).collect());
+        let mut writer = file_writer(out, &columns).map_err(failed)?;
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_PER_GROUP);
         let mut count = 0;
         for run in runs {
             count += run.for_each_line(&mut |line| {
                 rows.push((&run.id, line));
                 if rows.len() == ROWS_PER_GROUP {
-                    write_group(&mut writer, &rows).map_err(failed)?;
+                    write_group(&mut writer, &rows, &columns).map_err(failed)?;
                     rows.clear();
                 }
                 Ok::<(), CommandError>(())
             })?;
         }
         if !rows.is_empty() {
-            write_group(&mut writer, &rows).map_err(failed)?;
+            write_group(&mut writer, &rows, &columns).map_err(failed)?;
         }
         writer.close().map_err(failed)?;
         Ok(count)
     })
 }
 
-fn file_writer(out: Out<'_>) -> ParquetResult<SerializedFileWriter<Out<'_>>> {
+fn file_writer<'a>(out: Out<'a>, columns: &[Column]) -> ParquetResult<SerializedFileWriter<Out<'a>>> {
     let mut schema = "message metrics {\n    required binary run (utf8);\n    required binary kind (utf8);\n    \
                       required int64 step;\n    required double wall_time;\n"
         .to_owned();
-    schema.extend(INTEGERS.iter().map(|column| format!("    optional int64 {};\n", column.name)));
-    schema.extend(FLOATS.iter().map(|column| format!("    optional double {};\n", column.name)));
+    let kind = |column: &Column| if column.is_integer { "int64" } else { "double" };
+    schema.extend(columns.iter().map(|column| format!("    optional {} {};\n", kind(column), column.name)));
     schema.push('}');
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3)?))
@@ -66,18 +67,19 @@ fn file_writer(out: Out<'_>) -> ParquetResult<SerializedFileWriter<Out<'_>>> {
 }
 
 /// Writes the columns of `rows` in the order of the schema.
-fn write_group(writer: &mut SerializedFileWriter<Out<'_>>, rows: &[Row<'_>]) -> ParquetResult<()> {
+fn write_group(writer: &mut SerializedFileWriter<Out<'_>>, rows: &[Row<'_>], columns: &[Column]) -> ParquetResult<()> {
     let mut group = writer.next_row_group()?;
     write_required::<ByteArrayType>(&mut group, rows.iter().map(|(run, _)| ByteArray::from(*run)))?;
     write_required::<ByteArrayType>(&mut group, rows.iter().map(|(_, row)| ByteArray::from(row.values.kind())))?;
     write_required::<Int64Type>(&mut group, rows.iter().map(|(_, row)| row.step as i64))?;
     write_required::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.wall_time))?;
-    for column in &INTEGERS {
-        let values = rows.iter().map(|(_, row)| row.values.integer(column).map(|n| n as i64));
-        write_optional::<Int64Type>(&mut group, values)?;
-    }
-    for column in &FLOATS {
-        write_optional::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.values.float(column)))?;
+    for column in columns {
+        if column.is_integer {
+            let values = rows.iter().map(|(_, row)| row.values.integer(column).map(|n| n as i64));
+            write_optional::<Int64Type>(&mut group, values)?;
+        } else {
+            write_optional::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.values.float(column)))?;
+        }
     }
     group.close()?;
     Ok(())

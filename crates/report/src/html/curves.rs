@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::thin::{Series, mean, rounded, thin};
 use runner_record::RecordError;
 use runner_record::manifest::Manifest;
-use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::metrics::{MetricLine, TrainLine};
 use runner_record::record_check::for_each_checked_metric;
 use runner_record::summary::{Summary, median};
+use runner_spec::event::Evaluation;
 
 /// Points of the table that converts a step to tokens and seconds.
 const AXIS_POINTS: usize = 400;
@@ -33,10 +34,10 @@ pub(super) struct Curves {
     pub(super) axis: Axis,
     pub(super) phases: Option<PhaseSeries>,
     pub(super) medians: Medians,
-    pub(super) evals: Vec<EvalLine>,
+    pub(super) evals: Vec<Evaluation>,
     pub(super) final_loss: Option<f64>,
     /// The evaluation with the lowest validation loss among those that the run did itself.
-    pub(super) best_eval: Option<EvalLine>,
+    pub(super) best_eval: Option<Evaluation>,
     /// Tokens of all recorded steps, and the time in them; and of those that the run did itself.
     pub(super) tokens: u64,
     pub(super) own_tokens: u64,
@@ -120,7 +121,7 @@ pub(super) fn read_curves(
 
 fn curves(
     train: &[TrainLine],
-    mut evals: Vec<EvalLine>,
+    mut evals: Vec<Evaluation>,
     [inherited_steps, foreign_steps]: [u64; 2],
     layout_began: u64,
     max_points: usize,
@@ -130,7 +131,7 @@ fn curves(
         thin(&points, max_points)
     };
     let own_evals = evals.iter().filter(|e| foreign_steps == 0 || e.step > foreign_steps);
-    let losses = own_evals.filter_map(|e| Some((e, e.val_loss.filter(|loss| loss.is_finite())?)));
+    let losses = own_evals.filter_map(|e| Some((e, e.val_loss()?)));
     let best_eval = losses.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(eval, _)| eval.clone());
     if evals.len() > MAX_EVALS {
         let n = evals.len();

@@ -2,6 +2,7 @@
 //!
 //! A run is shown as far as it can be read. Files that are damaged are listed in `problems`.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,18 +20,18 @@ use super::problems::or_problem;
 use super::samples::{Samples, read_samples};
 use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
-use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
+use runner_plan::comparability::{MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
 use runner_record::files::{if_present, read_small};
 use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
-use runner_record::metrics::EvalLine;
 use runner_record::record_check::describe_changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_record::summary::{Summary, TestResult};
 use runner_record::{RecordError, time, timeline};
 use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
+use runner_spec::measure::{Measure, MeasureForm, Quantity};
 use runner_spec::plan::Plan;
 use runner_sweep::{PickedSettings, stopped_points};
 
@@ -66,6 +67,8 @@ pub struct PageData {
     #[serde(skip)]
     pub is_private: bool,
     pub(super) differences: Vec<DifferingSetting>,
+    /// What the evaluations of the runs measure.
+    pub(super) measures: Vec<PageMeasure>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
     /// Reasons to doubt the losses, and the sweeps from which the runs were picked, with their conclusions, if no sweep is on the page. A
@@ -110,8 +113,45 @@ pub struct RunData {
 }
 
 impl RunData {
-    fn has_eval(&self, has_figure: fn(&EvalLine) -> bool) -> bool {
-        self.curves.evals.iter().any(has_figure)
+    fn measures(&self, quantity: &Quantity) -> bool {
+        match quantity {
+            Quantity::TrainLoss => self.curves.loss.is_some(),
+            Quantity::TestLoss => self.test.is_some(),
+            _ => {
+                let mut evaluated = self.curves.evals.iter().flat_map(|evaluation| evaluation.measured.iter());
+                evaluated.any(|(measure, _)| measure.quantity() == *quantity)
+            }
+        }
+    }
+}
+
+/// A measure of the runs' evaluations.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct PageMeasure {
+    key: Cow<'static, str>,
+    /// The task that it scores.
+    task: Option<String>,
+    label: &'static str,
+    form: MeasureForm,
+}
+
+/// What the evaluations of `runs` measure, in the order in which it first appears.
+fn measures_of(runs: &[RunData]) -> Vec<Measure> {
+    let mut found: Vec<Measure> = Vec::new();
+    for (measure, _) in runs.iter().flat_map(|run| &run.curves.evals).flat_map(|e| e.measured.iter()) {
+        if !found.contains(measure) {
+            found.push(measure.clone());
+        }
+    }
+    found
+}
+
+fn describe_measure(measure: &Measure) -> PageMeasure {
+    PageMeasure {
+        key: measure.key(),
+        task: measure.task().map(str::to_owned),
+        label: measure.label(),
+        form: measure.form(),
     }
 }
 
@@ -184,6 +224,7 @@ impl RunReader {
             made: time::now(),
             version: env!("CARGO_PKG_VERSION"),
             differences: setting_differences(&files),
+            measures: measures_of(&runs).iter().map(describe_measure).collect(),
             incomparable: describe_incomparable(&runs),
             notes: describe_shared_text(&runs)
                 .into_iter()
@@ -299,20 +340,20 @@ impl PlannedRun {
 
 /// Says which figures of `runs` do not compare, and why. A run without a figure is not compared by it.
 fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
-    type HasFigure = fn(&RunData) -> bool;
-    let figures: [(&str, MeasuredQuantity, HasFigure); 5] = [
-        ("train loss", MeasuredQuantity::TrainLoss, |run| run.curves.loss.is_some()),
-        ("val loss, perplexity", MeasuredQuantity::ValidationLoss, |run| run.has_eval(|e| e.val_loss.is_some())),
-        ("bits/byte", MeasuredQuantity::BitsPerByte, |run| run.has_eval(|e| e.val_bits_per_byte.is_some())),
-        ("test loss", MeasuredQuantity::TestLoss, |run| run.test.is_some()),
-        ("multiple choice", MeasuredQuantity::MultipleChoice, |run| run.has_eval(|e| e.hellaswag_acc.is_some())),
-    ];
-    let named = figures.map(|(name, quantity, has_figure)| {
-        let measured = runs.iter().filter(|run| has_figure(run));
+    let mut figures =
+        vec![("train loss".to_owned(), Quantity::TrainLoss), ("test loss".to_owned(), Quantity::TestLoss)];
+    for measure in measures_of(runs) {
+        let quantity = measure.quantity();
+        if figures.iter().all(|(_, known)| *known != quantity) {
+            figures.push((measure.task().unwrap_or(measure.label()).to_owned(), quantity));
+        }
+    }
+    let named = figures.into_iter().map(|(name, quantity)| {
+        let measured = runs.iter().filter(|run| run.measures(&quantity));
         let bases: Vec<(String, MeasurementBasis)> = measured
             .filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))))
             .collect();
-        (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), quantity))
+        (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), &quantity))
     });
     let found = group_by_reason(named);
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()

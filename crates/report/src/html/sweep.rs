@@ -22,7 +22,7 @@ use runner_sweep::{Goal, Importance, ResultsRow};
 pub(super) struct SweepTable {
     pub(super) id: String,
     /// The objective's metric, such as `val_loss`.
-    metric: &'static str,
+    metric: String,
     /// The same as results show it.
     label: String,
     /// True if lower values of the metric are better.
@@ -83,7 +83,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
     }
     SweepTable {
         id: record.id.clone(),
-        metric: record.objective.metric.name(),
+        metric: record.objective.metric.key().into_owned(),
         label: record.objective.label(),
         minimize: record.objective.goal == Goal::Minimize,
         rows,

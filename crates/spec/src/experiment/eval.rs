@@ -98,6 +98,9 @@ impl EvalLoss {
     }
 }
 
+/// The name of the task that `eval.hellaswag` scores.
+pub const HELLASWAG: &str = "hellaswag";
+
 /// The source of the file for `eval.hellaswag.file`, for messages about a missing one.
 pub const HELLASWAG_FILE_ADVICE: &str = "HellaSwag's validation set is `hub: Rowan/hellaswag`, or the file data/hellaswag_val.jsonl of github.com/rowanz/hellaswag";
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use runner_spec::event::LossSample;
+use runner_spec::measure::LossSample;
 use runner_stats::{ExponentBound, Interval, Prediction, ScaleMultiple};
 use serde::Serialize;
 
@@ -13,7 +13,7 @@ use crate::results::SweepResults;
 /// The results of a ladder, judged.
 #[derive(Debug, Clone, Serialize)]
 pub struct LadderFit {
-    pub metric: &'static str,
+    pub metric: String,
     /// The formula of the fitted law: `L(C) = E + A·C^-a`.
     pub formula: &'static str,
     pub irreducible: FittedValue,
@@ -152,7 +152,7 @@ pub struct LadderPrediction {
 /// How much compute one ladder needs for the loss of another.
 #[derive(Debug, Clone, Serialize)]
 pub struct LadderComparison {
-    pub metric: &'static str,
+    pub metric: String,
     /// The ladder whose compute is 1.
     pub base: String,
     pub other: String,

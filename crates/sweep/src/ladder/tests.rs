@@ -3,6 +3,7 @@
 use super::*;
 use crate::testing::sweep;
 use crate::{PointStatus, ResultsRow};
+use runner_spec::measure::Measured;
 
 /// A ladder of `rungs` (parameters, tokens), with two runs of each at a law of N and D, within a thousandth of it.
 fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepResults) {
@@ -29,7 +30,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
                 own_seconds: None,
                 tokens: None,
                 flops: None,
-                val_bits_per_byte: None,
+                evaluated: Measured::default(),
                 measured_on: None,
                 tokens_per_second: None,
                 mfu: None,
@@ -38,7 +39,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
     }
     (record.points, record.is_ladder, record.early_stop) = (points, true, None);
     id.clone_into(&mut record.id);
-    let results = SweepResults::new(record.objective, rows, None);
+    let results = SweepResults::new(record.objective.clone(), rows, None);
     (record, results)
 }
 

@@ -8,7 +8,7 @@ use super::super::budget::{Budget, BudgetKind};
 use super::super::exclude;
 use super::super::rules::{FIGURES, SettingRule};
 use super::super::spec::{
-    Dimension, ExcludeExpression, FileSetting, ListAxis, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
+    Dimension, ExcludeExpression, FileSetting, Goal, ListAxis, MeasurementChoice, Objective, SweepSpec,
 };
 use super::axis_name::check_key_path;
 use super::{NameCheck, SweepReader, entries, value};
@@ -16,6 +16,7 @@ use runner_config::resolve::name_of_file;
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::Train;
+use runner_spec::measure::Measure;
 use runner_template::expression::expression_environment;
 use runner_yaml::tree::{Entry, Yaml};
 
@@ -57,7 +58,7 @@ impl SweepReader<'_> {
             self.error(ratio.place, "ladder", message, "delete one of the two");
         }
         let named_metric = value(ladder, "/objective/metric");
-        let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
+        let metric: Measure = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
         SweepSpec {
             name: get("name")
                 .and_then(|entry| self.read_name(entry, ladder))
@@ -72,8 +73,8 @@ impl SweepReader<'_> {
             budget,
             is_ladder: true,
             objective: Objective {
+                goal: Goal::of(&metric),
                 metric,
-                goal: metric.goal(),
                 at: value(ladder, "/objective/at").unwrap_or(MeasurementChoice::Last),
                 smallest_difference: None,
             },

@@ -6,6 +6,8 @@ use super::super::expand::expand;
 use super::super::random::{Distribution, RandomDraws};
 use super::super::spec::{Dimension, Goal, ListAxis};
 use super::*;
+use runner_spec::experiment::HELLASWAG;
+use std::collections::BTreeSet;
 
 fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
     from_str(text, Path::new("dir/s.yaml"))
@@ -58,7 +60,7 @@ fn a_whole_file() {
     assert_eq!(
         spec.objective,
         Objective {
-            metric: ObjectiveMetric::HellaswagAcc,
+            metric: Measure::of_key("hellaswag_acc").unwrap(),
             goal: Goal::Maximize,
             at: MeasurementChoice::Best,
             smallest_difference: Some(0.003)
@@ -76,7 +78,7 @@ fn a_short_file_and_its_defaults() {
     assert_eq!(
         spec.objective,
         Objective {
-            metric: ObjectiveMetric::ValLoss,
+            metric: Measure::VAL_LOSS,
             goal: Goal::Minimize,
             at: MeasurementChoice::Last,
             smallest_difference: None
@@ -201,12 +203,18 @@ fn a_goal_that_the_metric_contradicts_is_refused_unless_an_earlier_version_recor
     assert!(refused.contains(message) && refused.contains("s.yaml:4:38"), "{refused}");
 }
 
+/// The measures of the schema.
+fn objective_measures() -> impl Iterator<Item = Measure> {
+    let of_task = Measure::all_of_task(HELLASWAG);
+    Measure::all_fixed().chain(of_task).filter(Measure::is_comparable)
+}
+
 #[test]
 fn the_words_of_choices_are_all_read() {
-    for metric in ObjectiveMetric::ALL {
-        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {}}}}}", metric.name());
+    for metric in objective_measures() {
+        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {}}}}}", metric.key());
         let objective = read_text(&text).unwrap().objective;
-        assert_eq!((objective.metric, objective.goal), (metric, metric.goal()));
+        assert_eq!((&objective.metric, objective.goal), (&metric, Goal::of(&metric)));
     }
     for distribution in ["uniform", "log_uniform", "int_uniform", "int_log_uniform", "choice"] {
         let text =
@@ -222,7 +230,9 @@ fn the_schema_has_the_words_of_the_program() {
     let words = |key: &str| {
         schema.pointer(&format!("/properties/sweep/properties/objective/properties/{key}/enum")).unwrap().clone()
     };
-    assert_eq!(words("metric"), json!(ObjectiveMetric::ALL.map(ObjectiveMetric::name)));
+    let measures: BTreeSet<_> = objective_measures().map(|measure| measure.key()).collect();
+    let metrics: BTreeSet<String> = serde_json::from_value(words("metric")).unwrap();
+    assert!(metrics.iter().eq(&measures), "{metrics:?}, {measures:?}");
     assert_eq!(words("goal"), json!(Goal::ALL.map(Goal::name)));
     assert_eq!(words("at"), json!(MeasurementChoice::ALL.map(MeasurementChoice::name)));
 }

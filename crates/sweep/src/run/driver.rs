@@ -395,7 +395,7 @@ impl<'a> Driver<'a> {
 
     /// Why the steps of `segment` cannot be trained, if they are done and the result is missing in the run's record.
     fn missing_measurement(&self, segment: TrainingSegment) -> Option<String> {
-        self.progress_of(segment.task)?.explain_missing(segment.until, self.record().objective, self.runs)
+        self.progress_of(segment.task)?.explain_missing(segment.until, &self.record().objective, self.runs)
     }
 
     /// Waits for the process that has the run of the segment's task; `since` is when and after how many steps this call began to wait, if it

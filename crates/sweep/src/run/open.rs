@@ -165,7 +165,7 @@ fn find_resumable(
 /// True if `spec` has the objective, the early stopping and the values of the points of `record`.
 fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
     let recorded = record.points.iter().map(|point| &point.values);
-    (spec.objective, spec.early_stop, spec.race) == (record.objective, record.early_stop, record.race)
+    (&spec.objective, spec.early_stop, spec.race) == (&record.objective, record.early_stop, record.race)
         && expand(spec).is_ok_and(|expanded| {
             // The record also has the values of rules that need a plan.
             let is_part =

@@ -9,14 +9,15 @@ use rayon::prelude::*;
 use crate::progress::SweepProgress;
 use crate::race::check_same_seeds;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
+use crate::spec::measurement_interval;
 use crate::sweep_dir::absolute_path;
-use crate::{Budget, ExpandedPoint, Objective, ObjectiveMetric, RunLength, SweepSpec, expand, load_options, rungs};
-use runner_compare::comparability::MeasurementBasis;
+use crate::{Budget, ExpandedPoint, Objective, RunLength, SweepSpec, expand, load_options, rungs};
 use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_jobs::JobNeeds;
 use runner_machine::local_cluster::without_memory_limit;
+use runner_plan::MeasurementBasis;
 use runner_plan::Trajectory;
 use runner_plan::search::settle_micro_batch;
 use runner_prepare::{
@@ -31,6 +32,7 @@ use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
+use runner_spec::measure::Measure;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden, zipped_seeds};
 use super::point_checks::{
@@ -175,7 +177,7 @@ pub(super) fn plan_points(
     }
     let objective = choose_objective(spec, preparable.iter().map(|(.., facts)| facts));
     let plan = |(point, loaded, facts): &(&ExpandedPoint, &Loaded, DataFacts)| {
-        plan_point(spec, objective, point, &loaded.experiment, facts, &cluster)
+        plan_point(spec, &objective, point, &loaded.experiment, facts, &cluster)
     };
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
     let mut points_of_record: Vec<PlannedPoint> = Vec::new();
@@ -207,14 +209,14 @@ pub(super) fn plan_points(
         observer.observe(&RunEvent::Warning(warning));
     }
     check_same_rungs(&points_of_record, spec.early_stop)?;
-    if objective.metric == ObjectiveMetric::TokensPerSecond && request.parallel > 1 {
+    if objective.metric == Measure::TOKENS_PER_SECOND && request.parallel > 1 {
         let text = "tokens_per_second of points that train at the same time is not comparable with that of points \
             that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
     let stops_early = spec.early_stop.is_some() || spec.race.is_some();
-    check_comparable(&bases, objective, stops_early, observer)?;
-    check_rounding(&points_of_record, objective, stops_early, &seeds, observer)?;
+    check_comparable(&bases, &objective, stops_early, observer)?;
+    check_rounding(&points_of_record, &objective, stops_early, &seeds, observer)?;
     // A job of Slurm would have to wait for a different job, early stopping compares runs step by step, a speed is that of all steps, and a test
     // is of the best checkpoint among those that a run has saved.
     let has_test = points.iter().any(|(_, loaded)| loaded.experiment.eval.test.is_some());
@@ -222,7 +224,7 @@ pub(super) fn plan_points(
         && spec.early_stop.is_none()
         && spec.race.is_none()
         && matches!(request.launcher, SweepLauncher::Local);
-    if shares && objective.metric != ObjectiveMetric::TokensPerSecond {
+    if shares && objective.metric != Measure::TOKENS_PER_SECOND {
         let mut distinct: Vec<&mut PlannedPoint> =
             points_of_record.iter_mut().filter(|point| point.same_as.is_none()).collect();
         for (point, trunk) in distinct.iter_mut().zip(find_trunks(&trajectories)) {
@@ -233,7 +235,7 @@ pub(super) fn plan_points(
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut record = SweepRecord {
         format: FORMAT,
-        id: sweep_id(spec, objective, &points_of_record),
+        id: sweep_id(spec, &objective, &points_of_record),
         name: spec.name.clone(),
         created: time::now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -255,7 +257,7 @@ pub(super) fn plan_points(
     let progress = SweepProgress::read(&host.runs, &record);
     drop_passed_trunks(&mut record, &progress);
     let trained = progress.points.iter().flatten().count();
-    if objective.metric == ObjectiveMetric::TokensPerSecond && trained > 0 {
+    if record.objective.metric == Measure::TOKENS_PER_SECOND && trained > 0 {
         let runs = if trained == 1 { "1 point has a run".to_owned() } else { format!("{trained} points have runs") };
         let text = format!(
             "{runs} of earlier commands, whose speed is that of their threads and of the machine's load at that time; remove them with \
@@ -316,7 +318,7 @@ fn complete_point(
 }
 
 /// `<name>-<8 digits>`; the digits are a hash of what the sweep is.
-fn sweep_id(spec: &SweepSpec, objective: Objective, points: &[PlannedPoint]) -> String {
+fn sweep_id(spec: &SweepSpec, objective: &Objective, points: &[PlannedPoint]) -> String {
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
     let bytes = match spec.race {
         None => json_bytes(&(runs, objective, spec.early_stop)),
@@ -381,7 +383,7 @@ struct CompiledPoint {
 /// The mistakes of the point.
 fn plan_point(
     spec: &SweepSpec,
-    objective: Objective,
+    objective: &Objective,
     point: &ExpandedPoint,
     experiment: &Experiment,
     facts: &DataFacts,
@@ -392,21 +394,26 @@ fn plan_point(
     if let Some(shortage) = &plan.shortage {
         return Err(vec![PlainError::request(shortage.clone())]);
     }
-    let metric = objective.metric;
+    let metric = &objective.metric;
     let mut mistakes = Vec::new();
     mistakes.extend(plan.ranks.first().and_then(|rank| explain_unmeasured(metric, &rank.program.eval)));
     let knows_bytes = plan.data.validation.as_ref().is_none_or(|split| split.text.is_some());
-    if metric == ObjectiveMetric::ValBitsPerByte && mistakes.is_empty() && !knows_bytes {
+    if *metric == Measure::BITS_PER_BYTE && mistakes.is_empty() && !knows_bytes {
         let why = if spec.names_metric { "" } else { ", by which points with different tokenizers are compared," };
         mistakes.push(format!(
-            "val_bits_per_byte{why} is unknown, because the tokens of the validation data do not determine the \
+            "{}{why} is unknown, because the tokens of the validation data do not determine the \
              bytes of its text; use text and a tokenizer of bytes, characters or byte-level BPE, or a different \
-             objective.metric"
+             objective.metric",
+            metric.key()
         ));
     }
     let steps = plan.totals.steps;
     // A metric that is not measured, which is a mistake above, would be by default when the loss is.
-    let every = plan.ranks.first().and_then(|rank| metric.interval(&rank.program)).unwrap_or(experiment.eval.every);
+    let every = plan
+        .ranks
+        .first()
+        .and_then(|rank| measurement_interval(metric, &rank.program))
+        .unwrap_or(experiment.eval.every);
     let (tokens_per_step, flops_per_step) = (plan.totals.tokens_per_step, plan.totals.flops_per_step);
     let run = RunLength { steps, tokens_per_step, flops_per_step, every };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, run));

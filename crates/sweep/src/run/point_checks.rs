@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::record::PlannedPoint;
-use crate::{AshaSettings, Milestone, Objective, ObjectiveMetric, PointValues, RunLength, SweepSpec};
-use runner_compare::comparability::{MeasurementBasis, find_incomparable};
+use crate::{AshaSettings, Milestone, Objective, PointValues, RunLength, SweepSpec};
+use runner_plan::comparability::{MeasurementBasis, find_incomparable};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{counted, json_bytes};
+use runner_spec::measure::Measure;
 use runner_spec::program::EvalSpec;
 
 /// Early stopping compares results at the same milestones only.
@@ -58,12 +59,12 @@ pub(super) fn check_same_rungs(points: &[PlannedPoint], asha: Option<AshaSetting
 /// If early stopping would compare such points.
 pub(super) fn check_rounding(
     points: &[PlannedPoint],
-    objective: Objective,
+    objective: &Objective,
     stops_early: bool,
     seeds: &[String],
     observer: &mut dyn RunObserver,
 ) -> Result<()> {
-    if objective.metric == ObjectiveMetric::TokensPerSecond {
+    if objective.metric == Measure::TOKENS_PER_SECOND {
         return Ok(());
     }
     let seed = |point: &PlannedPoint| -> PointValues {
@@ -99,8 +100,8 @@ pub(super) fn choose_objective<'a>(spec: &SweepSpec, mut facts: impl Iterator<It
     let first = facts.next().map(|facts| &facts.tokenizer_hash);
     let has_one_tokenizer = facts.all(|facts| Some(&facts.tokenizer_hash) == first);
     let metric =
-        if spec.names_metric || has_one_tokenizer { spec.objective.metric } else { ObjectiveMetric::ValBitsPerByte };
-    Objective { metric, ..spec.objective }
+        if spec.names_metric || has_one_tokenizer { spec.objective.metric.clone() } else { Measure::BITS_PER_BYTE };
+    Objective { metric, ..spec.objective.clone() }
 }
 
 /// Checks that the objectives of the points can be compared. If they cannot, `observer` receives a warning.
@@ -109,14 +110,13 @@ pub(super) fn choose_objective<'a>(spec: &SweepSpec, mut facts: impl Iterator<It
 /// If early stopping would compare them.
 pub(super) fn check_comparable(
     bases: &[(String, MeasurementBasis)],
-    objective: Objective,
+    objective: &Objective,
     stops_early: bool,
     observer: &mut dyn RunObserver,
 ) -> Result<()> {
-    let Some(quantity) = objective.metric.quantity() else { return Ok(()) };
     let bases = bases.iter().map(|(name, basis)| (name.clone(), basis));
-    let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
-    let metric = objective.metric.name();
+    let Some(reason) = find_incomparable(bases, &objective.metric.quantity()) else { return Ok(()) };
+    let metric = objective.metric.key();
     if stops_early {
         let message = format!("early_stop would compare points whose {metric} is not comparable: {reason}");
         return Err(CommandError::request(message));
@@ -127,14 +127,12 @@ pub(super) fn check_comparable(
 }
 
 /// Why a run never measures the objective, if it does not.
-pub(super) fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
-    let (is_measured, needed) = match metric {
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
-            (eval.choice_items.is_some(), "eval.hellaswag")
-        }
-        _ => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),
+pub(super) fn explain_unmeasured(metric: &Measure, eval: &EvalSpec) -> Option<String> {
+    let (is_measured, needed) = match metric.task() {
+        Some(_) => (eval.choice_items.is_some(), "eval.hellaswag"),
+        None => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),
     };
-    let metric = metric.name();
+    let metric = metric.key();
     (!is_measured)
         .then(|| format!("objective.metric is {metric}, which the experiment does not measure: it needs {needed}"))
 }
@@ -176,10 +174,10 @@ mod tests {
         let none = EvalSpec::default();
         let loss = EvalSpec { loss: Some(EvalLoss::Rows(1)), ..none.clone() };
         let explain = explain_unmeasured;
-        assert!(explain(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
-        assert!(explain(ObjectiveMetric::ValPerplexity, &loss).is_none());
-        assert!(explain(ObjectiveMetric::HellaswagAcc, &loss).unwrap().contains("eval.hellaswag"));
-        assert!(explain(ObjectiveMetric::TrainLoss, &none).is_none());
+        assert!(explain(&Measure::VAL_LOSS, &none).unwrap().contains("data.validation"));
+        assert!(explain(&Measure::VAL_PERPLEXITY, &loss).is_none());
+        assert!(explain(&Measure::of_key("hellaswag_acc").unwrap(), &loss).unwrap().contains("eval.hellaswag"));
+        assert!(explain(&Measure::TRAIN_LOSS, &none).is_none());
     }
 
     #[test]
@@ -242,20 +240,20 @@ mod tests {
             let checked = check_rounding(points, objective, stops_early, &[], &mut warnings);
             (checked.err().map(|error| error.to_string()), warnings.0)
         };
-        assert_eq!(check(&points, objective, true), (None, Vec::new()), "nothing is known of their mathematics");
+        assert_eq!(check(&points, &objective, true), (None, Vec::new()), "nothing is known of their mathematics");
         // The third point is a duplicate of the first, the same run.
         for point in &mut points {
             point.mathematics = Some("same".to_owned());
         }
         let expected = "point 1 (lr=0.001 layers=2) and point 2 (lr=0.01 layers=2) differ only in rounding";
-        let (mistake, warnings) = check(&points, objective, false);
+        let (mistake, warnings) = check(&points, &objective, false);
         assert_eq!(
             (mistake, warnings),
             (None, vec![format!("{expected}: the results count such points as one setting")])
         );
-        let (mistake, _) = check(&points, objective, true);
+        let (mistake, _) = check(&points, &objective, true);
         assert!(mistake.as_ref().is_some_and(|text| text.contains(expected)), "{mistake:?}");
-        let speed = Objective { metric: ObjectiveMetric::TokensPerSecond, ..objective };
-        assert_eq!(check(&points, speed, true), (None, Vec::new()));
+        let speed = Objective { metric: Measure::TOKENS_PER_SECOND, ..objective };
+        assert_eq!(check(&points, &speed, true), (None, Vec::new()));
     }
 }

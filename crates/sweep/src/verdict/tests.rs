@@ -2,6 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::finished;
+use runner_spec::measure::Measure;
 
 /// The verdict on finished points of these rates, each with the results of seeds 1, 2, …; NaN stands for divergence.
 fn verdict(settings: &[(f64, &[f64])]) -> SweepVerdict {
@@ -286,7 +287,7 @@ fn settings_that_differ_only_in_rounding_are_one() {
         found.words
     );
     // A speed differs with what changes rounding.
-    record.objective.metric = crate::ObjectiveMetric::TokensPerSecond;
+    record.objective.metric = Measure::TOKENS_PER_SECOND;
     assert_eq!(conclude(&record).settings.len(), 3);
 }
 

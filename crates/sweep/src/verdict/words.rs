@@ -16,7 +16,7 @@ const MAX_NAMED: usize = 4;
 const SINGLE_DECIMALS: usize = 4;
 
 /// The lines that state the conclusion of `verdict`.
-pub(super) fn describe(verdict: &SweepVerdict, objective: Objective, is_finished: bool) -> Vec<String> {
+pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finished: bool) -> Vec<String> {
     let so_far = if is_finished { "" } else { " so far" };
     // The points of an unfinished sweep cannot be changed.
     let more_seeds = if is_finished { "add `seeds: 3`" } else { "add `seeds: 3` once the sweep is finished" };

@@ -9,7 +9,7 @@ use crate::run_dir::{METRICS, RESOLVED, SAMPLES};
 use crate::testing::{eval, timed_run, train};
 use runner_files::is_private_file;
 use runner_plan::testing::{compiled, experiment};
-use runner_spec::event::{EvalMetrics, StepMetrics};
+use runner_spec::event::{Evaluation, StepMetrics};
 
 /// CRC-32C by its definition: the reflected polynomial 0x82F63B78, a bit at a time.
 fn crc(bytes: &[u8]) -> u32 {
@@ -155,7 +155,7 @@ fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
         metrics.write(&MetricLine::from(&step_metrics)).unwrap();
         live.add(&Event::Step(step_metrics)).unwrap();
         if step.is_multiple_of(2) {
-            let eval = EvalMetrics { step, val_loss: Some(1.0), ..EvalMetrics::default() };
+            let eval = Evaluation::of_loss(step, 1.0);
             metrics.write(&MetricLine::from(&eval)).unwrap();
             live.add(&Event::Eval(eval)).unwrap();
             let sample = SampleText { step, prompt: "p".into(), index: 0, text: format!("at {step}") };

@@ -2,26 +2,14 @@
 //! only over the same text.
 
 use runner_spec::data::{DataFacts, SplitFacts, SplitText};
+use runner_spec::experiment::HELLASWAG;
 use runner_spec::format::count;
+use runner_spec::measure::Quantity;
 use runner_spec::plan::Plan;
 
 /// Texts whose lengths differ by at most this share count as the same: the tokens at the end that fill no whole row are left out, and
 /// how many these are depends on the tokenizer.
 const MAX_TEXT_DIFFERENCE: f64 = 0.01;
-
-/// A quantity that runs are compared by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MeasuredQuantity {
-    TrainLoss,
-    /// The validation loss per token, or its perplexity.
-    ValidationLoss,
-    /// The validation loss per byte of text.
-    BitsPerByte,
-    /// Accuracy in multiple choice.
-    MultipleChoice,
-    /// The loss per token of `eval.test`.
-    TestLoss,
-}
 
 /// The data that a run's measurements were taken over.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +19,8 @@ pub struct MeasurementBasis {
     rows_read: Option<u64>,
     /// The number of test rows that are read.
     test_rows_read: Option<u64>,
+    /// True if rows are padded, so that contexts of multiple choice follow the token that begins a row.
+    is_padded: bool,
     /// True if a token is predicted from the tokens before it alone.
     is_causal: bool,
 }
@@ -40,7 +30,26 @@ impl MeasurementBasis {
     pub fn of_plan(plan: &Plan) -> Self {
         let is_causal = plan.ranks.first().is_none_or(|rank| rank.program.model.options.causal);
         let test_rows_read = plan.test_rows();
-        Self { data: plan.data.clone(), rows_read: plan.validation_rows(), test_rows_read, is_causal }
+        let is_padded = plan.totals.has_padding;
+        Self { data: plan.data.clone(), rows_read: plan.validation_rows(), test_rows_read, is_padded, is_causal }
+    }
+
+    /// What the evaluations of a run of `plan` measure.
+    #[must_use]
+    pub fn evaluated_quantities(plan: &Plan) -> Vec<Quantity> {
+        let tasks = plan.data.choice.iter().map(|_| Quantity::Task(HELLASWAG.into()));
+        [Quantity::ValidationLoss, Quantity::BitsPerByte].into_iter().chain(tasks).collect()
+    }
+
+    /// True if evaluations of the run measure `quantity`.
+    #[must_use]
+    pub fn measures(&self, quantity: &Quantity) -> bool {
+        match quantity {
+            Quantity::ValidationLoss | Quantity::BitsPerByte => self.rows_read.is_some(),
+            Quantity::Task(_) => self.data.choice.is_some(),
+            Quantity::TestLoss => self.test_rows_read.is_some(),
+            Quantity::TrainLoss | Quantity::Speed => true,
+        }
     }
 
     /// The content hash of the validation data; `None` if there is none.
@@ -74,43 +83,53 @@ impl MeasurementBasis {
         name: &str,
         other: &Self,
         other_name: &str,
-        quantity: MeasuredQuantity,
+        quantity: &Quantity,
     ) -> Option<String> {
         let has_same_tokenizer = self.has_same_tokenizer(other);
-        if self.is_causal != other.is_causal && quantity != MeasuredQuantity::MultipleChoice {
+        if self.is_causal != other.is_causal && !matches!(quantity, Quantity::Task(_) | Quantity::Speed) {
             let (sees_all, causal) = if other.is_causal { (name, other_name) } else { (other_name, name) };
             return Some(format!(
                 "{sees_all} has `model.causal: false`, so its attention sees the tokens that it predicts; {causal} is causal"
             ));
         }
         match quantity {
-            MeasuredQuantity::MultipleChoice => {
-                let differ = match (&self.data.choice, &other.data.choice) {
-                    (Some(a), Some(b)) => a.items != b.items || has_same_tokenizer && a.hash != b.hash,
-                    _ => false,
-                };
-                differ.then(|| format!("{name} and {other_name} have different multiple-choice items"))
+            Quantity::Task(_) => {
+                let (a, b) = (self.data.choice.as_ref()?, other.data.choice.as_ref()?);
+                if a.items != b.items {
+                    return Some(format!(
+                        "{name} scores {} multiple-choice items, but {other_name} scores {}",
+                        count(a.items as u64),
+                        count(b.items as u64)
+                    ));
+                }
+                if has_same_tokenizer && a.hash != b.hash {
+                    return Some(format!(
+                        "{name} and {other_name} have different multiple-choice items, or prepare their text differently"
+                    ));
+                }
+                (has_same_tokenizer && self.is_padded != other.is_padded).then(|| {
+                    format!("the rows of {name} or {other_name} are padded, so contexts of multiple choice begin with different tokens")
+                })
             }
-            MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss | MeasuredQuantity::TestLoss
-                if !has_same_tokenizer =>
-            {
+            Quantity::TrainLoss | Quantity::ValidationLoss | Quantity::TestLoss if !has_same_tokenizer => {
                 let per_token = format!(
                     "{name} and {other_name} have different tokenizers, and losses per token of different tokens \
                      are not comparable"
                 );
                 let texts = [&self.data, &other.data].map(|data| data.validation.as_ref()?.text.as_ref());
-                let parts = texts[0].zip(texts[1]).filter(|_| quantity == MeasuredQuantity::ValidationLoss);
+                let parts = texts[0].zip(texts[1]).filter(|_| *quantity == Quantity::ValidationLoss);
                 let parts = parts.and_then(|(a, b)| describe_different_parts(name, a, other_name, b));
                 Some(parts.map_or(per_token.clone(), |parts| format!("{per_token}; nor are bits per byte: {parts}")))
             }
-            MeasuredQuantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
+            Quantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
                 .then(|| format!("{name} and {other_name} have different training data")),
-            MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte => {
+            Quantity::ValidationLoss | Quantity::BitsPerByte => {
                 let a = self.data.validation.as_ref().zip(self.rows_read)?;
                 let b = other.data.validation.as_ref().zip(other.rows_read)?;
                 describe_split_difference(["validation", "eval.loss.rows"], name, a, other_name, b)
             }
-            MeasuredQuantity::TestLoss => {
+            Quantity::Speed => None,
+            Quantity::TestLoss => {
                 let a = self.data.test.as_ref().zip(self.test_rows_read)?;
                 let b = other.data.test.as_ref().zip(other.test_rows_read)?;
                 describe_split_difference(["test", "eval.test_rows"], name, a, other_name, b)
@@ -185,7 +204,7 @@ fn describe_different_parts(name: &str, a: &SplitText, other_name: &str, b: &Spl
 /// run. `None` if it compares.
 pub fn find_incomparable<'a>(
     runs: impl IntoIterator<Item = (String, &'a MeasurementBasis)>,
-    quantity: MeasuredQuantity,
+    quantity: &Quantity,
 ) -> Option<String> {
     let mut runs = runs.into_iter();
     let (first_name, first) = runs.next()?;
@@ -203,7 +222,7 @@ pub struct ComparableRuns {
 /// Groups `runs`, which are names with bases, by whether `quantity` compares with that of the first run of a group.
 pub fn group_comparable<'a>(
     runs: impl IntoIterator<Item = (String, &'a MeasurementBasis)>,
-    quantity: MeasuredQuantity,
+    quantity: &Quantity,
 ) -> Vec<ComparableRuns> {
     let mut groups: Vec<(ComparableRuns, &MeasurementBasis)> = Vec::new();
     for (name, basis) in runs {
@@ -236,23 +255,29 @@ pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_plan::testing::{compiled, experiment};
+    use crate::testing::{compiled, experiment};
 
     fn basis(tokenizer: &str, hash: &str, rows_read: u64, rows: u64, text: Option<(&str, u64)>) -> MeasurementBasis {
         let mut plan = compiled(&experiment());
         plan.data.tokenizer_hash = tokenizer.to_owned();
         let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes, is_cut_by_tokens: false });
         plan.data.validation = Some(SplitFacts { rows, hash: hash.to_owned(), text, ..plan.data.train.clone() });
-        MeasurementBasis { data: plan.data, rows_read: Some(rows_read), test_rows_read: None, is_causal: true }
+        MeasurementBasis {
+            data: plan.data,
+            rows_read: Some(rows_read),
+            test_rows_read: None,
+            is_padded: false,
+            is_causal: true,
+        }
     }
 
-    fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: MeasuredQuantity) -> String {
+    fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: &Quantity) -> String {
         find_incomparable([("a".to_owned(), a), ("b".to_owned(), b)], quantity).unwrap_or_default()
     }
 
     #[test]
     fn the_same_rows_compare_and_other_rows_do_not() {
-        use MeasuredQuantity::{BitsPerByte, TestLoss, TrainLoss, ValidationLoss};
+        use Quantity::{BitsPerByte, TestLoss, TrainLoss, ValidationLoss};
         let a = basis("x", "v", 160, 900, Some(("text", 9000)));
         let fewer = basis("x", "v", 80, 900, Some(("text", 9000)));
         let tested = |basis: &MeasurementBasis, rows: u64| {
@@ -260,25 +285,25 @@ mod tests {
             tested.data.test.clone_from(&tested.data.validation);
             tested
         };
-        assert_eq!(difference(&tested(&a, 7), &tested(&a, 7), TestLoss), "");
-        assert_eq!(difference(&tested(&a, 7), &tested(&a, 9), TestLoss), "b reads 9 test rows, but a reads 7");
-        assert_eq!(difference(&tested(&a, 7), &a, TestLoss), "", "only one of them was tested");
-        for quantity in [BitsPerByte, ValidationLoss] {
+        assert_eq!(difference(&tested(&a, 7), &tested(&a, 7), &TestLoss), "");
+        assert_eq!(difference(&tested(&a, 7), &tested(&a, 9), &TestLoss), "b reads 9 test rows, but a reads 7");
+        assert_eq!(difference(&tested(&a, 7), &a, &TestLoss), "", "only one of them was tested");
+        for quantity in &[BitsPerByte, ValidationLoss] {
             assert_eq!(difference(&a, &a, quantity), "");
             assert_eq!(difference(&a, &fewer, quantity), "b reads 80 validation rows, but a reads 160");
             let other = basis("x", "w", 160, 900, None);
             assert_eq!(difference(&a, &other, quantity), "b and a have different validation data");
         }
-        assert_eq!(difference(&a, &fewer, TrainLoss), "");
+        assert_eq!(difference(&a, &fewer, &TrainLoss), "");
     }
 
     #[test]
     fn across_tokenizers_only_bits_per_byte_of_the_same_text_compare() {
-        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        use Quantity::{BitsPerByte, TrainLoss, ValidationLoss};
         let a = basis("x", "v", 900, 900, Some(("text", 9000)));
         let b = basis("y", "w", 300, 300, Some(("text", 8950)));
-        assert_eq!(difference(&a, &b, BitsPerByte), "");
-        for quantity in [TrainLoss, ValidationLoss] {
+        assert_eq!(difference(&a, &b, &BitsPerByte), "");
+        for quantity in &[TrainLoss, ValidationLoss] {
             assert!(
                 difference(&a, &b, quantity).starts_with("b and a have different tokenizers, and losses per token")
             );
@@ -286,20 +311,20 @@ mod tests {
         let part = basis("y", "w", 160, 300, Some(("text", 8950)));
         let expected = "b and a read different parts of the validation text (160 of 300 rows, all 900 rows); with \
             `eval.loss.rows` of 900 both read all of it";
-        assert_eq!(difference(&a, &part, BitsPerByte), expected);
+        assert_eq!(difference(&a, &part, &BitsPerByte), expected);
         let short = basis("y", "w", 300, 300, Some(("text", 8000)));
         assert!(
-            difference(&a, &short, BitsPerByte).contains("hold 8,000 bytes of the text, but those of a hold 9,000")
+            difference(&a, &short, &BitsPerByte).contains("hold 8,000 bytes of the text, but those of a hold 9,000")
         );
         let other = basis("y", "w", 300, 300, Some(("texts", 9000)));
-        assert_eq!(difference(&a, &other, BitsPerByte), "b and a have different validation text");
+        assert_eq!(difference(&a, &other, &BitsPerByte), "b and a have different validation text");
         let unknown = basis("y", "w", 300, 300, None);
-        assert_eq!(difference(&a, &unknown, BitsPerByte), "b and a have different validation data");
+        assert_eq!(difference(&a, &unknown, &BitsPerByte), "b and a have different validation data");
     }
 
     #[test]
     fn a_fraction_of_different_tokens_needs_a_separate_text() {
-        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        use Quantity::{BitsPerByte, TrainLoss, ValidationLoss};
         let held_out = |tokenizer: &str, rows: u64, read: u64, bytes: u64| {
             let mut basis = basis(tokenizer, tokenizer, read, rows, Some(("text", bytes)));
             basis.data.validation.as_mut().unwrap().text.as_mut().unwrap().is_cut_by_tokens = true;
@@ -309,13 +334,13 @@ mod tests {
         let (a, b) = (held_out("x", 900, 160, 9000), held_out("y", 300, 160, 8000));
         let parts = "`data.validation.fraction` counts tokens, so it holds out 8,000 bytes of the text in b and 9,000 in a; give all \
             of them the same separate text, such as `data.validation: {text: {files: [validation.txt]}}`";
-        assert_eq!(difference(&a, &b, BitsPerByte), parts);
+        assert_eq!(difference(&a, &b, &BitsPerByte), parts);
         assert!(
-            difference(&a, &b, ValidationLoss).ends_with(&format!("not comparable; nor are bits per byte: {parts}"))
+            difference(&a, &b, &ValidationLoss).ends_with(&format!("not comparable; nor are bits per byte: {parts}"))
         );
-        assert!(difference(&a, &b, TrainLoss).ends_with("different tokens are not comparable"));
+        assert!(difference(&a, &b, &TrainLoss).ends_with("different tokens are not comparable"));
         let nearly = held_out("y", 300, 160, 8950);
-        assert!(difference(&a, &nearly, BitsPerByte).contains("with `eval.loss.rows` of 900 both read all of it"));
+        assert!(difference(&a, &nearly, &BitsPerByte).contains("with `eval.loss.rows` of 900 both read all of it"));
     }
 
     #[test]
@@ -323,35 +348,35 @@ mod tests {
         let (a, b) = (basis("x", "v", 900, 900, Some(("text", 9000))), basis("y", "w", 300, 300, Some(("text", 8950))));
         let fewer = basis("x", "v", 80, 900, Some(("text", 9000)));
         let runs = || [("a", &a), ("b", &b), ("c", &a), ("d", &fewer), ("e", &b)].map(|(name, b)| (name.to_owned(), b));
-        let groups = |quantity| group_comparable(runs(), quantity).into_iter().map(|group| group.names.concat());
-        assert_eq!(groups(MeasuredQuantity::ValidationLoss).collect::<Vec<_>>(), ["ac", "be", "d"]);
-        assert_eq!(groups(MeasuredQuantity::BitsPerByte).collect::<Vec<_>>(), ["abce", "d"]);
-        assert_eq!(groups(MeasuredQuantity::TrainLoss).collect::<Vec<_>>(), ["acd", "be"]);
+        let groups = |quantity| group_comparable(runs(), &quantity).into_iter().map(|group| group.names.concat());
+        assert_eq!(groups(Quantity::ValidationLoss).collect::<Vec<_>>(), ["ac", "be", "d"]);
+        assert_eq!(groups(Quantity::BitsPerByte).collect::<Vec<_>>(), ["abce", "d"]);
+        assert_eq!(groups(Quantity::TrainLoss).collect::<Vec<_>>(), ["acd", "be"]);
         let reasons: Vec<_> =
-            group_comparable(runs(), MeasuredQuantity::ValidationLoss).into_iter().map(|g| g.reason).collect();
+            group_comparable(runs(), &Quantity::ValidationLoss).into_iter().map(|g| g.reason).collect();
         assert!(reasons[0].is_none() && reasons[1].as_ref().unwrap().starts_with("b and a have different tokenizers"));
         assert_eq!(reasons[2].as_deref(), Some("d reads 80 validation rows, but a reads 900"));
     }
 
     #[test]
     fn a_model_that_sees_the_targets_compares_only_with_others_like_it() {
-        use MeasuredQuantity::{BitsPerByte, MultipleChoice, TrainLoss, ValidationLoss};
+        use Quantity::{BitsPerByte, Task, TrainLoss, ValidationLoss};
         let causal = basis("x", "v", 900, 900, Some(("text", 9000)));
         let sees_all = MeasurementBasis { is_causal: false, ..causal.clone() };
-        for quantity in [TrainLoss, ValidationLoss, BitsPerByte] {
+        for quantity in &[TrainLoss, ValidationLoss, BitsPerByte] {
             assert_eq!(difference(&sees_all, &sees_all, quantity), "");
             let expected =
                 "b has `model.causal: false`, so its attention sees the tokens that it predicts; a is causal";
             assert_eq!(difference(&causal, &sees_all, quantity), expected);
             assert!(difference(&sees_all, &causal, quantity).starts_with("a has `model.causal: false`, "));
         }
-        assert_eq!(difference(&causal, &sees_all, MultipleChoice), "");
+        assert_eq!(difference(&causal, &sees_all, &Task("quiz".into())), "");
     }
 
     #[test]
     fn the_same_tokens_in_rows_of_another_length_compare_as_a_whole() {
         let a = basis("x", "v", 900, 900, Some(("text", 9000)));
         let longer = basis("x", "w", 450, 450, Some(("text", 8990)));
-        assert_eq!(difference(&a, &longer, MeasuredQuantity::ValidationLoss), "");
+        assert_eq!(difference(&a, &longer, &Quantity::ValidationLoss), "");
     }
 }

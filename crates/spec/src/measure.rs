@@ -1,0 +1,509 @@
+//! What runs are measured by. One table describes each measure: whatever records, compares, draws or shows numbers of runs reads it.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::ser::SerializeMap;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::format::{count, counted, loss, percent, rate, significant};
+
+/// A number that a run is measured by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Measure {
+    /// The task that it scores; `None` for losses and speed.
+    task: Option<Arc<str>>,
+    kind: &'static MeasureKind,
+}
+
+/// The description of a measure, or of a score that each task has.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct MeasureKind {
+    /// Its key in records and files; that of a task's score follows the task's name and `_`.
+    key: &'static str,
+    label: &'static str,
+    form: MeasureForm,
+    better: Better,
+    /// What it measures; `None` for a score of a task.
+    quantity: Option<Quantity>,
+    /// True if evaluations measure it, false if training steps do.
+    is_evaluated: bool,
+}
+
+/// What kind of number a measure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MeasureForm {
+    /// A mean negative log-likelihood, in nats or bits.
+    Loss,
+    /// The exponential of a loss.
+    Perplexity,
+    /// The standard error of a loss over its rows.
+    StandardError,
+    /// A share from 0 to 1.
+    Share,
+    Count,
+    /// An amount per second.
+    Rate,
+}
+
+/// The direction in which a number gets better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Better {
+    Lower,
+    Higher,
+    Neither,
+}
+
+/// What a measure measures: two runs may compare by one quantity and not by another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Quantity {
+    TrainLoss,
+    /// The validation loss per token, or its perplexity.
+    ValidationLoss,
+    /// The validation loss per byte of text.
+    BitsPerByte,
+    /// The loss per token of `eval.test`.
+    TestLoss,
+    /// The accuracy in the task of this name.
+    Task(Arc<str>),
+    Speed,
+}
+
+const fn evaluated(
+    [key, label]: [&'static str; 2],
+    form: MeasureForm,
+    better: Better,
+    quantity: Option<Quantity>,
+) -> MeasureKind {
+    MeasureKind { key, label, form, better, quantity, is_evaluated: true }
+}
+
+const fn of_steps(
+    [key, label]: [&'static str; 2],
+    form: MeasureForm,
+    better: Better,
+    quantity: Quantity,
+) -> MeasureKind {
+    MeasureKind { key, label, form, better, quantity: Some(quantity), is_evaluated: false }
+}
+
+/// The measures of every run.
+const KINDS: &[MeasureKind] = {
+    use Better::{Higher, Lower, Neither};
+    use MeasureForm::{Count, Loss, Perplexity, Rate, StandardError};
+    use Quantity::{BitsPerByte, Speed, TrainLoss, ValidationLoss};
+    &[
+        evaluated(["val_loss", "val loss"], Loss, Lower, Some(ValidationLoss)),
+        evaluated(["val_loss_se", "standard error"], StandardError, Neither, Some(ValidationLoss)),
+        evaluated(["val_tokens", "tokens"], Count, Neither, Some(ValidationLoss)),
+        evaluated(["val_rows", "rows"], Count, Neither, Some(ValidationLoss)),
+        evaluated(["val_perplexity", "perplexity"], Perplexity, Lower, Some(ValidationLoss)),
+        evaluated(["val_bits_per_byte", "bits/byte"], Loss, Lower, Some(BitsPerByte)),
+        of_steps(["train_loss", "train loss"], Loss, Lower, TrainLoss),
+        of_steps(["tokens_per_second", "tokens/s"], Rate, Higher, Speed),
+    ]
+};
+
+/// The scores of every task of multiple choice.
+const TASK_KINDS: &[MeasureKind] = {
+    use Better::{Higher, Neither};
+    use MeasureForm::{Count, Share};
+    &[
+        // By the loss of an ending, by its loss per token, and by its loss per character.
+        evaluated(["acc", "acc"], Share, Higher, None),
+        evaluated(["acc_norm", "acc_norm"], Share, Higher, None),
+        evaluated(["acc_norm_chars", "acc_norm_chars"], Share, Higher, None),
+        // The items, and those that lost their beginning, because they are longer than the context; absent if all are whole.
+        evaluated(["n", "items"], Count, Neither, None),
+        evaluated(["cut", "cut"], Count, Neither, None),
+    ]
+};
+
+impl Measure {
+    pub const VAL_LOSS: Self = Self::fixed(&KINDS[0]);
+    pub const VAL_LOSS_SE: Self = Self::fixed(&KINDS[1]);
+    pub const VAL_TOKENS: Self = Self::fixed(&KINDS[2]);
+    pub const VAL_ROWS: Self = Self::fixed(&KINDS[3]);
+    pub const VAL_PERPLEXITY: Self = Self::fixed(&KINDS[4]);
+    pub const BITS_PER_BYTE: Self = Self::fixed(&KINDS[5]);
+    pub const TRAIN_LOSS: Self = Self::fixed(&KINDS[6]);
+    pub const TOKENS_PER_SECOND: Self = Self::fixed(&KINDS[7]);
+
+    const fn fixed(kind: &'static MeasureKind) -> Self {
+        Self { task: None, kind }
+    }
+
+    /// The measures that are not of a task.
+    pub fn all_fixed() -> impl Iterator<Item = Self> {
+        KINDS.iter().map(Self::fixed)
+    }
+
+    /// The measures of the task `task`: `acc`, `acc_norm`, `acc_norm_chars`, `n` and `cut`.
+    pub fn all_of_task(task: &str) -> impl Iterator<Item = Self> + use<> {
+        let task: Arc<str> = task.into();
+        TASK_KINDS.iter().map(move |kind| Self { task: Some(task.clone()), kind })
+    }
+
+    /// The measure with this key.
+    #[must_use]
+    pub fn of_key(key: &str) -> Option<Self> {
+        if let Some(kind) = KINDS.iter().find(|kind| kind.key == key) {
+            return Some(Self::fixed(kind));
+        }
+        let of_task = |kind: &'static MeasureKind| {
+            let task = key.strip_suffix(kind.key)?.strip_suffix('_').filter(|task| is_task_name(task))?;
+            Some(Self { task: Some(task.into()), kind })
+        };
+        TASK_KINDS.iter().find_map(of_task)
+    }
+
+    /// Its key in records and files, such as `val_loss` or `hellaswag_acc`.
+    #[must_use]
+    pub fn key(&self) -> Cow<'static, str> {
+        match &self.task {
+            None => self.kind.key.into(),
+            Some(task) => format!("{task}_{}", self.kind.key).into(),
+        }
+    }
+
+    /// Its name in a line about its task, or in a narrow column.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        self.kind.label
+    }
+
+    /// Its name where no task is named beside it.
+    #[must_use]
+    pub fn full_label(&self) -> Cow<'static, str> {
+        match &self.task {
+            None => self.kind.label.into(),
+            Some(task) => format!("{task} {}", self.kind.label).into(),
+        }
+    }
+
+    #[must_use]
+    pub fn task(&self) -> Option<&str> {
+        self.task.as_deref()
+    }
+
+    #[must_use]
+    pub fn form(&self) -> MeasureForm {
+        self.kind.form
+    }
+
+    #[must_use]
+    pub fn better(&self) -> Better {
+        self.kind.better
+    }
+
+    #[must_use]
+    pub fn quantity(&self) -> Quantity {
+        match (&self.task, &self.kind.quantity) {
+            (Some(task), _) => Quantity::Task(task.clone()),
+            (None, Some(quantity)) => quantity.clone(),
+            (None, None) => Quantity::Speed,
+        }
+    }
+
+    /// True if evaluations measure it, false if training steps do.
+    #[must_use]
+    pub fn is_evaluated(&self) -> bool {
+        self.kind.is_evaluated
+    }
+
+    /// True if runs may be compared by it: not for a count, or an error.
+    #[must_use]
+    pub fn is_comparable(&self) -> bool {
+        self.kind.better != Better::Neither
+    }
+
+    /// `value` as a person reads it.
+    #[must_use]
+    pub fn text(&self, value: f64) -> String {
+        match self.kind.form {
+            MeasureForm::Loss => loss(value),
+            MeasureForm::Perplexity => format!("{value:.2}"),
+            MeasureForm::StandardError => significant(value, 2),
+            MeasureForm::Share => percent(value),
+            MeasureForm::Count => count(value as u64),
+            MeasureForm::Rate => rate(value),
+        }
+    }
+
+    /// By how much the measure changes with the validation loss, where they are `value` and `loss`; `None` if it does not follow from the loss.
+    #[must_use]
+    pub fn error_factor(&self, loss: Option<f64>, value: Option<f64>) -> Option<f64> {
+        let factor = match (self.quantity(), self.kind.form) {
+            (Quantity::ValidationLoss, MeasureForm::Loss) => 1.0,
+            (Quantity::ValidationLoss, MeasureForm::Perplexity) => value?,
+            (Quantity::BitsPerByte, _) => value? / loss?,
+            _ => return None,
+        };
+        factor.is_finite().then_some(factor)
+    }
+}
+
+/// True if a task may have this name, which begins keys of records and columns: letters, digits and `_`, beginning with a letter.
+#[must_use]
+pub fn is_task_name(name: &str) -> bool {
+    name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+impl Serialize for Measure {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&self.key())
+    }
+}
+
+impl<'de> Deserialize<'de> for Measure {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let key = String::deserialize(from)?;
+        Self::of_key(&key).ok_or_else(|| D::Error::custom(format!("no measure has the key {key:?}")))
+    }
+}
+
+/// What was measured, by measures, in the order in which it was measured. Every number is finite.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Measured(Vec<(Measure, f64)>);
+
+/// The scores of a model in one task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TaskScores<'a> {
+    pub task: &'a str,
+    /// Shares of right answers, by their names: `acc`, `acc_norm`, `acc_norm_chars`.
+    pub shares: Vec<(&'static str, f64)>,
+    pub items: Option<u64>,
+    /// The items that lost their beginning, because they are longer than the context.
+    pub cut: Option<u64>,
+}
+
+impl Measured {
+    /// Adds a number, or replaces it. A number that is not finite is left out.
+    pub fn set(&mut self, measure: Measure, value: f64) {
+        self.0.retain(|(known, _)| *known != measure);
+        if value.is_finite() {
+            self.0.push((measure, value));
+        }
+    }
+
+    /// These numbers with one more.
+    #[must_use]
+    pub fn with(mut self, measure: Measure, value: f64) -> Self {
+        self.set(measure, value);
+        self
+    }
+
+    #[must_use]
+    pub fn get(&self, measure: &Measure) -> Option<f64> {
+        self.0.iter().find(|(known, _)| known == measure).map(|(_, value)| *value)
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&Measure, f64)> {
+        self.0.iter().map(|(measure, value)| (measure, *value))
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Leaves out the measures for which `is_kept` is false.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(&Measure) -> bool) {
+        self.0.retain(|(measure, _)| is_kept(measure));
+    }
+
+    /// Adds a later measurement. It replaces those of the tasks that it has, and that of the loss if it has one.
+    pub fn update(&mut self, later: &Self) {
+        self.retain(|known| later.iter().all(|(measure, _)| measure.task != known.task));
+        self.0.extend(later.0.iter().cloned());
+    }
+
+    #[must_use]
+    pub fn val_loss(&self) -> Option<f64> {
+        self.get(&Measure::VAL_LOSS)
+    }
+
+    #[must_use]
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        self.get(&Measure::BITS_PER_BYTE)
+    }
+
+    /// What the validation loss was measured on.
+    #[must_use]
+    pub fn val_sample(&self) -> Option<LossSample> {
+        let count = |measure| self.get(&measure).map(|count| count as u64);
+        let (tokens, rows) = (count(Measure::VAL_TOKENS)?, count(Measure::VAL_ROWS)?);
+        Some(LossSample { tokens, rows, standard_error: self.get(&Measure::VAL_LOSS_SE) })
+    }
+
+    /// The validation loss in all its forms.
+    pub fn losses(&self) -> impl Iterator<Item = (&Measure, f64)> {
+        let is_loss = |measure: &Measure| matches!(measure.form(), MeasureForm::Loss | MeasureForm::Perplexity);
+        self.iter().filter(move |(measure, _)| is_loss(measure))
+    }
+
+    /// The scores of each task.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<TaskScores<'_>> {
+        let mut tasks: Vec<TaskScores<'_>> = Vec::new();
+        for (measure, value) in self.iter() {
+            let Some(task) = measure.task() else { continue };
+            let at = tasks.iter().position(|known| known.task == task).unwrap_or_else(|| {
+                tasks.push(TaskScores { task, shares: Vec::new(), items: None, cut: None });
+                tasks.len() - 1
+            });
+            match (measure.form(), measure.kind.key) {
+                (MeasureForm::Share, name) => tasks[at].shares.push((name, value)),
+                (_, "cut") => tasks[at].cut = Some(value as u64),
+                _ => tasks[at].items = Some(value as u64),
+            }
+        }
+        tasks
+    }
+}
+
+impl FromIterator<(Measure, f64)> for Measured {
+    fn from_iter<I: IntoIterator<Item = (Measure, f64)>>(numbers: I) -> Self {
+        numbers.into_iter().fold(Self::default(), |measured, (measure, value)| measured.with(measure, value))
+    }
+}
+
+impl TaskScores<'_> {
+    /// `acc 25.0%  acc_norm 30.0%`, with `separator` between the scores.
+    #[must_use]
+    pub fn shares_text(&self, separator: &str) -> String {
+        let texts: Vec<String> =
+            self.shares.iter().map(|(name, value)| format!("{name} {}", percent(*value))).collect();
+        texts.join(separator)
+    }
+}
+
+impl Serialize for Measured {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let mut map = to.serialize_map(Some(self.0.len()))?;
+        for (measure, value) in self.iter() {
+            match measure.form() {
+                MeasureForm::Count => map.serialize_entry(&measure.key(), &(value as u64))?,
+                _ => map.serialize_entry(&measure.key(), &value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Measured {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Numbers;
+        impl<'de> Visitor<'de> for Numbers {
+            type Value = Measured;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("numbers by the keys of their measures")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Measured, M::Error> {
+                let mut measured = Measured::default();
+                while let Some(key) = map.next_key::<Cow<'_, str>>()? {
+                    let Some(measure) = Measure::of_key(&key) else {
+                        map.next_value::<serde::de::IgnoredAny>()?;
+                        continue;
+                    };
+                    if measured.get(&measure).is_some() {
+                        return Err(M::Error::custom(format!("duplicate field `{key}`")));
+                    }
+                    let is_count = measure.form() == MeasureForm::Count;
+                    let value = if is_count {
+                        map.next_value::<Option<u64>>()?.map(|count| count as f64)
+                    } else {
+                        map.next_value::<Option<f64>>()?
+                    };
+                    // What is not finite is `null`.
+                    measured.0.extend(value.map(|value| (measure, value)));
+                }
+                Ok(measured)
+            }
+        }
+        from.deserialize_map(Numbers)
+    }
+}
+
+/// What a mean loss was measured on. It displays as `40,960 tokens in 320 rows, standard error 0.012`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LossSample {
+    pub tokens: u64,
+    pub rows: u64,
+    /// The standard error of the loss over the rows; `None` for one row.
+    pub standard_error: Option<f64>,
+}
+
+impl LossSample {
+    /// The sample for a figure that changes by `factor` with the loss.
+    #[must_use]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self { standard_error: self.standard_error.map(|error| error * factor), ..self }
+    }
+}
+
+impl fmt::Display for LossSample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", counted(self.tokens, "token"), counted(self.rows, "row"))?;
+        match self.standard_error {
+            Some(error) => write!(f, ", standard error {}", significant(error, 2)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_measure_is_found_by_its_key() {
+        let all = Measure::all_fixed().chain(Measure::all_of_task("hellaswag")).chain(Measure::all_of_task("a_n"));
+        for measure in all {
+            assert_eq!(Measure::of_key(&measure.key()), Some(measure));
+        }
+        let norm = Measure::of_key("arc_easy_acc_norm").unwrap();
+        assert_eq!(
+            (norm.task(), norm.label(), norm.full_label()),
+            (Some("arc_easy"), "acc_norm", "arc_easy acc_norm".into())
+        );
+        for key in ["_acc", "acc", "epoch", "a b_acc", "1_acc"] {
+            assert_eq!(Measure::of_key(key), None, "{key}");
+        }
+    }
+
+    #[test]
+    fn numbers_keep_their_form_in_json() {
+        let task = |key| Measure::of_key(key).unwrap();
+        let measured = Measured::default()
+            .with(Measure::VAL_LOSS, 0.1 + 0.2)
+            .with(Measure::VAL_PERPLEXITY, f64::INFINITY)
+            .with(Measure::VAL_TOKENS, 4096.0)
+            .with(task("quiz_acc"), 1.0)
+            .with(task("quiz_n"), 3.0);
+        let json = serde_json::to_string(&measured).unwrap();
+        assert_eq!(json, r#"{"val_loss":0.30000000000000004,"val_tokens":4096,"quiz_acc":1.0,"quiz_n":3}"#);
+        assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), measured);
+        let read = |text| serde_json::from_str::<Measured>(text);
+        assert!(read(r#"{"val_loss":null,"other":"x"}"#).unwrap().is_empty());
+        assert!(read(r#"{"val_loss":1,"val_loss":2}"#).unwrap_err().to_string().contains("duplicate"));
+        assert!(read(r#"{"val_tokens":1.5}"#).is_err() && read(r#"{"val_loss":"1"}"#).is_err());
+    }
+
+    #[test]
+    fn a_later_evaluation_replaces_its_own_parts() {
+        let task = |key| Measure::of_key(key).unwrap();
+        let mut measured = Measured::default().with(Measure::VAL_LOSS, 3.0).with(Measure::VAL_LOSS_SE, 0.1);
+        measured.update(&Measured::default().with(task("quiz_acc"), 0.5).with(task("quiz_cut"), 2.0));
+        measured.update(&Measured::default().with(Measure::VAL_LOSS, 2.0));
+        measured.update(&Measured::default().with(task("quiz_acc"), 0.75));
+        assert_eq!(measured, Measured::default().with(Measure::VAL_LOSS, 2.0).with(task("quiz_acc"), 0.75));
+    }
+}
