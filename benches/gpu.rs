@@ -14,9 +14,9 @@ use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::gpu::Gpu;
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
-use runner_compute::kernels::optimizer::AdamW;
 use runner_compute::kernels::pointwise::Rope;
-use runner_spec::experiment::Activation;
+use runner_compute::optim::{self, UpdateInputs};
+use runner_spec::experiment::{Activation, Optimizer};
 use runner_spec::philox::Philox;
 
 /// The sizes of a training step.
@@ -225,9 +225,9 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
-    let step = AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 1.0 };
+    let (optimizer, inputs) = (Optimizer::default(), UpdateInputs { lr: 1e-3, t: 1, grad_scale: 1.0 });
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
-        cuda::optimizer::adamw(&state, &grads, n, &step, Some(&copy))
+        optim::update_buffer(&state, &optimizer, &grads, n, inputs, Some(&copy))
     })?;
     bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
     bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))

@@ -19,8 +19,9 @@ use runner_compute::kernels::attention::{AttentionMasks, AttentionShape, attenti
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_compute::optim::{self, UpdateInputs};
 use runner_machine::large_blocks::LargeBlocks;
-use runner_spec::experiment::Activation;
+use runner_spec::experiment::{Activation, Optimizer};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -196,19 +197,11 @@ impl Kernels {
         let state = Tensor::randn(0.0_f32, 1.0, 3 * n, &Device::Cpu).unwrap().abs().unwrap();
         let grads = Tensor::randn(0.0_f32, 1.0, n, &Device::Cpu).unwrap();
         let copy = (self.dtype == DType::BF16).then(|| Tensor::zeros(n, DType::BF16, &Device::Cpu).unwrap());
-        let step = optimizer::AdamW {
-            lr: 1e-4,
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            t: 10,
-            grad_scale: 1.0,
-        };
+        let (default, inputs) = (Optimizer::default(), UpdateInputs { lr: 1e-4, t: 10, grad_scale: 1.0 });
         let bytes = 7 * 4 + if copy.is_some() { 2 } else { 0 };
         let g = grads.clone();
         self.add("adamw", Work::Bytes(n * bytes), move || {
-            optimizer::adamw(&state, &g, n, &step, copy.as_ref()).unwrap();
+            optim::update_buffer(&state, &default, &g, n, inputs, copy.as_ref()).unwrap();
         });
         let g = grads.clone();
         self.add("gradients' norm", Work::Bytes(4 * n), move || _ = optimizer::norm(&g).unwrap());

@@ -97,7 +97,7 @@ mod tests {
             "src/main.rs",
             "build/sources.rs",
             "crates/compute/src/kernels/cpu/simd.rs",
-            "crates/compute/src/kernels/cuda/optimizer.cu",
+            "crates/compute/src/kernels/cuda/adamw.cu",
             "crates/config/src/presets.yaml",
             "templates/starter.yaml.j2",
         ] {

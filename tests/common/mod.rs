@@ -16,15 +16,13 @@ use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_exec::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
-use runner_spec::experiment::{Decays, Precision, Recompute};
+use runner_spec::experiment::{Optimizer, Precision, Recompute};
 use runner_spec::model::ModelOptions;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
-use runner_spec::program::{
-    BatchSpec, BlockRange, EvalSpec, LrDecay, LrSchedule, Mesh, OptimizerSpec, Program, RowOrder,
-};
+use runner_spec::program::{BatchSpec, BlockRange, EvalSpec, LrDecay, LrSchedule, Mesh, Program, RowOrder};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
@@ -234,13 +232,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             order: RowOrder::default(),
             position: None,
         },
-        optimizer: OptimizerSpec::AdamW {
-            beta1: 0.9,
-            beta2: 0.95,
-            eps: 1e-8,
-            weight_decay: 0.1,
-            decays: Decays::Matrices,
-        },
+        optimizer: Optimizer::default().without_lr(),
         schedule: LrSchedule {
             peak: 3e-3,
             start: 0,

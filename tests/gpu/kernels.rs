@@ -3,10 +3,11 @@
 
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::cpu::dropout::DropoutMask;
-use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
+use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
+use runner_spec::optimizer::{Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
 use crate::sides::{Out, compare, normals, read};
@@ -327,22 +328,16 @@ fn optimizers() {
             };
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
-            for t in [1, 1000] {
-                let step =
-                    AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.7 };
-                let (masters, stored) = state(3);
+            let sgd = |momentum| Optimizer::Sgd(Sgd { lr: 0.1, momentum });
+            let optimizers = [Optimizer::default(), sgd(0.0), sgd(0.9)];
+            for (optimizer, t) in optimizers.into_iter().flat_map(|optimizer| [(optimizer, 1), (optimizer, 1000)]) {
+                let inputs = UpdateInputs { lr: 0.01, t, grad_scale: 0.7 };
+                let (masters, stored) = state(1 + optimizer.description().moments());
                 let copy = side.bf16.then(|| side.stored(&vec![0.0; copied], &[copied]));
-                optimizer::adamw(&masters, &grads, decayed, &step, copy.as_ref())?;
-                optimizer::adamw(&stored, &stored_grads, decayed, &step, None)?;
-                outs.extend([Out::stored("AdamW", &masters, 1), Out::stored("AdamW without masters", &stored, 1)]);
-                outs.extend(copy.map(|copy| Out::stored("its copy", &copy, 1)));
-            }
-            for (slots, momentum) in [(1, 0.0), (2, 0.9)] {
-                let (masters, stored) = state(slots);
-                let step = Sgd { lr: 0.1, momentum, grad_scale: 0.7 };
-                optimizer::sgd(&masters, &grads, &step, None)?;
-                optimizer::sgd(&stored, &stored_grads, &step, None)?;
-                outs.extend([Out::stored("SGD", &masters, 1), Out::stored("SGD without masters", &stored, 1)]);
+                optim::update_buffer(&masters, &optimizer, &grads, decayed, inputs, copy.as_ref())?;
+                optim::update_buffer(&stored, &optimizer, &stored_grads, decayed, inputs, None)?;
+                outs.extend([Out::stored("masters", &masters, 1), Out::stored("without masters", &stored, 1)]);
+                outs.extend(copy.map(|copy| Out::stored("copy", &copy, 1)));
             }
             Ok(outs)
         });

@@ -12,16 +12,14 @@ use crate::common::{
     zeros,
 };
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::optimizer;
-use runner_compute::kernels::optimizer::{AdamW, Sgd};
-use runner_compute::optim;
+use runner_compute::optim::{self, UpdateInputs};
 use runner_compute::state::TrainState;
 use runner_exec::Trainer;
 use runner_spec::data::IGNORED_TARGET;
-use runner_spec::experiment::{Decays, Precision};
+use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
-use runner_spec::program::OptimizerSpec;
+use runner_spec::optimizer::{AdamW, Optimizer, Sgd};
 
 const LENGTH: usize = 24;
 
@@ -215,12 +213,13 @@ struct Run {
 }
 
 /// Trains from the fixture's weights on its batches, each taken as micro-batches of the `rows` given.
-fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs: &[f64], rows: &[usize]) -> Run {
+fn train(golden: &Golden, dtype: DType, optimizer: Optimizer, clip: f64, lrs: &[f64], rows: &[usize]) -> Run {
     let mut program = program(golden.spec.clone(), Precision::Fp32, 4, LENGTH);
     program.optimizer = optimizer;
     let mut flat = golden.flat("weights");
-    flat.resize(golden.layout.total * (1 + optimizer.moments()), 0.0);
-    let mut state = TrainState::zeroed(golden.layout.clone(), optimizer.moments(), dtype, &Device::Cpu).unwrap();
+    flat.resize(golden.layout.total * (1 + optimizer.description().moments()), 0.0);
+    let mut state =
+        TrainState::zeroed(golden.layout.clone(), optimizer.description().moments(), dtype, &Device::Cpu).unwrap();
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
     let (tokens, targets) = (golden.ids("train.tokens"), golden.ids("train.targets"));
@@ -261,10 +260,8 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
 fn twenty_steps_of_adamw_with_clipping_and_schedule() {
     everywhere(&TRAINED, |golden, dtype| {
         let lrs = golden.values("train.lrs");
-        let adamw =
-            OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
         for rows in [vec![4], vec![1, 3]] {
-            let run = train(golden, dtype, adamw, 0.5, &lrs, &rows);
+            let run = train(golden, dtype, Optimizer::default(), 0.5, &lrs, &rows);
             golden.assert_values("train.losses", &run.losses, dtype, 2.0 * ROUNDING, F32_FACTOR);
             // AdamW's first update divides a gradient by its size. One element of GPT-2 has a first gradient of 4e-8, less than the error of
             // gradients in f32, so rounding decides how far it moves. The norms of later steps show it.
@@ -282,7 +279,7 @@ fn twenty_steps_of_adamw_with_clipping_and_schedule() {
 fn five_steps_of_sgd_with_momentum() {
     for golden in [Golden::load(Kind::Gpt2), Golden::load(Kind::Encoder)] {
         for dtype in [DType::F64, DType::F32] {
-            let run = train(&golden, dtype, OptimizerSpec::Sgd { momentum: 0.9 }, 1.8, &[0.1; 5], &[4]);
+            let run = train(&golden, dtype, Optimizer::Sgd(Sgd { lr: 0.1, momentum: 0.9 }), 1.8, &[0.1; 5], &[4]);
             golden.assert_values("sgd.losses", &run.losses, dtype, 2.0 * ROUNDING, F32_FACTOR);
             golden.assert_values("sgd.grad_norms", &run.norms, dtype, 2.0 * ROUNDING, F32_FACTOR);
             golden.assert_flat("sgd.final", &run.weights, dtype, 1e-13, |_| 0.0);
@@ -304,28 +301,21 @@ fn bf16_tensors_under_fused_optimizers() {
         [part("matrix"), part("vector")].concat()
     };
     let (weights, decayed) = (both("weights."), tensors["weights.matrix"].elem_count());
-    let run = |dtype: DType, moments: usize, update: &dyn Fn(&Tensor, &Tensor, u64)| -> Vec<Vec<f32>> {
+    let run = |dtype: DType, optimizer: Optimizer| -> Vec<Vec<f32>> {
         let stored = |values: Vec<f32>| Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
         let mut buffer = weights.clone();
-        buffer.resize(weights.len() * (1 + moments), 0.0);
+        buffer.resize(weights.len() * (1 + optimizer.description().moments()), 0.0);
         let state = stored(buffer);
         for step in 0..20 {
-            update(&state, &stored(both(&format!("grads.{step}."))), step + 1);
+            let grads = stored(both(&format!("grads.{step}.")));
+            let inputs = UpdateInputs { lr: optimizer.description().lr(), t: step + 1, grad_scale: 1.0 };
+            optim::update_buffer(&state, &optimizer, &grads, decayed, inputs, None).unwrap();
         }
         let flat: Vec<f32> = state.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.chunks(weights.len()).map(<[f32]>::to_vec).collect()
     };
-    let adamw = |dtype: DType| {
-        run(dtype, 2, &|state, grads, t| {
-            let fixed = AdamW { lr: 3e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 1.0 };
-            optimizer::adamw(state, grads, decayed, &fixed, None).unwrap();
-        })
-    };
-    let sgd = |dtype: DType| {
-        run(dtype, 1, &|state, grads, _| {
-            optimizer::sgd(state, grads, &Sgd { lr: 0.1, momentum: 0.9, grad_scale: 1.0 }, None).unwrap();
-        })
-    };
+    let adamw = Optimizer::Adamw(AdamW { lr: 3e-3, ..AdamW::default() });
+    let sgd = Optimizer::Sgd(Sgd { lr: 0.1, momentum: 0.9 });
     let sections = ["", "m.", "v."];
     let off = |kind: &str, ours: &[Vec<f32>]| -> Vec<usize> {
         let differing = |(section, ours): (&&str, &Vec<f32>)| {
@@ -336,7 +326,7 @@ fn bf16_tensors_under_fused_optimizers() {
         sections.iter().zip(ours).map(differing).collect()
     };
     let types = [DType::BF16, DType::F32];
-    for (kind, [rounded, plain]) in [("adamw", types.map(adamw)), ("sgd", types.map(sgd))] {
+    for (kind, [rounded, plain]) in [adamw, sgd].map(|o| (o.description().name(), types.map(|dtype| run(dtype, o)))) {
         let few = off(kind, &rounded);
         assert_eq!(few[..2], [0, 0], "{kind}: weights or first moments are off");
         assert!(few.get(2).is_none_or(|&n| n <= weights.len() / 100), "{kind}: {few:?} elements are off");

@@ -21,12 +21,13 @@ use runner_plan::schedule::{Pass, schedule};
 use runner_spec::data::{ChoiceItem, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Family;
-use runner_spec::experiment::{CosineRepeat, Decays, Precision};
+use runner_spec::experiment::{CosineRepeat, Precision};
 use runner_spec::experiment::{Parallel, ParallelMode, PipelineSchedule};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
+use runner_spec::optimizer::{Optimizer, Sgd};
 use runner_spec::plan::RankPlan;
-use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec};
+use runner_spec::program::{LrDecay, LrSchedule};
 
 /// A fixture: tensors, and the JSON in its metadata.
 struct Fixture {
@@ -127,12 +128,10 @@ fn optimizers_with_clipping_over_100_steps() {
         block: 0,
     });
     let layout = Arc::new(ParamLayout::new(specs.to_vec()));
-    let adamw =
-        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
     for (name, optimizer, lr, clip) in [
-        ("adamw", adamw, 1e-3, 1.0),
-        ("sgd", OptimizerSpec::Sgd { momentum: 0.0 }, 5.0, 0.5),
-        ("sgd_momentum", OptimizerSpec::Sgd { momentum: 0.9 }, 5.0, 0.5),
+        ("adamw", Optimizer::default(), 1e-3, 1.0),
+        ("sgd", Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.0 }), 5.0, 0.5),
+        ("sgd_momentum", Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.9 }), 5.0, 0.5),
     ] {
         // In the fixture's order of tensors.
         let expected = fixture.values(name);
@@ -148,9 +147,10 @@ fn optimizers_with_clipping_over_100_steps() {
                 let len = flat.len();
                 Tensor::from_vec(flat, len, &Device::Cpu).unwrap().to_dtype(dtype).unwrap()
             };
-            let mut state = TrainState::zeroed(layout.clone(), optimizer.moments(), dtype, &Device::Cpu).unwrap();
+            let mut state =
+                TrainState::zeroed(layout.clone(), optimizer.description().moments(), dtype, &Device::Cpu).unwrap();
             let mut buffer = flat(&|i, n| centred(i as u64, n).iter().map(|w| w / 4.0).collect());
-            buffer.resize(layout.total * (1 + optimizer.moments()), 0.0);
+            buffer.resize(layout.total * (1 + optimizer.description().moments()), 0.0);
             state.buffer = tensor(buffer);
             for step in 0..100 {
                 let size = 0.5_f64.powi(2 + step % 5);

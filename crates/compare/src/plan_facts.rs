@@ -43,7 +43,7 @@ const SETTING_FACTS: [Fact<Plan>; 24] = [
     // Activations that are computed again are the same.
     of_program!("train.recompute", Meaning::None, p => p.recompute),
     of_program!("train.clip_norm", Mathematics(Part::Optimizer), p => p.clip_norm()),
-    of_program!("optimizer", Mathematics(Part::Optimizer), p => p.optimizer),
+    of_program!("optimizer", Mathematics(Part::Optimizer), p => p.optimizer.plan_value()),
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
     of_program!("schedule", Mathematics(Part::Schedule), p => {
         let schedule = &p.schedule;
@@ -241,6 +241,7 @@ mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
     use runner_spec::experiment::{Experiment, Optimizer};
+    use runner_spec::optimizer::Sgd;
 
     #[test]
     fn differences_are_named_in_the_files_words() {
@@ -275,8 +276,8 @@ mod tests {
         };
         assert_eq!(compared(&never, &scored(300)), (vec!["eval"], vec![]));
         assert_eq!(compared(&never, &scored(50)), (vec!["eval"], vec![Part::Evaluation]));
-        let rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.5, momentum: 0.0 });
-        let other_rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.25, momentum: 0.0 });
+        let rate = planned(&|e| e.optimizer = Optimizer::Sgd(Sgd { lr: 0.5, momentum: 0.0 }));
+        let other_rate = planned(&|e| e.optimizer = Optimizer::Sgd(Sgd { lr: 0.25, momentum: 0.0 }));
         assert_eq!(compared(&rate, &other_rate), (vec!["learning rate"], vec![Part::Optimizer]));
     }
 

@@ -193,7 +193,7 @@ mod tests {
     fn a_choice_is_a_key_and_its_settings_are_keys_of_one_side() {
         let a = experiment();
         let mut b = experiment();
-        b.optimizer = e::Optimizer::Sgd { lr: 0.1, momentum: 0.9 };
+        b.optimizer = e::Optimizer::Sgd(runner_spec::optimizer::Sgd { lr: 0.1, momentum: 0.9 });
         b.data.tokenizer = e::Tokenizer::Chars {};
         let found = differences(&a, &b);
         let keys: Vec<&str> = found.iter().map(|d| d.key.as_str()).collect();

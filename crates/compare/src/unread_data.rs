@@ -103,6 +103,7 @@ pub fn sufficient_rows(experiments: &[&Experiment]) -> u64 {
 mod tests {
     use super::*;
     use runner_plan::testing::experiment;
+    use runner_spec::optimizer::{Optimizer, Sgd};
 
     #[test]
     fn facts_differ_where_the_settings_name_something_else() {
@@ -116,7 +117,7 @@ mod tests {
         assert_ne!(changed.train.hash, facts.train.hash);
         assert_eq!(changed.tokenizer_hash, facts.tokenizer_hash, "bytes are bytes");
         let mut other = base.clone();
-        other.optimizer = runner_spec::experiment::Optimizer::Sgd { lr: 1.0, momentum: 0.0 };
+        other.optimizer = Optimizer::Sgd(Sgd { lr: 1.0, momentum: 0.0 });
         assert_eq!(assume_data(&other, 500), facts);
     }
 }

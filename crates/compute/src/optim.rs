@@ -1,11 +1,28 @@
-//! Clipping, and one optimizer step over the whole flat state.
+//! Clipping, and one optimizer step over the whole flat state. Each optimizer's arithmetic is in a file of its name.
+
+#![allow(clippy::inline_always, reason = "see `kernels::cpu::simd::vectorize`")]
 
 use candle_core::{Result, Tensor};
 
-use crate::kernels::optimizer::{self, AdamW, Sgd};
+use crate::kernels::optimizer;
 use crate::state::TrainState;
-use runner_spec::experiment::Decays;
-use runner_spec::program::OptimizerSpec;
+use runner_spec::optimizer::{Decays, Optimizer};
+
+pub(crate) mod adamw;
+pub(crate) mod sgd;
+
+use adamw::AdamWUpdate;
+use sgd::{MomentumSgdUpdate, PlainSgdUpdate};
+
+/// The numbers that change from update to update.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateInputs {
+    pub lr: f64,
+    /// This update's number, from 1.
+    pub t: u64,
+    /// Factor on the gradients (clipping).
+    pub grad_scale: f64,
+}
 
 /// The factor that brings gradients of L2 norm `norm` to at most `max`, as PyTorch's `clip_grad_norm_` computes it.
 pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
@@ -20,23 +37,36 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
 /// same pass.
 pub fn update(
     state: &TrainState,
-    spec: &OptimizerSpec,
+    optimizer: &Optimizer,
     grads: &Tensor,
     lr: f64,
     grad_scale: f64,
     copy: Option<&Tensor>,
 ) -> Result<()> {
-    match *spec {
-        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
-            let step = AdamW { lr, beta1, beta2, eps, weight_decay, t: state.step + 1, grad_scale };
-            let decayed = match decays {
-                Decays::Matrices => state.layout.decayed,
-                Decays::All => state.layout.total,
-            };
-            optimizer::adamw(&state.buffer, grads, decayed, &step, copy)
+    let inputs = UpdateInputs { lr, t: state.step + 1, grad_scale };
+    let decayed = match optimizer.description().decays() {
+        Decays::Matrices => state.layout.decayed,
+        Decays::All => state.layout.total,
+    };
+    update_buffer(&state.buffer, optimizer, grads, decayed, inputs, copy)
+}
+
+/// [`update`] of a flat buffer of weights and moments, whose first `decayed` weights decay.
+pub fn update_buffer(
+    buffer: &Tensor,
+    optimizer: &Optimizer,
+    grads: &Tensor,
+    decayed: usize,
+    inputs: UpdateInputs,
+    copy: Option<&Tensor>,
+) -> Result<()> {
+    match *optimizer {
+        Optimizer::Adamw(adamw) => optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, decayed, copy),
+        Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
+            optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, decayed, copy)
         }
-        OptimizerSpec::Sgd { momentum } => {
-            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, copy)
+        Optimizer::Sgd(sgd) => {
+            optimizer::update(&MomentumSgdUpdate(sgd.momentum, inputs), buffer, grads, decayed, copy)
         }
     }
 }
@@ -45,6 +75,7 @@ pub fn update(
 mod tests {
     use super::*;
     use crate::testing::{random_state, values, with_buffer};
+    use runner_spec::optimizer::AdamW;
 
     /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
     #[test]
@@ -55,9 +86,9 @@ mod tests {
             let zeros = vec![0.0_f32; 2 * total];
             let weights: Vec<f32> = values(&state)[..total].iter().map(|bits| f32::from_bits(*bits)).collect();
             let state = with_buffer(&state, [weights.clone(), zeros].concat());
-            let spec = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.5, decays };
+            let adamw = Optimizer::Adamw(AdamW { weight_decay: 0.5, decays, ..AdamW::default() });
             let grads = state.weights().unwrap().zeros_like().unwrap();
-            update(&state, &spec, &grads, 0.5, 1.0, None).unwrap();
+            update(&state, &adamw, &grads, 0.5, 1.0, None).unwrap();
             let decayed = if decays == Decays::All { total } else { state.layout.decayed };
             assert!(state.layout.decayed > 0 && state.layout.decayed < total);
             for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {

@@ -1,26 +1,20 @@
 //! The sections `train`, `optimizer`, `schedule` and `eval`.
 
 use super::resolver::Resolver;
+use runner_spec::diagnostic::KeyMistake;
 use runner_spec::experiment::{
     ChoiceText, CosineDecay, CosineRepeat, Decay, DecayTarget, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow,
-    Optimizer, Precision, Samples, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
+    Precision, Samples, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
 const DEFAULT_STEPS: u64 = 1000;
 
 impl Resolver<'_> {
-    /// Reports betas of AdamW that are not in [0, 1).
-    pub(crate) fn check_optimizer(&mut self, optimizer: &Optimizer) {
-        let Optimizer::Adamw { betas, .. } = optimizer else { return };
-        for (i, beta) in betas.iter().enumerate() {
-            if !(0.0..1.0).contains(beta) {
-                self.error(
-                    &[&format!("optimizer.adamw.betas.{i}")],
-                    format!("`optimizer.adamw.betas.{i}` must be at least 0 and less than 1, got {beta}"),
-                    "common values are [0.9, 0.95] and [0.9, 0.999]",
-                );
-            }
+    /// Reports mistakes that a description of what the file names has found.
+    pub(crate) fn key_mistakes(&mut self, mistakes: Vec<KeyMistake>) {
+        for KeyMistake { keys, message, help } in mistakes {
+            self.error(&keys.iter().map(String::as_str).collect::<Vec<_>>(), message, help);
         }
     }
 

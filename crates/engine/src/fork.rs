@@ -393,16 +393,14 @@ fn shape_problem(old: &Program, new: &Program) -> Option<(String, String)> {
 
 /// Why the new optimizer cannot use the old one's moments.
 fn moments_problem(old: &Program, new: &Program) -> Option<(String, String)> {
-    let (had, needs) = (old.optimizer.moments(), new.optimizer.moments());
-    if needs == 0 || had == needs {
+    let [old, new] = [old, new].map(|program| program.optimizer.description());
+    let (had, needs, old, new) = (old.moments(), new.moments(), old.name(), new.name());
+    if needs == 0 || (had, old) == (needs, new) {
         return None;
     }
-    let (old, new) = (old.optimizer.name(), new.optimizer.name());
+    let moments = counted(had as u64, "moment");
     Some((
-        format!(
-            "the checkpoint has {} of {old}, but {new} with these settings needs {needs}",
-            counted(had as u64, "moment")
-        ),
-        format!("keep {old}, set sgd's momentum to 0, or use --from start to train from scratch"),
+        format!("the checkpoint has {moments} of {old}, but {new} with these settings needs {needs} of its own"),
+        format!("keep {old}, use sgd without momentum, or use --from start to train from scratch"),
     ))
 }

@@ -16,7 +16,8 @@ use runner_compute::state::TrainState;
 use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
-use runner_spec::program::{BlockRange, OptimizerSpec, Precision, Program, ShardedState};
+use runner_spec::optimizer::Optimizer;
+use runner_spec::program::{BlockRange, Precision, Program, ShardedState};
 
 /// The parts of a model that a rank holds, with their training state and gradients.
 #[derive(Debug)]
@@ -32,7 +33,7 @@ pub struct Trainer {
     /// The gradients of the shard, summed over the replicas, where these divide them: [shard], there until the update.
     pub shard_gradients: Option<Tensor>,
     held_at_most: HeldAtMost,
-    optimizer: OptimizerSpec,
+    optimizer: Optimizer,
     /// True if `weights` are a copy that is rounded to bf16.
     pub has_rounded_copy: bool,
     /// The elements of the flat storage that `state` holds, if it is a shard.

@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use crate::cost;
 use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::experiment::{Optimizer, Precision, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{Buffer, Linear};
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
-use runner_spec::program::{OptimizerSpec, Program};
+use runner_spec::program::Program;
 use runner_spec::rates::{AcceleratorRates, BlockSeconds, ConcurrentLoad, DeviceRates, MeasuredRates};
 
 /// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
@@ -21,10 +21,6 @@ const KERNEL_START_SECONDS: f64 = 4e-6;
 /// is written (its reader does so on the way).
 const FORWARD_PASSES: f64 = 2.0;
 const BACKWARD_PASSES: f64 = 2.0;
-
-/// Numbers moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
-/// the gradient read once more for the norm, and cleared.
-const ADAMW_NUMBERS_PER_PARAMETER: f64 = 9.0;
 
 /// The time of a bf16 product whose rows hold an odd number of elements, over that of one with aligned rows: cuBLASLt has only slow kernels
 /// for rows that are not multiples of 4 bytes. Fitted to GPT-2 124M with 50,257 logits on an H100 (docs/gpu-check.md), and counted from its
@@ -84,18 +80,18 @@ impl BlockTimer<'_> {
     }
 
     /// Seconds of the end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
-    pub(crate) fn update_seconds(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
-        // AdamW passes through the parameters 9 times: for the norm and the clearing, then weight twice and gradient, then
-        // two for each moment.
-        let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
-        let share = passes / 9.0;
+    pub(crate) fn update_seconds(&self, counts: &ParamCounts, optimizer: Option<Optimizer>) -> Option<f64> {
+        let passes = optimizer.map_or(1.0, |optimizer| optimizer.description().passes());
+        // The optimizer that measured rates are for.
+        let measured_passes = Optimizer::default().description().passes();
+        let share = passes / measured_passes;
         let n = counts.total as f64;
         match self.rates {
             DeviceRates::Accelerator(r) => {
                 let Program { precision, master_weights, .. } = *self.program;
                 let is_copied = precision::has_rounded_copy(precision, master_weights);
                 let copied = if is_copied { precision::ROUNDED_COPY_BYTES * counts.total } else { 0 };
-                let state = precision::state_bytes(master_weights) as f64 * ADAMW_NUMBERS_PER_PARAMETER;
+                let state = precision::state_bytes(master_weights) as f64 * measured_passes;
                 Some((n * state * share + copied as f64) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {

@@ -15,14 +15,13 @@ use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute, Samples, ShardedState};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
-    BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, OptimizerSpec, Periodic, Program, RowOrder,
-    RowSequence,
+    BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence,
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -130,7 +129,7 @@ pub fn compile_continuation(
             order,
             position,
         },
-        optimizer: optimizer(&experiment.optimizer),
+        optimizer: experiment.optimizer.without_lr(),
         schedule,
         steps,
         periodic,
@@ -358,15 +357,6 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
         );
     }
     Ok((sequences, micro_batch))
-}
-
-fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
-    match *optimizer {
-        Optimizer::Adamw { betas: [beta1, beta2], eps, weight_decay, decays, .. } => {
-            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays }
-        }
-        Optimizer::Sgd { momentum, .. } => OptimizerSpec::Sgd { momentum },
-    }
 }
 
 /// The evaluations that the prepared data allows. A validation loss without a validation split is left out, with a note:

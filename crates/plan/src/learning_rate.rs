@@ -89,7 +89,7 @@ pub(crate) fn lr_schedule(
         }
         Decay::Constant {} => LrDecay::Constant,
     };
-    let peak = experiment.optimizer.lr();
+    let peak = experiment.optimizer.description().lr();
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, decay })
 }
 

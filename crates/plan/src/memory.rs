@@ -418,7 +418,8 @@ mod tests {
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
     use runner_spec::cluster::ClusterFacts;
-    use runner_spec::program::{BatchSpec, OptimizerSpec};
+    use runner_spec::optimizer::{Optimizer, Sgd};
+    use runner_spec::program::BatchSpec;
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
@@ -445,7 +446,7 @@ mod tests {
         let n = count_chunks(&program.model, &program.chunks).total;
         let adamw = estimate_alone(&program);
         assert_eq!([adamw.weights, adamw.gradients, adamw.optimizer], [4 * n, 4 * n, 8 * n]);
-        program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
+        program.optimizer = Optimizer::Sgd(Sgd { lr: 1.0, momentum: 0.0 });
         program.precision = Precision::Bf16;
         let sgd = estimate_alone(&program);
         assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [6 * n, 4 * n, 0]);

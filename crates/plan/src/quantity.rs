@@ -27,17 +27,6 @@ pub(crate) fn three_decimals(x: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Small and large numbers in the spelling of experiment files, without rounding errors in the last digits: `6e-5`.
-#[expect(clippy::expect_used, reason = "a number that was just printed")]
-pub fn scientific(x: f64) -> String {
-    let rounded: f64 = format!("{x:.6e}").parse().expect("a printed number can be read");
-    if rounded != 0.0 && (rounded.abs() < 1e-2 || rounded.abs() >= 1e6) {
-        format!("{rounded:e}")
-    } else {
-        rounded.to_string()
-    }
-}
-
 /// A time with three digits, in the unit that a person would take.
 pub(crate) fn seconds(s: f64) -> String {
     let (value, unit) = match s {
@@ -64,10 +53,6 @@ mod tests {
     fn numbers_for_people() {
         assert_eq!([bytes(12), bytes(1536), bytes(3 << 30)], ["12 B", "1.50 KiB", "3.00 GiB"]);
         assert_eq!(si(8.76e11, "FLOP"), "876.00 GFLOP");
-        assert_eq!(
-            [scientific(6e-4 * 0.1), scientific(1.0), scientific(0.0), scientific(1e-8)],
-            ["6e-5", "1", "0", "1e-8"]
-        );
         assert_eq!([three_decimals(2.0), three_decimals(0.125), three_decimals(1.23456)], ["2", "0.125", "1.235"]);
     }
 

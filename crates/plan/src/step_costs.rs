@@ -7,6 +7,7 @@ use crate::cost::block_params;
 use crate::shard::gathered_element_bytes;
 use crate::simulate::{StepCosts, Transfer};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::experiment::Optimizer;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::{ParamCounts, RankPlan};
@@ -213,8 +214,8 @@ impl<'a> StageCosts<'a> {
         };
         let full_seconds = timer.block_seconds(full, p.batch.length)?;
         let update = timer.update_seconds(&params, p.owns_optimizer().then_some(p.optimizer))?;
-        // The norm is one of the nine passes that AdamW makes over the parameters. For other optimizers this is an approximation.
-        let norm = update / 9.0;
+        // The norm is one of the passes of the default optimizer over the parameters. For others this is an approximation.
+        let norm = update / Optimizer::default().description().passes();
         // A rank that holds a shard updates only that.
         let share = p.shard().map_or(1.0, |shard| shard.len() as f64 / params.total as f64);
         Some(Self {

@@ -39,6 +39,25 @@ pub struct Diagnostic {
     pub template: Option<Box<TemplatePlace>>,
 }
 
+/// A mistake in values that their schema allows, before its place in the file is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyMistake {
+    /// The keys that contradict each other, or the one that is wrong.
+    pub keys: Vec<String>,
+    pub message: String,
+    pub help: String,
+}
+
+impl KeyMistake {
+    pub fn new(
+        keys: impl IntoIterator<Item = impl Into<String>>,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self { keys: keys.into_iter().map(Into::into).collect(), message: message.into(), help: help.into() }
+    }
+}
+
 /// A place in a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplatePlace {

@@ -21,6 +21,7 @@ pub use crate::model::initial::PytorchEmbedding;
 use crate::model::initial::embedding_schema;
 pub use crate::model::options::ModelOptions;
 pub use crate::model::parts::{Activation, NormPlace, PositionKind, Recompute};
+pub use crate::optimizer::Optimizer;
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
@@ -32,8 +33,8 @@ pub use eval::{
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use train::{
-    CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleLength, ScheduleStart,
-    StepDecay, Train, TrainLength, Warmup,
+    CosineDecay, CosineRepeat, Decay, DecayTarget, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
+    TrainLength, Warmup,
 };
 pub use weights_source::{ModelFolder, WeightsSource};
 

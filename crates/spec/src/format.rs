@@ -123,6 +123,17 @@ pub fn quoted_line(text: &str) -> String {
     plain.trim().to_owned()
 }
 
+/// Small and large numbers in the spelling of experiment files, without rounding errors in the last digits: `6e-5`.
+#[expect(clippy::expect_used, reason = "a number that was just printed")]
+pub fn scientific(x: f64) -> String {
+    let rounded: f64 = format!("{x:.6e}").parse().expect("a printed number can be read");
+    if rounded != 0.0 && (rounded.abs() < 1e-2 || rounded.abs() >= 1e6) {
+        format!("{rounded:e}")
+    } else {
+        rounded.to_string()
+    }
+}
+
 /// `value` as indented JSON with an end of line.
 pub fn pretty_json(value: &Value) -> String {
     format!("{value:#}\n")
@@ -182,6 +193,7 @@ mod tests {
     fn numbers_as_people_read_them() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 1, 2000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2,000 steps"]);
+        assert_eq!([6e-4 * 0.1, 1.0, 0.0, 1e-8].map(scientific), ["6e-5", "1", "0", "1e-8"]);
         assert_eq!([0.0, 12.34, 99.96, 12_345.6, f64::NAN].map(rate), ["0.0", "12.3", "100", "12,346", "?"]);
         assert_eq!(
             [0.43, 12.9, 185.0, 7_380.0, 100_800.0, -1.0].map(seconds),

@@ -21,6 +21,7 @@ pub mod lookalikes;
 pub mod measure;
 pub mod mesh;
 pub mod model;
+pub mod optimizer;
 pub mod panics;
 pub mod philox;
 pub mod plan;

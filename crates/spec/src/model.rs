@@ -116,7 +116,7 @@ impl ParamSpec {
         self.len() == 0
     }
 
-    /// True for tensors of two or more dimensions. Weight decay applies to them alone, except under `Decays::All`.
+    /// True for tensors of two or more dimensions. Weight decay applies to them alone, except under [`Decays::All`](crate::optimizer::Decays::All).
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }

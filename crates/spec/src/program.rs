@@ -15,12 +15,13 @@ pub use schedule::{LrDecay, LrSchedule};
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
-pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
+pub use crate::experiment::{EvalLoss, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
 use crate::model::layout::ParamLayout;
 use crate::model::stage::stage_parameters;
+use crate::optimizer::{Optimizer, in_plan};
 use crate::serde_defaults::{is_default, is_true, yes};
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
@@ -52,7 +53,9 @@ pub struct Program {
     #[serde(default, skip_serializing_if = "is_default")]
     pub sharded: ShardedState,
     pub batch: BatchSpec,
-    pub optimizer: OptimizerSpec,
+    /// Without its learning rate, which the schedule gives.
+    #[serde(with = "in_plan")]
+    pub optimizer: Optimizer,
     pub schedule: LrSchedule,
     /// Optimizer steps in the whole run.
     pub steps: u64,
@@ -109,41 +112,6 @@ impl FromStr for Device {
             _ => cuda()
                 .map(Self::Cuda)
                 .ok_or_else(|| PlainError::request(format!("unknown device `{}`; use `cpu` or `cuda:N`", short(text)))),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerSpec {
-    /// Loshchilov and Hutter 2019.
-    AdamW {
-        beta1: f64,
-        beta2: f64,
-        eps: f64,
-        weight_decay: f64,
-        #[serde(default, skip_serializing_if = "is_default")]
-        decays: Decays,
-    },
-    Sgd {
-        momentum: f64,
-    },
-}
-
-impl OptimizerSpec {
-    /// The number of optimizer buffers of the parameters' size (moments).
-    pub fn moments(&self) -> usize {
-        match *self {
-            Self::AdamW { .. } => 2,
-            Self::Sgd { momentum } => usize::from(momentum != 0.0),
-        }
-    }
-
-    /// The name in the file.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::AdamW { .. } => "adamw",
-            Self::Sgd { .. } => "sgd",
         }
     }
 }
@@ -304,7 +272,7 @@ impl Program {
 
     /// The number of optimizer buffers on this rank.
     pub fn moments(&self) -> usize {
-        if self.owns_optimizer() { self.optimizer.moments() } else { 0 }
+        if self.owns_optimizer() { self.optimizer.description().moments() } else { 0 }
     }
 
     /// The elements of the flat storage whose optimizer state this rank alone holds; `None` if it holds all that its replicas do.

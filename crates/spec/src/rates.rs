@@ -146,7 +146,7 @@ pub struct EmbeddingPoint {
     pub backward: f64,
 }
 
-/// Seconds of the end of a step for `parameters` parameters: norm, AdamW, clearing.
+/// Seconds of the end of a step for `parameters` parameters: norm, update by the default optimizer, clearing.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct UpdatePoint {
     pub busy: ConcurrentLoad,

@@ -2,40 +2,36 @@
 
 use std::cell::RefCell;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 use half::bf16;
 
 use super::access::{in_place, on_host, write};
 use super::cpu::simd::{self, inlined};
 use super::cpu::{Real, Stored, elementwise, optimizer};
 
-pub use super::cpu::optimizer::{AdamW, Sgd};
+pub use super::cpu::optimizer::ElementUpdate;
 
-/// One AdamW step. `state` is weights, first and second moments, of the gradients' length and type each, one after the other.
-/// `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
-pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, copy: Option<&Tensor>) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, copy));
+/// One update of a flat buffer. `state` is weights and `MOMENTS` moments, of the gradients' length and type each, one after the other. The
+/// first `decayed` weights decay. `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+///
+/// # Errors
+/// If `state` has another length, or an error of the device.
+pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
+    update: &U,
+    state: &Tensor,
+    grads: &Tensor,
+    decayed: usize,
+    copy: Option<&Tensor>,
+) -> Result<()> {
+    let (n, len) = (grads.elem_count(), state.elem_count());
+    if len != (1 + MOMENTS) * n {
+        bail!("{}: {len} numbers of state for {n} gradients and {MOMENTS} moments", U::KERNEL)
+    }
+    on_gpu!(state => super::cuda::optimizer::update(update, state, grads, decayed, copy));
     with_copy(copy, |copy| {
         with_type!(state, S; g = grads => {
-            write::<S>(state, "adamw", |state| {
-                let (w, moments) = state.split_at_mut(g.len());
-                let (m, v) = moments.split_at_mut(g.len());
-                optimizer::adamw(step, decayed, w, m, v, g, &mut copy.borrow_mut());
-            })
-        })
-    })
-}
-
-/// One SGD step. `state` is weights, and a momentum buffer after them if it is longer than the gradients; `copy` means the same as for
-/// [`adamw`].
-pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, copy: Option<&Tensor>) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, copy));
-    with_copy(copy, |copy| {
-        with_type!(state, S; g = grads => {
-            write::<S>(state, "sgd", |state| {
-                let (w, momentum) = state.split_at_mut(g.len());
-                let momentum = (!momentum.is_empty()).then_some(momentum);
-                optimizer::sgd(step, w, momentum, g, &mut copy.borrow_mut());
+            write::<S>(state, U::KERNEL, |state| {
+                optimizer::update::<S, U, SCALARS, MOMENTS>(update, decayed, state, g, &mut copy.borrow_mut());
             })
         })
     })

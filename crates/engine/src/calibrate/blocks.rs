@@ -11,10 +11,9 @@ use runner_compute::model::{Model, Output, Params, init};
 use runner_compute::nn::MicroBatch;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_spec::experiment::{Decays, Family};
+use runner_spec::experiment::{Family, Optimizer};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
-use runner_spec::program::OptimizerSpec;
 use runner_spec::rates::{ConcurrentLoad, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
 const SEED: u64 = 1;
@@ -80,18 +79,18 @@ pub(super) fn embedding(busy: ConcurrentLoad, s: MeasuredShape, repetitions: Rep
     Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
 }
 
-/// The end of a step under AdamW: norm, update, clearing.
+/// The end of a step under the default optimizer: norm, update, clearing.
 pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repetitions) -> Result<UpdatePoint> {
-    let adamw =
-        OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
+    let default = Optimizer::default();
     let [seconds] = timed(busy, repetitions, || {
         let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, decayed: parameters });
-        let mut state = TrainState::zeroed(layout, 2, candle_core::DType::F32, &Device::Cpu)?;
+        let mut state =
+            TrainState::zeroed(layout, default.description().moments(), candle_core::DType::F32, &Device::Cpu)?;
         let grads = Tensor::full(1e-3_f32, parameters, &Device::Cpu)?;
         Ok(move || {
             let (seconds, ()) = stopwatch(|| {
                 optimizer::norm(&grads)?;
-                optim::update(&state, &adamw, &grads, 1e-4, 1.0, None)?;
+                optim::update(&state, &default, &grads, 1e-4, 1.0, None)?;
                 optimizer::clear(&grads)
             })?;
             state.step += 1;

@@ -10,7 +10,7 @@ use runner_compare::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::{Experiment, Train};
+use runner_spec::experiment::{Experiment, Optimizer, Train};
 use runner_spec::format::{count, counted, setting_text};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
@@ -85,8 +85,8 @@ impl ForkCheckpoint {
                  fork from an earlier checkpoint"
             )));
         }
-        let optimizer = self.program().map_or("adamw", |program| program.optimizer.name());
-        let optimizer = &format!("optimizer.{optimizer}.lr");
+        let optimizer = self.program().map_or_else(Optimizer::default, |program| program.optimizer);
+        let optimizer = &format!("optimizer.{}.lr", optimizer.description().name());
         let own = [[optimizer.as_str(), "schedule"].as_slice(), &Train::LENGTH_KEYS].concat();
         let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
@@ -164,8 +164,8 @@ impl ForkCheckpoint {
             rate(self.rate())
         ));
         let optimizer = new.ranks.first().map(|rank| rank.program.optimizer);
-        if old.optimizer.moments() > 0 {
-            let kept = optimizer.map_or(0, |new| new.moments());
+        if old.optimizer.description().moments() > 0 {
+            let kept = optimizer.map_or(0, |new| new.description().moments());
             lines.extend(describe_moments(settings[0], settings[1], kept, id));
         }
         let Totals { steps, tokens, has_padding, .. } = new.totals;
@@ -234,5 +234,5 @@ fn describe_moments(old: &Experiment, new: &Experiment, kept: usize, id: &str) -
 
 /// A learning rate as it is shown: `6e-4`.
 fn rate(rate: f64) -> String {
-    runner_plan::quantity::scientific(rate)
+    runner_spec::format::scientific(rate)
 }

@@ -427,14 +427,15 @@ fn every_layout_is_proved() {
 #[test]
 fn ranks_are_of_one_run() {
     use runner_spec::experiment::Precision;
-    use runner_spec::program::{LrDecay, OptimizerSpec};
+    use runner_spec::optimizer::{Optimizer, Sgd};
+    use runner_spec::program::LrDecay;
     let changes: [fn(&mut Program); 13] = [
         |p| p.seed.data += 1,
         |p| p.model.norm_eps *= 2.0,
         |p| p.precision = Precision::Bf16,
         |p| p.master_weights = false,
         |p| p.batch.mask_padding = true,
-        |p| p.optimizer = OptimizerSpec::Sgd { momentum: 0.9 },
+        |p| p.optimizer = Optimizer::Sgd(Sgd { lr: 1.0, momentum: 0.9 }),
         |p| p.schedule.decay = LrDecay::Constant,
         |p| p.steps += 1,
         |p| p.start = vec![Evaluate],

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::page::Page;
-use crate::quantity::{bytes, scientific, si};
-use runner_spec::experiment::{CosineRepeat, Decays, Recompute};
-use runner_spec::format::{choice_name, count, counted};
+use crate::quantity::{bytes, si};
+use runner_spec::experiment::{CosineRepeat, Recompute};
+use runner_spec::format::{choice_name, count, counted, scientific};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::text::fold;
-use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
+use runner_spec::program::{LrDecay, LrSchedule, Program};
 
 /// All lines of one rank; with `full`, the memory line by line and every instruction.
 pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
@@ -83,10 +83,7 @@ pub(super) fn model_line(program: &Program) -> String {
 /// Counts of parameters: of a rank, or of the whole model that `program` trains a part of.
 pub(super) fn parameter_lines(p: &ParamCounts, program: &Program, page: &mut Page) {
     page.line("parameters", count(p.total));
-    let [matrices, others] = match program.optimizer {
-        OptimizerSpec::AdamW { decays: Decays::All, .. } => ["matrices", "others"],
-        OptimizerSpec::AdamW { decays: Decays::Matrices, .. } | OptimizerSpec::Sgd { .. } => ["decayed", "not decayed"],
-    };
+    let [matrices, others] = program.optimizer.description().decays().group_names();
     page.more(format!("{matrices}: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
     page.more(format!("{others}: {} tensors, {}", p.other_tensors, count(p.other)));
 }
@@ -107,16 +104,8 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
 fn optimizer_line(program: &Program) -> String {
     let clip =
         program.clip_norm().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
-    match program.optimizer {
-        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
-            let all = if decays == Decays::All { " of all parameters" } else { "" };
-            format!(
-                "adamw, betas {beta1} and {beta2}, eps {}, weight decay {weight_decay}{all}; {clip}",
-                scientific(eps)
-            )
-        }
-        OptimizerSpec::Sgd { momentum } => format!("sgd, momentum {momentum}; {clip}"),
-    }
+    let optimizer = program.optimizer.description();
+    format!("{}, {}; {clip}", optimizer.name(), optimizer.describe())
 }
 
 /// The learning-rate schedule in one line: what each phase does, and at which step it ends.

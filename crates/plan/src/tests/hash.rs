@@ -6,6 +6,7 @@ use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
+use runner_spec::optimizer::{AdamW, Decays, Sgd};
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
@@ -93,9 +94,8 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("drop_last", |x| (x.data.drop_last, x.batch.sequences) = (true, 24)),
         ("epoch_rows", |x| x.data.epoch_rows = Some(16)),
         ("decays", |x| {
-            if let e::Optimizer::Adamw { decays, .. } = &mut x.optimizer {
-                *decays = e::Decays::All;
-            }
+            x.optimizer =
+                e::Optimizer::Adamw(AdamW { lr: 1e-3, betas: [0.9, 0.99], decays: Decays::All, ..AdamW::default() });
         }),
         ("epochs of a decay", |x| {
             x.schedule.decay = e::Decay::Step(e::StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
@@ -104,25 +104,9 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("micro_batch", |x| x.batch.micro_batch = 4),
         ("steps", |x| x.train.steps = Some(101)),
         ("clip_norm", |x| x.train.clip_norm = None),
-        ("lr", |x| {
-            x.optimizer = e::Optimizer::Adamw {
-                lr: 2e-3,
-                betas: [0.9, 0.99],
-                eps: 1e-8,
-                weight_decay: 0.1,
-                decays: e::Decays::Matrices,
-            }
-        }),
-        ("betas", |x| {
-            x.optimizer = e::Optimizer::Adamw {
-                lr: 1e-3,
-                betas: [0.9, 0.95],
-                eps: 1e-8,
-                weight_decay: 0.1,
-                decays: e::Decays::Matrices,
-            }
-        }),
-        ("sgd", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
+        ("lr", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 2e-3, betas: [0.9, 0.99], ..AdamW::default() })),
+        ("betas", |x| x.optimizer = e::Optimizer::Adamw(AdamW { lr: 1e-3, ..AdamW::default() })),
+        ("sgd", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50))),
         ("decay", |x| x.schedule.decay = e::Decay::Constant {}),

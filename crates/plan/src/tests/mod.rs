@@ -12,6 +12,7 @@ use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::format::choice_name;
+use runner_spec::optimizer::Sgd;
 use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
 use runner_spec::program::{DataPosition, Device, EVAL_TOKENS_PER_FORWARD, Instruction};
 
@@ -31,7 +32,7 @@ fn the_plan_in_full() {
     let mut experiment = experiment();
     experiment.batch = e::Batch { sequences: 3, micro_batch: 2 };
     experiment.precision = e::Precision::Bf16;
-    experiment.optimizer = e::Optimizer::Sgd { lr: 5.0, momentum: 0.0 };
+    experiment.optimizer = e::Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.0 });
     experiment.train.clip_norm = None;
     let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
     insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
@@ -537,7 +538,7 @@ fn a_layout_changes_the_hash_and_not_the_mathematics() {
     let changes: [Change<e::Experiment>; 4] = [
         ("seed", |x| x.seed = 1.into()),
         ("batch", |x| x.batch.sequences = 16),
-        ("optimizer", |x| x.optimizer = e::Optimizer::Sgd { lr: 1e-3, momentum: 0.0 }),
+        ("optimizer", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
         ("clip", |x| x.train.clip_norm = None),
     ];
     for (what, change) in changes {

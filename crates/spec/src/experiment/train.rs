@@ -1,11 +1,11 @@
-//! The sections `train`, `optimizer` and `schedule`.
+//! The sections `train` and `schedule`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::parts::Recompute;
-use crate::serde_defaults::{defaults, is_default, is_one};
+use crate::serde_defaults::{is_default, is_one};
 
 /// The length of the training: one of `steps`, `epochs`, `tokens`, `flops` and `tokens_per_parameter`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -107,78 +107,6 @@ impl TrainLength {
             Self::TokensPerParameter(ratio) => format!("train.tokens_per_parameter {ratio}"),
         }
     }
-}
-
-/// One optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[schemars(extend("x-has-default" = true))]
-pub enum Optimizer {
-    /// AdamW.
-    Adamw {
-        /// Peak learning rate.
-        #[serde(default = "adamw_lr")]
-        #[schemars(range(max = 10_000), extend("exclusiveMinimum" = 0))]
-        lr: f64,
-        /// Decay rates of the two moments, in [0, 1).
-        #[serde(default = "adamw_betas")]
-        betas: [f64; 2],
-        /// Added to the denominator.
-        #[serde(default = "adamw_eps")]
-        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
-        eps: f64,
-        /// Decoupled weight decay, scaled by the learning rate.
-        #[serde(default = "adamw_decay")]
-        #[schemars(range(min = 0, max = 10_000))]
-        weight_decay: f64,
-        /// The parameters that decay: tensors of two or more dimensions (`matrices`), or biases and gains too (`all`).
-        #[serde(default, skip_serializing_if = "is_default")]
-        #[schemars(!skip_serializing_if)]
-        decays: Decays,
-    },
-    /// Stochastic gradient descent.
-    Sgd {
-        /// Peak learning rate.
-        #[schemars(range(max = 10_000), extend("exclusiveMinimum" = 0))]
-        lr: f64,
-        /// Momentum: the fraction of the last update that is kept.
-        #[serde(default)]
-        #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
-        momentum: f64,
-    },
-}
-
-defaults! {
-    adamw_lr: f64 = 6e-4;
-    adamw_betas: [f64; 2] = [0.9, 0.95];
-    adamw_eps: f64 = 1e-8;
-    adamw_decay: f64 = 0.1;
-}
-
-impl Default for Optimizer {
-    fn default() -> Self {
-        let (lr, betas, eps, weight_decay) = (adamw_lr(), adamw_betas(), adamw_eps(), adamw_decay());
-        Self::Adamw { lr, betas, eps, weight_decay, decays: Decays::default() }
-    }
-}
-
-impl Optimizer {
-    /// The peak learning rate, which the schedule multiplies.
-    pub fn lr(&self) -> f64 {
-        match *self {
-            Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,
-        }
-    }
-}
-
-/// The parameters that weight decay acts on: those of two or more dimensions, or biases and gains too, as in
-/// `torch.optim.AdamW(model.parameters())`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Decays {
-    #[default]
-    Matrices,
-    All,
 }
 
 /// A warmup, then a decay.

@@ -1,0 +1,49 @@
+// One pass of an optimizer over flat buffers: weights and moments are updated, and the bf16 copy of the weights is made anew. State and
+// gradients are stored as S. bf16 state is ROUNDED: scaled gradients before, weights and moments after the arithmetic.
+#pragma once
+
+#include "rows.cuh"
+
+// `w` is n weights, followed in memory by MOMENTS times n moments. Calls one(decays, w, m, g) for each element, which sets w and m[0], m[1] ... The
+// first `decayed` elements decay; the first `copied` go to `copy`, which may be null.
+template <int MOMENTS, typename S, typename F>
+__device__ __forceinline__ void update_all(S* w, const S* g, bf16* copy, i64 n, i64 decayed, i64 copied, F one) {
+    constexpr int SECTIONS = 1 + MOMENTS;
+    bool vector = are_vectors(w, g, copy);
+#pragma unroll
+    for (int k = 1; k < SECTIONS; k++) {
+        vector = vector && is_vector(w + k * n);
+    }
+    each_span(n, vector, [&](auto span, i64 i) {
+        float x[SECTIONS][span.N], d[span.N];
+#pragma unroll
+        for (int k = 0; k < SECTIONS; k++) {
+            span.load(x[k], w + k * n + i);
+        }
+        span.load(d, g + i);
+#pragma unroll
+        for (int j = 0; j < span.N; j++) {
+            float numbers[SECTIONS];
+#pragma unroll
+            for (int k = 0; k < SECTIONS; k++) {
+                numbers[k] = x[k][j];
+            }
+            one(i + j < decayed, numbers[0], numbers + 1, d[j]);
+#pragma unroll
+            for (int k = 0; k < SECTIONS; k++) {
+                x[k][j] = numbers[k];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < SECTIONS; k++) {
+            span.store(w + k * n + i, x[k]);
+        }
+        if (copy && i + span.N <= copied) {
+            span.store(copy + i, x[0]);
+        } else if (copy && i < copied) {
+            for (int j = 0; i + j < copied; j++) {
+                copy[i + j] = to_bf16(x[0][j]);
+            }
+        }
+    });
+}

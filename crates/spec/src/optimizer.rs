@@ -1,0 +1,172 @@
+//! The optimizers. Each has a file here that describes it, and a file of the same name in `compute/optim/` that computes it.
+
+mod adamw;
+mod sgd;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::diagnostic::KeyMistake;
+use crate::format::json_value;
+
+pub use adamw::AdamW;
+pub use sgd::Sgd;
+
+/// One optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
+pub enum Optimizer {
+    /// AdamW.
+    Adamw(AdamW),
+    /// Stochastic gradient descent.
+    Sgd(Sgd),
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::Adamw(AdamW::default())
+    }
+}
+
+/// The properties of an optimizer from which its checks, its place in a plan, its memory and its time follow.
+pub trait OptimizerDescription {
+    /// The key in the file, and the name in messages.
+    fn name(&self) -> &'static str;
+
+    /// The peak learning rate, which the schedule multiplies.
+    fn lr(&self) -> f64;
+
+    /// The same settings with another peak learning rate.
+    fn with_lr(&self, lr: f64) -> Optimizer;
+
+    /// The number of buffers of the parameters' size that it keeps from step to step.
+    fn moments(&self) -> usize;
+
+    /// The parameters that weight decay acts on.
+    fn decays(&self) -> Decays;
+
+    /// The settings other than the learning rate, as plans show them.
+    fn describe(&self) -> String;
+
+    /// Mistakes that the schema does not find.
+    fn mistakes(&self) -> Vec<KeyMistake> {
+        Vec::new()
+    }
+
+    /// Numbers that the end of a step reads and writes per parameter. The update reads the weight, the gradient and the moments, and
+    /// writes all but the gradient; the norm reads the gradient once more, and clearing writes it.
+    fn passes(&self) -> f64 {
+        5.0 + 2.0 * self.moments() as f64
+    }
+}
+
+impl Optimizer {
+    /// The learning rate of the optimizer in a program, whose schedule has the real one.
+    const LR_IN_PLAN: f64 = 1.0;
+
+    pub fn description(&self) -> &dyn OptimizerDescription {
+        match self {
+            Self::Adamw(adamw) => adamw,
+            Self::Sgd(sgd) => sgd,
+        }
+    }
+
+    /// The optimizer as programs hold it: the peak learning rate is in their schedule.
+    #[must_use]
+    pub fn without_lr(&self) -> Self {
+        self.description().with_lr(Self::LR_IN_PLAN)
+    }
+
+    /// The settings as plans store them: the keys of the file, without `lr`.
+    pub fn plan_value(&self) -> Value {
+        adamw::to_plan(edit_keys(json_value(self), |keys| _ = keys.remove("lr")))
+    }
+
+    fn from_plan_value(value: Value) -> serde_json::Result<Self> {
+        let set_lr = |keys: &mut Map<String, Value>| _ = keys.insert("lr".to_owned(), json!(Self::LR_IN_PLAN));
+        serde_json::from_value(edit_keys(adamw::from_plan(value), set_lr))
+    }
+}
+
+/// Changes the settings in `{NAME: SETTINGS}`.
+fn edit_keys(mut optimizer: Value, edit: impl Fn(&mut Map<String, Value>)) -> Value {
+    optimizer.as_object_mut().into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut).for_each(edit);
+    optimizer
+}
+
+/// Serde's functions for an optimizer in a program: see [`Optimizer::plan_value`].
+pub(crate) mod in_plan {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_json::Value;
+
+    use super::Optimizer;
+
+    pub(crate) fn serialize<S: Serializer>(optimizer: &Optimizer, serializer: S) -> Result<S::Ok, S::Error> {
+        optimizer.plan_value().serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optimizer, D::Error> {
+        Optimizer::from_plan_value(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+/// The parameters that weight decay acts on: those of two or more dimensions, or biases and gains too, as in
+/// `torch.optim.AdamW(model.parameters())`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decays {
+    #[default]
+    Matrices,
+    All,
+}
+
+impl Decays {
+    /// Names of the two groups of parameters: those of two or more dimensions, and the others.
+    pub fn group_names(self) -> [&'static str; 2] {
+        match self {
+            Self::All => ["matrices", "others"],
+            Self::Matrices => ["decayed", "not decayed"],
+        }
+    }
+
+    /// What plans add to the weight decay.
+    fn describe(self) -> &'static str {
+        match self {
+            Self::All => " of all parameters",
+            Self::Matrices => "",
+        }
+    }
+}
+
+/// Reports the decay rates of moments that are not in [0, 1). `help` names common values.
+fn beta_mistakes(optimizer: &str, betas: [f64; 2], help: &str) -> Vec<KeyMistake> {
+    let wrong = betas.into_iter().enumerate().filter(|(_, beta)| !(0.0..1.0).contains(beta));
+    let mistake = |(i, beta)| {
+        let key = format!("optimizer.{optimizer}.betas.{i}");
+        let message = format!("`{key}` must be at least 0 and less than 1, got {beta}");
+        KeyMistake::new([key], message, help)
+    };
+    wrong.map(mistake).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stored plans and their hashes contain these texts.
+    #[test]
+    fn optimizers_keep_their_form_in_plans() {
+        let adamw = Optimizer::Adamw(AdamW { lr: 0.5, decays: Decays::All, ..AdamW::default() });
+        let sgd = Optimizer::Sgd(Sgd { lr: 0.5, momentum: 0.25 });
+        let stored = r#"{"adam_w":{"beta1":0.9,"beta2":0.95,"decays":"all","eps":1e-8,"weight_decay":0.1}}"#;
+        for (optimizer, stored) in [(adamw, stored), (sgd, r#"{"sgd":{"momentum":0.25}}"#)] {
+            assert_eq!(optimizer.plan_value().to_string(), stored);
+            let read = Optimizer::from_plan_value(optimizer.plan_value()).unwrap();
+            assert_eq!((read, read.description().lr()), (optimizer.without_lr(), 1.0));
+        }
+        assert!(Optimizer::from_plan_value(json!({"adam_w": {"beta1": 0.9}})).is_err(), "beta2 is missing");
+    }
+}
