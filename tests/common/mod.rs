@@ -22,7 +22,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
-use runner_spec::program::{BatchSpec, BlockRange, EvalSpec, LrDecay, LrSchedule, Mesh, Program, RowOrder};
+use runner_spec::program::{BatchSpec, BlockRange, EvalSpec, LrSchedule, Mesh, Program, RowOrder};
 
 /// `n` standard normal numbers, the same for the same purpose.
 pub fn normals(purpose: &str, n: usize) -> Vec<f64> {
@@ -239,7 +239,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             warmup_steps: 0,
             warmup_from: None,
             hold_steps: 0,
-            decay: LrDecay::Constant,
+            decay: runner_spec::schedule::Decay::Constant {},
         },
         steps: 30,
         start: Vec::new(),

@@ -21,13 +21,13 @@ use runner_plan::schedule::{Pass, schedule};
 use runner_spec::data::{ChoiceItem, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Family;
-use runner_spec::experiment::{CosineRepeat, Precision};
+use runner_spec::experiment::Precision;
 use runner_spec::experiment::{Parallel, ParallelMode, PipelineSchedule};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::optimizer::{Optimizer, Sgd};
 use runner_spec::plan::RankPlan;
-use runner_spec::program::{LrDecay, LrSchedule};
+use runner_spec::schedule::{CosineDecay, CosineRepeat, Decay, LrSchedule, StepDecay};
 
 /// A fixture: tensors, and the JSON in its metadata.
 struct Fixture {
@@ -59,7 +59,7 @@ fn relative(ours: &[f64], reference: &[f64]) -> f64 {
 /// Far above what rounding makes of them (3e-13 after 3,000 of PyTorch's recursive steps), far below any other formula.
 const RATES: f64 = 1e-11;
 
-fn curve(peak: f64, warmup: (u64, Option<f64>), decay: LrDecay) -> LrSchedule {
+fn curve(peak: f64, warmup: (u64, Option<f64>), decay: Decay) -> LrSchedule {
     LrSchedule { peak, start: 0, warmup_steps: warmup.0, warmup_from: warmup.1, hold_steps: 0, decay }
 }
 
@@ -81,14 +81,16 @@ fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = 
 #[test]
 fn learning_rates_are_pytorchs_at_every_step() {
     let fixture = Fixture::read(include_bytes!("../golden/schedules.safetensors"));
-    let repeated = |last, steps, repeat, period_factor| LrDecay::Cosine { last, steps, repeat, period_factor };
+    let repeated = |last, steps, repeat, period_factor| {
+        Decay::Cosine(CosineDecay { share: last, steps: Some(steps), repeat, period_factor })
+    };
     let cosine = |last, steps| repeated(last, steps, CosineRepeat::Never, 1);
     for (name, schedule) in [
         ("llama", curve(1e-3, (1000, Some(0.1)), cosine(0.0, 2000))),
         ("alpaca", curve(3e-5, (0, None), repeated(0.01, 1000, CosineRepeat::Mirror, 1))),
         ("restarts", curve(1e-3, (100, Some(0.2)), repeated(0.05, 200, CosineRepeat::Restart, 2))),
         ("equal_restarts", curve(2e-3, (0, None), repeated(0.0, 70, CosineRepeat::Restart, 1))),
-        ("tutorial", curve(5.0, (0, None), LrDecay::Step { every: 7, gamma: 0.95 })),
+        ("tutorial", curve(5.0, (0, None), Decay::Step(StepDecay { every: Some(7), epochs: None, gamma: 0.95 }))),
     ] {
         compare_rates(name, &schedule, 0.., &fixture.values(name));
     }
@@ -244,11 +246,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
     let mut state = TrainState::zeroed(layout, 2, DType::F32, &Device::Cpu).unwrap();
     state.buffer = Tensor::from_vec(flat.clone(), flat.len(), &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap();
     let mut trainer = Trainer::new(&program, state).unwrap();
-    let schedule = curve(
-        3e-3,
-        (20, None),
-        LrDecay::Cosine { last: 0.1, steps: 180, repeat: CosineRepeat::Never, period_factor: 1 },
-    );
+    let schedule = curve(3e-3, (20, None), Decay::Cosine(CosineDecay { steps: Some(180), ..CosineDecay::default() }));
     let one = |step: u64| {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();

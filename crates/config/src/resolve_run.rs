@@ -3,10 +3,11 @@
 use super::resolver::Resolver;
 use runner_spec::diagnostic::KeyMistake;
 use runner_spec::experiment::{
-    ChoiceText, CosineDecay, CosineRepeat, Decay, DecayTarget, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow,
-    Precision, Samples, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
+    ChoiceText, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Precision, Samples, Schedule, ScheduleLength,
+    ScheduleStart, Train,
 };
 use runner_spec::format::choice_name;
+use runner_spec::schedule::DecayLength;
 
 const DEFAULT_STEPS: u64 = 1000;
 
@@ -56,30 +57,7 @@ impl Resolver<'_> {
                 format!("make `schedule.warmup.steps` at most {steps}, or `train.steps` at least {warmup}"),
             );
         }
-        if let Decay::Step(StepDecay { every: None, epochs: None, .. }) = schedule.decay {
-            self.error(
-                &["schedule.decay.step"],
-                "`schedule.decay.step` needs `every` or `epochs`",
-                "set `every` to a number of steps, or write `epochs: 1`",
-            );
-        }
-        if let Decay::Cosine(CosineDecay { steps, repeat, period_factor, .. }) = schedule.decay {
-            let name = choice_name(&repeat);
-            if repeat != CosineRepeat::Never && steps.is_none() {
-                self.error(
-                    &["schedule.decay.cosine.repeat"],
-                    format!("`repeat: {name}` needs `schedule.decay.cosine.steps`, the length of a period"),
-                    "set `steps`, or delete `repeat`",
-                );
-            }
-            if repeat != CosineRepeat::Restart && period_factor != 1 {
-                self.error(
-                    &["schedule.decay.cosine.period_factor", "schedule.decay.cosine.repeat"],
-                    format!("`period_factor: {period_factor}` needs `repeat: restart`, got `repeat: {name}`"),
-                    "set `repeat: restart`, or delete `period_factor`",
-                );
-            }
-        }
+        self.key_mistakes(schedule.decay.mistakes());
         if let Some(cooldown) = schedule.cooldown {
             self.cooldown(cooldown, &schedule, steps, warmup);
         }
@@ -88,25 +66,18 @@ impl Resolver<'_> {
 
     /// Reports a cooldown without a decay that it can be the length of, and one that is longer than the run after its warmup.
     fn cooldown(&mut self, cooldown: ScheduleLength, schedule: &Schedule, steps: Option<u64>, warmup: u64) {
-        let length_key = match schedule.decay {
-            Decay::Cosine(CosineDecay { steps: Some(_), .. }) => Some("schedule.decay.cosine.steps"),
-            Decay::Linear(DecayTarget { steps: Some(_), .. }) => Some("schedule.decay.linear.steps"),
-            Decay::Cosine(_) | Decay::Linear(_) => None,
-            Decay::Step(_) | Decay::Constant {} => {
-                let other = if matches!(schedule.decay, Decay::Step(_)) { "step" } else { "constant" };
-                self.error(
-                    &["schedule.cooldown", "schedule.decay"],
-                    format!(
-                        "`schedule.cooldown` is the length of a decay, which must be cosine or linear, got {other}"
-                    ),
-                    "write `decay: {linear: {final: 0}}`, or delete `cooldown`",
-                );
-                return;
-            }
-        };
-        if let Some(key) = length_key {
+        if schedule.decay.fall().is_none() {
+            let name = schedule.decay.name();
             self.error(
-                &["schedule.cooldown", key],
+                &["schedule.cooldown", "schedule.decay"],
+                format!("`schedule.cooldown` is the length of a decay, but `decay: {name}` has no end"),
+                "write `decay: {linear: {final: 0}}`, or delete `cooldown`",
+            );
+            return;
+        }
+        if let Some(DecayLength { key, .. }) = schedule.decay.length() {
+            self.error(
+                &["schedule.cooldown", &key],
                 format!("`schedule.cooldown` and `{key}` both give the length of the decay"),
                 "delete one of them",
             );

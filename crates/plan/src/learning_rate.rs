@@ -3,11 +3,9 @@
 use std::ops::Range;
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::{
-    CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, ScheduleLength, StepDecay, TrainLength,
-};
+use runner_spec::experiment::{Experiment, ScheduleLength, TrainLength};
 use runner_spec::format::{count, counted};
-use runner_spec::program::{LrDecay, LrSchedule};
+use runner_spec::schedule::{Decay, DecayLength, LrSchedule};
 
 /// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows, and a step `step_tokens` tokens. `notes`
 /// receive the steps of lengths in tokens.
@@ -64,31 +62,18 @@ pub(crate) fn lr_schedule(
         let rounded = counted(ScheduleLength::Tokens(tokens).steps(steps, step_tokens), "step");
         notes.push(format!("{key}: {} tokens are {exact:.2} steps, rounded to {rounded}", count(tokens)));
     }
-    let decay = match experiment.schedule.decay {
-        Decay::Cosine(CosineDecay { share: last, steps, repeat, period_factor }) => {
-            LrDecay::Cosine { last, steps: steps.unwrap_or(rest), repeat, period_factor }
-        }
-        Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
-        Decay::Step(StepDecay { every: Some(0), .. }) => {
-            refuse!("schedule.decay.step.every", "must be at least 1, got 0")
-        }
-        Decay::Step(StepDecay { every: Some(every), gamma, .. }) => LrDecay::Step { every, gamma },
-        // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
-        Decay::Step(StepDecay { every: None, epochs, gamma }) => {
-            if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step) {
-                refuse!(
-                    "schedule.decay.step.epochs",
-                    "it counts epochs from step {decay_start}, but this fork changed the batch or the data at step {}; set `schedule.start: {}`, or use \
-                     `schedule.decay.step.every`",
-                    position.step,
-                    position.step
-                );
-            }
-            let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
-            LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
-        }
-        Decay::Constant {} => LrDecay::Constant,
-    };
+    let decay = experiment.schedule.decay.planned(rest, epoch_rows, experiment.batch.sequences as u64);
+    if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step)
+        && matches!(decay, Decay::Rows(_))
+    {
+        refuse!(
+            "schedule.decay.step.epochs",
+            "it counts epochs from step {decay_start}, but this fork changed the batch or the data at step {}; set `schedule.start: {}`, or use \
+             `schedule.decay.step.every`",
+            position.step,
+            position.step
+        );
+    }
     let peak = experiment.optimizer.description().lr();
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, decay })
 }
@@ -124,23 +109,11 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
 /// A warning that the decay of a run of `steps` steps ends after the run.
 pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
-    let (key, length, advice) = match decay {
-        Decay::Cosine(CosineDecay { steps: Some(length), repeat, .. }) => match repeat {
-            CosineRepeat::Never => ("cosine.steps", *length, "delete it for the rest of the run"),
-            _ => ("cosine.steps", *length, "delete `repeat`, which has no effect"),
-        },
-        Decay::Linear(DecayTarget { steps: Some(length), .. }) => {
-            ("linear.steps", *length, "delete it for the rest of the run")
-        }
-        Decay::Step(StepDecay { every: Some(length), .. }) => {
-            ("step.every", *length, "use `constant: {}` for no decay")
-        }
-        _ => return None,
-    };
+    let DecayLength { key, steps: length, advice } = decay.length()?;
     (length > rest).then(|| {
         let (length, rest, total) = (count(length), count(rest), count(steps));
         format!(
-            "schedule.decay.{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
+            "{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
              the decay does; use at most {rest}, or {advice}"
         )
     })

@@ -1,7 +1,8 @@
 //! The first steps that runs of two plans compute alike.
 
 use runner_spec::plan::Plan;
-use runner_spec::program::{Instruction, LrDecay, LrSchedule, Periodic, Program};
+use runner_spec::program::{Instruction, Periodic, Program};
+use runner_spec::schedule::{Decay, LrSchedule};
 
 use crate::hash::plan_hash;
 
@@ -24,7 +25,7 @@ impl Trajectory {
             peak: 0.0,
             warmup_from: None,
             hold_steps: 0,
-            decay: LrDecay::Constant,
+            decay: Decay::Constant {},
         };
         let without_end = |program: &Program| Program { schedule: endless, steps: 0, ..program.clone() };
         let programs: Vec<Program> = plan.ranks.iter().map(|rank| without_end(&rank.program)).collect();
@@ -60,7 +61,7 @@ impl Trajectory {
         let is_evaluated = self.steps != other.steps && self.intervals.iter().all(|every| end.is_multiple_of(*every));
         let most = if is_evaluated { end } else { end.saturating_sub(1) };
         // Up to its decay a rate depends on nothing but these.
-        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: LrDecay::Constant, ..*schedule };
+        let rise = |schedule: &LrSchedule| LrSchedule { hold_steps: 0, decay: Decay::Constant {}, ..*schedule };
         let first = match (a == b, rise(a) == rise(b)) {
             (true, _) => most,
             (false, true) => a.decay_start().min(b.decay_start()).min(most),
@@ -74,7 +75,8 @@ impl Trajectory {
 mod tests {
     use super::*;
     use crate::testing::{compiled, experiment};
-    use runner_spec::experiment::{Decay, DecayTarget, Experiment, ScheduleLength};
+    use runner_spec::experiment::{Experiment, ScheduleLength};
+    use runner_spec::schedule::DecayTarget;
 
     /// The trajectory of a run of `steps` steps whose rate decays over the last `decay` of them.
     fn trajectory(steps: u64, decay: u64, change: impl FnOnce(&mut Experiment)) -> Trajectory {

@@ -22,6 +22,7 @@ use crate::model::initial::embedding_schema;
 pub use crate::model::options::ModelOptions;
 pub use crate::model::parts::{Activation, NormPlace, PositionKind, Recompute};
 pub use crate::optimizer::Optimizer;
+pub use crate::schedule::{Schedule, ScheduleLength, ScheduleStart, Warmup};
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
@@ -32,10 +33,7 @@ pub use eval::{
 };
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
-pub use train::{
-    CosineDecay, CosineRepeat, Decay, DecayTarget, Schedule, ScheduleLength, ScheduleStart, StepDecay, Train,
-    TrainLength, Warmup,
-};
+pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};
 
 /// A whole experiment, ready for the planner.

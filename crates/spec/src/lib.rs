@@ -29,5 +29,6 @@ pub mod precision;
 pub mod program;
 pub mod rates;
 pub mod safe_text;
+pub mod schedule;
 pub mod serde_defaults;
 pub mod topology;

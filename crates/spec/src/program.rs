@@ -1,7 +1,6 @@
 //! The program of one rank. The executor interprets it and knows nothing else about the experiment.
 
 pub mod batch;
-pub mod schedule;
 pub mod text;
 
 use std::fmt;
@@ -11,7 +10,6 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use batch::{BatchSpec, DataPosition, EpochBatch, RowOrder, RowSequence};
-pub use schedule::{LrDecay, LrSchedule};
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
@@ -22,6 +20,7 @@ use crate::model::ModelSpec;
 use crate::model::layout::ParamLayout;
 use crate::model::stage::stage_parameters;
 use crate::optimizer::{Optimizer, in_plan};
+pub use crate::schedule::LrSchedule;
 use crate::serde_defaults::{is_default, is_true, yes};
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.

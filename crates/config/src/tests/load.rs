@@ -4,11 +4,12 @@ use std::path::Path;
 
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
 use runner_spec::experiment::{
-    AutoOr, Batch, CosineDecay, Decay, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel,
-    ParallelMode, ParquetSource, Pipeline, PipelineSchedule, Seeds, Source, Tokenizer, Validation,
+    AutoOr, Batch, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel, ParallelMode,
+    ParquetSource, Pipeline, PipelineSchedule, Seeds, Source, Tokenizer, Validation,
 };
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::program::Device;
+use runner_spec::schedule::{CosineDecay, Decay};
 
 /// Every key.
 pub(super) const FULL: &str = r#"version: 1

@@ -428,7 +428,7 @@ fn every_layout_is_proved() {
 fn ranks_are_of_one_run() {
     use runner_spec::experiment::Precision;
     use runner_spec::optimizer::{Optimizer, Sgd};
-    use runner_spec::program::LrDecay;
+    use runner_spec::schedule::Decay;
     let changes: [fn(&mut Program); 13] = [
         |p| p.seed.data += 1,
         |p| p.model.norm_eps *= 2.0,
@@ -436,7 +436,7 @@ fn ranks_are_of_one_run() {
         |p| p.master_weights = false,
         |p| p.batch.mask_padding = true,
         |p| p.optimizer = Optimizer::Sgd(Sgd { lr: 1.0, momentum: 0.9 }),
-        |p| p.schedule.decay = LrDecay::Constant,
+        |p| p.schedule.decay = Decay::Constant {},
         |p| p.steps += 1,
         |p| p.start = vec![Evaluate],
         |p| p.periodic[0].every += 1,

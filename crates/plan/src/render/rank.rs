@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 
 use super::page::Page;
 use crate::quantity::{bytes, si};
-use runner_spec::experiment::{CosineRepeat, Recompute};
+use runner_spec::experiment::Recompute;
 use runner_spec::format::{choice_name, count, counted, scientific};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
+use runner_spec::program::Program;
 use runner_spec::program::text::fold;
-use runner_spec::program::{LrDecay, LrSchedule, Program};
+use runner_spec::schedule::LrSchedule;
 
 /// All lines of one rank; with `full`, the memory line by line and every instruction.
 pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
@@ -124,32 +125,7 @@ fn schedule_line(s: &LrSchedule) -> String {
     if s.hold_steps > 0 {
         phases.push(format!("constant to step {}", count(s.decay_start())));
     }
-    let falling = |name: &str, last: f64, steps: u64, after: String| {
-        let end = count(s.decay_start().saturating_add(steps));
-        format!("{name} to {} at step {end}, {after}", scientific(last * s.peak))
-    };
-    phases.push(match s.decay {
-        LrDecay::Cosine { last, steps, repeat, period_factor } => falling(
-            "cosine",
-            last,
-            steps,
-            match repeat {
-                CosineRepeat::Never => "constant after".to_owned(),
-                CosineRepeat::Mirror => format!("then it rises and falls, {} steps each", count(steps)),
-                CosineRepeat::Restart if period_factor == 1 => format!("restarts every {} steps", count(steps)),
-                CosineRepeat::Restart => {
-                    format!("restarts, each period {period_factor} times as long as the one before")
-                }
-            },
-        ),
-        LrDecay::Linear { last, steps } => falling("linear", last, steps, "constant after".to_owned()),
-        LrDecay::Step { every, gamma } => format!("times {gamma} every {} steps", count(every)),
-        LrDecay::Rows { rows, sequences, gamma } => {
-            let steps = rows as f64 / sequences.max(1) as f64;
-            format!("times {gamma} every {} rows ({steps:.1} steps)", count(rows))
-        }
-        LrDecay::Constant => "constant".to_owned(),
-    });
+    phases.push(s.decay.describe(s.peak, s.decay_start()));
     phases.join("; ")
 }
 
@@ -228,9 +204,11 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, StepDecay};
 
     #[test]
     fn schedules_in_a_line() {
+        let linear = |steps| Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) });
         let schedule = |warmup_steps, warmup_from, decay| LrSchedule {
             peak: 6e-4,
             start: 0,
@@ -240,14 +218,14 @@ mod tests {
             decay,
         };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
-        insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40, repeat: CosineRepeat::Never, period_factor: 1 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
-        insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
-        insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
-        let stable = LrSchedule { hold_steps: 70, ..schedule(10, None, LrDecay::Linear { last: 0.0, steps: 20 }) };
+        insta::assert_snapshot!(line(10, None, Decay::Cosine(CosineDecay { steps: Some(40), ..CosineDecay::default() })), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
+        insta::assert_snapshot!(line(20, Some(0.1), linear(80)), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
+        insta::assert_snapshot!(line(0, None, Decay::Step(StepDecay { every: Some(1_000), epochs: None, gamma: 0.95 })), @"peak 6e-4; times 0.95 every 1,000 steps");
+        let stable = LrSchedule { hold_steps: 70, ..schedule(10, None, linear(20)) };
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
-        let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, LrDecay::Linear { last: 0.0, steps: 100 }) };
+        let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, linear(100)) };
         insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
-        let warmed_up = LrSchedule { start: 300, ..schedule(20, None, LrDecay::Constant) };
+        let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }
 }

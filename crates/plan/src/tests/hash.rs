@@ -7,6 +7,7 @@ use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
+use runner_spec::schedule::{Decay, StepDecay};
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
@@ -98,7 +99,7 @@ fn changes_that_affect_a_number_change_the_hash() {
                 e::Optimizer::Adamw(AdamW { lr: 1e-3, betas: [0.9, 0.99], decays: Decays::All, ..AdamW::default() });
         }),
         ("epochs of a decay", |x| {
-            x.schedule.decay = e::Decay::Step(e::StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
+            x.schedule.decay = Decay::Step(StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
         }),
         ("sequences", |x| x.batch.sequences = 16),
         ("micro_batch", |x| x.batch.micro_batch = 4),
@@ -109,7 +110,7 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("sgd", |x| x.optimizer = e::Optimizer::Sgd(Sgd { lr: 1e-3, momentum: 0.0 })),
         ("warmup", |x| x.schedule.warmup.from = Some(0.1)),
         ("cooldown", |x| x.schedule.cooldown = Some(e::ScheduleLength::Steps(50))),
-        ("decay", |x| x.schedule.decay = e::Decay::Constant {}),
+        ("decay", |x| x.schedule.decay = Decay::Constant {}),
         ("precision", |x| x.precision = e::Precision::Bf16),
         // It changes none, but gives a separate plan.
         ("recompute", |x| x.train.recompute = e::Recompute::Block),

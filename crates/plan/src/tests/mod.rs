@@ -15,6 +15,7 @@ use runner_spec::format::choice_name;
 use runner_spec::optimizer::Sgd;
 use runner_spec::plan::{PROCESS_ITEM, Plan, RankPlan};
 use runner_spec::program::{DataPosition, Device, EVAL_TOKENS_PER_FORWARD, Instruction};
+use runner_spec::schedule::{CosineDecay, Decay, DecayTarget, StepDecay};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -112,7 +113,7 @@ fn a_position_counts_the_rows_read_before_it() {
     assert_eq!(after, DataPosition { step: 100, epoch: 0, row: 760, rows: 760, tokens: 6_080 });
     insta::assert_snapshot!(fails(|x, _| x.data.position = Some(DataPosition { step: 1, row: 1_000, ..DataPosition::default() })), @"data.position.row: it must be below 1000, the rows of data.train, got 1000");
     // Epochs since the warmup, which ended before it, cannot be counted.
-    let drops = e::Decay::Step(e::StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
+    let drops = Decay::Step(StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
     let by_epochs = |start: u64| {
         let mut changed = experiment.clone();
         changed.data.position = Some(DataPosition { step: 20, ..position });
@@ -128,7 +129,7 @@ fn a_position_counts_the_rows_read_before_it() {
 #[test]
 fn steps_with_a_rate_of_zero_get_a_warning() {
     let warnings = |schedule: e::Schedule| compiled(&e::Experiment { schedule, ..experiment() }).warnings;
-    let linear = |steps| e::Decay::Linear(e::DecayTarget { share: 0.0, steps: Some(steps) });
+    let linear = |steps| Decay::Linear(DecayTarget { share: 0.0, steps: Some(steps) });
     let warmup = |steps, from| e::Warmup { from, ..e::Warmup::of_steps(steps) };
     let start = e::ScheduleStart::default();
     assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90), cooldown: None }).is_empty());
@@ -178,12 +179,8 @@ fn lengths_of_the_schedule_in_tokens_and_shares_become_steps() {
 /// The schedule's open end is the rest of the run.
 #[test]
 fn decay_takes_the_rest_of_the_run() {
-    use runner_spec::program::LrDecay;
     let schedule = compiled(&experiment()).ranks[0].program.schedule;
-    assert_eq!(
-        schedule.decay,
-        LrDecay::Cosine { last: 0.1, steps: 90, repeat: e::CosineRepeat::Never, period_factor: 1 }
-    );
+    assert_eq!(schedule.decay, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(90), ..CosineDecay::default() }));
 }
 
 #[test]

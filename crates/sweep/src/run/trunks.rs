@@ -69,7 +69,8 @@ impl Trunks {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_spec::experiment::{Decay, DecayTarget, ScheduleLength};
+    use runner_spec::experiment::ScheduleLength;
+    use runner_spec::schedule::{Decay, DecayTarget};
 
     /// A run of `steps` steps whose rate falls in the last `decay` of them.
     fn trajectory(steps: u64, decay: u64, seed: u64) -> Trajectory {

@@ -1,0 +1,193 @@
+//! The learning-rate schedule: the section of the file, and the rate of each step.
+
+mod cosine;
+mod decay;
+mod lr;
+mod step;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::serde_defaults::is_default;
+
+pub use cosine::{CosineDecay, CosineRepeat};
+pub use decay::{Decay, DecayLength, DecayTarget, Fall};
+pub use lr::LrSchedule;
+pub use step::{RowDecay, StepDecay};
+
+/// A warmup, then a decay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Schedule {
+    /// The step after which the warmup starts; steps before it have the peak learning rate. `fork`: the step at which `runner fork` starts.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(!skip_serializing_if, schema_with = "schedule_start_schema")]
+    pub start: ScheduleStart,
+    /// The rise to the peak learning rate.
+    pub warmup: Warmup,
+    /// The learning rate after the warmup. Default: constant.
+    pub decay: Decay,
+    /// The length of the decay, which ends with the run; until it starts, the learning rate stays at the peak (warmup, stable, decay).
+    /// Default: from the warmup on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub cooldown: Option<ScheduleLength>,
+}
+
+/// The length of a part of the schedule, greater than 0.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum ScheduleLength {
+    /// Optimizer steps.
+    Steps(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
+    /// Tokens, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1.
+    Tokens(#[schemars(range(min = 1, max = 1_000_000_000_000_000_000u64))] u64),
+    /// The fraction of the run's steps, rounded to the nearest whole number, at least 1.
+    Share(#[schemars(range(max = 1), extend("exclusiveMinimum" = 0))] f64),
+}
+
+impl ScheduleLength {
+    /// The number of steps, in a run of `run_steps` steps of `step_tokens` tokens each.
+    #[must_use]
+    pub fn steps(self, run_steps: u64, step_tokens: u64) -> u64 {
+        match self {
+            Self::Steps(steps) => steps,
+            Self::Tokens(tokens) => (tokens.saturating_add(step_tokens / 2) / step_tokens.max(1)).max(1),
+            Self::Share(share) => ((share * run_steps as f64).round() as u64).max(1),
+        }
+    }
+
+    /// The number of steps, if it follows from the steps of the run, which are `None` if they are unknown.
+    #[must_use]
+    pub fn known_steps(self, run_steps: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Steps(steps) => Some(steps),
+            Self::Tokens(_) => None,
+            Self::Share(_) => run_steps.map(|run_steps| self.steps(run_steps, 1)),
+        }
+    }
+
+    /// Its key in a section of the schedule.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Steps(_) => "steps",
+            Self::Tokens(_) => "tokens",
+            Self::Share(_) => "share",
+        }
+    }
+}
+
+impl Schedule {
+    /// The step at which the schedule starts, in a run of `steps` steps with `warmup` steps of warmup. `None` stands for a run of unknown
+    /// length.
+    ///
+    /// # Errors
+    /// What is wrong and what to do, if it starts at a fork and the run is not one, or the run ends before the warmup does.
+    pub fn start_step(&self, steps: Option<u64>, warmup: u64) -> Result<u64, (String, String)> {
+        let ScheduleStart::Step(start) = self.start else {
+            return Err((
+                "`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"
+                    .to_owned(),
+                "use the number of a step, or set it with `runner fork RUN --from STEP --set schedule.start=fork`"
+                    .to_owned(),
+            ));
+        };
+        let decay_start = start.saturating_add(warmup);
+        match steps.filter(|steps| start > 0 && decay_start > *steps) {
+            Some(steps) => Err((
+                format!(
+                    "the schedule starts at step {start} with {warmup} steps of warmup, but the run has {steps} steps"
+                ),
+                format!("make the run at least {decay_start} steps long, or start earlier"),
+            )),
+            None => Ok(start),
+        }
+    }
+}
+
+/// The step after which a schedule begins: a number, or the word `fork`, which becomes a number when the fork's settings are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleStart {
+    Step(u64),
+    Fork,
+}
+
+impl ScheduleStart {
+    const FORK: &str = "fork";
+    const MAX_STEP: u64 = 1_000_000_000_000;
+}
+
+impl Default for ScheduleStart {
+    fn default() -> Self {
+        Self::Step(0)
+    }
+}
+
+impl Serialize for ScheduleStart {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Step(step) => serializer.serialize_u64(*step),
+            Self::Fork => serializer.serialize_str(Self::FORK),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ScheduleStart {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(word) if word == Self::FORK => Ok(Self::Fork),
+            value => {
+                let step = value.as_u64().map(Self::Step);
+                step.ok_or_else(|| D::Error::custom(format!("expected a step or `{}`, found {value}", Self::FORK)))
+            }
+        }
+    }
+}
+
+fn schedule_start_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": [ScheduleStart::FORK]},
+        {"type": "integer", "format": "uint64", "minimum": 0, "maximum": ScheduleStart::MAX_STEP}
+    ]})
+}
+
+/// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`. Its length is one of `steps`, `tokens` and `share`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "tokens", "share"]))]
+pub struct Warmup {
+    /// Steps until the peak; 0 for no warmup. Default: 0, unless the length is given in another way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+    /// Tokens until the peak, counted as in `train.tokens`. They are rounded to the nearest number of whole steps, at least 1 unless they
+    /// are 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// The fraction of the run's steps until the peak, rounded to the nearest whole number, at least 1 unless it is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 0, max = 1))]
+    pub share: Option<f64>,
+    /// Fraction of the peak learning rate to start from.
+    #[schemars(range(min = 0, max = 1))]
+    pub from: Option<f64>,
+}
+
+impl Warmup {
+    /// A warmup of `steps` steps.
+    #[must_use]
+    pub fn of_steps(steps: u64) -> Self {
+        Self { steps: Some(steps), ..Self::default() }
+    }
+
+    /// Its length; `None` for no warmup.
+    #[must_use]
+    pub fn length(self) -> Option<ScheduleLength> {
+        let steps = self.steps.filter(|steps| *steps > 0).map(ScheduleLength::Steps);
+        let tokens = || self.tokens.filter(|tokens| *tokens > 0).map(ScheduleLength::Tokens);
+        steps.or_else(tokens).or_else(|| self.share.filter(|share| *share > 0.0).map(ScheduleLength::Share))
+    }
+}

@@ -1,0 +1,249 @@
+//! The shapes of the decay: their keys in files, their form in plans, their rates, and their sentences.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::cosine::{CosineDecay, CosineRepeat};
+use super::step::{RowDecay, StepDecay};
+use crate::diagnostic::KeyMistake;
+use crate::format::{count, scientific};
+
+/// The shape of the decay.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
+pub enum Decay {
+    /// Half a cosine. By default constant afterwards.
+    Cosine(CosineDecay),
+    /// A straight line, then constant.
+    Linear(DecayTarget),
+    /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
+    Step(StepDecay),
+    /// The peak learning rate to the end.
+    Constant {},
+    /// In plans only, where every length is known: `step` with `epochs`.
+    #[serde(skip)]
+    Rows(RowDecay),
+}
+
+impl Default for Decay {
+    fn default() -> Self {
+        Self::Constant {}
+    }
+}
+
+/// The end of a continuous decay.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecayTarget {
+    /// Fraction of the peak learning rate that is reached.
+    #[serde(rename = "final")]
+    #[schemars(range(min = 0, max = 1))]
+    pub share: f64,
+    /// Steps from the end of the warmup. Default: the rest of the run.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+}
+
+impl Default for DecayTarget {
+    fn default() -> Self {
+        Self { share: 0.1, steps: None }
+    }
+}
+
+impl DecayTarget {
+    /// A decay that reaches it along the curve `left`.
+    fn fall(self, name: &'static str, left: fn(f64) -> f64) -> Fall {
+        let Self { share, steps } = self;
+        Fall { name, left, share, steps, repeat: CosineRepeat::Never, period_factor: 1 }
+    }
+}
+
+/// A decay along a curve, with an end.
+#[derive(Debug, Clone, Copy)]
+pub struct Fall {
+    pub(super) name: &'static str,
+    /// The part of the fall that is left when a part of the steps is over.
+    pub(super) left: fn(f64) -> f64,
+    /// The share of the peak that is reached.
+    pub(super) share: f64,
+    /// The length, if it is given.
+    pub steps: Option<u64>,
+    pub(super) repeat: CosineRepeat,
+    pub(super) period_factor: u64,
+}
+
+impl Fall {
+    fn rate(&self, peak: f64, since: u64) -> f64 {
+        let (since, steps) = self.repeat.phase(since, self.steps.unwrap_or(u64::MAX), self.period_factor);
+        let end = self.share * peak;
+        if since < steps { end + (self.left)(since as f64 / steps as f64) * (peak - end) } else { end }
+    }
+
+    fn describe(&self, peak: f64, start: u64) -> String {
+        let (name, end) = (self.name, scientific(self.share * peak));
+        let steps = self.steps.unwrap_or(u64::MAX);
+        let after = self.repeat.describe(steps, self.period_factor);
+        format!("{name} to {end} at step {}, {after}", count(start.saturating_add(steps)))
+    }
+}
+
+/// A length that a file gives for a decay, or for a part of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecayLength {
+    pub key: String,
+    pub steps: u64,
+    /// What to do if the run is shorter.
+    pub advice: &'static str,
+}
+
+/// Steps count from the start of the decay.
+impl Decay {
+    /// The curve, if the decay has an end.
+    pub fn fall(&self) -> Option<Fall> {
+        match *self {
+            Self::Cosine(cosine) => Some(cosine.fall()),
+            Self::Linear(target) => Some(target.fall("linear", |progress| 1.0 - progress)),
+            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+        }
+    }
+
+    fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
+        match self {
+            Self::Cosine(CosineDecay { steps, .. }) | Self::Linear(DecayTarget { steps, .. }) => Some(steps),
+            Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
+        }
+    }
+
+    /// The key under `schedule.decay`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Step(_) | Self::Rows(_) => "step",
+            _ => self.fall().map_or("constant", |fall| fall.name),
+        }
+    }
+
+    /// The learning rate of step `since`. A decay without a length never ends.
+    pub fn rate(&self, peak: f64, since: u64) -> f64 {
+        match self {
+            Self::Step(drops) => drops.rate(peak, since),
+            Self::Rows(drops) => drops.rate(peak, since),
+            _ => self.fall().map_or(peak, |fall| fall.rate(peak, since)),
+        }
+    }
+
+    /// True if the rate rises again.
+    pub fn repeats(&self) -> bool {
+        self.fall().is_some_and(|fall| fall.repeat != CosineRepeat::Never)
+    }
+
+    /// The decay of a plan in words; it starts at step `start` of the run.
+    pub fn describe(&self, peak: f64, start: u64) -> String {
+        match self {
+            Self::Step(drops) => drops.describe(),
+            Self::Rows(drops) => drops.describe(),
+            _ => self.fall().map_or_else(|| "constant".to_owned(), |fall| fall.describe(peak, start)),
+        }
+    }
+
+    /// The length that is given in steps.
+    pub fn length(&self) -> Option<DecayLength> {
+        let (key, steps, advice) = match (self, self.fall()) {
+            (Self::Step(drops), _) => ("every", drops.every?, "use `constant: {}` for no decay"),
+            (_, Some(Fall { repeat: CosineRepeat::Never, steps, .. })) => {
+                ("steps", steps?, "delete it for the rest of the run")
+            }
+            (_, Some(Fall { steps, .. })) => ("steps", steps?, "delete `repeat`, which has no effect"),
+            (_, None) => return None,
+        };
+        Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), steps, advice })
+    }
+
+    /// The decay with its open lengths filled in: `rest` steps of the run follow its start, an epoch has `epoch_rows` rows, and a step
+    /// `sequences`.
+    #[must_use]
+    pub fn planned(mut self, rest: u64, epoch_rows: u64, sequences: u64) -> Self {
+        if let Some(steps) = self.steps_mut() {
+            steps.get_or_insert(rest);
+        }
+        if let Self::Step(drops) = self { drops.planned(epoch_rows, sequences) } else { self }
+    }
+
+    /// Mistakes that the schema does not find.
+    pub fn mistakes(&self) -> Vec<KeyMistake> {
+        match self {
+            Self::Cosine(cosine) => cosine.mistakes(),
+            Self::Step(drops) => drops.mistakes(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Serde's functions for a decay in a plan. Plans and their hashes name a final share `last`, and write `"constant"`.
+pub(super) mod in_plan {
+    use serde::de::Error as _;
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use serde_json::{Map, Value, json};
+
+    use super::Decay;
+    use crate::format::json_value;
+
+    pub(in super::super) fn serialize<S: Serializer>(decay: &Decay, serializer: S) -> Result<S::Ok, S::Error> {
+        let value = match decay {
+            Decay::Constant {} => json!("constant"),
+            Decay::Rows(rows) => json!({ "rows": rows }),
+            other => renamed(json_value(other), ["final", "last"]),
+        };
+        value.serialize(serializer)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Decay, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        if value == "constant" {
+            return Ok(Decay::Constant {});
+        }
+        let decay = match value.get("rows") {
+            Some(rows) => serde_json::from_value(rows.clone()).map(Decay::Rows),
+            None => serde_json::from_value(renamed(value, ["last", "final"])),
+        };
+        decay.map_err(D::Error::custom)
+    }
+
+    /// `{SHAPE: SETTINGS}` with another name for the setting `from`.
+    fn renamed(mut decay: Value, [from, to]: [&str; 2]) -> Value {
+        for settings in decay.as_object_mut().into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+            if let Some(value) = settings.remove(from) {
+                settings.insert(to.to_owned(), value);
+            }
+        }
+        decay
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::LrSchedule;
+
+    /// Stored plans and their hashes contain these texts.
+    #[test]
+    fn decays_keep_their_form_in_plans() {
+        let schedule =
+            |decay| LrSchedule { peak: 1.0, start: 0, warmup_steps: 0, warmup_from: None, hold_steps: 0, decay };
+        let step = |every, epochs| Decay::Step(StepDecay { every, epochs, gamma: 0.5 });
+        let restarts = CosineDecay { repeat: CosineRepeat::Restart, period_factor: 2, ..CosineDecay::default() };
+        for (decay, stored) in [
+            (Decay::Cosine(CosineDecay::default()), r#"{"cosine":{"last":0.1,"steps":9}}"#),
+            (Decay::Cosine(restarts), r#"{"cosine":{"last":0.1,"period_factor":2,"repeat":"restart","steps":9}}"#),
+            (Decay::Linear(DecayTarget { share: 0.0, steps: Some(4) }), r#"{"linear":{"last":0.0,"steps":4}}"#),
+            (step(Some(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
+            (step(None, Some(1.5)), r#"{"rows":{"gamma":0.5,"rows":21,"sequences":8}}"#),
+            (Decay::Constant {}, r#""constant""#),
+        ] {
+            let planned = schedule(decay.planned(9, 14, 8));
+            let value = crate::format::json_value(&planned);
+            assert_eq!(value["decay"].to_string(), stored);
+            assert_eq!(serde_json::from_value::<LrSchedule>(value).unwrap(), planned);
+        }
+    }
+}
