@@ -225,6 +225,9 @@ mod tests {
         insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; warmup lr·(step+1)/10; constant to step 80; linear to 0 at step 100, constant after");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, linear(100)) };
         insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        let sqrt = Decay::Sqrt(DecayTarget { share: 0.0, steps: Some(20) });
+        let stable = LrSchedule { hold_steps: 80, ..schedule(0, None, sqrt) };
+        insta::assert_snapshot!(schedule_line(&stable), @"peak 6e-4; constant to step 80; sqrt to 0 at step 100, constant after");
         let warmed_up = LrSchedule { start: 300, ..schedule(20, None, Decay::Constant {}) };
         insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }

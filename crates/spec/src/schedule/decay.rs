@@ -17,6 +17,8 @@ pub enum Decay {
     Cosine(CosineDecay),
     /// A straight line, then constant.
     Linear(DecayTarget),
+    /// 1 minus the square root of the part of the decay that is over, then constant (Hägele et al. 2024).
+    Sqrt(DecayTarget),
     /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
     Step(StepDecay),
     /// The peak learning rate to the end.
@@ -104,13 +106,16 @@ impl Decay {
         match *self {
             Self::Cosine(cosine) => Some(cosine.fall()),
             Self::Linear(target) => Some(target.fall("linear", |progress| 1.0 - progress)),
+            Self::Sqrt(target) => Some(target.fall("sqrt", |progress| 1.0 - progress.sqrt())),
             Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
         }
     }
 
     fn steps_mut(&mut self) -> Option<&mut Option<u64>> {
         match self {
-            Self::Cosine(CosineDecay { steps, .. }) | Self::Linear(DecayTarget { steps, .. }) => Some(steps),
+            Self::Cosine(CosineDecay { steps, .. })
+            | Self::Linear(DecayTarget { steps, .. })
+            | Self::Sqrt(DecayTarget { steps, .. }) => Some(steps),
             Self::Step(_) | Self::Rows(_) | Self::Constant {} => None,
         }
     }
@@ -236,6 +241,7 @@ mod tests {
             (Decay::Cosine(CosineDecay::default()), r#"{"cosine":{"last":0.1,"steps":9}}"#),
             (Decay::Cosine(restarts), r#"{"cosine":{"last":0.1,"period_factor":2,"repeat":"restart","steps":9}}"#),
             (Decay::Linear(DecayTarget { share: 0.0, steps: Some(4) }), r#"{"linear":{"last":0.0,"steps":4}}"#),
+            (Decay::Sqrt(DecayTarget { share: 0.0, steps: None }), r#"{"sqrt":{"last":0.0,"steps":9}}"#),
             (step(Some(5), None), r#"{"step":{"every":5,"gamma":0.5}}"#),
             (step(None, Some(1.5)), r#"{"rows":{"gamma":0.5,"rows":21,"sequences":8}}"#),
             (Decay::Constant {}, r#""constant""#),

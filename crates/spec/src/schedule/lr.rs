@@ -178,6 +178,20 @@ mod tests {
         }
     }
 
+    /// peak · (1 − √(n/16)) n steps after the start of a cooldown of 16 steps (Hägele et al. 2024): its roots are exact.
+    #[test]
+    fn square_root_decay() {
+        let sqrt = |share| Decay::Sqrt(DecayTarget { share, steps: Some(16) });
+        let s = LrSchedule { hold_steps: 10, ..schedule(2, None, sqrt(0.0)) };
+        let got = [11, 12, 13, 16, 21, 27, 28, 99].map(|step| s.rate(step) / 6e-4);
+        for (got, want) in got.into_iter().zip([1.0, 1.0, 0.75, 0.5, 0.25, 1.0 - 15.0_f64.sqrt() / 4.0, 0.0, 0.0]) {
+            assert!((got - want).abs() < 1e-15, "{got} is not {want}");
+        }
+        assert_eq!(s.zero_rate_steps(40).first(), Some(&(28..40)));
+        // With a floor of a fifth, four fifths of the peak fall along the curve.
+        close(schedule(0, None, sqrt(0.2)).rate(4), 6e-4 * (0.2 + 0.8 * 0.5));
+    }
+
     #[test]
     fn step_decay_counts_from_the_end_of_the_warmup() {
         let s = schedule(3, None, drops(5, 0.5));
