@@ -200,6 +200,27 @@ fn a_fork_reports_whether_it_keeps_the_optimizers_moments() {
     );
 }
 
+/// Checkpoints have Lion's moment: a fork with the same settings computes the same. SGD with momentum cannot use it, although it has one, too.
+#[test]
+fn a_fork_continues_with_lions_moment() {
+    let (sandbox, id) = trained();
+    let fork = |code, [id, from, name, set]: [&str; 4]| {
+        sandbox.expect(code, &["fork", id, "--from", from, "--name", name, "--threads", "1", "--set", set])
+    };
+    let lion = "optimizer={lion: {lr: 1e-3, weight_decay: 0.1}}";
+    fork(0, [&id, "start", "lion", lion]);
+    let first = named(&sandbox, "lion");
+    fork(0, [&first.id(), "4", "again", "optimizer.lion.weight_decay=0.1"]);
+    let again = named(&sandbox, "again");
+    for file in ["model.safetensors", "optimizer.safetensors"] {
+        let [a, b] = [&first, &again].map(|run| std::fs::read(run.checkpoint(8).join(file)).unwrap());
+        assert!(a == b, "{file}");
+        assert_eq!(String::from_utf8_lossy(&a).contains("wte.weight.m"), file == "optimizer.safetensors", "{file}");
+    }
+    let refused = fork(2, [&first.id(), "4", "sgd", "optimizer={sgd: {lr: 1e-3, momentum: 0.9}}"]);
+    assert!(refused.contains("has 1 moment of lion, but sgd with these settings needs 1 of its own"), "{refused}");
+}
+
 /// Documents of 1 to 6 bytes in rows of 8 tokens: each has its bytes and the end of the text as targets.
 #[test]
 fn a_fork_counts_tokens_without_padding() {

@@ -112,6 +112,7 @@ pub struct LayoutCase {
     pub prepared: Prepared,
 }
 
+/// `layout` may have more keys of the experiment. Without an `optimizer`, it is AdamW.
 pub fn layout_case(model: &str, layout: &str, steps: usize) -> LayoutCase {
     layout_case_with_mask(model, layout, steps, "causal")
 }
@@ -140,12 +141,13 @@ fn compile_layout_case(
     cluster: &ClusterFacts,
 ) -> LayoutCase {
     let dir = folder().path();
+    let optimizer = if layout.contains("optimizer:") { "" } else { "optimizer: {adamw: {lr: 3e-3}}\n" };
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
          data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
          train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
          layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}{data_keys}\n\
-         train: {{steps: {steps}}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\nschedule: {{warmup: {{steps: 5}}}}\n\
+         train: {{steps: {steps}}}\n{optimizer}schedule: {{warmup: {{steps: 5}}}}\n\
          eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
          samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
     );

@@ -7,7 +7,7 @@ use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
-use runner_spec::optimizer::{Optimizer, Sgd};
+use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
 use crate::sides::{Out, compare, normals, read};
@@ -329,7 +329,8 @@ fn optimizers() {
             let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
             let sgd = |momentum| Optimizer::Sgd(Sgd { lr: 0.1, momentum });
-            let optimizers = [Optimizer::default(), sgd(0.0), sgd(0.9)];
+            let lion = Optimizer::Lion(Lion { weight_decay: 0.1, ..Lion::default() });
+            let optimizers = [Optimizer::default(), lion, sgd(0.0), sgd(0.9)];
             for (optimizer, t) in optimizers.into_iter().flat_map(|optimizer| [(optimizer, 1), (optimizer, 1000)]) {
                 let inputs = UpdateInputs { lr: 0.01, t, grad_scale: 0.7 };
                 let (masters, stored) = state(1 + optimizer.description().moments());

@@ -114,6 +114,14 @@ fn agree_among(name: &str, layouts: &[(&str, &str)], case: impl Fn(&str) -> Layo
     }
 }
 
+/// A Llama, whose gradients are not 0 but for rounding: Lion takes a whole step along the sign of the smallest gradient, and GPT-2's biases
+/// of keys have only such.
+#[test]
+fn lion() {
+    let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
+    agree_on("llama, lion", |layout| layout_case(MODELS[3].1, &format!("{layout}\n{optimizer}"), STEPS));
+}
+
 #[test]
 fn gpt2_tied() {
     agrees(0);

@@ -55,6 +55,13 @@ fn llama() {
 }
 
 #[test]
+fn lion() {
+    let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
+    same_bits(MODELS[3].1, 3, optimizer);
+    same_bits(MODELS[1].1, 2, &format!("precision: bf16\nmaster_weights: false\n{optimizer}"));
+}
+
+#[test]
 fn tied_embeddings_and_encoder_layers() {
     same_bits(MODELS[4].1, 3, "");
     same_bits(&format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"), 2, "");

@@ -9,9 +9,11 @@ use crate::state::TrainState;
 use runner_spec::optimizer::{Decays, Optimizer};
 
 pub(crate) mod adamw;
+pub(crate) mod lion;
 pub(crate) mod sgd;
 
 use adamw::AdamWUpdate;
+use lion::LionUpdate;
 use sgd::{MomentumSgdUpdate, PlainSgdUpdate};
 
 /// The numbers that change from update to update.
@@ -62,6 +64,7 @@ pub fn update_buffer(
 ) -> Result<()> {
     match *optimizer {
         Optimizer::Adamw(adamw) => optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, decayed, copy),
+        Optimizer::Lion(lion) => optimizer::update(&LionUpdate(lion, inputs), buffer, grads, decayed, copy),
         Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
             optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, decayed, copy)
         }
@@ -75,25 +78,30 @@ pub fn update_buffer(
 mod tests {
     use super::*;
     use crate::testing::{random_state, values, with_buffer};
-    use runner_spec::optimizer::AdamW;
+    use runner_spec::optimizer::{AdamW, Lion};
 
     /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
     #[test]
     fn weight_decay_applies_to_matrices_or_to_all() {
         for decays in [Decays::Matrices, Decays::All] {
-            let state = random_state(1, 2);
-            let total = state.layout.total;
-            let zeros = vec![0.0_f32; 2 * total];
-            let weights: Vec<f32> = values(&state)[..total].iter().map(|bits| f32::from_bits(*bits)).collect();
-            let state = with_buffer(&state, [weights.clone(), zeros].concat());
-            let adamw = Optimizer::Adamw(AdamW { weight_decay: 0.5, decays, ..AdamW::default() });
-            let grads = state.weights().unwrap().zeros_like().unwrap();
-            update(&state, &adamw, &grads, 0.5, 1.0, None).unwrap();
-            let decayed = if decays == Decays::All { total } else { state.layout.decayed };
-            assert!(state.layout.decayed > 0 && state.layout.decayed < total);
-            for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {
-                let factor = if i < decayed { 0.75 } else { 1.0 };
-                assert_eq!(f32::from_bits(after), before * factor, "{decays:?}, element {i} of {total}");
+            for optimizer in [
+                Optimizer::Adamw(AdamW { weight_decay: 0.5, decays, ..AdamW::default() }),
+                Optimizer::Lion(Lion { weight_decay: 0.5, decays, ..Lion::default() }),
+            ] {
+                let moments = optimizer.description().moments();
+                let state = random_state(1, moments);
+                let total = state.layout.total;
+                let zeros = vec![0.0_f32; moments * total];
+                let weights: Vec<f32> = values(&state)[..total].iter().map(|bits| f32::from_bits(*bits)).collect();
+                let state = with_buffer(&state, [weights.clone(), zeros].concat());
+                let grads = state.weights().unwrap().zeros_like().unwrap();
+                update(&state, &optimizer, &grads, 0.5, 1.0, None).unwrap();
+                let decayed = if decays == Decays::All { total } else { state.layout.decayed };
+                assert!(state.layout.decayed > 0 && state.layout.decayed < total);
+                for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {
+                    let factor = if i < decayed { 0.75 } else { 1.0 };
+                    assert_eq!(f32::from_bits(after), before * factor, "{decays:?}, element {i} of {total}");
+                }
             }
         }
     }

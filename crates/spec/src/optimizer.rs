@@ -1,6 +1,7 @@
 //! The optimizers. Each has a file here that describes it, and a file of the same name in `compute/optim/` that computes it.
 
 mod adamw;
+mod lion;
 mod sgd;
 
 use schemars::JsonSchema;
@@ -11,6 +12,7 @@ use crate::diagnostic::KeyMistake;
 use crate::format::json_value;
 
 pub use adamw::AdamW;
+pub use lion::Lion;
 pub use sgd::Sgd;
 
 /// One optimizer.
@@ -20,6 +22,8 @@ pub use sgd::Sgd;
 pub enum Optimizer {
     /// AdamW.
     Adamw(AdamW),
+    /// Lion.
+    Lion(Lion),
     /// Stochastic gradient descent.
     Sgd(Sgd),
 }
@@ -69,6 +73,7 @@ impl Optimizer {
     pub fn description(&self) -> &dyn OptimizerDescription {
         match self {
             Self::Adamw(adamw) => adamw,
+            Self::Lion(lion) => lion,
             Self::Sgd(sgd) => sgd,
         }
     }
@@ -162,7 +167,9 @@ mod tests {
         let adamw = Optimizer::Adamw(AdamW { lr: 0.5, decays: Decays::All, ..AdamW::default() });
         let sgd = Optimizer::Sgd(Sgd { lr: 0.5, momentum: 0.25 });
         let stored = r#"{"adam_w":{"beta1":0.9,"beta2":0.95,"decays":"all","eps":1e-8,"weight_decay":0.1}}"#;
-        for (optimizer, stored) in [(adamw, stored), (sgd, r#"{"sgd":{"momentum":0.25}}"#)] {
+        let lion = Optimizer::Lion(Lion::default());
+        let lion_stored = r#"{"lion":{"betas":[0.9,0.99],"decays":"matrices","weight_decay":0.0}}"#;
+        for (optimizer, stored) in [(adamw, stored), (lion, lion_stored), (sgd, r#"{"sgd":{"momentum":0.25}}"#)] {
             assert_eq!(optimizer.plan_value().to_string(), stored);
             let read = Optimizer::from_plan_value(optimizer.plan_value()).unwrap();
             assert_eq!((read, read.description().lr()), (optimizer.without_lr(), 1.0));
