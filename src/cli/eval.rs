@@ -12,7 +12,7 @@ use super::exit::{Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, parse_hub_name, printable_path, reword_for_flags};
+use super::text_source::{SourceArgs, files_help, parse_hub_name, printable_path, reword_for_flags, text_help};
 use runner_data::{EvaluationData, EvaluationRequest, Split};
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
@@ -31,15 +31,16 @@ pub(crate) struct EvalArgs {
     pub model: ModelArgs,
     #[command(flatten)]
     pub data: MovedDataArgs,
-    /// Measure the loss on these files of text instead of the run's validation split: .txt and .md (one document per file), .jsonl (one per
-    /// line), .json (an array), .parquet (one per row).
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(
+        long,
+        value_name = "FILE",
+        num_args = 1..,
+        help = files_help("Measure the loss on these files of text instead of the run's validation split")
+    )]
     pub text: Vec<PathBuf>,
-    /// With --text: the column of parquet files that holds the text [default: text].
-    #[arg(long, value_name = "NAME", requires = "text")]
+    #[arg(long, value_name = "NAME", requires = "text", help = text_help("column"))]
     pub column: Option<String>,
-    /// With --text: the field of JSON objects that holds the text [default: text].
-    #[arg(long, value_name = "NAME", requires = "text")]
+    #[arg(long, value_name = "NAME", requires = "text", help = text_help("field"))]
     pub field: Option<String>,
     /// With --text: the tokens of a row [default: those of the run's rows; the model's context for --weights].
     #[arg(long, value_name = "N", requires = "text")]

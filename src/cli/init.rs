@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 
 use super::exit::{Context as _, Exit, Result, refuse};
 use super::output::{print, write_file};
-use super::text_source::{FileFormat, check_file, printable_path};
+use super::text_source::{check_file, printable_path};
 use runner_config::LoadOptions;
 use runner_config::resolve::name_problem;
 use runner_files::{BYTE_ORDER_MARK, open_regular};
+use runner_spec::experiment::FileFormat;
 use runner_spec::format::printable;
 use runner_template::{Inputs, render, yaml_text};
 
@@ -81,9 +82,8 @@ pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
 /// If the file is missing, or is not plain text.
 fn first_words(path: &Path) -> Result<String> {
     check_file(path)?;
-    let format = FileFormat::from_path(path);
-    if !matches!(format, FileFormat::Text | FileFormat::Other) {
-        refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name());
+    if let Some(format) = FileFormat::of_path(path).filter(|format| format.text_key.is_some()) {
+        refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name);
     }
     let mut bytes = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_BEGINNING_BYTES).read_to_end(&mut bytes));

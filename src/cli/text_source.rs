@@ -14,56 +14,31 @@ use runner_prepare::local_tokenizer;
 use runner_report::Screen;
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::error::CommandError;
-use runner_spec::experiment::{Data, HubModel, JsonSource, Layout, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{DEFAULT_FIELD, Data, FileFormat, HubModel, Source, Tokenizer};
 use runner_spec::format::printable;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SourceArgs {
-    /// Files of text: .txt and .md (one document per file), .jsonl (one per line), .json (an array), .parquet (one per row).
-    #[arg(value_name = "FILE")]
+    #[arg(value_name = "FILE", help = files_help("Files of text"))]
     pub files: Vec<PathBuf>,
-    /// The column of parquet files that holds the text [default: text].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = text_help("column"))]
     pub column: Option<String>,
-    /// The field of JSON objects that holds the text [default: text].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help = text_help("field"))]
     pub field: Option<String>,
 }
 
-/// The format of a file, from its ending.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileFormat {
-    Text,
-    Jsonl,
-    Json,
-    Parquet,
-    /// Token shards, or something else.
-    Other,
+/// The help of an argument for `files`, with what a document is.
+pub(crate) fn files_help(files: &str) -> String {
+    format!("{files}. A document is {}", FileFormat::describe_all())
 }
 
-impl FileFormat {
-    #[must_use]
-    pub(crate) fn from_path(path: &Path) -> Self {
-        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-        match ending.as_str() {
-            "txt" | "text" | "md" => Self::Text,
-            "jsonl" | "ndjson" => Self::Jsonl,
-            "json" => Self::Json,
-            "parquet" => Self::Parquet,
-            _ => Self::Other,
-        }
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Jsonl => "JSON lines",
-            Self::Json => "a JSON array",
-            Self::Parquet => "parquet",
-            Self::Other => "no text",
-        }
-    }
+/// The help of the flag `--KEY`, which names the text of a record.
+pub(crate) fn text_help(key: &str) -> String {
+    format!(
+        "The {key} that holds the text, if the files are {} [default: {DEFAULT_FIELD}]",
+        FileFormat::names_with(key)
+    )
 }
 
 impl SourceArgs {
@@ -76,37 +51,28 @@ impl SourceArgs {
         for path in &self.files {
             check_file(path)?;
         }
-        let kind = FileFormat::from_path(first);
-        if let Some(other) = self.files.iter().find(|path| FileFormat::from_path(path) != kind) {
-            let describe = |path| format!("{} is {}", printable_path(path), FileFormat::from_path(path).name());
+        let format = FileFormat::of_path(first);
+        let name = |path: &Path| FileFormat::of_path(path).map_or("no text", |format| format.name);
+        if let Some(other) = self.files.iter().find(|path| FileFormat::of_path(path) != format) {
+            let describe = |path| format!("{} is {}", printable_path(path), name(path));
             refuse!("{} and {}: all files must have the same format", describe(first), describe(other));
         }
-        let json = matches!(kind, FileFormat::Jsonl | FileFormat::Json);
-        let given = [
-            ("--column", &self.column, kind == FileFormat::Parquet, "parquet"),
-            ("--field", &self.field, json, "JSON"),
-        ];
-        for (flag, value, fits, format) in given {
-            if value.is_some() && !fits {
-                refuse!("{flag} is for {format}, but {} is {}", printable_path(first), kind.name());
+        let Some(format) = format else {
+            if let Some(advice) = compression_advice(first) {
+                refuse!("{}: {}", printable_path(first), printable(&advice));
             }
+            refuse!("the name of {} must end in {}", printable_path(first), FileFormat::usual_endings());
+        };
+        let given = [("column", &self.column), ("field", &self.field)];
+        if let Some((key, _)) = given.iter().find(|(key, value)| value.is_some() && format.text_key != Some(*key)) {
+            let formats = FileFormat::names_with(key);
+            refuse!("--{key} is for {formats}, but {} is {}", printable_path(first), format.name);
         }
-        let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
+        let text = self.column.as_ref().or(self.field.as_ref()).cloned();
         // Sources take patterns, but these are names of files.
         let escape = |path: &PathBuf| path.to_str().map_or_else(|| path.clone(), |p| glob::Pattern::escape(p).into());
         let files = self.files.iter().map(escape).collect();
-        Ok(match kind {
-            FileFormat::Text => Source::Text { files },
-            FileFormat::Jsonl => Source::Jsonl(JsonSource { files, field: text(&self.field), template: None }),
-            FileFormat::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
-            FileFormat::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
-            FileFormat::Other => {
-                if let Some(advice) = compression_advice(first) {
-                    refuse!("{}: {}", printable_path(first), printable(&advice));
-                }
-                refuse!("the name of {} must end in .txt, .md, .jsonl, .json or .parquet", printable_path(first))
-            }
-        })
+        Ok(format.source(files, Some(text.unwrap_or_else(|| DEFAULT_FIELD.to_owned())), None))
     }
 
     /// The source with a tokenizer, and without validation data.
@@ -114,16 +80,7 @@ impl SourceArgs {
     /// # Errors
     /// If a file is missing, or the files have several formats.
     pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data> {
-        Ok(Data {
-            tokenizer,
-            train: self.source()?,
-            validation: None,
-            layout: Layout::packed(1),
-            shuffle: false,
-            drop_last: false,
-            epoch_rows: None,
-            position: None,
-        })
+        Ok(Data::of_text(tokenizer, self.source()?))
     }
 }
 

@@ -23,13 +23,10 @@ impl Resolver<'_> {
         let is_given = self.given("data.tokenizer");
         let given = is_given.then(|| self.tokenizer(raw.tokenizer.clone()));
         let layout = self.layout(raw.layout, context);
-        let has_tokens = matches!(raw.train, Some(Source::Tokens { .. }));
+        let has_tokens = raw.train.as_ref().is_some_and(Source::is_tokens);
         let train = self.train_source(raw.train);
         let validation = self.held_out(raw.validation, has_tokens);
-        let separate = match &validation {
-            Ok(Some(Validation::Source(source))) => Some(source),
-            _ => None,
-        };
+        let separate = validation.as_ref().ok().and_then(|found| found.as_ref()?.source());
         let tokenizer =
             given.unwrap_or_else(|| self.tokenizer_of_sources(raw.tokenizer, train.as_ref(), separate, model));
         let columns = matches!(layout, Some(Layout::Columns { .. }));
@@ -65,19 +62,10 @@ impl Resolver<'_> {
 
     /// Resolves the sources alone, with defaults for the rest of the section.
     pub(crate) fn text_source(&mut self, raw: RawData) -> Option<Data> {
-        let has_tokens = matches!(raw.train, Some(Source::Tokens { .. }));
+        let has_tokens = raw.train.as_ref().is_some_and(Source::is_tokens);
         let train = self.train_source(raw.train);
         let validation = self.held_out(raw.validation, has_tokens);
-        Some(Data {
-            tokenizer: Tokenizer::default(),
-            train: train?,
-            validation: validation.ok()?,
-            layout: Layout::packed(1),
-            shuffle: false,
-            drop_last: false,
-            epoch_rows: None,
-            position: None,
-        })
+        Some(Data { validation: validation.ok()?, ..Data::of_text(Tokenizer::default(), train?) })
     }
 
     fn train_source(&mut self, source: Option<Source>) -> Option<Source> {

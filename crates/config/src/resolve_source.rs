@@ -1,34 +1,22 @@
 //! Sources: `data.train`, and those of `data.validation` and `eval.test`.
 
-use std::path::PathBuf;
-
 use super::resolver::Resolver;
-use runner_spec::experiment::{HubSource, JsonSource, ParquetSource, Source, Validation};
+use runner_spec::experiment::{DEFAULT_FIELD, HubSource, Source, Validation};
 use runner_spec::hub_name;
 use runner_template::RecordTemplate;
-
-/// The column or field that is read unless the file names one.
-const DEFAULT_FIELD: &str = "text";
 
 impl Resolver<'_> {
     /// Resolves the source at `key`: joins its paths to the folder of the experiment, and fills in the default field.
     pub(crate) fn source(&mut self, source: &mut Source, key: &str) -> Option<()> {
-        match source {
-            Source::Text { files } => self.files(&format!("{key}.text"), files)?,
-            Source::Tokens { files, .. } => self.files(&format!("{key}.tokens"), files)?,
-            Source::Parquet(ParquetSource { files, column, template }) => {
-                self.records(files, column, template.as_deref(), &format!("{key}.parquet"))?;
-            }
-            Source::Jsonl(JsonSource { files, field, template }) => {
-                self.records(files, field, template.as_deref(), &format!("{key}.jsonl"))?;
-            }
-            Source::Json(JsonSource { files, field, template }) => {
-                self.records(files, field, template.as_deref(), &format!("{key}.json"))?;
-            }
-            Source::Builtin { .. } => {}
-            Source::Hub(hub) => self.hub_source(hub, &format!("{key}.hub"))?,
+        let key = format!("{key}.{}", source.key());
+        let files = source.files_mut().map_or(Some(()), |files| self.files(&key, files));
+        let hub = source.hub().is_none_or(|HubSource { dataset, config, split, revision, .. }| {
+            self.hub_dataset(&key, dataset, config.as_deref(), split, revision)
+        });
+        if let Some((field, template)) = source.record_text_mut() {
+            self.text_of_record(field, template.as_deref(), &key)?;
         }
-        Some(())
+        files.filter(|()| hub)
     }
 
     pub(crate) fn validation(&mut self, mut validation: Validation) -> Option<Validation> {
@@ -44,25 +32,6 @@ impl Resolver<'_> {
             Validation::Source(source) => self.source(source, "data.validation")?,
         }
         Some(validation)
-    }
-
-    /// Resolves the files of records at `key`, and the part of each record that is its text.
-    fn records(
-        &mut self,
-        files: &mut [PathBuf],
-        field: &mut Option<String>,
-        template: Option<&str>,
-        key: &str,
-    ) -> Option<()> {
-        let found = self.files(key, files);
-        self.text_of_record(field, template, key)?;
-        found
-    }
-
-    fn hub_source(&mut self, hub: &mut HubSource, key: &str) -> Option<()> {
-        let fits = self.hub_dataset(key, &hub.dataset, hub.config.as_deref(), &hub.split, &hub.revision);
-        self.text_of_record(&mut hub.column, hub.template.as_deref(), key)?;
-        fits.then_some(())
     }
 
     /// Reports names under `key` that cannot be those of a dataset of the hub and its parts; true if they can.

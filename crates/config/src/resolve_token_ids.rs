@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::resolver::Resolver;
-use runner_spec::experiment::{Data, Eval, Model, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, Eval, Model, Source, Tokenizer};
 
 impl Resolver<'_> {
     /// The tokenizer of a file that names none: `default` for text. Token shards do not record which tokenizer made them, so their tokens
@@ -15,10 +15,7 @@ impl Resolver<'_> {
         separate: Option<&Source>,
         model: Option<&Model>,
     ) -> Option<Tokenizer> {
-        let shards = |source: Option<&Source>| match source {
-            Some(Source::Tokens { files, .. }) => Some(files.clone()),
-            _ => None,
-        };
+        let shards = |source: Option<&Source>| source.filter(|source| source.is_tokens()).map(|s| s.files().to_vec());
         let (key, files) = match (shards(train), shards(separate)) {
             (Some(files), _) => ("data.train.tokens", files),
             (None, Some(files)) => ("data.validation.tokens", files),
@@ -65,14 +62,12 @@ impl Resolver<'_> {
                 "set `model.vocab_size`, or name the tokenizer that made the token shards",
             );
         }
-        let separate = match &data.validation {
-            Some(Validation::Source(source)) => Some(source),
-            _ => None,
-        };
-        let sources =
-            [("data.train", Some(&data.train)), ("data.validation", separate), ("eval.test", eval.test.as_ref())];
-        let text =
-            sources.into_iter().filter(|(_, source)| source.is_some_and(|s| !matches!(s, Source::Tokens { .. })));
+        let sources = [
+            ("data.train", Some(&data.train)),
+            ("data.validation", data.separate_validation()),
+            ("eval.test", eval.test.as_ref()),
+        ];
+        let text = sources.into_iter().filter(|(_, source)| source.is_some_and(|source| !source.is_tokens()));
         let mut needs: Vec<(&str, &str)> = text.map(|(key, _)| (key, "is text")).collect();
         needs.extend(eval.hellaswag.as_ref().map(|_| ("eval.hellaswag", "has items of text")));
         for (key, what) in needs {

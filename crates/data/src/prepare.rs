@@ -16,7 +16,7 @@ use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
 use super::shard_tokenizer::describe_foreign_shards;
 use super::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
-use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
+use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches};
 use super::split::{Dataset, PaddingTokens, Split};
 use super::split_name::SplitName;
 use super::stories;
@@ -136,7 +136,7 @@ impl Preparation<'_> {
     fn run(&self, request: &DataRequest<'_>) -> Result<Prepared> {
         let (data, fraction) = (request.data, self.fraction);
         let train = self.locate(&data.train, SplitName::Train)?;
-        let separate = separate_source(data);
+        let separate = data.separate_validation();
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
         let mut warnings = self.warnings.borrow_mut();
         if let Some(validation) = &validation {

@@ -13,7 +13,7 @@ use runner_files::parent_folder;
 use runner_spec::error::{CommandError, Result};
 
 use runner_spec::experiment::{
-    Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer, WeightInit, WeightsSource,
+    Data, Experiment, HellaSwag, HubModel, ModelFolder, Source, Tokenizer, WeightInit, WeightsSource,
 };
 
 /// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
@@ -144,18 +144,7 @@ pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver)
 }
 
 fn data_without_text(tokenizer: Tokenizer) -> Data {
-    let train = Source::Tokens { files: Vec::new(), dtype: None };
-    let layout = Layout::packed(1);
-    Data {
-        tokenizer,
-        train,
-        validation: None,
-        layout,
-        shuffle: false,
-        drop_last: false,
-        epoch_rows: None,
-        position: None,
-    }
+    Data::of_text(tokenizer, Source::Tokens { files: Vec::new(), dtype: None })
 }
 
 /// Replaces data that `experiment` names of the hub by the commits that it means now, so that the run reads the same files again. A tokenizer

@@ -12,7 +12,7 @@ use runner_record::data_files::read_data_files;
 use runner_record::manifest::DataHashes;
 use runner_spec::data::{DataFacts, DataFile, DataPart};
 use runner_spec::error::{CommandError, Result};
-use runner_spec::experiment::{Experiment, Source, Tokenizer, Validation, WeightInit, WeightsSource};
+use runner_spec::experiment::{Experiment, Tokenizer, Validation, WeightInit, WeightsSource};
 use runner_spec::format::{counted, short_hash};
 use runner_weights::OpenedWeights;
 
@@ -89,21 +89,14 @@ enum Place<'a> {
 
 /// The paths of `experiment` at which data is read.
 fn data_places(experiment: &mut Experiment) -> Vec<(DataPart, Place<'_>)> {
-    fn files(source: &mut Source) -> Option<Place<'_>> {
-        match source {
-            Source::Text { files } | Source::Tokens { files, .. } => Some(Place::Files(files)),
-            Source::Parquet(from) => Some(Place::Files(&mut from.files)),
-            Source::Jsonl(from) | Source::Json(from) => Some(Place::Files(&mut from.files)),
-            Source::Hub(_) | Source::Builtin { .. } => None,
-        }
-    }
-    let mut places = Vec::new();
     let (data, eval) = (&mut experiment.data, &mut experiment.eval);
-    places.extend(files(&mut data.train).map(|place| (DataPart::Train, place)));
-    if let Some(Validation::Source(source)) = &mut data.validation {
-        places.extend(files(source).map(|place| (DataPart::Validation, place)));
-    }
-    places.extend(eval.test.as_mut().and_then(files).map(|place| (DataPart::Test, place)));
+    let sources = [
+        (DataPart::Train, Some(&mut data.train)),
+        (DataPart::Validation, data.validation.as_mut().and_then(Validation::source_mut)),
+        (DataPart::Test, eval.test.as_mut()),
+    ];
+    let files = sources.into_iter().filter_map(|(part, source)| Some((part, Place::Files(source?.files_mut()?))));
+    let mut places: Vec<_> = files.collect();
     match &mut data.tokenizer {
         Tokenizer::Gpt2 { vocab, merges } => {
             places.extend([vocab, merges].map(|path| (DataPart::Tokenizer, Place::File(path))));

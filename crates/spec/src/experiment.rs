@@ -12,6 +12,7 @@ mod data;
 mod eval;
 mod parallel;
 mod seeds;
+mod source;
 mod train;
 mod weights_source;
 
@@ -25,14 +26,17 @@ pub use crate::optimizer::Optimizer;
 pub use crate::schedule::{Schedule, ScheduleLength, ScheduleStart, Warmup};
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
-    Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
-    ParquetSource, Separator, Source, TokenType, Tokenizer, Validation,
+    Data, HUB_DEFAULT_BRANCH, HubModel, Layout, MAX_BPE_VOCABULARY, PaddingMask, Separator, Tokenizer, Validation,
 };
 pub use eval::{
     ChoiceText, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples,
 };
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
+pub use source::{
+    Content, Corpus, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource, ParquetSource, RecordFormat,
+    RecordTextMut, Source, TokenType,
+};
 pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};
 

@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use runner_config::LoadOptions;
 use runner_record::catalog::ListedStatus;
-use runner_spec::experiment::{Data, JsonSource, Layout, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{Data, FILE_FORMATS, Tokenizer};
 use tempfile::TempDir;
 
 type Target = fn(&[u8]);
@@ -103,34 +103,17 @@ fn import_configuration(input: &[u8]) {
     let _ = runner_machine::cluster_description::cluster_from_yaml(text).map_err(|error| error.to_string());
 }
 
-/// Documents as parquet, JSON lines, a JSON array and text; and the same bytes as a tokenizer.json.
+/// A tokenizer.json, or documents in each format of files.
 fn read_documents(input: &[u8]) {
-    let Some((kind, rest)) = split_choice(input, 5) else { return };
+    let Some((kind, rest)) = split_choice(input, 1 + FILE_FORMATS.len() as u8) else { return };
     let path = write("documents", rest);
-    let files = vec![path.clone()];
-    let json = || JsonSource { files: files.clone(), field: None, template: None };
-    let source = match kind {
-        0 => Source::Parquet(ParquetSource { files: files.clone(), column: None, template: None }),
-        1 => Source::Jsonl(json()),
-        2 => Source::Json(json()),
-        3 => Source::Text { files: files.clone() },
-        _ => {
-            if let Ok(tokenizer) = runner_data::load_tokenizer(&Tokenizer::File(path)) {
-                let _ = tokenizer.encode_document("once upon a time").map(|ids| tokenizer.decode(&ids));
-            }
-            return;
+    let Some(format) = usize::from(kind).checked_sub(1).map(|kind| &FILE_FORMATS[kind]) else {
+        if let Ok(tokenizer) = runner_data::load_tokenizer(&Tokenizer::File(path)) {
+            let _ = tokenizer.encode_document("once upon a time").map(|ids| tokenizer.decode(&ids));
         }
+        return;
     };
-    let data = Data {
-        tokenizer: Tokenizer::Bytes {},
-        train: source,
-        validation: None,
-        layout: Layout::packed(1),
-        shuffle: false,
-        drop_last: false,
-        epoch_rows: None,
-        position: None,
-    };
+    let data = Data::of_text(Tokenizer::Bytes {}, format.source(vec![path], None, None));
     let cache = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
     // One merge beyond the bytes: every document is read.
     let _ = runner_data::train_tokenizer(&data, 257, &[], cache.path(), &|_| {}).map_err(|error| error.to_string());

@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::hashing::{is_hash, is_hexadecimal};
+use crate::stories;
 use runner_files::{children, has_only, is_number, is_real_folder, is_temporary_name};
 
 /// The file that marks the folder as a cache.
@@ -69,7 +70,7 @@ impl EntryKind {
     /// The files that an entry may have.
     fn files(self) -> &'static [&'static str] {
         match self {
-            Self::Corpora => &["train.parquet", "validation.parquet", "choice.jsonl", HASHES],
+            Self::Corpora => &[stories::TRAIN, stories::VALIDATION, stories::CHOICE, HASHES],
             Self::Tokenizers => &["characters.json", "tokenizer.json", "words.json", HASHES],
             Self::Tokens => &["tokens.bin", "documents.bin", "checksums.bin"],
         }

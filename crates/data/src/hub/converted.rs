@@ -2,16 +2,20 @@
 
 use std::collections::BTreeSet;
 
-use super::formats::Format;
 use super::repository::suggestion;
 use super::select::{Refusal, SelectedBy, SelectedFiles};
+use runner_spec::experiment::FileFormat;
+
+/// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
+pub(super) const CONVERTED: &str = "refs/convert/parquet";
+const ENDING: &str = "parquet";
 
 /// Files that the hub converted: `CONFIG/SPLIT/0000.parquet`, with their configurations and splits. `None` if `all` have other names.
 fn converted(all: &[String]) -> Option<Vec<(&str, &str, &String)>> {
     let parse = |file: &'_ String| {
         let mut parts = file.split('/');
         let (config, split, name) = (parts.next()?, parts.next()?, parts.next()?);
-        let number = name.strip_suffix(".parquet")?;
+        let number = name.strip_suffix(ENDING)?.strip_suffix('.')?;
         let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         let length = config.len() + split.len() + 2;
         (is_number && parts.next().is_none()).then_some((config.len(), length))
@@ -31,6 +35,7 @@ pub(super) fn select_converted(
     split: &str,
 ) -> Option<Result<SelectedFiles, Refusal>> {
     let files = converted(all)?;
+    let format = FileFormat::of_ending(ENDING)?;
     let configs: BTreeSet<&str> = files.iter().map(|(config, ..)| *config).collect();
     let names = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let only = configs.first().copied().filter(|_| configs.len() == 1);
@@ -55,7 +60,7 @@ pub(super) fn select_converted(
         };
         Err(Refusal::Final(part))
     } else {
-        Ok(SelectedFiles { format: Format::Parquet, files, by: SelectedBy::Name })
+        Ok(SelectedFiles { format, files, by: SelectedBy::Name })
     })
 }
 

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use runner_spec::diagnostic::list;
+use runner_spec::experiment::FileFormat;
+
 /// The readers of `datasets`, and the endings of their files. A reader with other settings counts as another reader.
 const READERS: [(&str, &str); 28] = [
     ("csv", "csv"),
@@ -54,26 +57,23 @@ const PREFERRED: [&str; 7] = ["parquet", "lance", "vortex", "arrow", "jsonl", "j
 /// Endings of compressed files and archives.
 const COMPRESSED: [&str; 13] = ["gz", "bz2", "xz", "zst", "lz4", "lzma", "br", "z", "zip", "7z", "rar", "tar", "tgz"];
 
-/// The format of a split's files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
-    Parquet,
-    /// Each file has one array, or an object on each line.
-    Json,
-    /// Each file is a document.
-    Text,
+/// The format of `files` that the reader `reader` of `datasets` reads; `None` if it is not read here. It is the format whose endings all
+/// the files have, or else that of the reader's first ending.
+pub(super) fn format_of(reader: &str, files: &[String]) -> Option<&'static FileFormat> {
+    let (_, endings) = READERS.iter().find(|(name, _)| *name == reader)?;
+    let mut formats = endings.split(' ').map(FileFormat::of_ending);
+    let usual = formats.next()??;
+    let names_all = |format: &&FileFormat| {
+        files.iter().all(|file| file.rsplit_once('.').is_some_and(|(_, ending)| format.endings.contains(&ending)))
+    };
+    Some(formats.flatten().find(names_all).unwrap_or(usual))
 }
 
-impl Format {
-    /// The format that the reader `reader` of `datasets` reads; `None` if it is not read here.
-    pub(super) fn of_reader(reader: &str) -> Option<Self> {
-        match reader {
-            "parquet" => Some(Self::Parquet),
-            "json" => Some(Self::Json),
-            "text" => Some(Self::Text),
-            _ => None,
-        }
-    }
+/// The readers of `datasets` whose files are read here, for a message.
+pub(super) fn readable(last: &str) -> String {
+    let names: Vec<&str> =
+        READERS.iter().map(|(name, _)| *name).filter(|name| format_of(name, &[]).is_some()).collect();
+    list(&names, last)
 }
 
 /// The last part of a path.

@@ -6,23 +6,19 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 
 use super::client::{Client, Report};
-use super::converted::select_converted;
+use super::converted::{CONVERTED, select_converted};
 use super::downloads::{Downloads, HubCommit};
 use super::error::{HubError, Result};
-use super::formats::Format;
-use super::listing::{ListedFile, check_free_space};
+use super::listing::check_free_space;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Listing, Refusal, SelectedFiles};
 use super::settings::Settings;
 use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::{
-    Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, JsonSource, ParquetSource, Source, Tokenizer,
-    Validation,
+    Data, FileFormat, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, Source, Tokenizer, Validation,
 };
 use runner_spec::hub_name::is_commit;
 
-/// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
-const CONVERTED: &str = "refs/convert/parquet";
 /// Bytes of a dataset's card.
 const MAX_CARD_BYTES: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
@@ -54,10 +50,8 @@ pub struct LoweredData {
 /// True if `data`, `test` or `choice` names anything on the hub.
 #[must_use]
 pub fn is_needed(data: &Data, test: Option<&Source>, choice: Option<&HellaSwag>) -> bool {
-    matches!(data.train, Source::Hub(_))
+    [Some(&data.train), data.separate_validation(), test].into_iter().flatten().any(|source| source.hub().is_some())
         || choice.is_some_and(|set| set.hub.is_some())
-        || matches!(test, Some(Source::Hub(_)))
-        || matches!(data.validation, Some(Validation::Source(Source::Hub(_))))
         || matches!(data.tokenizer, Tokenizer::Hub(_))
 }
 
@@ -82,17 +76,12 @@ pub fn lower(
         out.pinned.tokenizer = Tokenizer::Hub(HubModel { name: name.clone(), revision: commit });
     }
     let named = |key: &'static str| move |error: HubError| error.reword(|message| format!("{key}: {message}"));
-    let open = |source: Option<&Source>, key: &'static str| match source {
-        Some(Source::Hub(source)) => hub.open_split(source).map(Some).map_err(named(key)),
-        _ => Ok(None),
-    };
-    let separate = match &data.validation {
-        Some(Validation::Source(source)) => Some(source),
-        _ => None,
+    let open = |source: Option<&Source>, key: &'static str| {
+        source.and_then(Source::hub).map(|source| hub.open_split(source)).transpose().map_err(named(key))
     };
     let choice_on_hub = choice.and_then(|set| Some((set, set.hub.as_ref()?)));
     let train_split = open(Some(&data.train), "data.train.hub")?;
-    let validation_split = open(separate, "data.validation.hub")?;
+    let validation_split = open(data.separate_validation(), "data.validation.hub")?;
     let test_split = open(test, "eval.test.hub")?;
     let choice_split = choice_on_hub.map(|(_, named)| hub.open_choice(named)).transpose();
     let choice_split = choice_split.map_err(named("eval.hellaswag.hub"))?;
@@ -170,22 +159,17 @@ impl Client<'_> {
     fn open_choice(&self, named: &HubChoice) -> Result<HubSplit> {
         let HubChoice { dataset, config, split, revision } = named.clone();
         let found = self.open_split(&HubSource { dataset, config, split, revision, column: None, template: None })?;
-        match (found.downloads.files().len(), found.format) {
-            (1, Format::Text) => Err(not_a_choice_set(&named.split, "is plain text")),
-            (1, _) => Ok(found),
+        match (found.downloads.files().len(), found.format.has_lists) {
+            (1, false) => Err(not_a_choice_set(&named.split, &format!("is {}", found.format.name))),
+            (1, true) => Ok(found),
             (files, _) => Err(not_a_choice_set(&named.split, &format!("has {files} files"))),
         }
     }
 
     /// Downloads the file that [`Self::open_choice`] found.
     fn download_choice(&self, split: &HubSplit) -> Result<PathBuf> {
-        let files = match self.download(split)?.0 {
-            Source::Parquet(from) => from.files,
-            Source::Jsonl(from) | Source::Json(from) => from.files,
-            _ => Vec::new(),
-        };
-        match files.into_iter().next() {
-            Some(file) if !is_array(&file)? => Ok(file),
+        match self.download(split)?.0.files().first() {
+            Some(file) if !is_array(file)? => Ok(file.clone()),
             _ => Err(not_a_choice_set(&split.pinned.split, "is one JSON array")),
         }
     }
@@ -240,7 +224,7 @@ impl Client<'_> {
             commit: snapshot.commit.clone(),
         };
         let downloads = Downloads::new(origin, files);
-        let pinned = HubSource { revision: snapshot.commit, ..source.clone() };
+        let pinned = source.pinned(snapshot.commit);
         Ok(HubSplit { pinned, format, downloads })
     }
 }
@@ -250,23 +234,14 @@ impl Client<'_> {
 pub(crate) struct HubSplit {
     /// The source with the commit as its revision.
     pub(crate) pinned: HubSource,
-    format: Format,
+    format: &'static FileFormat,
     pub(crate) downloads: Downloads,
 }
 
 impl HubSplit {
     /// The source with `files` of this machine.
     pub(crate) fn local_source(&self, files: Vec<PathBuf>) -> Source {
-        let HubSource { column, template, .. } = self.pinned.clone();
-        let is_lines = |file: &ListedFile| [".jsonl", ".ndjson"].iter().any(|ending| file.path.ends_with(ending));
-        match self.format {
-            Format::Parquet => Source::Parquet(ParquetSource { files, column, template }),
-            Format::Text => Source::Text { files },
-            Format::Json if self.downloads.files().iter().all(is_lines) => {
-                Source::Jsonl(JsonSource { files, field: column, template })
-            }
-            Format::Json => Source::Json(JsonSource { files, field: column, template }),
-        }
+        self.format.source(files, self.pinned.column.clone(), self.pinned.template.clone())
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::card::{Card, Config};
 use super::error::quoted;
-use super::formats::{Format, file_name, infer_reader, is_compressed, is_kept, is_of_reader};
+use super::formats::{file_name, format_of, infer_reader, is_compressed, is_kept, is_of_reader, readable};
 use super::patterns::{Splits, listed_files, normalize, splits_by_name};
 use super::repository::suggestion;
 use runner_spec::diagnostic;
+use runner_spec::experiment::FileFormat;
 
 /// Files that a message names.
 const NAMED_FILES: usize = 3;
@@ -17,7 +18,7 @@ const LEGACY_INFOS: &str = "dataset_infos.json";
 /// The files of a split, in the order in which they are read. A file may be read more than once.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SelectedFiles {
-    pub(super) format: Format,
+    pub(super) format: &'static FileFormat,
     pub(super) files: Vec<String>,
     pub(super) by: SelectedBy,
 }
@@ -106,11 +107,10 @@ pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) ->
         let subject = chosen.map_or(String::new(), |chosen| format!("configuration `{}` has ", quoted(&chosen.name)));
         return Err(Refusal::Final(format!("{subject}no split `{split}`{}", suggestion(split, &names))));
     };
-    let Some(format) = Format::of_reader(reader) else {
-        let files = list_files(files.iter());
-        return Err(Refusal::Unreadable(format!(
-            "split `{split}` is read as {reader} ({files}); only parquet, JSON and text files are read"
-        )));
+    let Some(format) = format_of(reader, files) else {
+        let (files, readable) = (list_files(files.iter()), readable("and"));
+        let message = format!("split `{split}` is read as {reader} ({files}); only {readable} files are read");
+        return Err(Refusal::Unreadable(message));
     };
     for (name, files) in &splits {
         if files.is_empty() {
@@ -211,7 +211,7 @@ fn reader_of_splits(splits: &Splits) -> Result<&'static str, Refusal> {
     let mut first: Option<(&str, &'static str)> = None;
     for (split, files) in splits {
         let Some(reader) = infer_reader(files) else {
-            return Err(Refusal::Unreadable(format!("split `{}` has no parquet, JSON or text files", quoted(split))));
+            return Err(Refusal::Unreadable(format!("split `{}` has no {} files", quoted(split), readable("or"))));
         };
         match first {
             Some((other, different)) if different != reader => {
@@ -302,6 +302,8 @@ mod tests {
     use std::fs;
 
     use serde::Deserialize;
+
+    use runner_spec::experiment::FILE_FORMATS;
 
     use super::*;
 
@@ -422,13 +424,17 @@ mod tests {
         );
         assert_eq!(
             refused(&["LICENSE.txt", "data.csv"], ""),
-            "split `train` is read as csv (`data.csv`); only parquet, JSON and text files are read"
+            "split `train` is read as csv (`data.csv`); only `json`, `parquet` and `text` files are read"
         );
         assert_eq!(
             refused(&["train.jsonl", "test.parquet"], ""),
             "its splits have different formats: `train` is read as json, `test` as parquet"
         );
-        assert!(refused(&["a.bin"], "").contains("no parquet, JSON or text files"), "{}", refused(&["a.bin"], ""));
+        assert!(
+            refused(&["a.bin"], "").contains("no `json`, `parquet` or `text` files"),
+            "{}",
+            refused(&["a.bin"], "")
+        );
         assert_eq!(refused(&["README.md"], ""), "it has no data files");
         assert_eq!(
             chosen(&["de/train.jsonl"], "", Some("de"), "train").unwrap_err(),
@@ -462,7 +468,7 @@ mod tests {
     #[test]
     fn files_tell_whether_they_are_all_or_not() {
         let missing =
-            |files: &[&str], by| missing_part(&SelectedFiles { format: Format::Parquet, files: names(files), by });
+            |files: &[&str], by| missing_part(&SelectedFiles { format: &FILE_FORMATS[0], files: names(files), by });
         let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
         assert_eq!(missing(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
         assert_eq!(missing(&shards, SelectedBy::Pattern), None);

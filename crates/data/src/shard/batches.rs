@@ -210,7 +210,8 @@ fn is_drawn(index: u64, fraction: f64) -> bool {
 mod tests {
     use super::*;
     use crate::fingerprint::SourceFile;
-    use crate::source::{DocumentFormat, JsonFormat, TextSelector};
+    use crate::source::{DocumentFormat, TextSelector};
+    use runner_spec::experiment::RecordFormat;
 
     fn located(path: &std::path::Path, documents: DocumentFormat) -> LocatedSource {
         LocatedSource {
@@ -244,11 +245,11 @@ mod tests {
         let other = dir.path().join("b.jsonl");
         std::fs::write(&other, "{\"text\": \"in between\"}\n{\"text\": \"\"}\n").unwrap();
         let sources = [
-            located(&jsonl, DocumentFormat::Json(JsonFormat::Lines, TextSelector::Field("text".into()))),
+            located(&jsonl, DocumentFormat::Records(RecordFormat::Jsonl, TextSelector::Field("text".into()))),
             located(&text, DocumentFormat::Text),
             LocatedSource {
                 files: [&jsonl, &other, &jsonl].map(|path| SourceFile::stat(path).unwrap()).to_vec(),
-                ..located(&jsonl, DocumentFormat::Json(JsonFormat::Lines, TextSelector::Field("text".into())))
+                ..located(&jsonl, DocumentFormat::Records(RecordFormat::Jsonl, TextSelector::Field("text".into())))
             },
         ];
         for source in &sources {

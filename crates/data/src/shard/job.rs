@@ -17,7 +17,7 @@ use crate::error::{DataError, Result};
 use crate::hub::{HubSplit, check_free_space, open_split};
 use crate::progress::Progress;
 use crate::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
-use crate::source::{LocatedSource, locate, locate_on_hub, separate_source};
+use crate::source::{LocatedSource, locate, locate_on_hub};
 use crate::split_name::SplitName;
 use crate::tokenizer::{TextTokenizer, make_tokenizer};
 use runner_spec::experiment::{Source, TokenType};
@@ -30,16 +30,16 @@ use runner_spec::experiment::{Source, TokenType};
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
-    let open = |source: &Source, split: SplitName| match (source, request.hub) {
-        (Source::Hub(source), Some(hub)) => {
+    let open = |source: &Source, split: SplitName| match source.hub().zip(request.hub) {
+        Some((source, hub)) => {
             let key = format!("{}.hub", split.key());
             open_split(source, &key, hub.settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
         }
-        _ => Ok(None),
+        None => Ok(None),
     };
     let find = |source: &Source, opened: Option<HubSplit>, split: SplitName| {
         let located = match opened {
-            Some(opened) => locate_on_hub(opened, split, &cache, &preparing)?,
+            Some(opened) => locate_on_hub(opened, split)?,
             None => locate(source, split, &cache, &preparing)?,
         };
         if located.documents.is_tokens() {
@@ -47,7 +47,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         }
         Ok(located)
     };
-    let separate = separate_source(request.data);
+    let separate = request.data.separate_validation();
     let separate = separate.filter(|_| request.held_out.is_none_or(|held_out| held_out == HeldOut::Source));
     let train_on_hub = open(&request.data.train, SplitName::Train)?;
     let validation_on_hub = separate.map(|source| open(source, SplitName::Validation)).transpose()?.flatten();

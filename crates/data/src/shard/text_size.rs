@@ -1,10 +1,7 @@
 //! The size of the text of sources. Text in a compressed column is longer than its file, and files of the hub are estimated until they are
 //! here.
 
-use std::path::Path;
-
 use super::batches::Pass;
-use crate::source::{DocumentFormat, LocatedSource, column_bytes};
 
 /// The files of all passes, each with its size, and the size of its text as far as it is known.
 pub(super) struct TextSizes {
@@ -15,8 +12,8 @@ impl TextSizes {
     pub(super) fn new(passes: &[Pass<'_>]) -> Self {
         let sizes = |pass: &Pass<'_>| {
             let source = pass.source;
-            let size =
-                |file| if source.hub.is_some() { None } else { text_bytes(source, file, &source.files[file].path) };
+            let is_here = source.hub.is_none();
+            let size = |file| is_here.then(|| source.text_bytes(file, &source.files[file].path)).flatten();
             (0..source.files.len()).map(|file| (source.files[file].size, size(file))).collect()
         };
         Self { passes: passes.iter().map(sizes).collect() }
@@ -26,7 +23,7 @@ impl TextSizes {
     pub(super) fn add_file(&mut self, index: usize, pass: &Pass<'_>, file: usize) {
         let Some((_, known @ None)) = self.passes[index].get_mut(file) else { return };
         let path = pass.source.hub.as_ref().and_then(|split| split.downloads.finished_path(file));
-        *known = path.and_then(|path| text_bytes(pass.source, file, &path));
+        *known = path.and_then(|path| pass.source.text_bytes(file, &path));
     }
 
     /// The bytes of text of all files. Files that are not here count with the ratio of text to size of those that are.
@@ -41,11 +38,4 @@ impl TextSizes {
         let ratio = if size > 0 { text as f64 / size as f64 } else { 1.0 };
         files().fold(0, |sum, (size, text)| sum.saturating_add(text.unwrap_or((*size as f64 * ratio) as u64)))
     }
-}
-
-/// The size of the text in the file `file` of `source`, which is at `path`; `None` if it cannot be read.
-fn text_bytes(source: &LocatedSource, file: usize, path: &Path) -> Option<u64> {
-    let DocumentFormat::Parquet(text) = &source.documents else { return Some(source.files[file].size) };
-    // A file without the column is an error as soon as it is read.
-    column_bytes(path, &text.fields()).ok()?
 }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::compressed::refuse_compressed;
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
+use super::record::{RecordPosition, RecordSink};
 use crate::error::{DataError, Result};
 use runner_files::{open_regular, strict_json, without_byte_order_mark};
 
@@ -24,34 +25,12 @@ pub(crate) enum JsonFormat {
     Array,
 }
 
-/// The position of an object.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RecordPosition {
-    /// From 1.
-    pub(crate) line: u64,
-    /// The index in the array, from 0, and the offset in bytes; `None` for an object on a separate line.
-    item: Option<(u64, u64)>,
-}
-
-impl RecordPosition {
-    pub(crate) fn error(self, path: &Path, message: impl std::fmt::Display) -> DataError {
-        let message = match self.item {
-            Some((index, offset)) => format!("item {index} of the array (at byte {offset}): {message}"),
-            None => message.to_string(),
-        };
-        DataError::Line { path: path.to_owned(), line: self.line, message }
-    }
-
-    fn object(self, path: &Path, value: Value) -> Result<Map<String, Value>> {
-        match value {
-            Value::Object(object) => Ok(object),
-            other => Err(self.error(path, format!("{}, not a JSON object", strict_json::describe_type(&other)))),
-        }
+fn object(position: RecordPosition, path: &Path, value: Value) -> Result<Map<String, Value>> {
+    match value {
+        Value::Object(object) => Ok(object),
+        other => Err(position.error(path, format!("{}, not a JSON object", strict_json::describe_type(&other)))),
     }
 }
-
-/// Takes objects in order until it returns false.
-pub(crate) type RecordSink<'a> = dyn FnMut(RecordPosition, Map<String, Value>) -> Result<bool> + 'a;
 
 /// Hands each object of the file `path` to `sink` until it returns false.
 ///
@@ -87,7 +66,7 @@ fn for_each_line(
         if read == 0 {
             break;
         }
-        let position = RecordPosition { line, item: None };
+        let position = RecordPosition::line(line);
         if read > limit {
             return Err(position.error(path, format!("longer than {}", describe_document_limit())));
         }
@@ -109,7 +88,7 @@ fn for_each_line(
             }
             position.error(path, format!("not JSON: {} at column {}", without_position(&error), error.column()))
         })?;
-        if !sink(position, position.object(path, value)?)? {
+        if !sink(position, object(position, path, value)?)? {
             break;
         }
     }
@@ -139,7 +118,7 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
             None => return Err(array.error("EOF while parsing a list")),
         }
         let (position, value) = array.read_item(index)?;
-        if !sink(position, position.object(path, value)?)? {
+        if !sink(position, object(position, path, value)?)? {
             return Ok(());
         }
     }
@@ -201,7 +180,7 @@ impl ArrayReader<'_> {
 
     /// Reads the item `index`, which begins at the next byte.
     fn read_item(&mut self, index: u64) -> Result<(RecordPosition, Value)> {
-        let position = RecordPosition { line: self.line, item: Some((index, self.offset)) };
+        let position = RecordPosition::item(self.line, index, self.offset);
         loop {
             let bytes = &self.unread[self.next..];
             let is_too_long = bytes.len() > MAX_DOCUMENT_BYTES;
@@ -223,15 +202,15 @@ impl ArrayReader<'_> {
 
     /// The error at the next byte, which is in no item.
     fn error(&self, message: &str) -> DataError {
-        let position = RecordPosition { line: self.line, item: None };
+        let position = RecordPosition::line(self.line);
         position.error(self.path, format!("{message} at column {}", self.column + 1))
     }
 
     /// The error of parsing the item that begins at the next byte.
-    fn item_error(&self, position: RecordPosition, error: &serde_json::Error) -> DataError {
+    fn item_error(&self, mut position: RecordPosition, error: &serde_json::Error) -> DataError {
         let lines = error.line().max(1) as u64 - 1;
         let column = error.column() + if lines == 0 { self.column } else { 0 };
-        let position = RecordPosition { line: self.line + lines, ..position };
+        position.line += lines;
         position.error(self.path, format!("{} at column {column}", without_position(error)))
     }
 }

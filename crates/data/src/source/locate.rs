@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::json::JsonFormat;
+use super::text_bytes;
 use super::text_selector::TextSelector;
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
@@ -16,7 +16,7 @@ use crate::split_name::SplitName;
 use crate::stories;
 use runner_files::{matching_paths, special_file_kind};
 use runner_spec::error::{ErrorKind, PlainError};
-use runner_spec::experiment::{Data, Source, TokenType, Validation};
+use runner_spec::experiment::{Content, RecordFormat, Source, TokenType};
 use runner_spec::format::quoted_line;
 use runner_spec::safe_text::is_plain_line;
 
@@ -25,26 +25,13 @@ use runner_spec::safe_text::is_plain_line;
 pub(crate) enum DocumentFormat {
     /// Each file is a document.
     Text,
-    /// Each row has a document.
-    Parquet(TextSelector),
-    /// Each object has a document.
-    Json(JsonFormat, TextSelector),
+    /// Each record has a document.
+    Records(RecordFormat, TextSelector),
     /// Token shards, which hold no text, with the type of a token in files without a header.
     Tokens(Option<TokenType>),
 }
 
 impl DocumentFormat {
-    /// The key of such a source in the experiment, which is also a part of its content hash.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Parquet(_) => "parquet",
-            Self::Json(JsonFormat::Lines, _) => "jsonl",
-            Self::Json(JsonFormat::Array, _) => "json",
-            Self::Tokens(_) => "tokens",
-        }
-    }
-
     pub(crate) fn is_tokens(&self) -> bool {
         matches!(self, Self::Tokens(_))
     }
@@ -83,6 +70,14 @@ impl LocatedSource {
         }
     }
 
+    /// The bytes of text in the file `index`, which is at `path`; `None` if it cannot be read.
+    pub(crate) fn text_bytes(&self, index: usize, path: &Path) -> Option<u64> {
+        match &self.documents {
+            DocumentFormat::Records(format, text) => text_bytes(path, *format, text, self.files[index].size),
+            DocumentFormat::Text | DocumentFormat::Tokens(_) => Some(self.files[index].size),
+        }
+    }
+
     /// Checks every file of the source. Those of the hub were checked when they were downloaded.
     ///
     /// # Errors
@@ -105,8 +100,12 @@ pub(crate) fn locate(
     cache: &DataCache,
     report: &Report<'_>,
 ) -> Result<LocatedSource> {
-    let (documents, patterns) = document_format(source, split, cache, report)?;
-    let paths = expand_patterns(&patterns, split.key())?;
+    if let Content::Builtin(_) = source.content() {
+        let file = stories::open_or_write_corpus(cache, report)?.source(split);
+        return locate(&file, split, cache, report);
+    }
+    let documents = document_format(source, split)?;
+    let paths = expand_patterns(source.files(), split.key())?;
     let bytes_total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
     let bytes_done = Cell::new(0);
     let progress = |bytes| {
@@ -124,14 +123,8 @@ pub(crate) fn locate(
 ///
 /// # Errors
 /// If a template is wrong.
-pub(crate) fn locate_on_hub(
-    opened: HubSplit,
-    split: SplitName,
-    cache: &DataCache,
-    report: &Report<'_>,
-) -> Result<LocatedSource> {
-    let local = opened.local_source(Vec::new());
-    let (documents, _) = document_format(&local, split, cache, report)?;
+pub(crate) fn locate_on_hub(opened: HubSplit, split: SplitName) -> Result<LocatedSource> {
+    let documents = document_format(&opened.local_source(Vec::new()), split)?;
     let files: Vec<SourceFile> =
         opened.downloads.files().iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
     let hash = source_hash(&documents, &files);
@@ -139,59 +132,38 @@ pub(crate) fn locate_on_hub(
 }
 
 fn source_hash(documents: &DocumentFormat, files: &[SourceFile]) -> String {
-    let (suffix, selected) = match documents {
-        DocumentFormat::Parquet(text) | DocumentFormat::Json(_, text) => text.identity(),
+    let (format, selected) = match documents {
+        DocumentFormat::Text => ("text".to_owned(), ""),
+        DocumentFormat::Records(format, text) => {
+            let (suffix, selected) = text.identity();
+            (format!("{}{suffix}", format.identity()), selected)
+        }
         // The default is left out, so that naming it changes nothing.
-        DocumentFormat::Tokens(Some(kind)) if *kind != TokenType::Uint16 => ("", kind.name()),
-        DocumentFormat::Text | DocumentFormat::Tokens(_) => ("", ""),
+        DocumentFormat::Tokens(kind) => {
+            ("tokens".to_owned(), kind.filter(|kind| *kind != TokenType::Uint16).map_or("", TokenType::name))
+        }
     };
-    let format = [&format!("{}{suffix}", documents.name()), selected];
-    hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())))
+    hash_parts([format.as_str(), selected].into_iter().chain(files.iter().map(|file| file.hash.as_str())))
 }
 
-/// The format of `source`, and the paths or patterns of its files.
-fn document_format(
-    source: &Source,
-    split: SplitName,
-    cache: &DataCache,
-    report: &Report<'_>,
-) -> Result<(DocumentFormat, Vec<PathBuf>)> {
-    let selector = |field: &Option<String>, template: &Option<String>| {
-        TextSelector::new(field.as_deref(), template.as_deref()).map_err(|PlainError { kind, text }| {
-            let text = format!("the template of the source: {text}");
-            match kind {
-                ErrorKind::Failure => DataError::Threads(format!("{}: {text}", split.key())),
-                _ => DataError::setting(split.key(), text),
+/// The format of `source`, whose files are known.
+fn document_format(source: &Source, split: SplitName) -> Result<DocumentFormat> {
+    match source.content() {
+        Content::Text => Ok(DocumentFormat::Text),
+        Content::Records { format, field, template } => match TextSelector::new(field, template) {
+            Ok(text) => Ok(DocumentFormat::Records(format, text)),
+            Err(PlainError { kind, text }) => {
+                let text = format!("the template of the source: {text}");
+                Err(match kind {
+                    ErrorKind::Failure => DataError::Threads(format!("{}: {text}", split.key())),
+                    _ => DataError::setting(split.key(), text),
+                })
             }
-        })
-    };
-    Ok(match source {
-        Source::Text { files } => (DocumentFormat::Text, files.clone()),
-        Source::Parquet(from) => (DocumentFormat::Parquet(selector(&from.column, &from.template)?), from.files.clone()),
-        Source::Jsonl(from) | Source::Json(from) => {
-            let format = if matches!(source, Source::Json(_)) { JsonFormat::Array } else { JsonFormat::Lines };
-            (DocumentFormat::Json(format, selector(&from.field, &from.template)?), from.files.clone())
+        },
+        Content::Tokens(kind) => Ok(DocumentFormat::Tokens(kind)),
+        Content::Builtin(_) | Content::Hub(_) => {
+            Err(DataError::setting(split.key(), "the files of this source were not made or downloaded"))
         }
-        Source::Tokens { files, dtype } => (DocumentFormat::Tokens(*dtype), files.clone()),
-        Source::Builtin { corpus: _ } => {
-            let files = stories::open_or_write_corpus(cache, report)?;
-            let file = if split == SplitName::Train { files.train } else { files.validation };
-            (DocumentFormat::Parquet(selector(&None, &None)?), vec![file])
-        }
-        Source::Hub(_) => {
-            return Err(DataError::setting(
-                split.key(),
-                "this source is on the hub, and its files were not downloaded",
-            ));
-        }
-    })
-}
-
-/// The validation source of `data`; `None` if there is no validation, or it is a fraction of the training source.
-pub(crate) fn separate_source(data: &Data) -> Option<&Source> {
-    match &data.validation {
-        Some(Validation::Source(source)) => Some(source),
-        _ => None,
     }
 }
 

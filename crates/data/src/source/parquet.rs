@@ -16,8 +16,8 @@ use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type as SchemaT
 use serde_json::{Map, Value};
 
 use super::compressed::compression_advice;
-use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
-use super::text_selector::TextSelector;
+use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
+use super::record::{RecordPosition, RecordSink};
 use crate::error::{DataError, Result};
 use runner_files::open_regular;
 use runner_spec::diagnostic::nearest;
@@ -28,11 +28,15 @@ const ROWS_PER_READ: usize = 64;
 
 type Reader = ColumnReaderImpl<ByteArrayType>;
 
-pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<()> {
+/// Hands the columns `names` of each row of the file `path`, which hold strings, to `sink` until it returns false.
+///
+/// # Errors
+/// If it is not a parquet file, lacks a column, has a column of a different type, or `sink` fails.
+pub(super) fn for_each_record(path: &Path, names: &BTreeSet<&str>, sink: &mut RecordSink<'_>) -> Result<()> {
     let reader = open(path)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let mut columns = Vec::new();
-    for name in text.fields() {
+    for &name in names {
         let index = find_string_column(schema, name).map_err(|message| DataError::file(path, message))?;
         columns.push(StringColumn { path, name, index, present: schema.column(index).max_def_level() });
     }
@@ -57,15 +61,8 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
                     let value = values[index].as_ref().map(|value| column.text(row, value)).transpose()?;
                     record.insert(column.name.to_owned(), value.map_or(Value::Null, Value::String));
                 }
-                let document = match text {
-                    // A null is not a document.
-                    TextSelector::Field(name) if record.get(name).is_some_and(Value::is_null) => None,
-                    _ => text
-                        .extract(record)
-                        .map_err(|message| DataError::file(path, format!("row {row}: {message}")))?,
-                };
-                if let Some(text) = document {
-                    sink(TextPiece::whole_document(text))?;
+                if !sink(RecordPosition::row(row), record)? {
+                    return Ok(());
                 }
                 row += 1;
             }
@@ -287,7 +284,7 @@ impl Read for BoundedRead {
 ///
 /// # Errors
 /// If it is not a parquet file.
-pub(crate) fn column_bytes(path: &Path, names: &BTreeSet<&str>) -> Result<Option<u64>> {
+pub(super) fn column_bytes(path: &Path, names: &BTreeSet<&str>) -> Result<Option<u64>> {
     let reader = open(path)?;
     let metadata = reader.metadata();
     let columns = metadata.file_metadata().schema_descr().columns();
@@ -313,11 +310,11 @@ mod tests {
 
     fn texts(path: &Path, column: &str) -> Result<Vec<String>, String> {
         let mut texts = Vec::new();
-        let mut sink = |piece: TextPiece| {
-            texts.push(piece.text);
-            Ok(())
-        };
-        read(path, &TextSelector::new(Some(column), None).unwrap(), &mut sink).map_err(|error| error.to_string())?;
+        for_each_record(path, &[column].into(), &mut |_, record| {
+            texts.push(record[column].as_str().unwrap().to_owned());
+            Ok(true)
+        })
+        .map_err(|error| error.to_string())?;
         Ok(texts)
     }
 

@@ -1,9 +1,8 @@
 //! Reads a located source as pieces of text.
 
-use super::json::for_each_record;
 use super::locate::{DocumentFormat, LocatedSource};
 use super::piece::{PieceSink, TextPiece};
-use super::{parquet, text};
+use super::{read_records, text};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 
@@ -24,13 +23,7 @@ pub(crate) fn read_file(source: &LocatedSource, index: usize, cut: CutPoints, si
     let path = source.path(index)?;
     match &source.documents {
         DocumentFormat::Text => text::read(&path, cut, sink),
-        DocumentFormat::Json(format, text) => for_each_record(&path, *format, &mut |position, record| {
-            if let Some(text) = text.extract(record).map_err(|message| position.error(&path, message))? {
-                sink(TextPiece::whole_document(text))?;
-            }
-            Ok(true)
-        }),
-        DocumentFormat::Parquet(text) => parquet::read(&path, text, sink),
+        DocumentFormat::Records(format, selector) => read_records(&path, *format, selector, sink),
         DocumentFormat::Tokens(_) => Err(DataError::file(&path, "token shards hold no text")),
     }
 }

@@ -54,7 +54,7 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
         if pending.len() > MAX_DOCUMENT_BYTES {
             let message = match cut {
                 CutPoints::Never => {
-                    "this tokenizer reads whole documents, so put each on one line (`jsonl`) or in one row (`parquet`)"
+                    "this tokenizer reads whole documents, so make each a record, such as a line of `jsonl`"
                 }
                 _ => "is this text?",
             };

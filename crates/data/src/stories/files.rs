@@ -17,7 +17,13 @@ use super::corpus::{EDITION, Item, Stories, generate_stories};
 use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
 use crate::progress::{Progress, Report};
+use crate::split_name::SplitName;
+use runner_spec::experiment::{ParquetSource, Source};
 
+/// The names of the files.
+pub(crate) const TRAIN: &str = "train.parquet";
+pub(crate) const VALIDATION: &str = "validation.parquet";
+pub(crate) const CHOICE: &str = "choice.jsonl";
 const ROWS_PER_GROUP: usize = 2000;
 /// FineWeb's columns, in parquet's own language.
 const SCHEMA: &str = include_str!("fineweb.schema");
@@ -30,6 +36,14 @@ pub(crate) struct CorpusFiles {
     pub choice: PathBuf,
 }
 
+impl CorpusFiles {
+    /// The source that reads the text of `split`.
+    pub(crate) fn source(self, split: SplitName) -> Source {
+        let file = if split == SplitName::Train { self.train } else { self.validation };
+        Source::Parquet(ParquetSource { files: vec![file], column: None, template: None })
+    }
+}
+
 /// Finds the built-in corpus in the cache, or writes it there.
 ///
 /// # Errors
@@ -40,23 +54,19 @@ pub(crate) fn open_or_write_corpus(cache: &DataCache, report: &Report<'_>) -> Re
             let path = folder.join(name);
             if path.is_file() { Ok(path) } else { Err(DataError::damaged(folder, format!("{name} is missing"))) }
         };
-        Ok(CorpusFiles {
-            train: file("train.parquet")?,
-            validation: file("validation.parquet")?,
-            choice: file("choice.jsonl")?,
-        })
+        Ok(CorpusFiles { train: file(TRAIN)?, validation: file(VALIDATION)?, choice: file(CHOICE)? })
     };
     let mut build = |folder: &Path| {
         report(Progress::Generating);
         let Stories { train, validation, items } = generate_stories();
-        for (name, texts) in [("train.parquet", &train), ("validation.parquet", &validation)] {
+        for (name, texts) in [(TRAIN, &train), (VALIDATION, &validation)] {
             let path = folder.join(name);
             write_parquet(&path, texts).map_err(|error| match error {
                 ParquetError::External(source) => DataError::Io { path, source: std::io::Error::other(source) },
                 other => DataError::file(&path, other.to_string()),
             })?;
         }
-        write_items(&folder.join("choice.jsonl"), &items).map_err(DataError::io(folder))
+        write_items(&folder.join(CHOICE), &items).map_err(DataError::io(folder))
     };
     Ok(cache.open_or_build(EntryKind::Corpora, EDITION, report, &open, &mut build)?.0)
 }

@@ -1,10 +1,10 @@
-//! The built-in corpus: simple English children's stories whose endings follow from their contexts, as parquet in FineWeb's
+//! The built-in corpus: simple English children's stories whose endings follow from their contexts, in FineWeb's
 //! schema, and multiple-choice items in HellaSwag's format from stories that the corpus does not hold.
 
 mod corpus;
 mod files;
 mod grammar;
 
-pub(super) use files::open_or_write_corpus;
 #[cfg(test)]
 pub(crate) use files::write_parquet;
+pub(super) use files::{CHOICE, TRAIN, VALIDATION, open_or_write_corpus};

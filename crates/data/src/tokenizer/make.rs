@@ -18,7 +18,7 @@ use crate::source::{LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
 use runner_files::{is_absent, parent_folder, read_regular};
 use runner_spec::error::PlainError;
-use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Content, Data, Layout, MAX_BPE_VOCABULARY, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
 ///
@@ -131,9 +131,9 @@ fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer> {
 /// True if `data` seems to have several documents without a token between them. No text is read, so a file of records counts as several
 /// documents. A tokenizer of the hub, and files that cannot be read, count as correct.
 pub fn may_join_documents(data: &Data) -> bool {
-    let has_documents = match &data.train {
-        Source::Text { files } => count_files(files) > 1,
-        Source::Tokens { .. } => false,
+    let has_documents = match data.train.content() {
+        Content::Text => count_files(data.train.files()) > 1,
+        Content::Tokens(_) => false,
         _ => true,
     };
     let joins = |tokenizer: TextTokenizer| tokenizer.joins_documents(&data.layout, 2);

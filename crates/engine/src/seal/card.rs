@@ -14,7 +14,6 @@ use runner_record::run_dir::{self, RESOLVED};
 use runner_spec::data::DataPart;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::event::Evaluation;
-use runner_spec::experiment::Source;
 use runner_spec::format::{bytes, choice_name, count, counted, loss, printable, quoted_line, seconds};
 use runner_spec::measure::LossSample;
 
@@ -127,7 +126,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
         }
     }
     // The program makes or downloads the others itself.
-    let is_of_files = !matches!(opened.experiment.data.train, Source::Builtin { .. } | Source::Hub(_));
+    let is_of_files = !opened.experiment.data.train.files().is_empty();
     let data = if is_of_files { " --data FOLDER" } else { "" };
     out += "\n## Verify\n\n```sh\n";
     if let Some(own) = seal.default_steps(steps) {

@@ -1,4 +1,4 @@
-//! The `data` section: sources, tokenizers, and how rows are made of tokens.
+//! The `data` section: tokenizers, the held-out data, and how rows are made of tokens.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::source::Source;
 use crate::hub_name;
 use crate::program::DataPosition;
 use crate::serde_defaults::{defaults, is_default, is_true, one, yes};
@@ -30,6 +31,27 @@ pub struct Data {
     /// The position from which rows are counted, in a fork that changed the batch or the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<DataPosition>,
+}
+
+impl Data {
+    /// The text of `train` and its tokenizer, where no rows are made.
+    pub fn of_text(tokenizer: Tokenizer, train: Source) -> Self {
+        Self {
+            tokenizer,
+            train,
+            validation: None,
+            layout: Layout::packed(1),
+            shuffle: false,
+            drop_last: false,
+            epoch_rows: None,
+            position: None,
+        }
+    }
+
+    /// The validation source; `None` if there is no validation, or it is a fraction of the training source.
+    pub fn separate_validation(&self) -> Option<&Source> {
+        self.validation.as_ref().and_then(Validation::source)
+    }
 }
 
 /// One tokenizer. Paths in a validated experiment are absolute.
@@ -127,155 +149,7 @@ pub const MAX_BPE_VOCABULARY: u64 = 10_000_000;
 pub const HUB_DEFAULT_BRANCH: &str = "main";
 
 defaults! {
-    train_split: String = "train".to_owned();
     default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
-}
-
-/// A source of documents. `files` may contain patterns such as `data/*.parquet`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Source {
-    /// Plain text; each file is a document.
-    Text {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<PathBuf>,
-    },
-    /// Parquet files; each row is a document.
-    Parquet(ParquetSource),
-    /// One JSON object a line; each line is a document.
-    Jsonl(JsonSource),
-    /// A file of JSON objects, each a document: one array, or one object a line.
-    Json(JsonSource),
-    /// A dataset of the Hugging Face hub, or of the server that `HF_ENDPOINT` names.
-    Hub(HubSource),
-    /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
-    Tokens {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<PathBuf>,
-        /// The type of a token in files without a header. Other files name it themselves, and it must be the same. Default: uint16.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[schemars(!skip_serializing_if)]
-        dtype: Option<TokenType>,
-    },
-    /// A corpus that the program generates.
-    Builtin {
-        /// The corpus.
-        corpus: Corpus,
-    },
-}
-
-/// The type of a stored token, as NumPy names it. Tokens are little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum TokenType {
-    Uint16,
-    Uint32,
-    Int32,
-    Uint64,
-    Int64,
-}
-
-impl TokenType {
-    pub const ALL: [Self; 5] = [Self::Uint16, Self::Uint32, Self::Int32, Self::Uint64, Self::Int64];
-
-    /// The narrowest unsigned type for ids below `vocab_size`.
-    #[must_use]
-    pub fn for_vocabulary(vocab_size: usize) -> Self {
-        if vocab_size <= 1 << 16 { Self::Uint16 } else { Self::Uint32 }
-    }
-
-    #[must_use]
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::Uint16 => 2,
-            Self::Uint32 | Self::Int32 => 4,
-            Self::Uint64 | Self::Int64 => 8,
-        }
-    }
-
-    /// Its name in files and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Uint16 => "uint16",
-            Self::Uint32 => "uint32",
-            Self::Int32 => "int32",
-            Self::Uint64 => "uint64",
-            Self::Int64 => "int64",
-        }
-    }
-}
-
-/// Parquet files, and which text of a row is a document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Parquet", extend("x-exclusive" = ["column", "template"]))]
-pub struct ParquetSource {
-    /// Paths or patterns.
-    #[schemars(length(min = 1))]
-    pub files: Vec<PathBuf>,
-    /// The column with the text. Default: text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub column: Option<String>,
-    /// A minijinja template that makes the text from columns. Or `column`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub template: Option<String>,
-}
-
-/// Files of JSON objects, and which text of an object is a document.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Json", extend("x-exclusive" = ["field", "template"]))]
-pub struct JsonSource {
-    /// Paths or patterns.
-    #[schemars(length(min = 1))]
-    pub files: Vec<PathBuf>,
-    /// The field with the text. Default: text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub field: Option<String>,
-    /// A minijinja template that makes the text from fields. Or `field`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub template: Option<String>,
-}
-
-/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there. Its name
-/// is enough: `hub: roneneldan/TinyStories`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["column", "template"], "x-short" = "dataset"), transform = or_text)]
-pub struct HubSource {
-    /// Its name, such as `HuggingFaceFW/fineweb`.
-    pub dataset: String,
-    /// The configuration to read. Default: the dataset's own default, or its only one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub config: Option<String>,
-    /// The split to read. Default: train.
-    #[serde(default = "train_split")]
-    pub split: String,
-    /// The column or field with the text. Default: text.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub column: Option<String>,
-    /// A minijinja template that makes the text from columns or fields. Or `column`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub template: Option<String>,
-    /// Branch, tag or commit. Default: main. In the record of a run it is the commit that was read.
-    #[serde(default = "default_branch")]
-    pub revision: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Corpus {
-    Stories,
 }
 
 /// The held-out data: the last `fraction` of the training source, or a separate source. In a file it is
@@ -286,6 +160,24 @@ pub enum Validation {
     Fraction(f64),
     #[serde(untagged)]
     Source(Source),
+}
+
+impl Validation {
+    /// The separate source; `None` for a fraction of the training source.
+    pub fn source(&self) -> Option<&Source> {
+        match self {
+            Self::Source(source) => Some(source),
+            Self::Fraction(_) => None,
+        }
+    }
+
+    /// [`Self::source`] to change.
+    pub fn source_mut(&mut self) -> Option<&mut Source> {
+        match self {
+            Self::Source(source) => Some(source),
+            Self::Fraction(_) => None,
+        }
+    }
 }
 
 impl JsonSchema for Validation {

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{Corpus, HUB_DEFAULT_BRANCH, Source, or_text};
+use super::data::{HUB_DEFAULT_BRANCH, or_text};
+use super::source::{Corpus, Source};
 use crate::serde_defaults::defaults;
 
 /// The measurements while training. A part that is `null` is left out.
