@@ -8,26 +8,17 @@ use super::cpu::simd::inlined;
 use super::cpu::{Stored, activation as cpu_activation, elementwise, rope};
 use runner_spec::experiment::Activation;
 
-/// GELU in the tanh form, or max(x, 0).
+/// y = f(x), element by element.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
     on_gpu!(x => super::cuda::pointwise::activate(x, activation));
-    with_type!(x, S; values = x => {
-        let y: Vec<S> = match activation {
-            Activation::Gelu => cpu_activation::gelu(values),
-            Activation::Relu => cpu_activation::relu(values),
-        };
-        tensor(y, x.shape())
-    })
+    with_type!(x, S; values = x => tensor(cpu_activation::activate::<S>(activation, values), x.shape()))
 }
 
 /// `dy` becomes dL/dx.
 pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::activate_backward(dy, x, activation));
     with_type!(x, S; x = x => {
-        write::<S>(dy, "activate_backward", |dy| match activation {
-            Activation::Gelu => cpu_activation::gelu_backward(x, dy),
-            Activation::Relu => cpu_activation::relu_backward(x, dy),
-        })
+        write::<S>(dy, "activate_backward", |dy| cpu_activation::activate_backward(activation, x, dy))
     })
 }
 

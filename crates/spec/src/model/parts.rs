@@ -15,7 +15,7 @@ pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
 pub use embedding::{Embedding, PositionKind, Positions};
 pub use head::Head;
 pub use layer::{Layer, NormPlace, Recompute};
-pub use mlp::{Activation, Mlp, MlpKind};
+pub use mlp::{Activation, ActivationNames, Mlp, MlpKind};
 pub use norm::{Norm, NormKind};
 
 /// Names in folders of weights. Several names are matrices that lie next to each other and are used as one.

@@ -8,12 +8,29 @@ use super::elementwise::written;
 use super::pieces::Pieces;
 use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, Stored, elementwise};
+use runner_spec::experiment::Activation;
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 const CUBIC: f64 = 0.044_715;
 
+/// y = f(x).
+pub fn activate<S: Stored>(activation: Activation, x: &[S]) -> Vec<S> {
+    match activation {
+        Activation::Gelu => gelu(x),
+        Activation::Relu => relu(x),
+    }
+}
+
+/// `dy` becomes dL/dx, where `x` is the activation's input.
+pub fn activate_backward<S: Stored>(activation: Activation, x: &[S], dy: &mut [S]) {
+    match activation {
+        Activation::Gelu => gelu_backward(x, dy),
+        Activation::Relu => relu_backward(x, dy),
+    }
+}
+
 /// y = 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
-pub fn gelu<S: Stored>(x: &[S]) -> Vec<S> {
+fn gelu<S: Stored>(x: &[S]) -> Vec<S> {
     elementwise::map_real(x, inlined!(|x| gelu_of(x)))
 }
 
@@ -25,7 +42,7 @@ fn gelu_of<T: Real>(x: T) -> T {
 }
 
 /// `dy` becomes dL/dx.
-pub fn gelu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
+fn gelu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope_of_gelu(x)));
 }
 
@@ -38,12 +55,12 @@ fn slope_of_gelu<T: Real>(x: T) -> T {
 }
 
 /// y = max(x, 0); NaN stays NaN.
-pub fn relu<S: Stored>(x: &[S]) -> Vec<S> {
+fn relu<S: Stored>(x: &[S]) -> Vec<S> {
     elementwise::map(x, inlined!(|x: S| if x.load() < Real::ZERO { S::store(Real::ZERO) } else { x }))
 }
 
 /// `dy` becomes dL/dx; the slope at 0 is 0, as in PyTorch.
-pub fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
+fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     let zero = S::store(Real::ZERO);
     elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = if x.load() > Real::ZERO { *dy } else { zero }));
 }

@@ -31,19 +31,12 @@ fn zip(y: &Tensor, x: &Tensor, kernel: &str) -> Result<()> {
     unsafe { launch.run(&kernel_for_type(kernel, y.dtype())?, dims) }
 }
 
-fn kernel_of_activation(activation: Activation) -> &'static str {
-    match activation {
-        Activation::Gelu => "gelu",
-        Activation::Relu => "relu",
-    }
-}
-
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    map(x, x.dtype(), &kernel_for_type(kernel_of_activation(activation), x.dtype())?)
+    map(x, x.dtype(), &kernel_for_type(activation.names().name, x.dtype())?)
 }
 
 pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Result<()> {
-    zip(dy, x, &format!("{}_backward", kernel_of_activation(activation)))
+    zip(dy, x, &format!("{}_backward", activation.names().name))
 }
 
 pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {

@@ -19,6 +19,25 @@ pub enum Activation {
     Relu,
 }
 
+/// What the rest of the program calls an activation.
+#[derive(Debug)]
+pub struct ActivationNames {
+    /// In files, in plans, and of its kernels.
+    pub name: &'static str,
+    /// In plans: the gradient of its output, which becomes that of its input in place.
+    gradient: &'static str,
+}
+
+impl Activation {
+    pub const fn names(self) -> ActivationNames {
+        let [name, gradient] = match self {
+            Self::Gelu => ["gelu", "gradient of gelu and mlp.c_fc"],
+            Self::Relu => ["relu", "gradient of relu and mlp.c_fc"],
+        };
+        ActivationNames { name, gradient }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MlpKind {
     /// The activation of one product; then dropout with this probability.
@@ -52,8 +71,7 @@ impl Mlp {
     /// The tensors that its backward reads besides its input: the activation's input and output. Dropout masks are made again.
     pub(super) fn kept(&self) -> [Buffer; 2] {
         let [before, after] = match self.kind {
-            MlpKind::Plain(Activation::Gelu, _) => ["mlp.c_fc output", "gelu"],
-            MlpKind::Plain(Activation::Relu, _) => ["mlp.c_fc output", "relu"],
+            MlpKind::Plain(activation, _) => ["mlp.c_fc output", activation.names().name],
             MlpKind::SwiGlu => ["gate and up projections", "swiglu"],
         };
         [buffer(before, self.up.width()), buffer(after, self.down.inputs)]
@@ -62,9 +80,7 @@ impl Mlp {
     /// The gradients that its backward holds at its peak.
     pub(super) fn held(&self) -> Buffer {
         let name = match self.kind {
-            // The activation's gradient is turned into its input's in place.
-            MlpKind::Plain(Activation::Gelu, _) => "gradient of gelu and mlp.c_fc",
-            MlpKind::Plain(Activation::Relu, _) => "gradient of relu and mlp.c_fc",
+            MlpKind::Plain(activation, _) => activation.names().gradient,
             // The activation itself is free when the gradients of gate and up are made.
             MlpKind::SwiGlu => "gradients of swiglu, gate and up",
         };
