@@ -280,10 +280,12 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let gpt2 = |options| ModelSpec { options, ..sizes(Family::Gpt2) };
     let post = ModelOptions { norm: NormPlace::Post, ..ModelOptions::default() };
     let relu = ModelOptions { activation: Activation::Relu, ..post };
+    let relu2 = ModelOptions { activation: Activation::Relu2, ..ModelOptions::default() };
     let encoder = ModelOptions { mlp_dropout: 0.1, final_norm: false, head_bias: true, ..relu };
     let dropout = ModelSpec { dropout: 0.1, ..gpt2(encoder) };
     let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
-    let models = [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), dropout, sizes(Family::Llama), grouped];
+    let models =
+        [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), gpt2(relu2), dropout, sizes(Family::Llama), grouped];
     // One pool for all models: threads of a pool that was dropped free their buffers later.
     let pool = runner_machine::threads::thread_pool(1).unwrap();
     let mut wrong = Vec::new();

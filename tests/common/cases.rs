@@ -374,6 +374,14 @@ pub fn mlps() -> Vec<Case> {
     vec![
         case("GELU MLP", |p| Layer::Mlp(gelu(p)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
         case("ReLU MLP", |p| Layer::Mlp(plain(p, Activation::Relu, 0.0)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("ReLU² MLP", |p| Layer::Mlp(plain(p, Activation::Relu2, 0.0)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
+        case(
+            "ReLU² MLP, dropout",
+            |p| Layer::Mlp(plain(p, Activation::Relu2, 0.3)),
+            gelu_specs(6, 21),
+            6,
+            batch(2, 4, 9),
+        ),
         case(
             "ReLU MLP, dropout",
             |p| Layer::Mlp(plain(p, Activation::Relu, 0.3)),

@@ -118,11 +118,15 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     linear(&a.out, params, &heads.reshape((batch * seq, a.heads * hd)).unwrap())
 }
 
-/// GELU's tanh form or ReLU with dropout, or SwiGLU, between two projections.
+/// GELU's tanh form, ReLU or its square with dropout, or SwiGLU, between two projections.
 pub fn mlp(m: &Mlp, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     match m {
         Mlp::Plain { up, activation: Activation::Relu, dropout: site, down } => {
             linear(down, params, &dropout(site, mb, &linear(up, params, x).relu().unwrap()))
+        }
+        Mlp::Plain { up, activation: Activation::Relu2, dropout: site, down } => {
+            let y = linear(up, params, x).relu().unwrap().sqr().unwrap();
+            linear(down, params, &dropout(site, mb, &y))
         }
         Mlp::Plain { up, activation: Activation::Gelu, dropout: site, down } => {
             let x = linear(up, params, x);

@@ -17,15 +17,18 @@ fn activations_and_their_gradients() {
     for n in [1, 7, 8, 1000, 20_003] {
         compare(&format!("activations of {n}"), |side| {
             let x = side.activations(1, &[n]);
-            let (dgelu, drelu, sum) = (side.activations(2, &[n]), side.activations(2, &[n]), side.activations(2, &[n]));
+            let [dgelu, drelu, drelu2, sum] = [2; 4].map(|seed| side.activations(seed, &[n]));
             pointwise::activate_backward(&dgelu, &x, Activation::Gelu)?;
             pointwise::activate_backward(&drelu, &x, Activation::Relu)?;
+            pointwise::activate_backward(&drelu2, &x, Activation::Relu2)?;
             pointwise::add_assign(&sum, &x)?;
             Ok(vec![
                 Out::stored("gelu", &pointwise::activate(&x, Activation::Gelu)?, 1),
                 Out::stored("dgelu", &dgelu, 1),
                 Out::equal("relu", &pointwise::activate(&x, Activation::Relu)?),
                 Out::equal("drelu", &drelu),
+                Out::equal("relu2", &pointwise::activate(&x, Activation::Relu2)?),
+                Out::equal("drelu2", &drelu2),
                 Out::equal("sum", &sum),
             ])
         });

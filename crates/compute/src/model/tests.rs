@@ -43,6 +43,8 @@ fn models() -> Vec<ModelSpec> {
         let sizes = ModelSpec::with_defaults(Family::Llama, [13, 8, 2, 4, 16]);
         all.push(ModelSpec { d_ff: 24, kv_heads, tie_embeddings, ..sizes });
     }
+    let options = ModelOptions { activation: Activation::Relu2, ..ModelOptions::default() };
+    all.push(ModelSpec { options, d_ff: 24, ..ModelSpec::with_defaults(Family::Gpt2, [13, 8, 2, 4, 16]) });
     all
 }
 

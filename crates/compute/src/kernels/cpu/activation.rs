@@ -1,4 +1,4 @@
-//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU and SwiGLU (Shazeer 2020).
+//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU, ReLU² (So et al. 2021) and SwiGLU (Shazeer 2020).
 
 use std::mem::MaybeUninit;
 
@@ -18,6 +18,7 @@ pub fn activate<S: Stored>(activation: Activation, x: &[S]) -> Vec<S> {
     match activation {
         Activation::Gelu => gelu(x),
         Activation::Relu => relu(x),
+        Activation::Relu2 => relu2(x),
     }
 }
 
@@ -26,6 +27,7 @@ pub fn activate_backward<S: Stored>(activation: Activation, x: &[S], dy: &mut [S
     match activation {
         Activation::Gelu => gelu_backward(x, dy),
         Activation::Relu => relu_backward(x, dy),
+        Activation::Relu2 => relu2_backward(x, dy),
     }
 }
 
@@ -63,6 +65,17 @@ fn relu<S: Stored>(x: &[S]) -> Vec<S> {
 fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     let zero = S::store(Real::ZERO);
     elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = if x.load() > Real::ZERO { *dy } else { zero }));
+}
+
+/// y = max(x, 0)²; NaN stays NaN.
+fn relu2<S: Stored>(x: &[S]) -> Vec<S> {
+    elementwise::map_real(x, inlined!(|x: S::Real| if x < Real::ZERO { Real::ZERO } else { x * x }))
+}
+
+/// `dy` becomes dL/dx = dy·2·max(x, 0).
+fn relu2_backward<S: Stored>(x: &[S], dy: &mut [S]) {
+    let slope = inlined!(|x: S::Real| if x > Real::ZERO { x + x } else { Real::ZERO });
+    elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope(x)));
 }
 
 /// silu(gate)·up, [rows, width]; `gate_up` is [rows, 2·width] with the gate first.

@@ -179,6 +179,12 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
     extern "C" __global__ void relu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
         map(n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; }, dy, dy, x);                                         \
     }                                                                                                                      \
+    extern "C" __global__ void relu2_##suffix(T* y, const T* x, i64 n) {                                                   \
+        map(n, [](float x) { return x < 0.0f ? 0.0f : x * x; }, y, x);                                                     \
+    }                                                                                                                      \
+    extern "C" __global__ void relu2_backward_##suffix(T* dy, const T* x, i64 n) {                                         \
+        map(n, [](float dy, float x) { return x > 0.0f ? dy * (x + x) : 0.0f; }, dy, dy, x);                               \
+    }                                                                                                                      \
     extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                     \
         map(n, [](float y, float x) { return y + x; }, y, y, x);                                                           \
     }                                                                                                                      \

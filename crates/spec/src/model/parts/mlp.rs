@@ -10,13 +10,15 @@ use crate::model::initial::ParamInit;
 const UP: Names = Names { gpt2: &["mlp.c_fc"], llama: &["mlp.gate_proj", "mlp.up_proj"] };
 const DOWN: Names = Names { gpt2: &["mlp.c_proj"], llama: &["mlp.down_proj"] };
 
-/// The activation between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
+/// The activation between the feed-forward layer's two matrices (gpt2). GELU is its tanh form. relu2 is
+/// max(x, 0)² (So et al. 2021).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
     #[default]
     Gelu,
     Relu,
+    Relu2,
 }
 
 /// What the rest of the program calls an activation.
@@ -33,6 +35,7 @@ impl Activation {
         let [name, gradient] = match self {
             Self::Gelu => ["gelu", "gradient of gelu and mlp.c_fc"],
             Self::Relu => ["relu", "gradient of relu and mlp.c_fc"],
+            Self::Relu2 => ["relu2", "gradient of relu2 and mlp.c_fc"],
         };
         ActivationNames { name, gradient }
     }
