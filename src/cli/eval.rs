@@ -233,7 +233,7 @@ impl EvalArgs {
         let settings = ReadingSettings {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
-            mask_padding: layout.masks_padding(model.spec().options.causal),
+            mask_padding: layout.masks_padding(model.spec().options.mask),
             choice_text: choice.map(|set| set.text),
             prefix: tokenizer.prefix_text(),
         };
@@ -258,7 +258,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     let pool = args.model.threads.pool()?;
     let (data, settings) = args.prepare(&model, &pool, &mut screen)?;
     if data.choice.is_some() {
-        model.check_causal("multiple choice")?;
+        model.check_mask("multiple choice")?;
     }
     if data.rows.is_none() && data.choice.is_none() {
         refuse!("nothing to evaluate: the run has no validation split; use `--text`, `--hellaswag` or `--builtin`");

@@ -155,7 +155,7 @@ impl<'a> SampleWriter<'a> {
 pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let mut screen = Screen::on_standard_error();
     let opened = args.model.open(&mut screen)?;
-    opened.check_causal("samples")?;
+    opened.check_mask("samples")?;
     let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
     let spec = args.override_settings(opened.run().and_then(|run| run.experiment.eval.samples.clone()), prompts)?;
     let device = args.model.choose_device(&opened)?;

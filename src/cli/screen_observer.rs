@@ -136,8 +136,9 @@ impl RunObserver for ScreenObserver {
                     } else {
                         let resuming = interrupted
                             .then(|| self.resuming_command.clone().unwrap_or_else(|| format!("runner resume {name}")));
-                        let is_causal = resolved_experiment(run).map_or(true, |found| found.model.options.causal);
-                        let has_samples = is_causal && has_checkpoints();
+                        let sees_ahead =
+                            resolved_experiment(run).is_ok_and(|found| found.model.options.mask.sees_ahead());
+                        let has_samples = !sees_ahead && has_checkpoints();
                         let text = closing_text(summary, name, run, has_samples, resuming.as_deref());
                         self.printer.show(Screen::line, text);
                     }

@@ -13,8 +13,7 @@ use runner_compute::nn::{
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
-use runner_spec::model::ModelOptions;
-use runner_spec::model::{ModelSpec, ParamSpec};
+use runner_spec::model::{Mask, ModelOptions, ModelSpec, ParamSpec};
 
 use super::{
     WholePasses as _, below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2,
@@ -280,7 +279,7 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
         Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
     };
     let dropout = DropoutSite::new(1, "attention", drop);
-    Attention { qkv, out, heads, kv_heads, head_dim: hd, causal: true, rope, dropout }
+    Attention { qkv, out, heads, kv_heads, head_dim: hd, mask: Mask::Causal, rope, dropout }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.
@@ -311,12 +310,12 @@ pub fn attentions() -> Vec<Case> {
 }
 
 fn without_causal_mask(mut case: Case) -> Case {
-    let (Layer::Attention(Attention { causal, .. }, _)
-    | Layer::Transformer(TransformerLayer { attention: Attention { causal, .. }, .. }, _)) = &mut case.layer
+    let (Layer::Attention(Attention { mask, .. }, _)
+    | Layer::Transformer(TransformerLayer { attention: Attention { mask, .. }, .. }, _)) = &mut case.layer
     else {
         unreachable!("{} has no attention", case.name)
     };
-    *causal = false;
+    *mask = Mask::Full;
     case.name += ", without a causal mask";
     case
 }

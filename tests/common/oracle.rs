@@ -10,7 +10,7 @@ use runner_compute::nn::{
     Attention, DropoutSite, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
 };
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind, Recompute};
-use runner_spec::model::ModelSpec;
+use runner_spec::model::{Mask, ModelSpec};
 
 /// x·wᵀ + b.
 pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
@@ -100,7 +100,7 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     let (k, v) = (repeat(&k), repeat(&v));
     let mut scores =
         (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
-    if a.causal {
+    if a.mask == Mask::Causal {
         let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
         let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
         scores = scores.broadcast_add(&future).unwrap();
@@ -232,7 +232,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     heads: spec.heads,
                     kv_heads: spec.heads,
                     head_dim: spec.head_dim(),
-                    causal: true,
+                    mask: Mask::Causal,
                     rope: None,
                     dropout: off,
                 },
@@ -257,7 +257,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     heads: spec.heads,
                     kv_heads: spec.kv_heads,
                     head_dim: spec.head_dim(),
-                    causal: true,
+                    mask: Mask::Causal,
                     rope: None,
                     dropout: off,
                 },

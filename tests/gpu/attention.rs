@@ -9,6 +9,7 @@ use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
 use runner_compute::kernels::cpu::dropout::DropoutMask;
+use runner_spec::model::Mask;
 use runner_spec::philox::Philox;
 
 use crate::device::gpus;
@@ -75,9 +76,9 @@ const CASES: [Case; 16] = [
 ];
 
 impl Case {
-    fn shape(self, causal: bool) -> AttentionShape {
+    fn shape(self, mask: Mask) -> AttentionShape {
         let [batch, seq, heads, kv_heads, head_dim] = self.shape;
-        AttentionShape { batch, seq, heads, kv_heads, head_dim, causal }
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, mask }
     }
 
     fn dropout(self) -> Option<DropoutMask> {
@@ -150,9 +151,9 @@ fn device(precision: Precision) -> Option<Device> {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    for (case, causal) in CASES.into_iter().flat_map(|case| [(case, true), (case, false)]) {
-        let s = case.shape(causal);
-        let name = format!("{precision:?} {case:?}, causal: {causal}");
+    for (case, mask) in CASES.into_iter().flat_map(|case| [(case, Mask::Causal), (case, Mask::Full)]) {
+        let s = case.shape(mask);
+        let name = format!("{precision:?} {case:?}, {mask:?}");
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
         let qkv = normals(1, rows * widths[0], precision);
         let dout = normals(2, rows * widths[1], precision);
@@ -223,7 +224,7 @@ fn bf16_follows_the_cpu() {
 #[test]
 fn long_rows_do_not_drift() {
     let Some(device) = device(Precision::F32) else { return };
-    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64, causal: true };
+    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64, mask: Mask::Causal };
     let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
     // Scores of about 3.
     for row in qkv.chunks_mut(s.qkv_width()) {
@@ -252,7 +253,7 @@ fn new_tokens_over_a_cache() {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
             let [batch, seq, heads, kv_heads, head_dim] = shape;
-            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim, causal: true };
+            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim, mask: Mask::Causal };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));

@@ -4,11 +4,13 @@ use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
+use runner_spec::model::Mask;
 
 use crate::common::{random, values};
 
 /// 70 positions are a tile of queries and a part of one. The samples are full, padded, and without any token.
-const SHAPE: AttentionShape = AttentionShape { batch: 3, seq: 70, heads: 4, kv_heads: 2, head_dim: 6, causal: true };
+const SHAPE: AttentionShape =
+    AttentionShape { batch: 3, seq: 70, heads: 4, kv_heads: 2, head_dim: 6, mask: Mask::Causal };
 const LENGTHS: [usize; 3] = [70, 23, 0];
 
 /// Outputs, then log-sum-exps. An empty sample's queries see its first key.
@@ -22,7 +24,7 @@ fn by_definition(qkv: &[f64], s: AttentionShape, lengths: Option<[usize; 3]>) ->
         let kv = head / (s.heads / s.kv_heads);
         let at = |position: usize, head: usize| &qkv[(sample * s.seq + position) * width + head * hd..][..hd];
         let end = lengths.map_or(s.seq, |lengths| lengths[sample].max(1));
-        let seen = (0..end).filter(|&key| !s.causal || key <= query);
+        let seen = (0..end).filter(|&key| s.mask == Mask::Full || key <= query);
         let score = |key: usize| {
             let products = at(query, head).iter().zip(at(key, s.heads + kv)).map(|(q, k)| q * k);
             products.sum::<f64>() / (hd as f64).sqrt()
@@ -62,8 +64,8 @@ fn inputs(name: &str, width: usize, dtype: DType) -> Tensor {
 
 #[test]
 fn follows_the_definition_for_each_mask_and_type() {
-    for causal in [true, false] {
-        let s = AttentionShape { causal, ..SHAPE };
+    for mask in [Mask::Causal, Mask::Full] {
+        let s = AttentionShape { mask, ..SHAPE };
         for lengths in [None, Some(LENGTHS)] {
             let valid_lengths = lengths.map(|lengths| ValidLengths::new(&lengths, &Device::Cpu).unwrap());
             let masks = AttentionMasks { dropout: None, valid_lengths: valid_lengths.as_ref() };
@@ -73,7 +75,7 @@ fn follows_the_definition_for_each_mask_and_type() {
             let (exact_out, exact_lse) = attention(&exact, s, masks).unwrap();
             let gradient = attention_backward(&exact, &exact_out, &exact_lse, &exact_dout, s, masks).unwrap();
             for dtype in [DType::F64, DType::F32, DType::BF16] {
-                let name = format!("{dtype:?}, causal: {causal}, {lengths:?}");
+                let name = format!("{dtype:?}, {mask:?}, {lengths:?}");
                 let (qkv, dout) = (exact.to_dtype(dtype).unwrap(), exact_dout.to_dtype(dtype).unwrap());
                 let (ours, our_lse) = attention(&qkv, s, masks).unwrap();
                 assert_near(&format!("{name}: output"), &ours, &out, dtype);
@@ -90,8 +92,8 @@ fn follows_the_definition_for_each_mask_and_type() {
 /// get gradients of zero.
 #[test]
 fn padding_is_not_seen() {
-    for (causal, dtype) in [(true, DType::F32), (false, DType::F32), (false, DType::BF16)] {
-        let s = AttentionShape { causal, ..SHAPE };
+    for (mask, dtype) in [(Mask::Causal, DType::F32), (Mask::Full, DType::F32), (Mask::Full, DType::BF16)] {
+        let s = AttentionShape { mask, ..SHAPE };
         let valid_lengths = ValidLengths::new(&LENGTHS, &Device::Cpu).unwrap();
         let masks = AttentionMasks { dropout: None, valid_lengths: Some(&valid_lengths) };
         let dout = inputs("dout", s.out_width(), dtype);
@@ -109,20 +111,20 @@ fn padding_is_not_seen() {
             [out, lse, gradient].map(|t| values(&t))
         };
         let (ones, others) = (run(1.0), run(-30.0));
-        assert_eq!(ones, others, "{dtype:?}, causal: {causal}");
+        assert_eq!(ones, others, "{dtype:?}, {mask:?}");
         for (row, gradient) in ones[2].chunks(s.qkv_width()).enumerate() {
             let padding = row % s.seq >= LENGTHS[row / s.seq].max(1);
-            assert_eq!(gradient[s.out_width()..].iter().all(|&g| g == 0.0), padding, "row {row}, causal: {causal}");
+            assert_eq!(gradient[s.out_width()..].iter().all(|&g| g == 0.0), padding, "row {row}, {mask:?}");
         }
     }
 }
 
 #[test]
 fn a_cache_needs_causal_attention() {
-    for causal in [true, false] {
-        let s = AttentionShape { seq: 1, causal, ..SHAPE };
+    for mask in [Mask::Causal, Mask::Full] {
+        let s = AttentionShape { seq: 1, mask, ..SHAPE };
         let qkv = Tensor::zeros((s.batch, s.qkv_width()), DType::F32, &Device::Cpu).unwrap();
         let cache = new_cache(s, 4, &qkv).unwrap();
-        assert_eq!(attend_with_cache(&qkv, s, 0, &cache).is_ok(), causal);
+        assert_eq!(attend_with_cache(&qkv, s, 0, &cache).is_ok(), mask == Mask::Causal);
     }
 }

@@ -18,7 +18,7 @@ use runner_exec::Trainer;
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::model::{Mask, ModelSpec, parameters};
 use runner_spec::optimizer::{AdamW, Optimizer, Sgd};
 
 const LENGTH: usize = 24;
@@ -56,7 +56,7 @@ impl Golden {
             Kind::Encoder => (include_bytes!("../golden/encoder.safetensors"), small_encoder(), 48),
             Kind::Unmasked => {
                 let mut spec = small_encoder();
-                spec.options.causal = false;
+                spec.options.mask = Mask::Full;
                 (include_bytes!("../golden/encoder_unmasked.safetensors"), spec, 48)
             }
         };

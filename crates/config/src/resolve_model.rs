@@ -197,7 +197,7 @@ impl Resolver<'_> {
     /// Reports evaluations that predict a word from those before it, where the model sees the word itself.
     pub(crate) fn check_sight(&mut self, eval: &Eval, model: &Model) {
         let given = [("eval.samples", eval.samples.is_some()), ("eval.hellaswag", eval.hellaswag.is_some())];
-        for (key, _) in given.iter().filter(|(_, given)| *given && !model.options.causal) {
+        for (key, _) in given.iter().filter(|(_, given)| *given && model.options.mask.sees_ahead()) {
             self.error(
                 &[key, "model.causal"],
                 format!("`{key}` predicts each word from the words before it, but with `model.causal: false` the model sees all words"),

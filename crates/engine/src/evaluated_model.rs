@@ -80,9 +80,9 @@ impl EvaluatedModel {
     }
 
     /// # Errors
-    /// If attention is not causal: such a model has no `what`, since it has learned to see the words that it is to predict.
-    pub fn check_causal(&self, what: &str) -> Result<()> {
-        if self.spec().options.causal {
+    /// If attention sees what follows a token: such a model has no `what`, since it has learned to see the words that it is to predict.
+    pub fn check_mask(&self, what: &str) -> Result<()> {
+        if !self.spec().options.mask.sees_ahead() {
             return Ok(());
         }
         Err(CommandError::request(format!(

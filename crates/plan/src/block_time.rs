@@ -207,7 +207,7 @@ impl BlockTimer<'_> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
         let layer = spec.decoder().layer;
-        let pairs = layer.attention.relative_pairs();
+        let pairs = layer.attention.mask.relative_pairs(length as usize);
         let linear = layer.products() as f64;
         let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());

@@ -28,7 +28,7 @@ pub struct MeasurementBasis {
 impl MeasurementBasis {
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
-        let is_causal = plan.ranks.first().is_none_or(|rank| rank.program.model.options.causal);
+        let is_causal = plan.ranks.first().is_none_or(|rank| !rank.program.model.options.mask.sees_ahead());
         let test_rows_read = plan.test_rows();
         let is_padded = plan.totals.has_padding;
         Self { data: plan.data.clone(), rows_read: plan.validation_rows(), test_rows_read, is_padded, is_causal }

@@ -67,7 +67,7 @@ pub fn compile_continuation(
         let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
         clipped.note(part.name(), length, *documents, *tokens)
     }));
-    let mask_padding = experiment.data.layout.masks_padding(model.options.causal);
+    let mask_padding = experiment.data.layout.masks_padding(model.options.mask);
     let epoch_rows = epoch_rows(experiment, data, sequences, &mut notes)?;
     let position = data_position(experiment, data)?;
     // An epoch of whole batches leaves nothing to drop, unless a part of it was read in other batches.

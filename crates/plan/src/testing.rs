@@ -5,8 +5,7 @@ use serde_json::json;
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, KernelWorkspace};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
-use runner_spec::model::ModelSpec;
-use runner_spec::model::{ModelOptions, PytorchEmbedding};
+use runner_spec::model::{Mask, ModelOptions, ModelSpec, PytorchEmbedding};
 use runner_spec::plan::Plan;
 use runner_spec::rates::{
     ConcurrentLoad, DeviceRates, EmbeddingPoint, HeadPoint, LayerPoint, Link, Links, MeasuredRates, UpdatePoint,
@@ -42,7 +41,7 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         head_bias: true,
         final_norm: false,
         mlp_dropout: 0.2,
-        causal: true,
+        mask: Mask::Causal,
         pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
     };
     let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };

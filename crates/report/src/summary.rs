@@ -58,7 +58,7 @@ pub fn details(summary: &Summary) -> String {
 }
 
 /// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` resumes an interrupted
-/// run. A run `has_samples` if its model's attention is causal, and it has a checkpoint.
+/// run. A run `has_samples` if it has a checkpoint, and its attention sees no tokens that are to be predicted.
 pub fn closing_text(
     summary: &Summary,
     run: &str,

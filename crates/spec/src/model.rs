@@ -18,7 +18,7 @@ pub use crate::model::decoder::Decoder;
 pub use crate::model::family::Family;
 pub use crate::model::initial::{ParamInit, PytorchEmbedding};
 pub use crate::model::options::ModelOptions;
-pub use crate::model::parts::{Activation, NormPlace, PositionKind};
+pub use crate::model::parts::{Activation, Mask, NormPlace, PositionKind};
 use crate::serde_defaults::is_default;
 
 /// The base of rotary frequencies where a file gives none.

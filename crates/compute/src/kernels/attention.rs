@@ -58,9 +58,9 @@ pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Te
 /// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.
 ///
 /// # Errors
-/// If attention is not causal: then each new token changes what the tokens before it have seen.
+/// If queries see keys after their own position: then each new token changes what the tokens before it have seen.
 pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &Tensor) -> Result<Tensor> {
-    if !s.causal {
+    if s.mask.sees_ahead() {
         bail!("a cache of keys and values needs causal attention")
     }
     let capacity = cache.dim(3)?;

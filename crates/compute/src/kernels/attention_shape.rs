@@ -3,6 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::cpu::dropout::DropoutMask;
+use runner_spec::model::Mask;
 
 /// The shape of one attention call. Rows of `qkv` hold `heads` query heads, then `kv_heads` key heads, then as many value
 /// heads, of `head_dim` each; rows of the output hold `heads` heads.
@@ -13,8 +14,7 @@ pub struct AttentionShape {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// True if a query sees no keys after its own position.
-    pub causal: bool,
+    pub mask: Mask,
 }
 
 impl AttentionShape {
@@ -26,9 +26,9 @@ impl AttentionShape {
         self.heads * self.head_dim
     }
 
-    /// The number of keys after its own position that a query may see; those after the last do not exist.
+    /// How many keys after its own position a query sees, if there are that many.
     pub(super) fn later_keys(&self) -> usize {
-        if self.causal { 0 } else { self.seq }
+        self.mask.reach(self.seq)[1]
     }
 
     pub(super) fn scale(&self) -> f64 {
@@ -69,7 +69,7 @@ impl ValidLengths {
     }
 }
 
-/// The masks on attention's probabilities, besides the causal one of [`AttentionShape`].
+/// The masks on attention's probabilities, besides that of [`AttentionShape`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttentionMasks<'a> {
     pub dropout: Option<&'a DropoutMask>,

@@ -78,7 +78,7 @@ impl BlockBuilder<'_> {
                 heads: attention.heads,
                 kv_heads: attention.kv_heads,
                 head_dim: attention.head_dim,
-                causal: attention.causal,
+                mask: attention.mask,
                 rope: self.rope.cloned(),
                 dropout: self.dropout(index, "attention", attention.dropout),
             },

@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
 use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
 use crate::kernels::pointwise::Rope;
+use runner_spec::model::Mask;
 
 /// An attention layer: projections, heads, and rotary positions where the model has them.
 #[derive(Debug, Clone)]
@@ -14,8 +15,7 @@ pub struct Attention {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// True if a token sees no tokens after it.
-    pub causal: bool,
+    pub mask: Mask,
     pub rope: Option<Rope>,
     pub dropout: DropoutSite,
 }
@@ -31,8 +31,8 @@ pub struct AttentionActivations {
 impl Attention {
     /// The shape that kernels are given for `batch` rows of `seq` tokens.
     pub fn shape(&self, batch: usize, seq: usize) -> AttentionShape {
-        let Self { heads, kv_heads, head_dim, causal, .. } = *self;
-        AttentionShape { batch, seq, heads, kv_heads, head_dim, causal }
+        let Self { heads, kv_heads, head_dim, mask, .. } = *self;
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, mask }
     }
 
     /// The queries, keys and values of `x`, rotated where the model has rotary positions.
@@ -60,7 +60,7 @@ impl Attention {
     }
 
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them. It is an error where
-    /// attention is not causal.
+    /// attention sees what follows a token.
     pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;

@@ -42,7 +42,7 @@ pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     if seal.is_hugging_face() {
         out += "library_name: transformers\n";
     }
-    if model.options.causal {
+    if !model.options.mask.sees_ahead() {
         out += "pipeline_tag: text-generation\n";
     }
     let name = plain(&manifest.name);

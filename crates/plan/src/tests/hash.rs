@@ -8,6 +8,7 @@ use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::schedule::{Decay, StepDecay};
+use runner_spec::model::Mask;
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
@@ -86,7 +87,7 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("head_bias", |x| x.model.options.head_bias = true),
         ("final_norm", |x| x.model.options.final_norm = false),
         ("mlp_dropout", |x| x.model.options.mlp_dropout = 0.1),
-        ("causal", |x| x.model.options.causal = false),
+        ("causal", |x| x.model.options.mask = Mask::Full),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),
         ("length", |x| x.data.layout = e::Layout::packed(4)),

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::source::Source;
 use crate::hub_name;
+use crate::model::Mask;
 use crate::program::DataPosition;
 use crate::serde_defaults::{defaults, is_default, is_true, one, yes};
 
@@ -270,9 +271,9 @@ impl Layout {
         self.separator() == Some(Separator::EndOfText)
     }
 
-    /// True if attention does not see padding. A padding mask is needed where it sees what follows a token.
-    pub fn masks_padding(&self, causal: bool) -> bool {
-        matches!(self, Self::Padded { mask, .. } if *mask == PaddingMask::CausalAndPadding || !causal)
+    /// True if attention with the mask `attention` must not see padding. Where it sees what follows a token, it would.
+    pub fn masks_padding(&self, attention: Mask) -> bool {
+        matches!(self, Self::Padded { mask, .. } if *mask == PaddingMask::CausalAndPadding || attention.sees_ahead())
     }
 
     /// The columns of the training data, or of data that is evaluated; `None` for other layouts.

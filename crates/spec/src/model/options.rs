@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::initial::PytorchEmbedding;
-use super::parts::{Activation, NormPlace, PositionKind};
+use super::parts::{Activation, Mask, NormPlace, PositionKind};
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
@@ -15,7 +15,6 @@ use crate::serde_defaults::{is_default, is_true};
 /// weights and a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-#[expect(clippy::struct_excessive_bools, reason = "keys of the file that are true or false")]
 pub struct ModelOptions {
     #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
@@ -33,9 +32,8 @@ pub struct ModelOptions {
     /// The probability of dropout after the activation of the feed-forward layer.
     #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
-    /// False if a token's attention sees the whole row.
-    #[serde(skip_serializing_if = "is_true")]
-    pub causal: bool,
+    #[serde(rename = "causal", skip_serializing_if = "is_default")]
+    pub mask: Mask,
     /// Initial weights as PyTorch's modules have them, embedding and head as this says. Not a key of a file: `init` gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pytorch_init: Option<PytorchEmbedding>,
@@ -51,7 +49,7 @@ impl Default for ModelOptions {
             head_bias: false,
             final_norm: true,
             mlp_dropout: 0.0,
-            causal: true,
+            mask: Mask::Causal,
             pytorch_init: None,
         }
     }
@@ -76,7 +74,7 @@ pub fn option_keys() -> [OptionKey; 8] {
         head_bias,
         final_norm,
         mlp_dropout,
-        causal,
+        mask,
         pytorch_init: _,
     } = ModelOptions::default();
     let option = |key, default, words| OptionKey { key, default, words };
@@ -88,7 +86,7 @@ pub fn option_keys() -> [OptionKey; 8] {
         option("head_bias", json!(head_bias), "biased head"),
         option("final_norm", json!(final_norm), "no final norm"),
         option("mlp_dropout", json!(mlp_dropout), "dropout {} within the MLP"),
-        option("causal", json!(causal), "no causal mask"),
+        option("causal", json!(mask), "no causal mask"),
     ]
 }
 

@@ -5,6 +5,7 @@ mod attention;
 mod embedding;
 mod head;
 mod layer;
+mod mask;
 mod mlp;
 mod norm;
 
@@ -15,6 +16,7 @@ pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
 pub use embedding::{Embedding, PositionKind, Positions};
 pub use head::Head;
 pub use layer::{Layer, NormPlace, Recompute};
+pub use mask::Mask;
 pub use mlp::{Activation, ActivationNames, Mlp, MlpKind};
 pub use norm::{Norm, NormKind};
 

@@ -6,8 +6,8 @@
 #define THREADS 128
 #define LOG2_E 1.4426950408889634f
 
-// The last parameters of every attention kernel: how many keys after its own position a query may see (0 with a causal mask, otherwise
-// the number of queries); and the dropout's random key, the place of the batch's samples in the global batch, the
+// The last parameters of every attention kernel: how many keys after its own position a query sees, if there are that many
+// (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the
 // optimizer step, the threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
 #define MASK_PARAMETERS                                                                                                                   \
     int later_keys, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep

@@ -1,6 +1,6 @@
 //! Self-attention and its projections.
 
-use super::{Buffer, Linear, Names, buffer, statistic};
+use super::{Buffer, Linear, Mask, Names, buffer, statistic};
 use crate::model::ModelSpec;
 use crate::model::family::Family;
 use crate::model::initial::ParamInit;
@@ -23,8 +23,7 @@ pub struct Attention {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-    /// False if a token sees the whole row, and not only what precedes it.
-    pub causal: bool,
+    pub mask: Mask,
     pub rotary: Option<Rotary>,
     /// Drops probabilities.
     pub dropout: f64,
@@ -46,7 +45,7 @@ impl Attention {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim,
-            causal: spec.options.causal,
+            mask: spec.options.mask,
             rotary: defaults.rotary.then_some(Rotary { theta: spec.rope_theta, context_length: spec.context_length }),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             qkv,
@@ -59,14 +58,10 @@ impl Attention {
         self.heads * self.head_dim
     }
 
-    /// FLOPs of scores and of their product with the values, for each position of rows of `length`.
+    /// FLOPs of scores and of their product with the values, for each position of rows of `length`. Every query counts as the one that sees
+    /// most keys.
     pub fn score_flops(&self, length: usize) -> f64 {
-        4.0 * self.width() as f64 * length as f64
-    }
-
-    /// The pairs of a query and a key that it computes, relative to causal attention over long rows, which calibration measures.
-    pub fn relative_pairs(&self) -> f64 {
-        if self.causal { 1.0 } else { 2.0 }
+        4.0 * self.width() as f64 * self.mask.most_keys(length) as f64
     }
 
     /// The tensors that its backward reads besides its input.

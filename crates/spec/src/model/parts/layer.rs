@@ -106,7 +106,7 @@ impl Layer {
     pub fn mask_elements(&self, length: usize) -> [f64; 2] {
         let counted = |dropout: f64, elements: f64| if dropout > 0.0 { elements } else { 0.0 };
         let attention = &self.attention;
-        let scores = attention.heads as f64 * length as f64 * attention.relative_pairs() / 2.0;
+        let scores = attention.heads as f64 * length as f64 * attention.mask.relative_pairs(length) / 2.0;
         let scores = counted(attention.dropout, scores);
         let others = counted(self.dropout, 2.0 * self.width as f64)
             + match self.mlp.kind {

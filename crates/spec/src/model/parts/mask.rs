@@ -1,0 +1,97 @@
+//! Attention's mask.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+/// The keys of a row that a query sees: those within a distance of its own position. Files and plans have it as `causal`, true or false.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "bool", into = "bool")]
+pub enum Mask {
+    /// The key at the query's own position, and all before it.
+    #[default]
+    Causal,
+    /// All keys of the row, as in an encoder.
+    Full,
+}
+
+impl Mask {
+    /// How many keys before and after its own position a query of a row of `length` sees, if the row has that many.
+    pub fn reach(self, length: usize) -> [usize; 2] {
+        match self {
+            Self::Causal => [length, 0],
+            Self::Full => [length, length],
+        }
+    }
+
+    /// The positions of the keys that the query at position `query` of a row of `length` sees.
+    pub fn keys(self, query: usize, length: usize) -> Range<usize> {
+        let [before, after] = self.reach(length);
+        query.saturating_sub(before)..(query + 1).saturating_add(after).min(length)
+    }
+
+    /// True if a query sees keys after its own position, among them the token that is to be predicted.
+    pub fn sees_ahead(self) -> bool {
+        self.reach(1)[1] > 0
+    }
+
+    /// The most keys that a query of a row of `length` sees.
+    pub fn most_keys(self, length: usize) -> usize {
+        let [before, after] = self.reach(length);
+        before.saturating_add(after).saturating_add(1).min(length)
+    }
+
+    /// The pairs of a query and a key in a long row of `length`, relative to a causal mask's length²/2: twice the square of pairs less the two
+    /// corners that are out of reach.
+    pub fn relative_pairs(self, length: usize) -> f64 {
+        let corner = |reach: usize| (1.0 - reach as f64 / length as f64).max(0.0).powi(2);
+        let [before, after] = self.reach(length).map(corner);
+        2.0 - before - after
+    }
+}
+
+impl From<bool> for Mask {
+    fn from(is_causal: bool) -> Self {
+        if is_causal { Self::Causal } else { Self::Full }
+    }
+}
+
+impl From<Mask> for bool {
+    fn from(mask: Mask) -> Self {
+        mask == Mask::Causal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_queries_see() {
+        let of = |mask: Mask| [0, 2, 4].map(|query| mask.keys(query, 5));
+        assert_eq!(of(Mask::Causal), [0..1, 0..3, 0..5]);
+        assert_eq!(of(Mask::Full), [0..5, 0..5, 0..5]);
+        assert_eq!([Mask::Causal, Mask::Full].map(Mask::sees_ahead), [false, true]);
+    }
+
+    /// The exact count of pairs approaches the stated one as 1/length.
+    #[test]
+    fn pairs_and_the_most_keys_follow_from_keys() {
+        for (mask, relative) in [(Mask::Causal, 1.0), (Mask::Full, 2.0)] {
+            let length = 1000;
+            let seen = || (0..length).map(|query| mask.keys(query, length).len());
+            assert_eq!(seen().max(), Some(mask.most_keys(length)));
+            assert_eq!(mask.relative_pairs(length), relative);
+            let pairs = seen().sum::<usize>() as f64 / (0.5 * (length * length) as f64);
+            assert!((pairs - relative).abs() <= 1.0 / length as f64, "{mask:?}: {pairs}");
+        }
+    }
+
+    #[test]
+    fn plans_have_a_mask_as_true_or_false() {
+        for (mask, json) in [(Mask::Causal, "true"), (Mask::Full, "false")] {
+            assert_eq!(serde_json::to_string(&mask).unwrap(), json);
+            assert_eq!(serde_json::from_str::<Mask>(json).unwrap(), mask);
+        }
+    }
+}
