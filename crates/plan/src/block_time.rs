@@ -6,8 +6,8 @@ use crate::cost;
 use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Optimizer, Precision, Recompute};
-use runner_spec::model::ModelSpec;
-use runner_spec::model::parts::{Buffer, Linear};
+use runner_spec::model::parts::{Buffer, Layer, Linear};
+use runner_spec::model::{Decoder, ModelSpec};
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
 use runner_spec::program::Program;
@@ -48,7 +48,7 @@ pub(crate) struct BlockTimer<'a> {
     pub sharers: usize,
 }
 
-/// A value for each of the three kinds of blocks.
+/// A value for each of the three kinds of blocks; that of layers is their mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PerBlockKind<T> {
     pub embedding: T,
@@ -107,7 +107,7 @@ impl BlockTimer<'_> {
     fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let peak = precision::peak(self.program.precision, self.device.device, &self.device.peak_flops)?;
         let (spec, decoder) = (&self.program.model, self.program.model.decoder());
-        let (layer, n) = (&decoder.layer, (rows * length) as f64);
+        let n = (rows * length) as f64;
         let products = peak * r.product_efficiency.of(self.program.precision);
         let memory = r.memory_bandwidth * r.memory_efficiency;
         let bytes = precision::activation_bytes(self.program.precision) as f64;
@@ -119,7 +119,6 @@ impl BlockTimer<'_> {
             let seconds_per_element = self.device.peak_flops.fp32.map_or(0.0, |peak| FLOPS_PER_MASK_ELEMENT / peak);
             n * elements * seconds_per_element
         };
-        let counts = cost::count_kinds(spec);
         let block_seconds = |linears: &[&Linear], attention: f64, moved: f64, masks: [f64; 2], counts: ParamCounts| {
             let attention = attention * n;
             let linear: f64 = linears.iter().map(|linear| 2.0 * n * linear.size() as f64 * slowdown(linear)).sum();
@@ -140,22 +139,28 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start) + rounded_sums,
             }
         };
-        let kept = moved(&layer.kept(Recompute::None));
-        let (scores, masks) = (layer.attention.score_flops(length), layer.mask_elements(length));
-        let mut seconds = block_seconds(&layer.linears(), scores, kept, masks, counts.layer);
-        if self.recompute != Recompute::None {
-            let again = layer.recomputed_flops(self.recompute, length);
-            let dropped = kept - moved(&layer.kept(self.recompute));
-            seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
-        }
+        let layer_seconds = |layer: &Layer| {
+            let kept = moved(&layer.kept(Recompute::None));
+            let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
+            let counts = cost::count(&layer.parameters(0));
+            let mut seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
+            if self.recompute != Recompute::None {
+                let again = layer.recomputed_flops(self.recompute, length);
+                let dropped = kept - moved(&layer.kept(self.recompute));
+                seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
+            }
+            Some(seconds)
+        };
         let (embedding, head) = (&decoder.embedding, &decoder.head);
         let dropped = if embedding.dropout > 0.0 { embedding.width as f64 } else { 0.0 };
         // The table of a tied embedding gets gradients from both ends of the model.
         let tied = if head.tied { head.project.size() as u64 } else { 0 };
-        let head_counts = ParamCounts { total: counts.head.total + tied, ..counts.head };
+        let mut head_counts = cost::count(&head.parameters(spec.layers + 1));
+        head_counts.total += tied;
+        let embedding_counts = cost::count(&embedding.parameters());
         Some(BlockKindSeconds {
-            embedding: block_seconds(&[], 0.0, spec.d_model as f64 * bytes, [dropped; 2], counts.embedding),
-            layer: seconds,
+            embedding: block_seconds(&[], 0.0, spec.d_model as f64 * bytes, [dropped; 2], embedding_counts),
+            layer: mean_of_layers(&decoder, layer_seconds)?,
             head: block_seconds(&[&head.project], 0.0, moved(&head.kept()), [0.0; 2], head_counts),
         })
     }
@@ -176,9 +181,10 @@ impl BlockTimer<'_> {
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
         };
+        let layer_seconds = |layer: &Layer| mean(&|busy| self.layer(r, layer, busy, n, length));
         Some(BlockKindSeconds {
             embedding: mean(&|busy| self.embedding(r, busy, n))?,
-            layer: mean(&|busy| self.layer(r, busy, n, length as f64))?,
+            layer: mean_of_layers(&self.program.model.decoder(), layer_seconds)?,
             head: mean(&|busy| self.head(r, busy, n))?,
         })
     }
@@ -203,12 +209,18 @@ impl BlockTimer<'_> {
     }
 
     /// A part of a layer's time grows with its matrix products, and a part with the length.
-    fn layer(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64, length: f64) -> Option<BlockSeconds> {
+    fn layer(
+        &self,
+        r: &MeasuredRates,
+        layer: &Layer,
+        busy: ConcurrentLoad,
+        n: f64,
+        length: usize,
+    ) -> Option<BlockSeconds> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
-        let layer = spec.decoder().layer;
-        let pairs = layer.attention.mask.relative_pairs(length as usize);
-        let linear = layer.products() as f64;
+        let pairs: f64 = layer.attentions().map(|attention| attention.mask.relative_pairs(length)).sum();
+        let linear = layer.multiplications() as f64;
         let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());
             for width in points.iter().map(|p| p.d_model).collect::<BTreeSet<_>>() {
@@ -220,7 +232,8 @@ impl BlockTimer<'_> {
                 let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
-                let flops = ModelSpec::for_calibration(spec.family, [1, 1, 1, width]).decoder().layer.products() as f64;
+                let measured = ModelSpec::for_calibration(spec.family, [1, 1, 1, width]).decoder();
+                let flops = measured.layers.iter().map(Layer::multiplications).sum::<usize>() as f64;
                 let sizes = mine().filter(|p| p.length == short).map(|p| {
                     let rest = get(p) - attention * (p.positions * p.length) as f64;
                     (p.positions as f64, rest.max(0.1 * get(p)))
@@ -229,13 +242,13 @@ impl BlockTimer<'_> {
                 attentions.push((width as f64, attention / width as f64));
             }
             let d = spec.d_model as f64;
-            Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n * pairs))
+            Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length as f64 * n * pairs))
         };
         let (forward, backward) = (predict(|p| p.forward)?, predict(|p| p.backward)?);
-        let again = match layer.recomputed_flops(self.recompute, length as usize) {
+        let again = match layer.recomputed_flops(self.recompute, length) {
             all if all > 0.0 => {
-                let attention = layer.attention.score_flops(length as usize);
-                forward.0 * (all - attention) / (layer.forward_flops(length as usize) - attention) + forward.1
+                let attention = layer.score_flops(length);
+                forward.0 * (all - attention) / (layer.forward_flops(length) - attention) + forward.1
             }
             _ => 0.0,
         };
@@ -272,4 +285,17 @@ impl BlockTimer<'_> {
         };
         Some(BlockSeconds { forward: predict(|p| p.forward)?, input: 0.0, weight: predict(|p| p.backward)? })
     }
+}
+
+/// The mean of `seconds` over a model's layers.
+fn mean_of_layers(decoder: &Decoder, seconds: impl Fn(&Layer) -> Option<BlockSeconds>) -> Option<BlockSeconds> {
+    let layers = &decoder.layers;
+    layers.count_in(1..layers.len() + 1).try_fold(BlockSeconds::default(), |sum, (layer, times)| {
+        let part = seconds(layer)?.times(times as f64 / layers.len() as f64);
+        Some(BlockSeconds {
+            forward: sum.forward + part.forward,
+            input: sum.input + part.input,
+            weight: sum.weight + part.weight,
+        })
+    })
 }

@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use crate::block_time::PerBlockKind;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::PartParameter;
 use runner_spec::plan::{Flops, ParamCounts};
@@ -14,7 +13,7 @@ pub(crate) const CONVENTION: &str =
 
 /// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
 pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
-    let of = count_kinds(spec);
+    let decoder = spec.decoder();
     let holds = |block: usize| u64::from(chunks.iter().any(|chunk| chunk.contains(block)));
     let (first, last) = (holds(0), holds(spec.layers + 1));
     let mut counts = ParamCounts::default();
@@ -25,32 +24,27 @@ pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCoun
         counts.other += each.other * times;
         counts.total += each.total * times;
     };
-    add(of.embedding, first);
-    add(of.layer, chunks.iter().map(|chunk| spec.layers_in(chunk.range()) as u64).sum());
-    add(of.head, last);
+    add(count(&decoder.embedding.parameters()), first);
+    for (layer, times) in chunks.iter().flat_map(|chunk| decoder.layers.count_in(chunk.range())) {
+        add(count(&layer.parameters(0)), times as u64);
+    }
+    add(count(&decoder.head.parameters(spec.layers + 1)), last);
     if spec.tie_embeddings && last > first {
-        add(count(&spec.decoder().embedding.parameters()[..1]), 1);
+        add(count(&decoder.embedding.parameters()[..1]), 1);
     }
     counts
 }
 
 /// Parameters of each entry of the block list.
 pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
-    let of = count_kinds(spec);
-    (0..spec.block_count()).map(|block| of.of_block(block, spec.layers).total).collect()
-}
-
-/// Parameters of one block of each kind. All layers are alike.
-pub(crate) fn count_kinds(spec: &ModelSpec) -> PerBlockKind<ParamCounts> {
     let decoder = spec.decoder();
-    PerBlockKind {
-        embedding: count(&decoder.embedding.parameters()),
-        layer: count(&decoder.layer.parameters(0)),
-        head: count(&decoder.head.parameters(spec.layers + 1)),
-    }
+    let total = |parameters: &[PartParameter]| count(parameters).total;
+    let (embedding, head) = (decoder.embedding.parameters(), decoder.head.parameters(spec.layers + 1));
+    let layers = decoder.layers.map(|layer| total(&layer.parameters(0)));
+    [total(&embedding)].into_iter().chain(layers).chain([total(&head)]).collect()
 }
 
-fn count(parameters: &[PartParameter]) -> ParamCounts {
+pub(crate) fn count(parameters: &[PartParameter]) -> ParamCounts {
     let mut counts = ParamCounts::default();
     for PartParameter { spec, .. } in parameters {
         let len = spec.len() as u64;
@@ -69,10 +63,7 @@ fn count(parameters: &[PartParameter]) -> ParamCounts {
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
 pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
     let BlockProducts { products, attention } = BlockProducts::new(spec, blocks, length);
-    let (of, holds) = (count_kinds(spec), |block: usize| f64::from(u8::from(blocks.contains(&block))));
-    let vectors = holds(0) * of.embedding.other as f64
-        + spec.layers_in(blocks.clone()) as f64 * of.layer.other as f64
-        + holds(spec.layers + 1) * of.head.other as f64;
+    let vectors = count_chunks(spec, &[blocks.clone().into()]).other as f64;
     let tokens = tokens as f64;
     let forward = tokens * (2.0 * products + attention);
     Flops {
@@ -102,12 +93,13 @@ impl BlockProducts {
         let decoder = spec.decoder();
         // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
         // embedding's matrix.
-        let layers = spec.layers_in(blocks.clone()) as f64;
         let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
-        Self {
-            products: layers * decoder.layer.products() as f64 + heads * decoder.head.project.size() as f64,
-            attention: layers * decoder.layer.attention.score_flops(length),
+        let mut sum = Self { products: heads * decoder.head.project.size() as f64, attention: 0.0 };
+        for (layer, times) in decoder.layers.count_in(blocks.clone()) {
+            sum.products += times as f64 * layer.multiplications() as f64;
+            sum.attention += times as f64 * layer.score_flops(length);
         }
+        sum
     }
 }
 
@@ -197,7 +189,7 @@ mod tests {
     #[test]
     fn flops_that_are_recomputed() {
         let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
-        let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layer.recomputed_flops(recompute, 2);
+        let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layers.pattern()[0].recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);
         assert_eq!(of(&spec, Recompute::None), 0.0);
         assert_eq!(of(&spec, Recompute::Attention), f64::from(6 * (2 * 4 * 12 + products)));
@@ -211,10 +203,12 @@ mod tests {
     #[test]
     fn kept_tensors_are_among_those_that_are_read() {
         for spec in [gpt2_124m(50_304), llama_179m(), crate::testing::encoder(28_783, 8, 4096, 16)] {
-            let layer = spec.decoder().layer;
+            let decoder = spec.decoder();
+            let layer = &decoder.layers.pattern()[0];
+            let qkv: usize = layer.attentions().map(|attention| attention.qkv.width()).sum();
             let sum = |recompute| layer.kept(recompute).iter().map(|b| b.per_position).sum::<usize>();
             let (all, d) = (sum(Recompute::None), spec.d_model);
-            assert_eq!(sum(Recompute::Attention), all - layer.attention.qkv.width() - d - spec.heads);
+            assert_eq!(sum(Recompute::Attention), all - qkv - d - spec.heads);
             assert_eq!(sum(Recompute::Block), d);
         }
     }

@@ -12,10 +12,10 @@ use crate::topology::longest_message;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
-use runner_spec::model::parts::{Buffer, Linear, Positions};
+use runner_spec::model::parts::{Buffer, Layer, Linear, Positions};
 use runner_spec::plan::{COMMAND_ITEM, MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
+use runner_spec::program::{Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
 
 /// A rank's process without any model: code, stacks, small blocks. Measured in release builds: 27 to 40 MiB.
 const PROCESS_BYTES: u64 = 34 << 20;
@@ -64,11 +64,11 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
-    let count = |chunk: &BlockRange| spec.layers_in(chunk.range()) as u64;
     let (sizes, last) = (Sizes::of_micro_batch(program), Sizes::of_smaller_last(program));
-    let mut layers = [0, 0];
-    // If a chunk holds all micro-batches, one of them may be smaller.
-    let (mut last_layers, mut heads, mut last_heads) = (0, 0, 0);
+    // Of each layer of the pattern: saved, kept for its weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of
+    // them may be smaller.
+    let mut layers = vec![[0_u64; 3]; decoder.layers.pattern().len()];
+    let (mut heads, mut last_heads) = (0, 0);
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Without recomputation, the weights' work is as much as what was saved.
         let (saved, work) = match program.recompute {
@@ -76,9 +76,10 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
             _ => (live.saved, live.work),
         };
         let smaller = u64::from(last.is_some() && saved == program.batch.micro_batches());
-        last_layers += count(chunk) * smaller;
-        layers[0] += count(chunk) * (saved as u64 - smaller);
-        layers[1] += count(chunk) * work as u64;
+        let held = [saved as u64 - smaller, work as u64, smaller];
+        for (sum, (_, times)) in layers.iter_mut().zip(decoder.layers.count_in(chunk.range())) {
+            *sum = [0, 1, 2].map(|i| sum[i] + times as u64 * held[i]);
+        }
         if chunk.contains(head) {
             last_heads += smaller;
             heads += (saved + work) as u64 - smaller;
@@ -93,11 +94,16 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
             count,
         }));
     };
-    activations("layer", &decoder.layer.kept(program.recompute), &sizes, layers[0]);
-    activations("layer, for its weights", &decoder.layer.deferred(), &sizes, layers[1]);
+    let counted = || decoder.layers.pattern().iter().zip(&layers);
+    for (layer, [saved, work, _]) in counted() {
+        activations("layer", &layer.kept(program.recompute), &sizes, *saved);
+        activations("layer, for its weights", &layer.deferred(), &sizes, *work);
+    }
     activations("head", &decoder.head.kept(), &sizes, heads);
     if let Some(last) = &last {
-        activations("layer, last micro-batch", &decoder.layer.kept(program.recompute), last, last_layers);
+        for (layer, [.., smaller]) in counted() {
+            activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
+        }
         activations("head, last micro-batch", &decoder.head.kept(), last, last_heads);
     }
     let saved = sum(&items, MemoryCategory::Activations);
@@ -105,7 +111,8 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
     let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
-    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &decoder, &sizes));
+    let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
+    let layer_peak = (saved - head_freed).saturating_add(layer_peak);
     let all_weights = weights_gathered_for_evaluation(program);
     let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
     let (evaluation, sampling) =
@@ -148,8 +155,8 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     if decoder.embedding.positions == Positions::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         table("sinusoidal positions", spec.d_model);
     }
-    if decoder.layer.attention.rotary.is_some() && layers != [0, 0] {
-        table("rotary positions", spec.head_dim());
+    for rotary in decoder.rotary_tables(program.chunks.iter().map(|chunk| chunk.range())) {
+        table("rotary positions", rotary.head_dim);
     }
     if program.device == Device::Cpu {
         // The replicas of dp are threads of the command's process. Otherwise the command starts a process for each of several ranks. Under a
@@ -187,7 +194,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
 }
 
 /// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
-fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Sizes) -> u64 {
+fn layer_backward(program: &Program, layer: &Layer, sizes: &Sizes) -> u64 {
     let gradients = sizes.total(&layer.held());
     let all = sizes.total(&layer.kept(Recompute::None));
     let kept = sizes.total(&layer.kept(program.recompute));
@@ -202,7 +209,7 @@ fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Si
 /// Rows, depth and columns of the products of matrices for `positions` rows of activations: for each projection forward, the gradient of
 /// its input, and the gradient of its weight.
 fn products(decoder: &Decoder, positions: u64) -> impl Iterator<Item = [u64; 3]> {
-    let linears = decoder.layer.linears().into_iter().chain([&decoder.head.project]);
+    let linears = decoder.layers.pattern().iter().flat_map(Layer::products).chain([&decoder.head.project]);
     let sizes: Vec<_> = linears.map(|linear| (linear.inputs as u64, linear.width() as u64)).collect();
     sizes.into_iter().flat_map(move |(inputs, outputs)| {
         [[positions, inputs, outputs], [positions, outputs, inputs], [outputs, positions, inputs]]
@@ -237,16 +244,16 @@ struct GradientSumBytes {
 
 impl GradientSumBytes {
     fn new(program: &Program) -> Self {
-        let Decoder { embedding, layers, layer, head, .. } = program.model.decoder();
+        let Decoder { embedding, layers, head } = program.model.decoder();
         let bytes = |is_needed: bool, numbers: usize| {
             if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
         };
         let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
-        let widest = layer.linears().into_iter().map(Linear::size).max().unwrap_or(0);
+        let widest = layers.pattern().iter().flat_map(Layer::products).map(Linear::size).max().unwrap_or(0);
         Self {
             embedding: bytes(has(0), embedding.largest_matrix()),
-            layer: bytes((1..=layers).any(has), widest),
-            head: bytes(has(layers + 1), head.project.size()),
+            layer: bytes((1..=layers.len()).any(has), widest),
+            head: bytes(has(layers.len() + 1), head.project.size()),
         }
     }
 }
@@ -258,8 +265,11 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
         return 0;
     }
     let spec = &program.model;
-    let layers = program.chunks.iter().find(|chunk| chunk.contains(0)).map_or(0, |c| spec.layers_in(c.range())) as u64;
-    let freed = layers.saturating_mul(sizes.total(&spec.decoder().layer.kept(program.recompute)));
+    let (decoder, chunk) = (spec.decoder(), program.chunks.iter().find(|chunk| chunk.contains(0)));
+    let layers = chunk.into_iter().flat_map(|chunk| decoder.layers.count_in(chunk.range()));
+    let freed = layers.fold(0, |sum: u64, (layer, times)| {
+        sum.saturating_add((times as u64).saturating_mul(sizes.total(&layer.kept(program.recompute))))
+    });
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
 }
@@ -378,10 +388,10 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
-    let (spec, Decoder { layer, head, .. }) = (&program.model, program.model.decoder());
+    let (spec, Decoder { layers, head, .. }) = (&program.model, program.model.decoder());
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
-    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(input);
+    let layer = layers.most(|layer| sizes.total(&layer.kept(Recompute::None))).saturating_add(input);
     if !has_head {
         return layer;
     }
@@ -394,17 +404,18 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
 /// as bytes, since the tokenizers here are byte-level or coarser.
 fn sampling(program: &Program) -> u64 {
     let Some(samples) = &program.eval.samples else { return 0 };
-    let spec = &program.model;
+    let (spec, layers) = (&program.model, program.model.decoder().layers);
     let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
     let rows = samples.batch_rows() as u64;
-    let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
+    let caches = layers.iter().flat_map(Layer::attentions).map(|attention| attention.cached() as u64);
+    let cache: u64 = caches.sum();
     let element = precision::activation_bytes(program.precision);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for the whole batch.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    cached.saturating_add(logits).saturating_add(sizes.total(&spec.decoder().layer.kept(Recompute::None)))
+    cached.saturating_add(logits).saturating_add(layers.most(|layer| sizes.total(&layer.kept(Recompute::None))))
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {

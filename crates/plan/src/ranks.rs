@@ -277,14 +277,15 @@ pub(crate) fn flops(
     tokens: u64,
     length: usize,
 ) -> Flops {
-    let (convention, layer) = (cost::CONVENTION.to_owned(), model.decoder().layer);
+    let (convention, decoder) = (cost::CONVENTION.to_owned(), model.decoder());
     let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
     for chunk in chunks {
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
-        let layers = model.layers_in(chunk.range()) as f64;
-        sum.recomputed += layers * tokens as f64 * layer.recomputed_flops(recompute, length);
+        for (layer, times) in decoder.layers.count_in(chunk.range()) {
+            sum.recomputed += times as f64 * tokens as f64 * layer.recomputed_flops(recompute, length);
+        }
         sum.step += part.step;
     }
     sum
@@ -338,6 +339,10 @@ fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
 
 /// The costs of blocks relative to each other, counted as FLOPs of their matrix products.
 fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
-    let forward = |block: usize| cost::forward_flops(model, &(block..block + 1), length);
-    BlockCosts { embedding: forward(0), layer: forward(1), head: forward(model.layers + 1) }
+    let (forward, head) = (|blocks| cost::forward_flops(model, &blocks, length), model.layers + 1);
+    BlockCosts {
+        embedding: forward(0..1),
+        layer: forward(1..head) / model.layers as f64,
+        head: forward(head..head + 1),
+    }
 }

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::model::decoder::Decoder;
+pub use crate::model::decoder::{Decoder, Layers};
 pub use crate::model::family::Family;
 pub use crate::model::initial::{ParamInit, PytorchEmbedding};
 pub use crate::model::options::ModelOptions;

@@ -1,6 +1,6 @@
 //! The entries of a model's block list: embedding, layers, head, made of a decoder's parts.
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use crate::kernels::embedding::sinusoids;
 use crate::kernels::pointwise::Rope;
@@ -11,7 +11,7 @@ use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Posi
 use runner_spec::experiment::Recompute;
 use runner_spec::model::Decoder;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parts::{self, MlpKind};
+use runner_spec::model::parts::{self, LayerPart, MlpKind, Rotary};
 
 /// One entry of the block list.
 #[derive(Debug, Clone)]
@@ -35,8 +35,8 @@ pub(super) struct BlockBuilder<'a> {
     pub layout: &'a ParamLayout,
     /// Keys dropout.
     pub seed: u64,
-    /// The table of angles, where attention rotates.
-    pub rope: Option<&'a Rope>,
+    /// The tables of angles, where attention rotates.
+    pub ropes: &'a [(Rotary, Rope)],
     /// Gives element type and device of tables.
     pub like: &'a Tensor,
 }
@@ -50,7 +50,7 @@ impl BlockBuilder<'_> {
         if index == 0 {
             return self.embedding();
         }
-        if index > self.decoder.layers { self.head() } else { self.layer(index) }
+        if index > self.decoder.layers.len() { self.head() } else { self.layer(index) }
     }
 
     fn embedding(&self) -> Result<Block> {
@@ -65,13 +65,17 @@ impl BlockBuilder<'_> {
     }
 
     fn layer(&self, index: usize) -> Result<Block> {
-        let parts::Layer { norm_place, norms: [norm1, norm2], attention, mlp, dropout, .. } = &self.decoder.layer;
-        let prefix = self.decoder.layer.place(index - 1).prefix;
-        let site = |name: &str| self.dropout(index, name, *dropout);
+        let Some(layer) = self.decoder.layers.iter().nth(index - 1) else { bail!("the model has no layer {index}") };
+        let [first, second] = layer.sublayers.as_slice() else { bail!("layer {index} does not have two parts") };
+        let (LayerPart::Attention(attention), LayerPart::Mlp(mlp)) = (&first.part, &second.part) else {
+            bail!("layer {index} is not attention and an MLP")
+        };
+        let prefix = layer.place(index - 1).prefix;
+        let rope = attention.rotary.and_then(|rotary| self.ropes.iter().find(|(of, _)| *of == rotary));
         let [up, down] = [self.linear(&prefix, &mlp.up)?, self.linear(&prefix, &mlp.down)?];
         Ok(Block::Layer(Box::new(TransformerLayer {
-            norm_place: *norm_place,
-            norm1: self.norm(&prefix, norm1)?,
+            norm_place: layer.norm_place,
+            norm1: self.norm(&prefix, &first.norm)?,
             attention: Attention {
                 qkv: self.linear(&prefix, &attention.qkv)?,
                 out: self.linear(&prefix, &attention.out)?,
@@ -79,17 +83,20 @@ impl BlockBuilder<'_> {
                 kv_heads: attention.kv_heads,
                 head_dim: attention.head_dim,
                 mask: attention.mask,
-                rope: self.rope.cloned(),
+                rope: rope.map(|(_, rope)| rope.clone()),
                 dropout: self.dropout(index, "attention", attention.dropout),
             },
-            norm2: self.norm(&prefix, norm2)?,
+            norm2: self.norm(&prefix, &second.norm)?,
             mlp: match mlp.kind {
                 MlpKind::Plain(activation, p) => {
                     Mlp::Plain { up, activation, dropout: self.dropout(index, "mlp", p), down }
                 }
                 MlpKind::SwiGlu => Mlp::SwiGlu { gate_up: up, down },
             },
-            dropout: [site("attention.output"), site("mlp.output")],
+            dropout: [
+                self.dropout(index, "attention.output", first.dropout),
+                self.dropout(index, "mlp.output", second.dropout),
+            ],
             recompute: Recompute::None,
         })))
     }

@@ -29,12 +29,13 @@ impl HeldElements {
             return Self { saved: 1, work: 1 };
         }
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
-        let layers = spec.layers_in(chunk.range());
         let head = if chunk.contains(spec.layers + 1) { sum(&decoder.head.kept()) } else { 0 };
-        Self {
-            saved: layers * sum(&decoder.layer.kept(program.recompute)) + head,
-            work: layers * sum(&decoder.layer.deferred()) + head,
+        let mut held = Self { saved: head, work: head };
+        for (layer, times) in decoder.layers.count_in(chunk.range()) {
+            held.saved += times * sum(&layer.kept(program.recompute));
+            held.work += times * sum(&layer.deferred());
         }
+        held
     }
 }
 

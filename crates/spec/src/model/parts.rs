@@ -15,7 +15,7 @@ use super::{ModelSpec, ParamSpec};
 pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
 pub use embedding::{Embedding, PositionKind, Positions};
 pub use head::Head;
-pub use layer::{Layer, NormPlace, Recompute};
+pub use layer::{Layer, LayerPart, NormPlace, Recompute, Sublayer};
 pub use mask::Mask;
 pub use mlp::{Activation, ActivationNames, Mlp, MlpKind};
 pub use norm::{Norm, NormKind};
@@ -120,6 +120,45 @@ impl Linear {
             [matrix].into_iter().chain(bias.map(|bias| PartParameter { rows, ..bias }))
         })
     }
+}
+
+/// What a part of a layer says about itself. Counts, FLOPs, times and memory are sums of it over a model's parts.
+pub trait Part {
+    /// The matrix products, in the order of registration. The last one makes the part's output.
+    fn products(&self) -> Vec<&Linear>;
+
+    /// The tensors that the backward reads besides the part's input.
+    fn kept(&self) -> Vec<Buffer>;
+
+    /// The gradients that the backward holds at its peak.
+    fn held(&self) -> Buffer;
+
+    /// Elements of dropout masks that the forward and the backward draw for one position of rows of `length`, without the mask of the output.
+    fn mask_elements(&self, length: usize) -> [f64; 2];
+
+    /// FLOPs of products without weights for one position of rows of `length`.
+    fn score_flops(&self, _length: usize) -> f64 {
+        0.0
+    }
+
+    fn parameters(&self, place: &Place) -> Vec<PartParameter> {
+        self.products().into_iter().flat_map(|linear| linear.parameters(place)).collect()
+    }
+
+    /// FLOPs of the forward for one position of rows of `length`.
+    fn forward_flops(&self, length: usize) -> f64 {
+        2.0 * self.products().into_iter().map(Linear::size).sum::<usize>() as f64 + self.score_flops(length)
+    }
+
+    /// The FLOPs of [`Self::forward_flops`] whose results the part's own backward reads: all but those of the last product.
+    fn read_flops(&self, length: usize) -> f64 {
+        self.forward_flops(length) - 2.0 * self.products().last().map_or(0, |linear| linear.size()) as f64
+    }
+}
+
+/// `elements` where there is dropout, which draws a mask for them.
+fn masked(dropout: f64, elements: f64) -> f64 {
+    if dropout > 0.0 { elements } else { 0.0 }
 }
 
 /// A tensor that a part keeps from its forward to its backward, or holds for a moment.

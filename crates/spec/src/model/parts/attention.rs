@@ -1,6 +1,6 @@
 //! Self-attention and its projections.
 
-use super::{Buffer, Linear, Mask, Names, buffer, statistic};
+use super::{Buffer, Linear, Mask, Names, Part, buffer, masked, statistic};
 use crate::model::ModelSpec;
 use crate::model::family::Family;
 use crate::model::initial::ParamInit;
@@ -12,6 +12,7 @@ const OUT: Names = Names { gpt2: &["attn.c_proj"], llama: &["self_attn.o_proj"] 
 /// Rotary positions: pairs of a head's dimensions are turned by angles that grow with the position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rotary {
+    pub head_dim: usize,
     pub theta: f64,
     /// The longest row.
     pub context_length: usize,
@@ -46,7 +47,11 @@ impl Attention {
             kv_heads: spec.kv_heads,
             head_dim,
             mask: spec.options.mask,
-            rotary: defaults.rotary.then_some(Rotary { theta: spec.rope_theta, context_length: spec.context_length }),
+            rotary: defaults.rotary.then_some(Rotary {
+                head_dim,
+                theta: spec.rope_theta,
+                context_length: spec.context_length,
+            }),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             qkv,
             out: Linear::new(spec, &OUT, queries, &[d], [ParamInit::residual(spec, queries), ParamInit::Zeros]),
@@ -58,24 +63,38 @@ impl Attention {
         self.heads * self.head_dim
     }
 
-    /// FLOPs of scores and of their product with the values, for each position of rows of `length`. Every query counts as the one that sees
-    /// most keys.
-    pub fn score_flops(&self, length: usize) -> f64 {
-        4.0 * self.width() as f64 * self.mask.most_keys(length) as f64
+    /// Numbers that a cache holds of each token: its keys and values.
+    pub fn cached(&self) -> usize {
+        2 * self.kv_heads * self.head_dim
+    }
+}
+
+impl Part for Attention {
+    fn products(&self) -> Vec<&Linear> {
+        vec![&self.qkv, &self.out]
     }
 
-    /// The tensors that its backward reads besides its input.
-    pub(super) fn kept(&self) -> [Buffer; 3] {
-        [
+    fn kept(&self) -> Vec<Buffer> {
+        vec![
             buffer("query, key, value", self.qkv.width()),
             buffer("attention output", self.width()),
             statistic("attention log-sum-exp", self.heads),
         ]
     }
 
-    /// The gradients that its backward holds at its peak.
-    pub(super) fn held(&self) -> Buffer {
+    fn held(&self) -> Buffer {
         buffer("gradients of query, key, value and attention", self.qkv.width() + self.width())
+    }
+
+    /// Those of the probabilities, which the backward draws in each of its two kernels.
+    fn mask_elements(&self, length: usize) -> [f64; 2] {
+        let scores = self.heads as f64 * length as f64 * self.mask.relative_pairs(length) / 2.0;
+        [1.0, 2.0].map(|times| times * masked(self.dropout, scores))
+    }
+
+    /// Those of scores and of their product with the values. Every query counts as the one that sees most keys.
+    fn score_flops(&self, length: usize) -> f64 {
+        4.0 * self.width() as f64 * self.mask.most_keys(length) as f64
     }
 }
 

@@ -1,9 +1,13 @@
-//! A transformer layer: attention and MLP, each added to the residual stream, and two norms.
+//! A transformer layer: parts, each with a norm, whose outputs are added to the residual stream one after the other.
+
+use std::ops::Deref;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Attention, Buffer, Linear, Mlp, MlpKind, Names, Norm, NormKind, PartParameter, Place, buffer, statistic};
+use super::{
+    Attention, Buffer, Linear, Mlp, Names, Norm, NormKind, Part, PartParameter, Place, buffer, masked, statistic,
+};
 use crate::model::ModelSpec;
 
 /// Before attention and MLP, or after them.
@@ -32,15 +36,40 @@ pub enum Recompute {
     Block,
 }
 
-/// A layer. All layers of a model are alike.
+/// The parts that a layer can have.
+#[derive(Debug, Clone, PartialEq)]
+pub enum LayerPart {
+    Attention(Attention),
+    Mlp(Mlp),
+}
+
+impl Deref for LayerPart {
+    type Target = dyn Part;
+
+    fn deref(&self) -> &(dyn Part + 'static) {
+        match self {
+            Self::Attention(part) => part,
+            Self::Mlp(part) => part,
+        }
+    }
+}
+
+/// A part of a layer with its norm.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sublayer {
+    pub norm: Norm,
+    pub part: LayerPart,
+    /// Drops elements of the part's output.
+    pub dropout: f64,
+    /// What plans call the norm's output, and the sum of the part's output and the residual stream.
+    buffers: [&'static str; 2],
+}
+
+/// A layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Layer {
     pub norm_place: NormPlace,
-    pub norms: [Norm; 2],
-    pub attention: Attention,
-    pub mlp: Mlp,
-    /// Drops elements of attention's and of the MLP's output.
-    pub dropout: f64,
+    pub sublayers: Vec<Sublayer>,
     width: usize,
     prefix: &'static str,
 }
@@ -48,12 +77,15 @@ pub struct Layer {
 impl Layer {
     pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
         let defaults = spec.family.defaults();
+        let dropout = if defaults.dropout { spec.dropout } else { 0.0 };
+        let [first, second] = NORMS.each_ref().map(|names| Norm::new(spec, names));
+        let (attention, mlp) = (LayerPart::Attention(Attention::new(spec)), LayerPart::Mlp(Mlp::new(spec)));
         Self {
             norm_place: spec.options.norm,
-            norms: NORMS.each_ref().map(|names| Norm::new(spec, names)),
-            attention: Attention::new(spec),
-            mlp: Mlp::new(spec),
-            dropout: if defaults.dropout { spec.dropout } else { 0.0 },
+            sublayers: vec![
+                Sublayer { norm: first, part: attention, dropout, buffers: ["first norm", "first residual sum"] },
+                Sublayer { norm: second, part: mlp, dropout, buffers: ["second norm", "second residual sum"] },
+            ],
             width: spec.d_model,
             prefix: defaults.layers,
         }
@@ -66,85 +98,94 @@ impl Layer {
 
     /// The parameters of layer `index` in the order of registration.
     pub fn parameters(&self, index: usize) -> Vec<PartParameter> {
-        let ([norm1, norm2], [qkv, out, up, down], place) = (&self.norms, self.linears(), &self.place(index));
-        let attention = norm1.parameters(place).chain(qkv.parameters(place)).chain(out.parameters(place));
-        let mlp = norm2.parameters(place).chain(up.parameters(place)).chain(down.parameters(place));
-        attention.chain(mlp).collect()
+        let place = &self.place(index);
+        self.sublayers.iter().flat_map(|of| of.norm.parameters(place).chain(of.part.parameters(place))).collect()
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &dyn Part> {
+        self.sublayers.iter().map(|sublayer| &*sublayer.part)
+    }
+
+    pub fn attentions(&self) -> impl Iterator<Item = &Attention> {
+        self.sublayers.iter().filter_map(|sublayer| match &sublayer.part {
+            LayerPart::Attention(attention) => Some(attention),
+            LayerPart::Mlp(_) => None,
+        })
     }
 
     /// The matrix products.
-    pub fn linears(&self) -> [&Linear; 4] {
-        [&self.attention.qkv, &self.attention.out, &self.mlp.up, &self.mlp.down]
+    pub fn products(&self) -> Vec<&Linear> {
+        self.parts().flat_map(Part::products).collect()
     }
 
     /// Multiplications of the matrices for one position.
-    pub fn products(&self) -> usize {
-        self.linears().iter().map(|linear| linear.size()).sum()
+    pub fn multiplications(&self) -> usize {
+        self.products().into_iter().map(Linear::size).sum()
+    }
+
+    /// FLOPs of products without weights for one position of rows of `length`.
+    pub fn score_flops(&self, length: usize) -> f64 {
+        self.parts().map(|part| part.score_flops(length)).sum()
     }
 
     /// FLOPs of the forward for one position of rows of `length`.
     pub fn forward_flops(&self, length: usize) -> f64 {
-        2.0 * self.products() as f64 + self.attention.score_flops(length)
+        2.0 * self.multiplications() as f64 + self.score_flops(length)
     }
 
     /// FLOPs that the backward computes again for each position of rows of `length`. Attention's scores are among them, unless nothing is.
     pub fn recomputed_flops(&self, recompute: Recompute, length: usize) -> f64 {
         match recompute {
             Recompute::None => 0.0,
-            // No gradient reads the result of attention's output projection.
-            Recompute::Attention => 2.0 * self.attention.qkv.size() as f64 + self.attention.score_flops(length),
-            // No gradient reads the result of the MLP's last product, unless a norm reads the sum that it is added to.
-            Recompute::Block if self.norm_place == NormPlace::Pre => {
-                self.forward_flops(length) - 2.0 * self.mlp.down.size() as f64
-            }
-            Recompute::Block => self.forward_flops(length),
+            Recompute::Attention => self.attentions().map(|attention| attention.read_flops(length)).sum(),
+            // The last part's output is read only by a norm that follows the sum.
+            Recompute::Block => self.sublayers.iter().enumerate().fold(0.0, |sum, (index, Sublayer { part, .. })| {
+                let is_unread = index + 1 == self.sublayers.len() && self.norm_place == NormPlace::Pre;
+                sum + if is_unread { part.read_flops(length) } else { part.forward_flops(length) }
+            }),
         }
     }
 
-    /// Elements of dropout masks that the forward and the backward draw for one position of rows of `length`. Attention's backward draws its
-    /// mask in each of its two kernels.
+    /// Elements of dropout masks that the forward and the backward draw for one position of rows of `length`.
     pub fn mask_elements(&self, length: usize) -> [f64; 2] {
-        let counted = |dropout: f64, elements: f64| if dropout > 0.0 { elements } else { 0.0 };
-        let attention = &self.attention;
-        let scores = attention.heads as f64 * length as f64 * attention.mask.relative_pairs(length) / 2.0;
-        let scores = counted(attention.dropout, scores);
-        let others = counted(self.dropout, 2.0 * self.width as f64)
-            + match self.mlp.kind {
-                MlpKind::Plain(_, dropout) => counted(dropout, self.mlp.down.inputs as f64),
-                MlpKind::SwiGlu => 0.0,
-            };
-        [scores + others, 2.0 * scores + others]
+        self.sublayers.iter().fold([0.0; 2], |[forward, backward], Sublayer { part, dropout, .. }| {
+            let ([in_forward, in_backward], output) = (part.mask_elements(length), masked(*dropout, self.width as f64));
+            [forward + in_forward + output, backward + in_backward + output]
+        })
     }
 
-    /// The tensors that the layer keeps from its forward to its backward.
+    /// The tensors that the layer keeps from its forward to its backward: its input; for each part the norm's output, what the part keeps, and
+    /// the sum. The last sum is the layer's output, or, if norms follow the sums, the last norm's.
     pub fn kept(&self, recompute: Recompute) -> Vec<Buffer> {
-        let input = buffer("input", self.width);
+        let mut kept = vec![buffer("input", self.width)];
         if recompute == Recompute::Block {
-            return vec![input];
+            return kept;
         }
-        let mut kept = vec![input, buffer("first norm", self.width)];
-        if recompute == Recompute::None {
-            kept.extend(self.attention.kept());
+        for (index, Sublayer { norm, part, buffers: [normed, sum], .. }) in self.sublayers.iter().enumerate() {
+            let is_last = index + 1 == self.sublayers.len();
+            let first = if is_last && self.norm_place == NormPlace::Post { sum } else { normed };
+            kept.push(buffer(first, self.width));
+            if is_last {
+                let name = match norm.kind {
+                    NormKind::LayerNorm => "mean and 1/std of both norms",
+                    NormKind::RmsNorm => "1/rms of both norms",
+                };
+                kept.push(statistic(name, self.sublayers.iter().map(|sublayer| sublayer.norm.statistics()).sum()));
+            }
+            if recompute == Recompute::None || !matches!(part, LayerPart::Attention(_)) {
+                kept.extend(part.kept());
+            }
+            if !is_last {
+                kept.push(buffer(sum, self.width));
+            }
         }
-        // If norms follow the sums, the second sum is kept instead of the second norm.
-        let second = if self.norm_place == NormPlace::Post { "second residual sum" } else { "second norm" };
-        let statistics = match self.norms[0].kind {
-            NormKind::LayerNorm => "mean and 1/std of both norms",
-            NormKind::RmsNorm => "1/rms of both norms",
-        };
-        kept.extend([
-            buffer("first residual sum", self.width),
-            buffer(second, self.width),
-            statistic(statistics, self.norms.iter().map(Norm::statistics).sum()),
-        ]);
-        kept.extend(self.mlp.kept());
         kept
     }
 
-    /// The tensors that the weights' gradients need when the input's gradient is computed (split backwards): the inputs of the four products
+    /// The tensors that the weights' gradients need when the input's gradient is computed (split backwards): the inputs of the products
     /// and the gradients of their outputs, nearly as much as the whole backward reads.
     pub fn deferred(&self) -> [Buffer; 2] {
-        let sum = |width: fn(&Linear) -> usize| self.linears().into_iter().map(width).sum();
+        let sum = |width: fn(&Linear) -> usize| self.products().into_iter().map(width).sum();
         [
             buffer("inputs of four products", sum(|linear| linear.inputs)),
             buffer("gradients of four products", sum(Linear::width)),
@@ -152,16 +193,25 @@ impl Layer {
     }
 
     /// The most that the backward holds besides what is kept: the gradients that are alive in its widest operation.
-    pub fn held(&self) -> [Buffer; 2] {
-        let (mlp, attention) = (self.mlp.held(), self.attention.held());
-        [self.stream(), if mlp.per_position >= attention.per_position { mlp } else { attention }]
+    pub fn held(&self) -> Vec<Buffer> {
+        let widest = self.parts().map(Part::held).max_by_key(|held| held.per_position);
+        [self.stream()].into_iter().chain(widest).collect()
     }
 
-    /// Everything that attention's part of the backward holds at its peak where it computes attention again: the MLP's tensors are free
-    /// by then.
+    /// Everything that attention's part of the backward holds at its peak where it computes attention again: the tensors of later parts are
+    /// free by then.
     pub fn held_with_attention(&self) -> Vec<Buffer> {
-        let kept = [buffer("input", self.width), buffer("first norm", self.width)];
-        kept.into_iter().chain(self.attention.kept()).chain([self.stream(), self.attention.held()]).collect()
+        let mut held = vec![buffer("input", self.width)];
+        for Sublayer { part, buffers: [normed, sum], .. } in &self.sublayers {
+            held.push(buffer(normed, self.width));
+            held.extend(part.kept());
+            if matches!(part, LayerPart::Attention(_)) {
+                held.extend([self.stream(), part.held()]);
+                break;
+            }
+            held.push(buffer(sum, self.width));
+        }
+        held
     }
 
     fn stream(&self) -> Buffer {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Buffer, Linear, Names, buffer};
+use super::{Buffer, Linear, Names, Part, buffer, masked};
 use crate::model::ModelSpec;
 use crate::model::initial::ParamInit;
 
@@ -70,23 +70,36 @@ impl Mlp {
             down: Linear::new(spec, &DOWN, ff, &[d], [down, ParamInit::bias(spec, ff)]),
         }
     }
+}
 
-    /// The tensors that its backward reads besides its input: the activation's input and output. Dropout masks are made again.
-    pub(super) fn kept(&self) -> [Buffer; 2] {
+impl Part for Mlp {
+    fn products(&self) -> Vec<&Linear> {
+        vec![&self.up, &self.down]
+    }
+
+    /// The activation's input and output. Dropout masks are made again.
+    fn kept(&self) -> Vec<Buffer> {
         let [before, after] = match self.kind {
             MlpKind::Plain(activation, _) => ["mlp.c_fc output", activation.names().name],
             MlpKind::SwiGlu => ["gate and up projections", "swiglu"],
         };
-        [buffer(before, self.up.width()), buffer(after, self.down.inputs)]
+        vec![buffer(before, self.up.width()), buffer(after, self.down.inputs)]
     }
 
-    /// The gradients that its backward holds at its peak.
-    pub(super) fn held(&self) -> Buffer {
+    fn held(&self) -> Buffer {
         let name = match self.kind {
             MlpKind::Plain(activation, _) => activation.names().gradient,
             // The activation itself is free when the gradients of gate and up are made.
             MlpKind::SwiGlu => "gradients of swiglu, gate and up",
         };
         buffer(name, self.up.width())
+    }
+
+    /// Those of the activation's output.
+    fn mask_elements(&self, _length: usize) -> [f64; 2] {
+        match self.kind {
+            MlpKind::Plain(_, dropout) => [masked(dropout, self.down.inputs as f64); 2],
+            MlpKind::SwiGlu => [0.0; 2],
+        }
     }
 }
