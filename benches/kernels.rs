@@ -22,7 +22,7 @@ use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, p
 use runner_compute::optim::{self, UpdateInputs};
 use runner_machine::large_blocks::LargeBlocks;
 use runner_spec::experiment::{Activation, Optimizer};
-use runner_spec::model::Mask;
+use runner_spec::model::{Heads, Mask};
 
 /// The allocator of the program.
 #[global_allocator]
@@ -178,7 +178,12 @@ impl Kernels {
     fn add_attention(&mut self) {
         for length in [128, 256, 1024] {
             let batch = self.rows / length;
-            let s = AttentionShape { batch, seq: length, heads: 12, kv_heads: 12, head_dim: 64, mask: Mask::Causal };
+            let s = AttentionShape {
+                batch,
+                seq: length,
+                heads: Heads { queries: 12, kv: 12, width: 64 },
+                mask: Mask::Causal,
+            };
             let qkv = self.tensor((s.batch * length, s.qkv_width()));
             let (out, lse) = attention(&qkv, s, AttentionMasks::default()).unwrap();
             // A query sees half of the keys on average: two products forward, five backward.

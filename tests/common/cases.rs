@@ -13,7 +13,7 @@ use runner_compute::nn::{
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
-use runner_spec::model::{Mask, ModelOptions, ModelSpec, ParamSpec};
+use runner_spec::model::{Heads, Mask, ModelOptions, ModelSpec, ParamSpec};
 
 use super::{
     WholePasses as _, below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2,
@@ -279,7 +279,8 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
         Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
     };
     let dropout = DropoutSite::new(1, "attention", drop);
-    Attention { qkv, out, heads, kv_heads, head_dim: hd, mask: Mask::Causal, rope, dropout }
+    let heads = Heads { queries: heads, kv: kv_heads, width: hd };
+    Attention { qkv, out, heads, mask: Mask::Causal, rope, dropout }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.

@@ -81,21 +81,21 @@ fn rotate(x: &Tensor, theta: f64) -> Tensor {
 
 /// Attention with its projections; `theta` where positions are rotary. `x`: [batch·seq, d_model].
 pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
-    let (batch, seq, hd) = (mb.batch, mb.seq, a.head_dim);
+    let (batch, seq, hd) = (mb.batch, mb.seq, a.heads.width);
+    let (queries, kv) = (a.heads.queries, a.heads.kv);
     let qkv = linear(&a.qkv, params, x);
     let part = |first: usize, heads: usize| {
         let part = qkv.narrow(1, first * hd, heads * hd).unwrap();
         part.reshape((batch, seq, heads, hd)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap()
     };
-    let (mut q, mut k, v) = (part(0, a.heads), part(a.heads, a.kv_heads), part(a.heads + a.kv_heads, a.kv_heads));
+    let (mut q, mut k, v) = (part(0, queries), part(queries, kv), part(queries + kv, kv));
     if let Some(theta) = theta {
         (q, k) = (rotate(&q, theta), rotate(&k, theta));
     }
     // Query head h reads key-value head h / group.
     let repeat = |x: &Tensor| {
-        let group = a.heads / a.kv_heads;
-        let x = x.unsqueeze(2).unwrap().broadcast_as((batch, a.kv_heads, group, seq, hd)).unwrap();
-        x.contiguous().unwrap().reshape((batch, a.heads, seq, hd)).unwrap()
+        let x = x.unsqueeze(2).unwrap().broadcast_as((batch, kv, queries / kv, seq, hd)).unwrap();
+        x.contiguous().unwrap().reshape((batch, queries, seq, hd)).unwrap()
     };
     let (k, v) = (repeat(&k), repeat(&v));
     let mut scores =
@@ -111,11 +111,11 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
         scores = scores.broadcast_add(&beyond).unwrap();
     }
     let mut p = softmax(&scores);
-    if let Some(mask) = attention_mask(&a.dropout, mb, a.heads) {
+    if let Some(mask) = attention_mask(&a.dropout, mb, queries) {
         p = (p * mask).unwrap();
     }
     let heads = p.matmul(&v).unwrap().transpose(1, 2).unwrap().contiguous().unwrap();
-    linear(&a.out, params, &heads.reshape((batch * seq, a.heads * hd)).unwrap())
+    linear(&a.out, params, &heads.reshape((batch * seq, queries * hd)).unwrap())
 }
 
 /// GELU's tanh form, ReLU or its square with dropout, or SwiGLU, between two projections.
@@ -229,9 +229,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                 attention: Attention {
                     qkv: one(format!("{p}.attn.c_attn"), true),
                     out: one(format!("{p}.attn.c_proj"), true),
-                    heads: spec.heads,
-                    kv_heads: spec.heads,
-                    head_dim: spec.head_dim(),
+                    heads: spec.attention_heads(),
                     mask: Mask::Causal,
                     rope: None,
                     dropout: off,
@@ -254,9 +252,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                 attention: Attention {
                     qkv: Linear { stacked: 3, ..one(format!("{p}.self_attn.q_proj"), false) },
                     out: one(format!("{p}.self_attn.o_proj"), false),
-                    heads: spec.heads,
-                    kv_heads: spec.kv_heads,
-                    head_dim: spec.head_dim(),
+                    heads: spec.attention_heads(),
                     mask: Mask::Causal,
                     rope: None,
                     dropout: off,

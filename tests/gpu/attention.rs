@@ -9,7 +9,7 @@ use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
 use runner_compute::kernels::cpu::dropout::DropoutMask;
-use runner_spec::model::Mask;
+use runner_spec::model::{Heads, Mask};
 use runner_spec::philox::Philox;
 
 use crate::device::gpus;
@@ -77,8 +77,8 @@ const CASES: [Case; 16] = [
 
 impl Case {
     fn shape(self, mask: Mask) -> AttentionShape {
-        let [batch, seq, heads, kv_heads, head_dim] = self.shape;
-        AttentionShape { batch, seq, heads, kv_heads, head_dim, mask }
+        let [batch, seq, queries, kv, width] = self.shape;
+        AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask }
     }
 
     fn dropout(self) -> Option<DropoutMask> {
@@ -190,12 +190,12 @@ fn follows_the_cpu(precision: Precision) {
             Precision::Tf32 => (Precision::F32.unit(), precision.units() / Precision::F32.units()),
             _ => (unit, 1.0),
         };
-        let twin_out = beside * worst(&twin.0, &out, s.head_dim, twin_unit);
-        let twin_dqkv = beside * worst(&twin_gradient, &dqkv, s.head_dim, twin_unit);
+        let twin_out = beside * worst(&twin.0, &out, s.heads.width, twin_unit);
+        let twin_dqkv = beside * worst(&twin_gradient, &dqkv, s.heads.width, twin_unit);
         let found = [
-            ("out", worst(&once.0, &out, s.head_dim, unit), precision.units().max(3.0 * twin_out)),
+            ("out", worst(&once.0, &out, s.heads.width, unit), precision.units().max(3.0 * twin_out)),
             ("lse", worst(&once.1, &lse, 1, lse_unit), lse_units),
-            ("dqkv", worst(&gradient, &dqkv, s.head_dim, unit), precision.units().max(3.0 * twin_dqkv)),
+            ("dqkv", worst(&gradient, &dqkv, s.heads.width, unit), precision.units().max(3.0 * twin_dqkv)),
         ];
         println!("{name}: {found:.1?}");
         for (what, units, most) in found {
@@ -224,11 +224,11 @@ fn bf16_follows_the_cpu() {
 #[test]
 fn long_rows_do_not_drift() {
     let Some(device) = device(Precision::F32) else { return };
-    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64, mask: Mask::Causal };
+    let s = AttentionShape { batch: 1, seq: 1024, heads: Heads { queries: 1, kv: 1, width: 64 }, mask: Mask::Causal };
     let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
     // Scores of about 3.
     for row in qkv.chunks_mut(s.qkv_width()) {
-        row[..s.head_dim].iter_mut().for_each(|q| *q *= 3.0);
+        row[..s.heads.width].iter_mut().for_each(|q| *q *= 3.0);
     }
     let masks = AttentionMasks { dropout: None, valid_lengths: None };
     let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks).unwrap();
@@ -252,8 +252,8 @@ fn new_tokens_over_a_cache() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
-            let [batch, seq, heads, kv_heads, head_dim] = shape;
-            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim, mask: Mask::Causal };
+            let [batch, seq, queries, kv, width] = shape;
+            let s = AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask: Mask::Causal };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));
@@ -269,7 +269,7 @@ fn new_tokens_over_a_cache() {
                 let s = AttentionShape { seq: n, ..s };
                 let got = attend_with_cache(&part, s, start, &cache).unwrap();
                 let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
-                let units = worst(&got, &right, head_dim, precision.unit());
+                let units = worst(&got, &right, s.heads.width, precision.unit());
                 assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
                 start += n;
             }

@@ -4,37 +4,37 @@ use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
-use runner_spec::model::Mask;
+use runner_spec::model::{Heads, Mask};
 
 use crate::common::{random, values};
 
 /// 70 positions are a tile of queries and a part of one. The samples are full, padded, and without any token.
 const SHAPE: AttentionShape =
-    AttentionShape { batch: 3, seq: 70, heads: 4, kv_heads: 2, head_dim: 6, mask: Mask::Causal };
+    AttentionShape { batch: 3, seq: 70, heads: Heads { queries: 4, kv: 2, width: 6 }, mask: Mask::Causal };
 const LENGTHS: [usize; 3] = [70, 23, 0];
 
 /// Outputs, then log-sum-exps. An empty sample's queries see its first key.
 fn by_definition(qkv: &[f64], s: AttentionShape, lengths: Option<[usize; 3]>) -> (Vec<f64>, Vec<f64>) {
-    let (hd, width) = (s.head_dim, (s.heads + 2 * s.kv_heads) * s.head_dim);
-    let mut out = vec![0.0; s.batch * s.seq * s.heads * hd];
-    let mut lse = vec![0.0; s.batch * s.heads * s.seq];
+    let (hd, width) = (s.heads.width, s.qkv_width());
+    let mut out = vec![0.0; s.batch * s.seq * s.heads.queries * hd];
+    let mut lse = vec![0.0; s.batch * s.heads.queries * s.seq];
     for (sample, head, query) in
-        (0..s.batch).flat_map(|b| (0..s.heads).flat_map(move |h| (0..s.seq).map(move |q| (b, h, q))))
+        (0..s.batch).flat_map(|b| (0..s.heads.queries).flat_map(move |h| (0..s.seq).map(move |q| (b, h, q))))
     {
-        let kv = head / (s.heads / s.kv_heads);
+        let kv = head / (s.heads.group());
         let at = |position: usize, head: usize| &qkv[(sample * s.seq + position) * width + head * hd..][..hd];
         let end = lengths.map_or(s.seq, |lengths| lengths[sample].max(1));
         let seen = (0..end).filter(|&key| s.mask == Mask::Full || key <= query);
         let score = |key: usize| {
-            let products = at(query, head).iter().zip(at(key, s.heads + kv)).map(|(q, k)| q * k);
+            let products = at(query, head).iter().zip(at(key, s.heads.queries + kv)).map(|(q, k)| q * k);
             products.sum::<f64>() / (hd as f64).sqrt()
         };
         let total: f64 = seen.clone().map(|key| score(key).exp()).sum();
-        lse[(sample * s.heads + head) * s.seq + query] = total.ln();
-        let row = &mut out[((sample * s.seq + query) * s.heads + head) * hd..][..hd];
+        lse[(sample * s.heads.queries + head) * s.seq + query] = total.ln();
+        let row = &mut out[((sample * s.seq + query) * s.heads.queries + head) * hd..][..hd];
         for key in seen {
             let p = score(key).exp() / total;
-            row.iter_mut().zip(at(key, s.heads + s.kv_heads + kv)).for_each(|(out, v)| *out += p * v);
+            row.iter_mut().zip(at(key, s.heads.queries + s.heads.kv + kv)).for_each(|(out, v)| *out += p * v);
         }
     }
     (out, lse)

@@ -13,21 +13,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
 
 pub fn spec() -> ModelSpec {
-    ModelSpec {
-        family: Family::Gpt2,
-        vocab_size: 11,
-        context_length: 8,
-        layers: 1,
-        heads: 2,
-        kv_heads: 2,
-        d_model: 4,
-        d_ff: 16,
-        dropout: 0.0,
-        tie_embeddings: true,
-        norm_eps: 1e-5,
-        rope_theta: 1e4,
-        options: runner_spec::model::ModelOptions::default(),
-    }
+    ModelSpec::with_defaults(Family::Gpt2, [11, 8, 1, 2, 4])
 }
 
 pub fn layout() -> Arc<ParamLayout> {

@@ -86,8 +86,7 @@ impl OpenedRun {
         let damaged = |problem| CommandError::failure(format!("{}: {problem}", self.path.display()));
         let program = &self.plan.ranks.first().ok_or_else(|| damaged("a plan without ranks"))?.program;
         let m = &program.model;
-        let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
-        if m.layers > 100_000 || sizes.iter().any(|&size| size == 0 || size > MOST) {
+        if m.layers > 100_000 || m.sizes().iter().any(|&(_, size)| size == 0 || size > MOST) {
             return Err(damaged("its plan is damaged: impossible model sizes"));
         }
         Ok(program)

@@ -107,7 +107,7 @@ impl BlockProducts {
 mod tests {
     use super::*;
     use crate::testing::{gpt2_124m, llama_179m};
-    use runner_spec::experiment::{NormPlace, Recompute};
+    use runner_spec::experiment::{Family, NormPlace, Recompute};
 
     fn all(spec: &ModelSpec) -> Range<usize> {
         0..spec.block_count()
@@ -177,7 +177,7 @@ mod tests {
     /// The exact count of a model small enough to write every product down: 1 layer, d 4, ff 8, vocabulary 16, T 2.
     #[test]
     fn every_product_of_a_tiny_model() {
-        let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
+        let spec = ModelSpec { d_ff: 8, ..ModelSpec::with_defaults(Family::Gpt2, [16, 1024, 1, 2, 4]) };
         let per_token = 2 * (4 * 12 + 4 * 4 + 4 * 8 + 8 * 4 + 4 * 16) + 2 * (2 * 2 * 4);
         let got = flops(&spec, &all(&spec), 6, 2);
         assert_eq!(got.forward, f64::from(6 * per_token));
@@ -188,7 +188,7 @@ mod tests {
     /// product, which no backward reads unless a norm follows the sum.
     #[test]
     fn flops_that_are_recomputed() {
-        let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
+        let spec = ModelSpec { d_ff: 8, ..ModelSpec::with_defaults(Family::Gpt2, [16, 1024, 1, 2, 4]) };
         let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layers.pattern()[0].recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);
         assert_eq!(of(&spec, Recompute::None), 0.0);

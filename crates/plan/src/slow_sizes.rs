@@ -58,6 +58,7 @@ mod tests {
     use super::*;
     use crate::testing::gpt2_124m;
     use runner_machine::cluster_description::named_cluster;
+    use runner_spec::experiment::Family;
 
     fn notes(model: &ModelSpec, precision: Precision) -> String {
         let cluster = named_cluster("1x1xH100").expect("known");
@@ -66,7 +67,7 @@ mod tests {
 
     #[test]
     fn unaligned_rows_and_wide_heads_are_named_with_the_sizes_to_use() {
-        let odd = ModelSpec { d_ff: 3_001, heads: 3, kv_heads: 3, ..gpt2_124m(50_257) };
+        let odd = ModelSpec { d_ff: 3_001, ..ModelSpec::with_defaults(Family::Gpt2, [50_257, 1024, 12, 3, 768]) };
         insta::assert_snapshot!(notes(&odd, Precision::Bf16));
         // 50,300 numbers of 4 bytes are a multiple of 16 bytes; fp32 does not use tensor cores.
         let even = gpt2_124m(50_300);

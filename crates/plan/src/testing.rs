@@ -14,21 +14,7 @@ use runner_spec::rates::{
 use crate::compile;
 
 pub fn gpt2_124m(vocab_size: usize) -> ModelSpec {
-    ModelSpec {
-        family: e::Family::Gpt2,
-        vocab_size,
-        context_length: 1024,
-        layers: 12,
-        heads: 12,
-        kv_heads: 12,
-        d_model: 768,
-        d_ff: 3072,
-        dropout: 0.0,
-        tie_embeddings: true,
-        norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        options: ModelOptions::default(),
-    }
+    ModelSpec::with_defaults(e::Family::Gpt2, [vocab_size, 1024, 12, 12, 768])
 }
 
 /// A stack of PyTorch's encoder layers as its tutorials make a language model of it; d_ff is d_model.
@@ -44,8 +30,8 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         mask: Mask::Causal,
         pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
     };
-    let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };
-    ModelSpec { dropout: 0.2, tie_embeddings: false, options, ..sizes }
+    let sizes = ModelSpec::with_defaults(e::Family::Gpt2, [vocab_size, 1024, layers, heads, d_model]);
+    ModelSpec { d_ff: d_model, dropout: 0.2, tie_embeddings: false, options, ..sizes }
 }
 
 pub fn llama_179m() -> ModelSpec {

@@ -18,7 +18,7 @@ pub use crate::model::decoder::{Decoder, Layers};
 pub use crate::model::family::Family;
 pub use crate::model::initial::{ParamInit, PytorchEmbedding};
 pub use crate::model::options::ModelOptions;
-pub use crate::model::parts::{Activation, Mask, NormPlace, PositionKind};
+pub use crate::model::parts::{Activation, Heads, Mask, NormPlace, PositionKind};
 use crate::serde_defaults::is_default;
 
 /// The base of rotary frequencies where a file gives none.
@@ -83,6 +83,23 @@ impl ModelSpec {
     /// Width of one attention head.
     pub fn head_dim(&self) -> usize {
         self.d_model / self.heads
+    }
+
+    /// The sizes by their keys in the `model` section. None can be 0.
+    pub fn sizes(&self) -> [(&'static str, usize); 7] {
+        [
+            ("vocab_size", self.vocab_size),
+            ("context_length", self.context_length),
+            ("layers", self.layers),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads),
+            ("d_model", self.d_model),
+            ("d_ff", self.d_ff),
+        ]
+    }
+
+    pub fn attention_heads(&self) -> Heads {
+        Heads { queries: self.heads, kv: self.kv_heads, width: self.head_dim() }
     }
 
     /// The number of layers among `blocks`, a part of the block list.

@@ -21,8 +21,6 @@ pub struct Difference {
 
 /// Keys of the model section that may differ from those of the weights; of the context, only in one direction.
 const FREE: [&str; 3] = ["vocab_size", CONTEXT, "dropout"];
-/// Options of training, which do not change what a model computes.
-const TRAINING_OPTIONS: [&str; 2] = ["mlp_dropout", "pytorch_init"];
 
 /// The differences that keep `model` from starting with the weights of `described`. The planner checks the vocabulary.
 pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference> {
@@ -56,6 +54,6 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
 /// The `options` that make a model another than Hugging Face's GPT-2 and Llama, and llm.c's GPT-2; with their values.
 pub(super) fn beyond_format(options: &ModelOptions) -> Vec<(String, Value)> {
     // Options that have their default are left out of the JSON.
-    let Value::Object(given) = json_value(options) else { return Vec::new() };
-    given.into_iter().filter(|(key, _)| !TRAINING_OPTIONS.contains(&key.as_str())).collect()
+    let Value::Object(given) = json_value(&options.without_training()) else { return Vec::new() };
+    given.into_iter().collect()
 }

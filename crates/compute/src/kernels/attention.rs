@@ -10,13 +10,13 @@ use super::cpu::attention as cpu;
 
 pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
-/// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
+/// Returns the output, [batch·seq, width of all heads], and the log-sum-exps that the backward needs, [batch·heads·seq].
 pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> Result<(Tensor, Tensor)> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
     with_type!(qkv, S; qkv = qkv => {
         let (out, lse) = cpu::forward(s, qkv, masks);
-        Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
+        Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads.queries * s.seq)?))
     })
 }
 
@@ -38,8 +38,8 @@ pub fn attention_backward(
 }
 
 fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
-    if s.kv_heads == 0 || !s.heads.is_multiple_of(s.kv_heads) {
-        bail!("{} heads for {} key-value heads", s.heads, s.kv_heads)
+    if s.heads.kv == 0 || !s.heads.queries.is_multiple_of(s.heads.kv) {
+        bail!("{} heads for {} key-value heads", s.heads.queries, s.heads.kv)
     }
     match masks.valid_lengths {
         Some(lengths) if lengths.host.len() != s.batch => {
@@ -50,9 +50,9 @@ fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
 }
 
 /// An empty cache of one layer's keys and values for `capacity` tokens per sample, of the type and on the device of the weights `like`: the
-/// keys, then the values, [2, batch, kv_heads, capacity, head_dim].
+/// keys, then the values, [2, batch, heads of keys, capacity, width of a head].
 pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Tensor> {
-    Tensor::zeros((2, s.batch, s.kv_heads, capacity, s.head_dim), like.dtype(), like.device())
+    Tensor::zeros((2, s.batch, s.heads.kv, capacity, s.heads.width), like.dtype(), like.device())
 }
 
 /// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.

@@ -3,27 +3,24 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::cpu::dropout::DropoutMask;
-use runner_spec::model::Mask;
+use runner_spec::model::{Heads, Mask};
 
-/// The shape of one attention call. Rows of `qkv` hold `heads` query heads, then `kv_heads` key heads, then as many value
-/// heads, of `head_dim` each; rows of the output hold `heads` heads.
+/// The shape of one attention call, whose rows [`Heads`] describes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
     pub batch: usize,
     pub seq: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    pub heads: Heads,
     pub mask: Mask,
 }
 
 impl AttentionShape {
     pub fn qkv_width(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
+        self.heads.qkv_width()
     }
 
     pub fn out_width(&self) -> usize {
-        self.heads * self.head_dim
+        self.heads.out_width()
     }
 
     /// How many keys after its own position a query sees, if there are that many.
@@ -32,7 +29,7 @@ impl AttentionShape {
     }
 
     pub(super) fn scale(&self) -> f64 {
-        1.0 / (self.head_dim as f64).sqrt()
+        1.0 / (self.heads.width as f64).sqrt()
     }
 }
 

@@ -80,8 +80,6 @@ impl BlockBuilder<'_> {
                 qkv: self.linear(&prefix, &attention.qkv)?,
                 out: self.linear(&prefix, &attention.out)?,
                 heads: attention.heads,
-                kv_heads: attention.kv_heads,
-                head_dim: attention.head_dim,
                 mask: attention.mask,
                 rope: rope.map(|(_, rope)| rope.clone()),
                 dropout: self.dropout(index, "attention", attention.dropout),

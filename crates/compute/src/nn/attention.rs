@@ -5,16 +5,14 @@ use candle_core::{Result, Tensor};
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
 use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
 use crate::kernels::pointwise::Rope;
-use runner_spec::model::Mask;
+use runner_spec::model::{Heads, Mask};
 
 /// An attention layer: projections, heads, and rotary positions where the model has them.
 #[derive(Debug, Clone)]
 pub struct Attention {
     pub qkv: Linear,
     pub out: Linear,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    pub heads: Heads,
     pub mask: Mask,
     pub rope: Option<Rope>,
     pub dropout: DropoutSite,
@@ -31,15 +29,14 @@ pub struct AttentionActivations {
 impl Attention {
     /// The shape that kernels are given for `batch` rows of `seq` tokens.
     pub fn shape(&self, batch: usize, seq: usize) -> AttentionShape {
-        let Self { heads, kv_heads, head_dim, mask, .. } = *self;
-        AttentionShape { batch, seq, heads, kv_heads, head_dim, mask }
+        AttentionShape { batch, seq, heads: self.heads, mask: self.mask }
     }
 
     /// The queries, keys and values of `x`, rotated where the model has rotary positions.
     fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<Tensor> {
         let qkv = self.qkv.forward(pass, x)?;
         if let Some(rope) = &self.rope {
-            rope.rotate(&qkv, self.heads + self.kv_heads, pass.mb.seq, start, false)?;
+            rope.rotate(&qkv, self.heads.queries + self.heads.kv, pass.mb.seq, start, false)?;
         }
         Ok(qkv)
     }
@@ -88,7 +85,7 @@ impl Attention {
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks)?;
         drop((qkv, heads, lse, dheads));
         if let Some(rope) = &self.rope {
-            rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true)?;
+            rope.rotate(&dqkv, self.heads.queries + self.heads.kv, mb.seq, 0, true)?;
         }
         self.qkv.backward(pass, x, &dqkv)
     }

@@ -100,6 +100,12 @@ impl ModelOptions {
         serde_json::from_value(section).expect("options of a section that was read")
     }
 
+    /// The options that change what a trained model computes.
+    #[must_use]
+    pub fn without_training(self) -> Self {
+        Self { mlp_dropout: 0.0, pytorch_init: None, ..self }
+    }
+
     /// The options that differ from their defaults in words, each with a comma before it.
     pub fn describe(&self) -> String {
         // The JSON has only options that differ.

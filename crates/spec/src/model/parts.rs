@@ -12,7 +12,7 @@ mod norm;
 use super::family::FamilyTraits;
 use super::initial::ParamInit;
 use super::{ModelSpec, ParamSpec};
-pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
+pub use attention::{Attention, HeadMistake, Heads, Rotary, head_mistakes};
 pub use embedding::{Embedding, PositionKind, Positions};
 pub use head::Head;
 pub use layer::{Layer, LayerPart, NormPlace, Recompute, Sublayer};

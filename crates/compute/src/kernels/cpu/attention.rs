@@ -51,11 +51,11 @@ impl AttentionShape {
     /// # Panics
     /// If the heads are not divided evenly among key-value heads, so that tasks would not cover them: an invariant of the callers.
     fn for_each_task<S: Stored>(&self, f: impl Fn(usize, usize, &mut Buffers<S>) + Sync + Send) {
-        assert!(self.heads.is_multiple_of(self.kv_heads), "heads without a key-value head");
+        assert!(self.heads.queries.is_multiple_of(self.heads.kv), "heads without a key-value head");
         let free = FreeBuffers::new();
-        (0..self.batch * self.kv_heads).into_par_iter().for_each_piece(|t| {
+        (0..self.batch * self.heads.kv).into_par_iter().for_each_piece(|t| {
             let mut buffers = free.take();
-            f(t / self.kv_heads, t % self.kv_heads, &mut buffers);
+            f(t / self.heads.kv, t % self.heads.kv, &mut buffers);
             free.put_back(buffers);
         });
     }
@@ -74,7 +74,7 @@ impl AttentionShape {
 
     /// The `head_dim` columns from `column` on, of the rows `rows` of sample `b`. Rows of `data` have `width` columns.
     fn head<'a, S>(&self, data: &'a [S], width: usize, b: usize, column: usize, rows: Range<usize>) -> Mat<'a, S> {
-        Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.head_dim, width)
+        Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.heads.width, width)
     }
 
     /// Copies the rows of `part`, each times its `factor`, to the `head_dim` columns from `column` on, of the rows of sample `b` from position
@@ -97,7 +97,7 @@ impl AttentionShape {
             for i in 0..part.rows() {
                 let factor = factor(i);
                 // SAFETY: the caller's promise.
-                let row = unsafe { data.uninitialized((b * self.seq + first + i) * width + column, self.head_dim) };
+                let row = unsafe { data.uninitialized((b * self.seq + first + i) * width + column, self.heads.width) };
                 for (panel, row) in row.chunks_mut(PANEL_COLUMNS).enumerate() {
                     for (stored, &number) in row.iter_mut().zip(part.row(panel, i)) {
                         stored.write(S::store(number * factor));
@@ -110,16 +110,16 @@ impl AttentionShape {
 
 /// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, [batch, heads, seq].
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
-    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
-    let group = s.heads / s.kv_heads;
-    let mut lse = S::Real::zeros(s.batch * s.heads * s.seq);
+    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
+    let group = s.heads.group();
+    let mut lse = S::Real::zeros(s.batch * s.heads.queries * s.seq);
     let shared_lse = Shared::new(&mut lse);
     let attend = |shared_out: Shared<S>| {
         s.for_each_task::<S>(|b, kv, buffers| {
             let Buffers { scores, rows, values, keys_t, left, .. } = buffers;
             let mut inverse_totals = [S::Real::ZERO; TILE_QUERIES];
-            S::pack(keys_t, s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq).t());
-            S::pack(values, s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq));
+            S::pack(keys_t, s.head(qkv, width, b, (s.heads.queries + kv) * hd, 0..s.seq).t());
+            S::pack(values, s.head(qkv, width, b, (s.heads.queries + s.heads.kv + kv) * hd, 0..s.seq));
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
                     let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
@@ -128,7 +128,7 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
                     scores.reshape(n, to);
                     S::multiply_panels(scores, Left::QueriesByFeatures(q), keys_t, before, left);
                     // SAFETY: these queries of this head belong to this task alone.
-                    let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
+                    let lse = unsafe { shared_lse.slice((b * s.heads.queries + head) * s.seq + from, n) };
                     let keys = masks.visible_keys(b).min(to);
                     exponentials_of_visible(scores, s.scale(), before, keys, lse, &mut inverse_totals);
                     drop_probabilities(scores, s, b, head, from, masks.dropout);
@@ -217,9 +217,9 @@ pub fn backward<S: Stored>(
     masks: AttentionMasks<'_>,
     dout: &[S],
 ) -> Vec<S> {
-    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
+    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
     let scale = S::Real::real(s.scale());
-    let group = s.heads / s.kv_heads;
+    let group = s.heads.group();
     let write = |shared: Shared<S>| {
         s.for_each_task::<S>(|b, kv, buffers| {
             let Buffers {
@@ -236,8 +236,8 @@ pub fn backward<S: Stored>(
                 dvalues,
                 values: _,
             } = buffers;
-            let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..s.seq);
-            let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..s.seq);
+            let k = s.head(qkv, width, b, (s.heads.queries + kv) * hd, 0..s.seq);
+            let v = s.head(qkv, width, b, (s.heads.queries + s.heads.kv + kv) * hd, 0..s.seq);
             S::pack(keys, k);
             S::pack(keys_t, k.t());
             S::pack(values_t, v.t());
@@ -256,7 +256,7 @@ pub fn backward<S: Stored>(
                     gradients.reshape(n, to);
                     S::multiply_panels(gradients, Left::QueriesByFeatures(dy), values_t, before, left);
                     drop_probabilities(gradients, s, b, head, from, masks.dropout);
-                    let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
+                    let lse = &lse[(b * s.heads.queries + head) * s.seq + from..][..n];
                     // Σⱼ pⱼ·dpⱼ of a query, which is the output's row times its gradient.
                     let delta = inlined!(|i: usize| {
                         let row = (b * s.seq + from + i) * out_width + head * hd;
@@ -275,8 +275,8 @@ pub fn backward<S: Stored>(
             }
             // SAFETY: the columns of this key-value head belong to this task alone.
             unsafe {
-                s.store_rows(dkeys, |_| scale, 0, shared, width, b, (s.heads + kv) * hd);
-                s.store_rows(dvalues, |_| Real::ONE, 0, shared, width, b, (s.heads + s.kv_heads + kv) * hd);
+                s.store_rows(dkeys, |_| scale, 0, shared, width, b, (s.heads.queries + kv) * hd);
+                s.store_rows(dvalues, |_| Real::ONE, 0, shared, width, b, (s.heads.queries + s.heads.kv + kv) * hd);
             }
         });
     };
@@ -317,8 +317,8 @@ fn gradients_of_scores<T: Real>(
 }
 
 /// Appends the keys and values of `s.seq` new tokens per sample to a cache at position `start`, and attends with each token's query over
-/// the cached tokens up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, kv_heads, capacity,
-/// head_dim] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
+/// the cached tokens up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, heads of keys, capacity,
+/// width of a head] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
 pub fn attend_with_cache<S: Stored>(
     s: AttentionShape,
     qkv: &[S],
@@ -327,21 +327,22 @@ pub fn attend_with_cache<S: Stored>(
     capacity: usize,
     out: &mut [S],
 ) {
-    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
-    let group = s.heads / s.kv_heads;
+    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
+    let group = s.heads.group();
     let scale = S::Real::real(s.scale());
     let shared = Shared::new(out);
     let block = capacity * hd;
-    let (keys, values) = keys_values.split_at_mut(s.batch * s.kv_heads * block);
+    let (keys, values) = keys_values.split_at_mut(s.batch * s.heads.kv * block);
     keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each_piece(
         |(task, (keys, values))| {
-            let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
+            let (b, kv) = (task / s.heads.kv, task % s.heads.kv);
             let mut p = S::Real::zeros(start + s.seq);
             let mut sum = S::Real::zeros(hd);
             for i in 0..s.seq {
                 let row = &qkv[(b * s.seq + i) * width..][..width];
-                keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
-                values[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + s.kv_heads + kv) * hd..][..hd]);
+                keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads.queries + kv) * hd..][..hd]);
+                values[(start + i) * hd..][..hd]
+                    .copy_from_slice(&row[(s.heads.queries + s.heads.kv + kv) * hd..][..hd]);
                 let p = &mut p[..=start + i];
                 for head in kv * group..(kv + 1) * group {
                     // SAFETY: this head's columns of this row belong to this task alone.

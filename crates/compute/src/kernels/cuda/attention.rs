@@ -86,17 +86,17 @@ impl Tiles {
 
     fn forward_dims(&self, s: AttentionShape) -> LaunchDims {
         let [queries, keys] = self.forward;
-        self.dims(s.seq, queries, s.heads, s.batch, queries + 2 * keys, 0)
+        self.dims(s.seq, queries, s.heads.queries, s.batch, queries + 2 * keys, 0)
     }
 
     fn keys_dims(&self, s: AttentionShape) -> LaunchDims {
         let statistics = 4 * self.keys * size_of::<f32>();
-        self.dims(s.seq, KEYS, s.kv_heads, s.batch, 2 * KEYS + 4 * self.keys, statistics)
+        self.dims(s.seq, KEYS, s.heads.kv, s.batch, 2 * KEYS + 4 * self.keys, statistics)
     }
 
     fn queries_dims(&self, s: AttentionShape) -> LaunchDims {
         let [queries, keys] = self.queries;
-        self.dims(s.seq, queries, s.heads, s.batch, 2 * queries + 4 * keys, 0)
+        self.dims(s.seq, queries, s.heads.queries, s.batch, 2 * queries + 4 * keys, 0)
     }
 }
 
@@ -107,14 +107,18 @@ fn row_dims(rows: usize, heads: usize, batch: usize) -> LaunchDims {
 
 /// Refuses shapes that the kernels' `int`s and grids cannot hold.
 fn check_limits(s: AttentionShape) -> Result<()> {
-    if s.kv_heads == 0 || !s.heads.is_multiple_of(s.kv_heads) || s.head_dim == 0 {
-        bail!("{} heads of {} share {} key-value heads", s.heads, s.head_dim, s.kv_heads)
+    if s.heads.kv == 0 || !s.heads.queries.is_multiple_of(s.heads.kv) || s.heads.width == 0 {
+        bail!("{} heads of {} share {} key-value heads", s.heads.queries, s.heads.width, s.heads.kv)
     }
-    if s.head_dim > MAX_ROW_HEAD_DIM {
-        bail!("attention on a GPU accepts heads of up to {MAX_ROW_HEAD_DIM}, not {}", s.head_dim)
+    if s.heads.width > MAX_ROW_HEAD_DIM {
+        bail!("attention on a GPU accepts heads of up to {MAX_ROW_HEAD_DIM}, not {}", s.heads.width)
     }
-    if s.batch > MAX_GRID_Y_Z || s.heads > MAX_GRID_Y_Z {
-        bail!("attention on a GPU accepts up to {MAX_GRID_Y_Z} samples and heads, not {} and {}", s.batch, s.heads)
+    if s.batch > MAX_GRID_Y_Z || s.heads.queries > MAX_GRID_Y_Z {
+        bail!(
+            "attention on a GPU accepts up to {MAX_GRID_Y_Z} samples and heads, not {} and {}",
+            s.batch,
+            s.heads.queries
+        )
     }
     // A tile's last row lies the first number of elements after its first; the second is beyond any key that a tile looks for.
     if i32::try_from(s.qkv_width() * 2 * MAX_TILE_HEAD_DIM).is_err() || i32::try_from(3 * s.seq).is_err() {
@@ -145,18 +149,18 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     check_limits(s)?;
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
-    let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads * s.seq);
+    let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
     let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
     let lse = gpu.empty(DType::F32, statistics)?;
-    let Some(tiles) = Tiles::select(&gpu, dtype, s.head_dim)? else {
+    let Some(tiles) = Tiles::select(&gpu, dtype, s.heads.width)? else {
         let width = s.qkv_width();
         if rows > 0 {
             let kv = KeysValues {
-                keys: (qkv, s.heads * s.head_dim),
-                values: (qkv, (s.heads + s.kv_heads) * s.head_dim),
+                keys: (qkv, s.heads.queries * s.heads.width),
+                values: (qkv, (s.heads.queries + s.heads.kv) * s.heads.width),
                 sample_stride: s.seq * width,
-                head_stride: s.head_dim,
+                head_stride: s.heads.width,
                 row_stride: width,
             };
             attend_rows(qkv, s, 0, kv, &out, Some(&lse), valid_lengths.as_ref(), masks.dropout)?;
@@ -168,7 +172,7 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
         .array("out", &out, dtype, rows * s.out_width())?
         .array("lse", &lse, DType::F32, statistics)?
         .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)?
-        .ints([s.seq, s.heads, s.kv_heads, s.head_dim])?
+        .ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?
         .floats([s.scale()]);
     let launch = with_masks(launch, s, masks.dropout)?;
     // SAFETY: (qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, masks); lengths beyond seq count as seq.
@@ -188,14 +192,14 @@ pub fn attention_backward(
     check_limits(s)?;
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
-    let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads * s.seq);
+    let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
     let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
     let delta = gpu.empty(DType::F32, statistics)?;
     let launch = launch
         .array("out", out, dtype, rows * s.out_width())?
         .array("dout", dout, dtype, rows * s.out_width())?
         .array("delta", &delta, DType::F32, statistics)?
-        .ints([s.seq, s.heads, s.head_dim])?
+        .ints([s.seq, s.heads.queries, s.heads.width])?
         .longs([statistics]);
     // Eight lanes for each head of a row.
     let dims = LaunchDims::linear((statistics * 8).div_ceil(256), 256);
@@ -212,12 +216,12 @@ pub fn attention_backward(
             .array("dqkv", &dqkv, dtype, rows * s.qkv_width())?
             .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)
     };
-    let Some(tiles) = Tiles::select(&gpu, dtype, s.head_dim)? else {
+    let Some(tiles) = Tiles::select(&gpu, dtype, s.heads.width)? else {
         // The grid of the kernel for dK and dV says seq and kv_heads, that of the one for dQ seq and heads.
-        let keys = ("attention_rows_keys_wide", s.kv_heads, s.heads);
-        let queries = ("attention_rows_queries_wide", s.heads, s.kv_heads);
+        let keys = ("attention_rows_keys_wide", s.heads.kv, s.heads.queries);
+        let queries = ("attention_rows_queries_wide", s.heads.queries, s.heads.kv);
         for (name, grid_heads, other_heads) in [keys, queries] {
-            let launch = arrays()?.ints([other_heads, s.head_dim])?.floats([s.scale()]);
+            let launch = arrays()?.ints([other_heads, s.heads.width])?.floats([s.scale()]);
             let launch = with_masks(launch, s, masks.dropout)?;
             // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads or kv_heads, width, scale, masks).
             unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, grid_heads, s.batch))? }
@@ -225,7 +229,7 @@ pub fn attention_backward(
         return Ok(dqkv);
     };
     for (what, dims) in [("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))] {
-        let launch = arrays()?.ints([s.seq, s.heads, s.kv_heads, s.head_dim])?.floats([s.scale()]);
+        let launch = arrays()?.ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?.floats([s.scale()]);
         let launch = with_masks(launch, s, masks.dropout)?;
         // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, masks).
         unsafe { launch.run(&tiles.kernel(what, masks.dropout), dims)? }
@@ -255,11 +259,11 @@ fn attend_rows(
     dropout: Option<&DropoutMask>,
 ) -> Result<()> {
     let (dtype, rows) = (qkv.dtype(), s.batch * s.seq);
-    let name = if s.head_dim <= MAX_TILE_HEAD_DIM { "attention_rows" } else { "attention_rows_wide" };
+    let name = if s.heads.width <= MAX_TILE_HEAD_DIM { "attention_rows" } else { "attention_rows_wide" };
     let span = (s.batch - 1) * kv.sample_stride
-        + (s.kv_heads - 1) * kv.head_stride
+        + (s.heads.kv - 1) * kv.head_stride
         + (start + s.seq - 1) * kv.row_stride
-        + s.head_dim;
+        + s.heads.width;
     let launch = Launch::for_tensor(qkv)?
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
         .longs([s.qkv_width()])
@@ -267,14 +271,14 @@ fn attend_rows(
         .array_part("values", kv.values.0, dtype, kv.values.1, span)?
         .longs([kv.sample_stride, kv.head_stride, kv.row_stride])
         .array("out", out, dtype, rows * s.out_width())?
-        .array("lse", lse, DType::F32, s.batch * s.heads * s.seq)?
+        .array("lse", lse, DType::F32, s.batch * s.heads.queries * s.seq)?
         .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
-        .ints([start, s.kv_heads, s.head_dim])?
+        .ints([start, s.heads.kv, s.heads.width])?
         .floats([s.scale()]);
     let launch = with_masks(launch, s, dropout)?;
     // SAFETY: (q, its stride, keys, values, three strides, out, lse, valid_lengths, start, kv_heads, width, scale, masks); the grid says
     // queries, heads and samples, and `span` is where the last key ends.
-    unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, s.heads, s.batch)) }
+    unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, s.heads.queries, s.batch)) }
 }
 
 /// [`attend_with_cache`](crate::kernels::attention::attend_with_cache) on a GPU. `cache` has the keys of `capacity` tokens, then their
@@ -289,14 +293,14 @@ pub fn attend_with_cache(
     check_limits(s)?;
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
-    let (dtype, rows, held) = (qkv.dtype(), s.batch * s.seq, s.batch * s.kv_heads * capacity * s.head_dim);
-    let new = rows * s.kv_heads * s.head_dim;
+    let (dtype, rows, held) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.kv * capacity * s.heads.width);
+    let new = rows * s.heads.kv * s.heads.width;
     let dims = launch.dims_for_elements(new);
     let launch = launch
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
         .array_part("keys", cache, dtype, 0, held)?
         .array_part("values", cache, dtype, held, held)?
-        .ints([s.seq, start, capacity, s.heads, s.kv_heads, s.head_dim])?
+        .ints([s.seq, start, capacity, s.heads.queries, s.heads.kv, s.heads.width])?
         .longs([new]);
     // SAFETY: (qkv, keys, values, seq, start, capacity, heads, kv_heads, width, count); start + seq is within the capacity.
     unsafe { launch.run(&kernel_for_type("cache_append", dtype)?, dims)? }
@@ -309,9 +313,9 @@ pub fn attend_with_cache(
         let kv = KeysValues {
             keys: (cache, 0),
             values: (cache, held),
-            sample_stride: s.kv_heads * capacity * s.head_dim,
-            head_stride: capacity * s.head_dim,
-            row_stride: s.head_dim,
+            sample_stride: s.heads.kv * capacity * s.heads.width,
+            head_stride: capacity * s.heads.width,
+            row_stride: s.heads.width,
         };
         attend_rows(qkv, s, start, kv, &out, None, None, None)?;
     }

@@ -18,12 +18,38 @@ pub struct Rotary {
     pub context_length: usize,
 }
 
+/// Attention's heads. A row of its first product has the queries of all heads, then their keys, then their values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heads {
+    /// Heads of queries.
+    pub queries: usize,
+    /// Heads of keys, and of values. Each is shared by as many heads of queries.
+    pub kv: usize,
+    /// Elements of one head.
+    pub width: usize,
+}
+
+impl Heads {
+    /// Heads of queries that share keys and values.
+    pub fn group(self) -> usize {
+        self.queries / self.kv
+    }
+
+    /// The width of a row of queries, keys and values.
+    pub fn qkv_width(self) -> usize {
+        (self.queries + 2 * self.kv) * self.width
+    }
+
+    /// The width of a row of the heads' outputs.
+    pub fn out_width(self) -> usize {
+        self.queries * self.width
+    }
+}
+
 /// An attention layer: the projections of queries, keys and values, the heads, and the projection of their outputs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
+    pub heads: Heads,
     pub mask: Mask,
     pub rotary: Option<Rotary>,
     /// Drops probabilities.
@@ -34,8 +60,8 @@ pub struct Attention {
 
 impl Attention {
     pub(super) fn new(spec: &ModelSpec) -> Self {
-        let (d, head_dim) = (spec.d_model, spec.head_dim());
-        let (queries, keys) = (spec.heads * head_dim, spec.kv_heads * head_dim);
+        let (d, heads) = (spec.d_model, spec.attention_heads());
+        let (queries, keys) = (heads.out_width(), heads.kv * heads.width);
         let (init, defaults) = (ParamInit::matrix(spec, d), spec.family.defaults());
         let mut qkv = Linear::new(spec, &QKV, d, &[queries, keys, keys], [init, ParamInit::Zeros]);
         // PyTorch's `MultiheadAttention` has one matrix, too.
@@ -43,12 +69,10 @@ impl Attention {
             qkv.init = ParamInit::xavier(d, qkv.width());
         }
         Self {
-            heads: spec.heads,
-            kv_heads: spec.kv_heads,
-            head_dim,
+            heads,
             mask: spec.options.mask,
             rotary: defaults.rotary.then_some(Rotary {
-                head_dim,
+                head_dim: heads.width,
                 theta: spec.rope_theta,
                 context_length: spec.context_length,
             }),
@@ -58,14 +82,9 @@ impl Attention {
         }
     }
 
-    /// The width of the heads' outputs.
-    fn width(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
     /// Numbers that a cache holds of each token: its keys and values.
     pub fn cached(&self) -> usize {
-        2 * self.kv_heads * self.head_dim
+        2 * self.heads.kv * self.heads.width
     }
 }
 
@@ -77,24 +96,24 @@ impl Part for Attention {
     fn kept(&self) -> Vec<Buffer> {
         vec![
             buffer("query, key, value", self.qkv.width()),
-            buffer("attention output", self.width()),
-            statistic("attention log-sum-exp", self.heads),
+            buffer("attention output", self.heads.out_width()),
+            statistic("attention log-sum-exp", self.heads.queries),
         ]
     }
 
     fn held(&self) -> Buffer {
-        buffer("gradients of query, key, value and attention", self.qkv.width() + self.width())
+        buffer("gradients of query, key, value and attention", self.qkv.width() + self.heads.out_width())
     }
 
     /// Those of the probabilities, which the backward draws in each of its two kernels.
     fn mask_elements(&self, length: usize) -> [f64; 2] {
-        let scores = self.heads as f64 * length as f64 * self.mask.relative_pairs(length) / 2.0;
+        let scores = self.heads.queries as f64 * length as f64 * self.mask.relative_pairs(length) / 2.0;
         [1.0, 2.0].map(|times| times * masked(self.dropout, scores))
     }
 
     /// Those of scores and of their product with the values. Every query counts as the one that sees most keys.
     fn score_flops(&self, length: usize) -> f64 {
-        4.0 * self.width() as f64 * self.mask.most_keys(length) as f64
+        4.0 * self.heads.out_width() as f64 * self.mask.most_keys(length) as f64
     }
 }
 
@@ -111,16 +130,16 @@ pub enum HeadMistake {
     Groups,
 }
 
-/// Checks numbers of heads, none of which is 0.
-pub fn head_mistakes(family: Family, d_model: usize, heads: usize, kv_heads: usize) -> Vec<HeadMistake> {
+/// Checks numbers of heads, of which `kv` have keys and values. None is 0.
+pub fn head_mistakes(family: Family, d_model: usize, heads: usize, kv: usize) -> Vec<HeadMistake> {
     if !d_model.is_multiple_of(heads) {
         return vec![HeadMistake::Width];
     }
     let defaults = family.defaults();
     let checks = [
         (defaults.rotary && !(d_model / heads).is_multiple_of(2), HeadMistake::OddWidth),
-        (!defaults.grouped_heads && kv_heads != heads, HeadMistake::Grouped),
-        (defaults.grouped_heads && !heads.is_multiple_of(kv_heads), HeadMistake::Groups),
+        (!defaults.grouped_heads && kv != heads, HeadMistake::Grouped),
+        (defaults.grouped_heads && !heads.is_multiple_of(kv), HeadMistake::Groups),
     ];
     checks.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, mistake)| mistake).collect()
 }
