@@ -18,6 +18,7 @@ use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::unread_data::{assume_data, sufficient_rows};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_engine::session_facts::describe_session;
+use runner_plan::search::largest_micro_batch;
 use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
@@ -82,6 +83,8 @@ struct Side {
     /// The path of the file as given, or the run directory.
     path: PathBuf,
     experiment: Experiment,
+    /// As in [`Loaded`].
+    has_auto_micro_batch: bool,
     run: Option<(RunRecord, Plan)>,
     /// The environment variables that had effect on the file.
     env_read: Vec<(String, String)>,
@@ -225,7 +228,8 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> Result<Side> {
     let record = RunRecord::read(&path, stopped_points::describe(&path).status)?;
     let (experiment, plan) = read_experiment_and_plan(&path)?;
     let label = record.manifest.id.clone();
-    Ok(Side { label, path, experiment, run: Some((record, plan)), env_read: Vec::new(), missing: None })
+    let run = Some((record, plan));
+    Ok(Side { label, path, experiment, has_auto_micro_batch: false, run, env_read: Vec::new(), missing: None })
 }
 
 /// The experiment at `path`, even where files that it names are missing.
@@ -240,9 +244,9 @@ fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
             (file.load(&without).map_err(|_| mistakes)?, Some(missing))
         }
     };
-    let Loaded { experiment, path: loaded_path, env_read, .. } = loaded;
+    let Loaded { experiment, has_auto_micro_batch, path: loaded_path, env_read, .. } = loaded;
     let label = loaded_path.display().to_string();
-    Ok(Side { label, path: path.to_owned(), experiment, run: None, env_read, missing })
+    Ok(Side { label, path: path.to_owned(), experiment, has_auto_micro_batch, run: None, env_read, missing })
 }
 
 /// The facts of both sides' data; `None` if data is compared by its names.
@@ -294,11 +298,15 @@ impl Side {
         here: &ClusterFacts,
         notes: &mut Vec<String>,
     ) -> Result<DiffInput> {
-        let Self { label, path, experiment, run, env_read, .. } = self;
+        let Self { label, path, mut experiment, has_auto_micro_batch, run, env_read, .. } = self;
         let cluster = match &run {
             Some((_, plan)) => cluster_of(plan),
             None => here.clone(),
         };
+        if has_auto_micro_batch {
+            experiment.batch.micro_batch =
+                largest_micro_batch(&experiment, &data, &cluster).context(label.clone())?.rows;
+        }
         let side = PlannedExperiment::new(experiment, data, cluster).context(label.clone())?;
         let Some((record, plan)) = run else {
             let mut host = host_without_runs(args.threads)?;

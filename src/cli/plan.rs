@@ -17,7 +17,7 @@ use runner_data::hub::HubError;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
 use runner_plan::{PlanError, compile_continuation};
-use runner_prepare::{local_devices, prepare_inputs};
+use runner_prepare::{local_devices, prepare_inputs, settle_micro_batch};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
@@ -84,14 +84,16 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
         (arguments.file, options.env) = (resolved, Vec::new());
     }
     let group = group_size(&arguments.file, &mut options)?;
-    let loaded = arguments.load_with(&options)?;
-    let experiment = &loaded.experiment;
+    let mut loaded = arguments.load_with(&options)?;
     let run = arguments.file.parent().filter(|_| arguments.file.ends_with(RESOLVED));
     if let Some(path) = &args.search.write {
         check_replaceable(path, args.search.force)?;
     }
     let data = plan_data(args, &loaded, run)?;
+    let settled = settle_micro_batch(&mut loaded, &data.facts, &cluster);
+    let experiment = &loaded.experiment;
     let advise = |error: CommandError| advise_cluster(error, args, experiment, &cluster);
+    let note = settled.map_err(|error| advise(error.into()))?;
     if args.search.search {
         return plan_search::run(args, &loaded, &data, &cluster).map_err(advise);
     }
@@ -101,6 +103,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let mut plan =
         compile_continuation(experiment, &data.facts, &cluster, inherited).map_err(|error| advise(error.into()))?;
     print_detail(|| format!("plan   {}", plan.hash));
+    plan.notes.splice(0..0, note);
     plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
     plan.warnings.extend(data.warning);

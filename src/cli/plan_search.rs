@@ -9,7 +9,7 @@ use super::output::{print_result, print_to_stderr, write_file};
 use super::plan::{PlanArgs, PlanData};
 use runner_config::{LoadOptions, Loaded, from_str, to_yaml};
 use runner_plan::render::render_search;
-use runner_plan::search::{Layout, SearchProgress, search_reported, settle_micro_batch};
+use runner_plan::search::{Layout, SearchProgress, search_reported};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::{AutoOr, EvalLoss, Experiment, Parallel, Pipeline};
 use runner_spec::format::{choice_name, count, counted, duration, json_value};
@@ -38,7 +38,7 @@ pub(crate) struct SearchArgs {
 /// # Errors
 /// Those of [`search`]; a file that cannot be written.
 pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &ClusterFacts) -> Result<Exit> {
-    let (experiment, _) = settle_micro_batch(&loaded.experiment, &data.facts, cluster)?;
+    let experiment = &loaded.experiment;
     let (started, next) = (Instant::now(), Cell::new(NOTICED_TIME));
     let report = |progress: SearchProgress| {
         let elapsed = started.elapsed();
@@ -52,13 +52,13 @@ pub(super) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &C
             ));
         }
     };
-    let result = search_reported(&experiment, &data.facts, cluster, &report)?;
+    let result = search_reported(experiment, &data.facts, cluster, &report)?;
     for line in data.warning.iter().map(|warning| format!("warning: {warning}\n")) {
         print_to_stderr(&line);
     }
     let exit = print_result(args.json, &result, || render_search(&result))?;
     if let (Some(path), Some(shortest)) = (&args.search.write, result.shortest_forecasts.first()) {
-        let (text, keeps_comments) = file_with_layout(&loaded.text, &experiment, &shortest.layout, path);
+        let (text, keeps_comments) = file_with_layout(&loaded.text, experiment, &shortest.layout, path);
         write_file(path, text.as_bytes(), args.search.force)?;
         let (file, from) = (path.display(), loaded.path.display());
         let layout = "the layout of the shortest forecast";

@@ -16,9 +16,10 @@ use super::overridden::{OverriddenSetting, find_overridden};
 use super::overrides::{LoadOptions, add_overrides};
 use super::presets;
 use super::raw::RawExperiment;
+use super::resolve_batch::MICRO_BATCH;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
-use runner_spec::experiment::{Data, Experiment};
+use runner_spec::experiment::{AutoOr, Data, Experiment};
 use runner_template::Rendered;
 use runner_weights::DescribedModel;
 use runner_yaml::source::{Source, is_stream, read};
@@ -38,6 +39,9 @@ pub struct ExperimentFile {
 #[derive(Debug, Clone)]
 pub struct Loaded {
     pub experiment: Experiment,
+    /// True if `batch.micro_batch` is `auto`. Until the data and the devices are known, `experiment` has all sequences of a replica as its
+    /// micro-batch; `runner_prepare::settle_micro_batch` then makes it as small as the memory needs.
+    pub has_auto_micro_batch: bool,
     pub path: PathBuf,
     /// The text of the file; for a template, the rendered text.
     pub text: String,
@@ -180,13 +184,18 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
     let is_given = |key: &str| layers.iter().any(|layer| layer.value.pointer(&format!("/model/{key}")).is_some());
     let assumptions = described.as_ref().and_then(|described| described.assumptions(is_given));
     merge(layers, mistakes, &parsed.source)?.resolve(base, options, described, |resolver, raw| {
+        let has_auto_micro_batch = raw.batch.micro_batch == Some(AutoOr::Auto);
         let experiment = resolver.experiment(raw, path)?;
-        let origins = origins(&experiment, resolver.layers, &resolver.notes);
+        let mut origins = origins(&experiment, resolver.layers, &resolver.notes);
+        for origin in origins.iter_mut().filter(|origin| has_auto_micro_batch && origin.key == MICRO_BATCH) {
+            "auto".clone_into(&mut origin.value);
+        }
         let env_read = resolver.layers.environment();
         let (path, text) = (path.to_owned(), parsed.source.text.clone());
         let absent_files = std::mem::take(&mut resolver.mistakes.absent_files);
         Some(Loaded {
             experiment,
+            has_auto_micro_batch,
             path,
             text,
             template: None,

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::raw::RawExperiment;
 use super::resolve_run::resolve_train;
 use super::resolver::Resolver;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{AutoOr, Experiment};
 use runner_spec::hub_name::{character_problem, is_legal_in_name};
 
 impl Resolver<'_> {
@@ -39,7 +39,8 @@ impl Resolver<'_> {
             self.check_sight(eval, model);
         }
         let log = self.log(raw.log, name.as_deref());
-        if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
+        let is_auto = raw.batch.micro_batch == Some(AutoOr::Auto);
+        if let (Some(model), Some(batch), Some(length), false) = (&model, &batch, length, is_auto) {
             self.sizes(model, batch, length);
         }
         if !self.mistakes.diagnostics.is_empty() {

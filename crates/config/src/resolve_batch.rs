@@ -5,13 +5,13 @@ use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
 use super::resolve_parallel::{MICROBATCHES, REPLICAS, RawMesh, STAGES};
 use super::resolver::Resolver;
-use runner_spec::experiment::{AUTO_MICRO_BATCH, AutoOr, Batch};
+use runner_spec::experiment::{AutoOr, Batch};
 use runner_spec::format::division;
 
 const DEFAULT_SEQUENCES: usize = 32;
 const DEFAULT_MICRO_BATCH: usize = 8;
 
-const MICRO_BATCH: &str = "batch.micro_batch";
+pub(crate) const MICRO_BATCH: &str = "batch.micro_batch";
 const SEQUENCES: &str = "batch.sequences";
 const TOKENS: &str = "batch.tokens";
 
@@ -96,7 +96,7 @@ impl Resolver<'_> {
         Some(tokens / length)
     }
 
-    /// Micro-batch of a rank that has the whole model.
+    /// Micro-batch of a rank that has the whole model; for `auto`, the largest.
     fn accumulated(&mut self, raw: &RawBatch, slice: &Slice) -> Option<usize> {
         let each = slice.each();
         let Some(given) = &raw.micro_batch else {
@@ -105,7 +105,7 @@ impl Resolver<'_> {
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
         match *given {
-            AutoOr::Auto => Some(AUTO_MICRO_BATCH),
+            AutoOr::Auto => Some(each),
             AutoOr::Given(micro_batch) => self.check_at_most(MICRO_BATCH, micro_batch, slice).map(|()| micro_batch),
         }
     }

@@ -7,7 +7,7 @@ use runner_compare::stored_plan;
 use runner_config::{Loaded, ModelFetcher};
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
+use runner_prepare::{Host, PreparedInputs, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_record::RunLock;
 use runner_record::catalog::{self, ListedRun};
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
@@ -89,15 +89,9 @@ pub fn apply(
             catalog::resolve(&host.runs, &other.run)?;
         }
         let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
-        let ready = PreparedRun::new(
-            &loaded.experiment,
-            None,
-            inherited,
-            find_devices(&loaded.experiment, host, world)?,
-            host,
-            observer,
-        )?;
-        ready.plan.settle(&mut loaded.experiment);
+        let devices = find_devices(&loaded.experiment, host, world)?;
+        let inputs = PreparedInputs::new(&loaded.experiment, None, devices, host, observer)?;
+        let ready = inputs.plan_file(&mut loaded, inherited, observer)?;
         if let Some(hash) = &request.expected_plan {
             check_plan_hash(hash, &ready.plan, &host.runs)?;
         }

@@ -103,8 +103,7 @@ pub fn fork(
     )?;
     let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
     loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
-    let ready = inputs.plan(&loaded.experiment, parent.step().unwrap_or(0), observer)?;
-    ready.plan.settle(&mut loaded.experiment);
+    let ready = inputs.plan_file(&mut loaded, parent.step().unwrap_or(0), observer)?;
     check_memory(&ready.plan, None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
     let data = [&theirs.data, &loaded.experiment.data];

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use runner_machine::local_cluster::without_memory_limit;
-use runner_prepare::{Host, PreparedRun, RunObserver, local_devices};
+use runner_prepare::{Host, PreparedInputs, PreparedRun, RunObserver, local_devices};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, RunDir};
 use runner_spec::cluster::ClusterFacts;
@@ -49,8 +49,8 @@ pub fn open_to_submit(
     let (mut loaded, host) = load_experiment(request, host, observer)?;
     let cluster = target.cluster.unwrap_or_else(|| without_memory_limit(local_devices(&host)));
     runner_plan::check_devices(&loaded.experiment, &cluster)?;
-    let plan = PreparedRun::new(&loaded.experiment, None, 0, cluster.clone(), &host, observer)?.plan;
-    plan.settle(&mut loaded.experiment);
+    let inputs = PreparedInputs::new(&loaded.experiment, None, cluster.clone(), &host, observer)?;
+    let plan = inputs.plan_file(&mut loaded, 0, observer)?.plan;
     // A run that has moved to another layout continues under it.
     let plan_of_job = |manifest: Option<&Manifest>, observer: &mut dyn RunObserver| {
         let newest = manifest.and_then(|manifest| manifest.sessions.last()?.layout.as_ref());

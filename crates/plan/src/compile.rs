@@ -9,7 +9,6 @@ use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::memory::MemoryBasis;
 use crate::run_length::{StepSizes, run_steps};
-use crate::search::settle_micro_batch;
 use crate::slow_sizes::describe_slow_sizes;
 use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
@@ -53,9 +52,7 @@ pub fn compile_continuation(
     cluster: &ClusterFacts,
     inherited_steps: u64,
 ) -> Result<Plan> {
-    let (experiment, settled) = settle_micro_batch(experiment, data, cluster)?;
-    let experiment = experiment.as_ref();
-    let mut notes: Vec<String> = settled.into_iter().collect();
+    let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
     let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();

@@ -27,4 +27,4 @@ pub use inputs::{
 };
 pub use moved_data::{MovedData, check_same_data, data_files, explain_missing_data, missing_data};
 pub use observer::{IgnoreEvents, RunEvent, RunObserver};
-pub use prepared_run::{PreparedInputs, PreparedRun};
+pub use prepared_run::{PreparedInputs, PreparedRun, settle_micro_batch};

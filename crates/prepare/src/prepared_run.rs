@@ -2,8 +2,12 @@
 
 use std::time::Instant;
 
+use runner_config::Loaded;
 use runner_data::Prepared;
+use runner_plan::PlanError;
+use runner_plan::search::largest_micro_batch;
 use runner_spec::cluster::ClusterFacts;
+use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -38,19 +42,32 @@ impl PreparedInputs {
         Ok(Self { prepared, cluster, pool })
     }
 
-    /// Plans `experiment`, which has these inputs. Other runs did the first `inherited_steps`.
+    /// Plans the experiment of `loaded`, which has these inputs, and settles its micro-batch. Other runs did the first `inherited_steps`.
     ///
     /// # Errors
     /// If it cannot be planned.
-    pub fn plan(
+    pub fn plan_file(
+        self,
+        loaded: &mut Loaded,
+        inherited_steps: u64,
+        observer: &mut dyn RunObserver,
+    ) -> Result<PreparedRun> {
+        let note = settle_micro_batch(loaded, &self.prepared.facts, &self.cluster)?;
+        self.plan(&loaded.experiment, note, inherited_steps, observer)
+    }
+
+    /// Plans `experiment`, which has these inputs. `note` is the first note of the plan.
+    fn plan(
         self,
         experiment: &Experiment,
+        note: Option<String>,
         inherited_steps: u64,
         observer: &mut dyn RunObserver,
     ) -> Result<PreparedRun> {
         let Self { prepared, cluster, pool } = self;
         let started = Instant::now();
-        let plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
+        let mut plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
+        plan.notes.splice(0..0, note);
         let time = precise_duration(started.elapsed());
         observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
         for warning in &plan.warnings {
@@ -67,6 +84,24 @@ impl PreparedInputs {
         }
         Ok(PreparedRun { plan, prepared, pool })
     }
+}
+
+/// Gives the experiment of `loaded` the largest micro-batch that fits the devices of `cluster`, if the file leaves it open. Returns the plan's
+/// note about it.
+///
+/// # Errors
+/// If the experiment cannot be planned.
+pub fn settle_micro_batch(
+    loaded: &mut Loaded,
+    data: &DataFacts,
+    cluster: &ClusterFacts,
+) -> Result<Option<String>, PlanError> {
+    if !std::mem::take(&mut loaded.has_auto_micro_batch) {
+        return Ok(None);
+    }
+    let fitting = largest_micro_batch(&loaded.experiment, data, cluster)?;
+    loaded.experiment.batch.micro_batch = fitting.rows;
+    Ok(Some(fitting.note))
 }
 
 /// A plan, the data it was made for, and threads to work with.
@@ -92,6 +127,6 @@ impl PreparedRun {
         observer: &mut dyn RunObserver,
     ) -> Result<Self> {
         let inputs = PreparedInputs::new(experiment, recorded_inputs, cluster, host, observer)?;
-        inputs.plan(experiment, inherited_steps, observer)
+        inputs.plan(experiment, None, inherited_steps, observer)
     }
 }

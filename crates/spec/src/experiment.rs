@@ -162,32 +162,7 @@ defaults! {
 #[serde(deny_unknown_fields)]
 pub struct Batch {
     pub sequences: usize,
-    /// [`AUTO_MICRO_BATCH`] until a plan settles it.
-    #[serde(with = "micro_batch_or_auto")]
     pub micro_batch: usize,
-}
-
-/// `batch.micro_batch: auto`, the largest micro-batch that fits the memory.
-pub const AUTO_MICRO_BATCH: usize = 0;
-
-/// A micro-batch as in a file.
-mod micro_batch_or_auto {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    use super::{AUTO_MICRO_BATCH, AutoOr};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-    pub(super) fn serialize<S: Serializer>(size: &usize, serializer: S) -> Result<S::Ok, S::Error> {
-        let value = if *size == AUTO_MICRO_BATCH { AutoOr::Auto } else { AutoOr::Given(*size) };
-        value.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-        Ok(match AutoOr::deserialize(deserializer)? {
-            AutoOr::Auto => AUTO_MICRO_BATCH,
-            AutoOr::Given(size) => size,
-        })
-    }
 }
 
 /// Checkpoints of a run.

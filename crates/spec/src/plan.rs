@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::DeviceFacts;
 use crate::data::DataFacts;
-use crate::experiment::{AUTO_MICRO_BATCH, Experiment};
 use crate::forecast::Forecast;
 use crate::mesh::Mesh;
 use crate::program::{BlockRange, Device, Program, RowSequence};
@@ -46,13 +45,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Gives `experiment`, of which this is the plan, the micro-batch that the plan has settled.
-    pub fn settle(&self, experiment: &mut Experiment) {
-        if let Some(rank) = self.ranks.first().filter(|_| experiment.batch.micro_batch == AUTO_MICRO_BATCH) {
-            experiment.batch.micro_batch = rank.program.batch.micro_batch;
-        }
-    }
-
     /// The rows that each step reads; `None` in a plan without ranks.
     pub fn row_sequence(&self) -> Option<RowSequence> {
         Some(self.ranks.first()?.program.batch.row_sequence(self.data.train.rows))

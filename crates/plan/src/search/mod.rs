@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 pub use layout::Layout;
-pub use micro_batch::settle_micro_batch;
+pub use micro_batch::{FittingMicroBatch, largest_micro_batch};
 
 use crate::compile;
 use crate::error::{PlanError, Result, refuse};
@@ -130,8 +130,6 @@ pub fn search_reported(
     cluster: &ClusterFacts,
     report: &dyn Fn(SearchProgress),
 ) -> Result<SearchResult> {
-    let (experiment, _) = settle_micro_batch(experiment, data, cluster)?;
-    let experiment = experiment.as_ref();
     let base = base_layout(experiment).apply(experiment);
     let plan = compile(&base, data, cluster)?;
     let first = &plan.ranks[0];

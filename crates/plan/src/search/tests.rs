@@ -3,7 +3,7 @@
 use super::*;
 use crate::testing::{cluster, data, experiment, measured};
 use runner_machine::cluster_description::named_cluster;
-use runner_spec::experiment::{AUTO_MICRO_BATCH, ParallelMode};
+use runner_spec::experiment::ParallelMode;
 
 /// A named cluster with the workspace of kernels.
 fn named(name: &str) -> ClusterFacts {
@@ -161,7 +161,6 @@ fn a_huge_batch_is_searched_without_its_many_micro_batches() {
     assert!(found.excluded.iter().any(left_out), "{:?}", found.excluded);
 }
 
-/// `auto` is the same run as its number, and the next larger micro-batch does not fit.
 #[test]
 fn auto_is_the_largest_micro_batch_that_fits() {
     let with = |micro_batch| {
@@ -170,20 +169,19 @@ fn auto_is_the_largest_micro_batch_that_fits() {
         (x.eval.loss, x.eval.hellaswag, x.eval.samples) = (None, None, None);
         x
     };
-    let need = |micro_batch| compile(&with(micro_batch), &data(), &named("1x1xA100")).unwrap().ranks[0].memory.total();
+    let plan = |micro_batch, cluster: &ClusterFacts| compile(&with(micro_batch), &data(), cluster).unwrap();
+    let need = |micro_batch| plan(micro_batch, &named("1x1xA100")).ranks[0].memory.total();
     let cluster = with_memory(named("1x1xA100"), u64::midpoint(need(16), need(32)) / 95 * 100);
-    let plan = |micro_batch| compile(&with(micro_batch), &data(), &cluster).unwrap();
-    let auto = plan(AUTO_MICRO_BATCH);
-    let found = auto.ranks[0].program.batch.micro_batch;
-    assert_eq!((auto.shortage.as_ref(), found), (None, 16));
-    assert!(plan(2 * found).shortage.is_some(), "{found} is not the largest");
-    assert_eq!(auto.hash, plan(found).hash);
-    insta::assert_snapshot!(auto.notes.iter().find(|note| note.starts_with("batch.micro_batch")).expect("the reason"), @"batch.micro_batch: auto is 16: the largest divisor of a replica's 64 sequences that fits the memory; 32 lacks 293.00 KiB");
-    let mut settled = with(AUTO_MICRO_BATCH);
-    auto.settle(&mut settled);
-    assert_eq!(settled, with(found));
-    let roomy = compile(&with(AUTO_MICRO_BATCH), &data(), &named("1x1xA100")).unwrap();
-    assert_eq!(roomy.ranks[0].program.batch.micro_batch, 64);
-    let full = compile(&with(AUTO_MICRO_BATCH), &data(), &with_memory(named("1x1xA100"), 1 << 20)).unwrap();
-    assert_eq!((full.ranks[0].program.batch.micro_batch, full.shortage.is_some()), (1, true));
+    let largest = |cluster: &ClusterFacts| largest_micro_batch(&with(64), &data(), cluster).unwrap();
+    let FittingMicroBatch { rows, note } = largest(&cluster);
+    assert_eq!((rows, plan(rows, &cluster).shortage), (16, None));
+    assert!(plan(2 * rows, &cluster).shortage.is_some(), "{rows} is not the largest");
+    insta::assert_snapshot!(note, @"batch.micro_batch: auto is 16: the largest divisor of a replica's 64 sequences that fits the memory; 32 lacks 293.00 KiB");
+    assert_eq!(largest(&named("1x1xA100")).rows, 64);
+    let full = with_memory(named("1x1xA100"), 1 << 20);
+    assert_eq!((largest(&full).rows, plan(1, &full).shortage.is_some()), (1, true));
+    // A schedule that is longer than the training does not matter.
+    let mut long = with(64);
+    long.schedule.warmup = runner_spec::experiment::Warmup::of_steps(1_000_000);
+    assert_eq!(largest_micro_batch(&long, &data(), &cluster).unwrap().rows, 16);
 }

@@ -19,10 +19,9 @@ use runner_jobs::JobNeeds;
 use runner_machine::local_cluster::without_memory_limit;
 use runner_plan::MeasurementBasis;
 use runner_plan::Trajectory;
-use runner_plan::search::settle_micro_batch;
 use runner_prepare::{
     Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
-    prepare_inputs,
+    prepare_inputs, settle_micro_batch,
 };
 use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
@@ -160,13 +159,7 @@ pub(super) fn plan_points(
     for (point, loaded) in &mut points {
         match data.facts(&loaded.experiment, &pool, host, observer)? {
             Ok(facts) => match complete_point(request, budget, point, loaded, &facts, &cluster, host, observer) {
-                Ok(()) => {
-                    // The file of the point names the micro-batch. What cannot be planned is reported below.
-                    if let Ok((settled, Some(_))) = settle_micro_batch(&loaded.experiment, &facts, &cluster) {
-                        loaded.experiment = settled.into_owned();
-                    }
-                    preparable.push((&*point, &*loaded, facts));
-                }
+                Ok(()) => preparable.push((&*point, &*loaded, facts)),
                 Err(error) => match error.cause::<ConfigError>() {
                     Some(mistakes) => problems.add_config(point, mistakes.clone()),
                     None => problems.add(point, error.into_plain()),
@@ -283,7 +276,8 @@ fn drop_passed_trunks(record: &mut SweepRecord, progress: &SweepProgress) {
     }
 }
 
-/// Gives a point the values of the rules that need its plan, each with the rules before it, and the steps that `budget` pays for.
+/// Gives a point the values of the rules that need its plan, each with the rules before it, the micro-batch that fits, and the steps that
+/// `budget` pays for.
 #[expect(clippy::too_many_arguments, reason = "a point is completed once")]
 fn complete_point(
     request: &SweepRequest<'_>,
@@ -295,11 +289,15 @@ fn complete_point(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<()> {
-    let apply = |experiment: &mut Experiment| match budget {
-        Some(budget) => apply_budget(experiment, budget, facts, cluster),
-        None => Ok(()),
+    let settle = |loaded: &mut Loaded| {
+        // The file of the point names the micro-batch.
+        settle_micro_batch(loaded, facts, cluster)?;
+        match budget {
+            Some(budget) => Ok::<_, CommandError>(apply_budget(&mut loaded.experiment, budget, facts, cluster)?),
+            None => Ok(()),
+        }
     };
-    apply(&mut loaded.experiment)?;
+    settle(loaded)?;
     for rule in request.spec.rules.iter().filter(|rule| rule.needs_plan) {
         let figures = plan_figures(&loaded.experiment, facts, cluster)?;
         let value = rule.value(request.spec, point, Some(figures))?;
@@ -312,7 +310,7 @@ fn complete_point(
         drop(base);
         drop(fetch);
         pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
-        apply(&mut loaded.experiment)?;
+        settle(loaded)?;
     }
     Ok(())
 }
