@@ -10,10 +10,10 @@ mod schema;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
-use super::group::{group_spec, makes_group};
+use super::group::{ONE_RUN, SEEDS, makes_group};
 use super::race::RaceSettings;
 use super::spec::{
     AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective, SweepSpec,
@@ -22,7 +22,7 @@ use super::verdict::CONFIDENCE;
 use super::{exclude, expand};
 use runner_config::ExperimentFile;
 use runner_config::check::check_against;
-use runner_config::resolve::{name_of_file, name_problem};
+use runner_config::resolve::name_problem;
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
 use runner_spec::measure::Measure;
@@ -49,7 +49,7 @@ pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
 /// # Errors
 /// All mistakes of the file.
 pub fn from_file(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
-    if makes_group(file) { group_spec(file) } else { read_text(&file.text, &file.path, true) }
+    if makes_group(file) { read_group(file) } else { read_text(&file.text, &file.path, true) }
 }
 
 /// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
@@ -61,17 +61,9 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 }
 
 /// Reads the text of a sweep file. One that `is_new` needs its base.
-pub(super) fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSpec, ConfigError> {
+fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSpec, ConfigError> {
     let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
-    let mut reader = SweepReader {
-        source: &source,
-        section: "sweep",
-        diagnostics,
-        missing_base: None,
-        taken: Vec::new(),
-        name_check: None,
-        settings: Vec::new(),
-    };
+    let mut reader = SweepReader::new(&source, diagnostics);
     let spec = if let Some(tree) = tree.filter(|tree| !tree.is_null()) {
         reader.read_file(&tree, text, path, is_new)
     } else {
@@ -89,10 +81,44 @@ pub(super) fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSp
     }
 }
 
+/// The sweep that trains the group of the experiment `file`: it varies nothing but the seed.
+///
+/// # Errors
+/// If the file also has `seed`; mistakes in its `seeds`.
+pub(super) fn read_group(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
+    if file.has_key("seed") {
+        let message = "`seeds` gives each run of the group its seed, so the file cannot have `seed`, too".to_owned();
+        return Err(file.diagnostic("seed", message, "delete one of the two".to_owned()).into());
+    }
+    let ParsedYaml { source, root, mistakes } = tree::parse(Source::file(&file.path, file.text.clone()));
+    let mut reader = SweepReader::new(&source, mistakes);
+    let entry = root.iter().flat_map(entries).find(|entry| entry.key == SEEDS);
+    let seeds = entry.map_or(Value::Null, |entry| json_of(&entry.value, &source));
+    let axis = entry.and_then(|entry| reader.read_seeds(entry, SEEDS, &seeds));
+    let (Some(axis), true) = (axis, reader.diagnostics.is_empty()) else {
+        return Err(ConfigError::new(reader.diagnostics));
+    };
+    let base = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let sweep = json!({"base": base, "set": {SEEDS: null}, "seeds": seeds});
+    Ok(SweepSpec {
+        base: file.path.clone(),
+        set: vec![ONE_RUN.to_owned()],
+        axes: vec![axis],
+        settings: reader.settings,
+        copy: format!("# The group of runs of {base}.\nsweep: {sweep}\n"),
+        ..SweepSpec::new(&file.path, &file.text, "sweep")
+    })
+}
+
+/// `node` of `source` as JSON.
+fn json_of(node: &Node, source: &Source) -> Value {
+    check_against(parse_slot(&Value::Null), node, source).0
+}
+
 /// The content of a sweep file as JSON, whether or not it is a legal sweep; `None` if it is not YAML.
 pub(super) fn parse_value(text: &str) -> Option<Value> {
     let parsed = tree::parse(Source::file(Path::new(""), text.to_owned()));
-    Some(check_against(parse_slot(&Value::Null), &parsed.root?, &parsed.source).0)
+    Some(json_of(&parsed.root?, &parsed.source))
 }
 
 /// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.
@@ -127,6 +153,21 @@ fn entries(node: &Node) -> &[Entry] {
 /// A value of the checked file, if it is given and legal.
 fn value<T: DeserializeOwned>(sweep: &Value, pointer: &str) -> Option<T> {
     serde_json::from_value(sweep.pointer(pointer)?.clone()).ok()
+}
+
+impl<'s> SweepReader<'s> {
+    /// A reader of `source`, in whose YAML these mistakes were found.
+    fn new(source: &'s Source, diagnostics: Vec<Diagnostic>) -> Self {
+        Self {
+            source,
+            section: "sweep",
+            diagnostics,
+            missing_base: None,
+            taken: Vec::new(),
+            name_check: None,
+            settings: Vec::new(),
+        }
+    }
 }
 
 impl SweepReader<'_> {
@@ -236,7 +277,7 @@ impl SweepReader<'_> {
             given().filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
         let mut axes = self.read_axes(&sections, sweep);
         let seeds = get("seeds");
-        axes.extend(seeds.and_then(|entry| self.read_seeds(entry, &sweep["seeds"])));
+        axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "sweep.seeds", &sweep["seeds"])));
         match sections.first().copied().or(seeds) {
             None => {
                 let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, `random` or `seeds`";
@@ -298,17 +339,11 @@ impl SweepReader<'_> {
             self.error(entry.place, "sweep.objective.goal", message, "remove `goal`: the metric determines it");
         }
         let spec = SweepSpec {
-            name: get("name")
-                .and_then(|entry| self.read_name(entry, sweep))
-                .unwrap_or_else(|| name_of_file(path, "sweep")),
             base: base.unwrap_or_default(),
-            missing_base: None,
             vars,
             set,
             exclude: get("exclude").map(read_exclude).unwrap_or_default(),
-            rules: Vec::new(),
             budget: get("budget").and_then(|entry| self.read_budget(entry, &sweep["budget"])),
-            is_ladder: false,
             objective: Objective {
                 metric,
                 goal,
@@ -324,10 +359,10 @@ impl SweepReader<'_> {
             parallel: value(sweep, "/parallel").unwrap_or(1),
             retries: value(sweep, "/retries").unwrap_or(0),
             settings: std::mem::take(&mut self.settings),
-            text: text.to_owned(),
-            path: path.to_owned(),
             axes,
+            ..SweepSpec::new(path, text, "sweep")
         };
+        let spec = self.with_name(get("name"), sweep, spec);
         let varying = self.taken[names_before..].iter().map(|taken| taken.name.clone());
         let names: Vec<String> = varying.chain(spec.vars.keys().cloned()).collect();
         self.check_exclusions(&spec, &sections, &names);
@@ -364,15 +399,15 @@ impl SweepReader<'_> {
         normalized
     }
 
-    /// The name of the sweep, which is also that of its folder.
-    fn read_name(&mut self, entry: &Entry, sweep: &Value) -> Option<String> {
-        let name: String = value(sweep, "/name")?;
-        let Some(problem) = name_problem(&name) else { return Some(name) };
+    /// `spec` with the name that the file gives it, which is also that of its folder.
+    fn with_name(&mut self, entry: Option<&Entry>, sweep: &Value, spec: SweepSpec) -> SweepSpec {
+        let (Some(entry), Some(name)) = (entry, value::<String>(sweep, "/name")) else { return spec };
+        let Some(problem) = name_problem(&name) else { return SweepSpec { name, ..spec } };
         let help = "the sweep's folder gets this name: use up to 100 letters, digits, `.`, `_` and `-`, and do not start \
              with `.` or `-`";
         let path = format!("{}.name", self.section);
         self.error(entry.value.place, &path, format!("`{path}` {problem}"), help);
-        None
+        spec
     }
 
     fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, is_new: bool) -> Option<PathBuf> {

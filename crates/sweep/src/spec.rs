@@ -1,7 +1,8 @@
 //! A sweep as its file describes it, checked.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use runner_config::resolve::name_of_file;
 use runner_spec::measure::{Better, Measure, Quantity};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -61,10 +62,40 @@ pub struct SweepSpec {
     pub settings: Vec<FileSetting>,
     /// The file as given.
     pub text: String,
+    /// The sweep file that the sweep's folder keeps: the file as given, or, of the group of an experiment, one that makes this sweep.
+    pub copy: String,
     pub path: PathBuf,
 }
 
 impl SweepSpec {
+    /// The sweep of the file `path` with the content `text`, without what varies. A file without a name in its path is called `kind`.
+    pub(super) fn new(path: &Path, text: &str, kind: &str) -> Self {
+        let metric = ObjectiveMetric::ValLoss;
+        let at = MeasurementChoice::Last;
+        Self {
+            name: name_of_file(path, kind),
+            base: PathBuf::new(),
+            missing_base: None,
+            vars: Map::new(),
+            set: Vec::new(),
+            axes: Vec::new(),
+            exclude: Vec::new(),
+            rules: Vec::new(),
+            budget: None,
+            is_ladder: false,
+            objective: Objective { metric, goal: metric.goal(), at, smallest_difference: None },
+            names_metric: false,
+            early_stop: None,
+            race: None,
+            parallel: 1,
+            retries: 0,
+            settings: Vec::new(),
+            text: text.to_owned(),
+            copy: text.to_owned(),
+            path: path.to_owned(),
+        }
+    }
+
     /// The names of everything that varies, in the order of the file.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {

@@ -36,17 +36,16 @@ impl SweepReader<'_> {
         dimensions
     }
 
-    /// Reads `seeds`: the number of seeds, which are then 1, 2 and so on, or a list of them.
-    pub(super) fn read_seeds(&mut self, entry: &Entry, seeds: &Value) -> Option<Dimension> {
+    /// Reads the key `path`: the number of seeds, which are then 1, 2 and so on, or a list of them.
+    pub(super) fn read_seeds(&mut self, entry: &Entry, path: &str, seeds: &Value) -> Option<Dimension> {
         let help = "write their number, such as `seeds: 5`, or list them: `seeds: [1, 2, 3]`";
-        let path = format!("{}.seeds", self.section);
         if let Some(taken) = self.taken.iter().find(|taken| taken.name == SEED_KEY) {
             let message = format!("`seeds` sets the key `seed`, which already has values under `{}`", taken.section);
             let help = format!("they are on line {}; delete one of the two", taken.line);
-            self.error(entry.place, &path, message, help);
+            self.error(entry.place, path, message, help);
             return None;
         }
-        self.taken.push(TakenName { name: SEED_KEY.to_owned(), section: path.clone(), line: entry.place.line });
+        self.taken.push(TakenName { name: SEED_KEY.to_owned(), section: path.to_owned(), line: entry.place.line });
         let values: Vec<u64> = match (seeds, &entry.value.value) {
             (Value::Number(count), _) => {
                 (1..=count.as_u64().filter(|n| (1..=MAX_SEEDS).contains(n)).unwrap_or(0)).collect()
@@ -55,12 +54,12 @@ impl SweepReader<'_> {
                 for (i, (seed, node)) in list.iter().zip(items.iter()).enumerate() {
                     if seed.as_u64().is_none() {
                         let message = format!("a seed must be a whole number from 0 on, got {}", node.describe());
-                        self.error(node.place, &path, message, help);
+                        self.error(node.place, path, message, help);
                         return None;
                     }
                     if list[..i].contains(seed) {
                         let message = format!("the values of `{path}` must differ, but this one is listed twice");
-                        self.error(node.place, &path, message, "delete one of the two");
+                        self.error(node.place, path, message, "delete one of the two");
                         return None;
                     }
                 }
@@ -71,7 +70,7 @@ impl SweepReader<'_> {
         if values.is_empty() || values.len() as u64 > MAX_SEEDS {
             let found = entry.value.describe();
             let message = format!("`{path}` must be a number from 1 to {MAX_SEEDS}, or a list of seeds, got {found}");
-            self.error(entry.value.place, &path, message, help);
+            self.error(entry.value.place, path, message, help);
             return None;
         }
         for seed in &values {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::super::budget::{Budget, BudgetKind};
 use super::super::exclude;
@@ -12,7 +12,6 @@ use super::super::spec::{
 };
 use super::axis_name::check_key_path;
 use super::{NameCheck, SweepReader, entries, value};
-use runner_config::resolve::name_of_file;
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::Train;
@@ -51,7 +50,7 @@ impl SweepReader<'_> {
             _ => {}
         }
         let rules = get("rules").map(|entry| self.read_rules(entry, &axes)).unwrap_or_default();
-        axes.extend(get("seeds").and_then(|entry| self.read_seeds(entry, &ladder["seeds"])));
+        axes.extend(get("seeds").and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
         let budget = get("budget").and_then(|entry| self.read_budget(entry, &ladder["budget"]));
         if let (Some(ratio), Some(_)) = (ratio, get("budget")) {
             let message = "a ladder has either `tokens_per_parameter` or `budget`, got both".to_owned();
@@ -59,16 +58,10 @@ impl SweepReader<'_> {
         }
         let named_metric = value(ladder, "/objective/metric");
         let metric: Measure = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
-        SweepSpec {
-            name: get("name")
-                .and_then(|entry| self.read_name(entry, ladder))
-                .unwrap_or_else(|| name_of_file(path, "ladder")),
+        let spec = SweepSpec {
             base: base.unwrap_or_default(),
-            missing_base: None,
-            vars: Map::new(),
             set,
             axes,
-            exclude: Vec::new(),
             rules,
             budget,
             is_ladder: true,
@@ -79,14 +72,12 @@ impl SweepReader<'_> {
                 smallest_difference: None,
             },
             names_metric: named_metric.is_some(),
-            early_stop: None,
-            race: None,
             parallel: value(ladder, "/parallel").unwrap_or(1),
             retries: value(ladder, "/retries").unwrap_or(0),
             settings: std::mem::take(&mut self.settings),
-            text: text.to_owned(),
-            path: path.to_owned(),
-        }
+            ..SweepSpec::new(path, text, "ladder")
+        };
+        self.with_name(get("name"), ladder, spec)
     }
 
     fn read_set(&mut self, set: Option<&Entry>, ladder: &Value) -> Vec<String> {

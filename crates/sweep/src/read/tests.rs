@@ -323,3 +323,35 @@ fn budgets() {
         assert!(found.contains(message), "{rest}: {found}");
     }
 }
+
+#[test]
+fn an_experiment_with_seeds_is_a_sweep_of_its_seeds() {
+    let read = |lines: &str| from_file(&ExperimentFile::new(format!("name: g\n{lines}\n"), Path::new("dir/g.yaml")));
+    let group = read("seeds: [7, 2]").unwrap();
+    assert_eq!((group.base.as_path(), group.name.as_str()), (Path::new("dir/g.yaml"), "g"));
+    assert_eq!((group.set.as_slice(), group.axes.len()), (&["seeds=null".to_owned()][..], 1));
+    // The sweep's folder keeps a sweep file that makes the same points.
+    let copy = from_str(&group.copy, Path::new("dir/g.yaml")).unwrap();
+    assert_eq!((copy.base, copy.set, copy.axes), (group.base, group.set, group.axes));
+    let mistake = |lines: &str| read(lines).unwrap_err().render(false);
+    insta::assert_snapshot!(mistake("seeds: [1, 2, 1]"), @r"
+    error: the values of `seeds` must differ, but this one is listed twice
+     --> dir/g.yaml:2:15
+      |
+    2 | seeds: [1, 2, 1]
+      |               ^
+      = help: delete one of the two
+
+    1 mistake; nothing was started
+    ");
+    insta::assert_snapshot!(mistake("seeds: 0"), @r"
+    error: `seeds` must be a number from 1 to 1000, or a list of seeds, got `0`
+     --> dir/g.yaml:2:8
+      |
+    2 | seeds: 0
+      |        ^
+      = help: write their number, such as `seeds: 5`, or list them: `seeds: [1, 2, 3]`
+
+    1 mistake; nothing was started
+    ");
+}

@@ -75,7 +75,7 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
         drop(turn);
         return resume(request, host, path, record, observer);
     }
-    let files = SweepFiles { record, text: &spec.text, experiments: &experiments, is_private };
+    let files = SweepFiles { record, text: &spec.copy, experiments: &experiments, is_private };
     Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
 }
 
@@ -123,7 +123,7 @@ fn find_resumable(
     }
     let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path)? else { return Ok(None) };
     let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &spec.path, &record.id))?;
-    let mut changes = describe_changes(&copy.text, &spec.text);
+    let mut changes = describe_changes(&copy.text, &spec.copy);
     if record.overrides != request.options.sets {
         changes.push(format!("the --set flags changed from {:?} to {:?}", record.overrides, request.options.sets));
     }
@@ -139,7 +139,7 @@ fn find_resumable(
     }
     let (id, changes) = (&record.id, changes.join("; "));
     if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
-        let changes = describe_changes(&spec.text, &copy.text).join("; ");
+        let changes = describe_changes(&spec.copy, &copy.text).join("; ");
         let message = format!("this file of the sweep was edited: {changes}");
         let error = RecordError::damaged(&path.join(SWEEP_FILE), message);
         return Err(explain_damaged_copy(&error, &spec.path, id));
