@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let host = Host::new(runs.clone(), cache.clone(), runner_compute::kernel_workspace());
     let load =
         |fetch: &ModelFetcher<'_>| load(file, &LoadOptions { fetch_model: Some(fetch), ..LoadOptions::default() });
-    let report = apply(&ApplyRequest::new(file.clone(), &load), &host, &StopSwitch::default(), &mut losses)?;
+    let report = apply(&ApplyRequest::new(&load), &host, &StopSwitch::default(), &mut losses)?;
     let run = report.run.ok_or("the run has no folder here")?;
     let summary = run_dir::read_summary(&run)?.ok_or("the run has no summary")?;
     println!("{}: {} steps, {} losses, last {:?}", summary.id, summary.steps, losses.0.len(), summary.final_train_loss);

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
         expected_plan: args.expect_plan.clone(),
         sweep_point: args.sweep_point.clone(),
         launched: launched.clone(),
-        ..ApplyRequest::new(args.experiment.file.clone(), &load)
+        ..ApplyRequest::new(&load)
     };
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| apply(&request, host, stop, observer);
     match args.training.train(&interrupt, NEW_HINT, launched.is_some(), work) {

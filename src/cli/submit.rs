@@ -97,7 +97,7 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
             has_other_runs_folder: args.root.runs.is_some(),
             ..SessionOptions::default()
         },
-        ..ApplyRequest::new(args.experiment.file.clone(), &load)
+        ..ApplyRequest::new(&load)
     };
     let target = SubmissionTarget {
         // The memory of this machine is not that of several.

@@ -1,6 +1,6 @@
 //! `apply` starts the run of an experiment, resumes it, or finds it done.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use runner_compare::plan_facts::differing_keys;
 use runner_compare::stored_plan;
@@ -8,9 +8,8 @@ use runner_config::{Loaded, ModelFetcher};
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
-use runner_record::RunLock;
 use runner_record::catalog::{self, ListedRun};
-use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
+use runner_record::manifest::{Manifest, SweepPoint};
 use runner_record::run_dir;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::{CommandError, Result};
@@ -18,11 +17,12 @@ use runner_spec::format::{shell_word, short_hash};
 use runner_spec::plan::Plan;
 
 use crate::changed_file::describe_earlier_run;
-use crate::continuation::{ContinueRequest, ContinueSource, warn_of_inherited_damage};
+use crate::continuation::{ContinueRequest, ContinueSource};
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
 use crate::resume::check_same_plan;
-use crate::run_opening::{FoundRun, create_run, open_unless_done};
+use crate::run_opening::FoundRun;
+use crate::run_start::{Beginning, Claim, RunStart};
 use crate::session::{RunSession, SessionOptions};
 
 /// A request to `apply`.
@@ -30,8 +30,6 @@ pub struct ApplyRequest<'a> {
     /// Loads the experiment. Ranks that a launcher started meet before this is called, so that a mistake that only one of them finds
     /// reaches all.
     pub load: &'a LoadExperiment<'a>,
-    /// The file that the user named, for the record.
-    pub file: PathBuf,
     /// True to start another run even if this experiment has one.
     pub start_new: bool,
     /// The run whose record and checkpoint a new run continues.
@@ -54,11 +52,10 @@ impl<'a> ApplyRequest<'a> {
         self.start_new && self.options.restarts == 0
     }
 
-    /// The run of the experiment in `file`, which `load` loads, to its last step.
-    pub fn new(file: PathBuf, load: &'a LoadExperiment<'a>) -> Self {
+    /// The run of the experiment that `load` loads, to its last step.
+    pub fn new(load: &'a LoadExperiment<'a>) -> Self {
         Self {
             load,
-            file,
             start_new: false,
             continue_from: None,
             options: SessionOptions::default(),
@@ -103,9 +100,10 @@ pub fn apply(
             return follow(training, stop);
         }
         let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
-        let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
+        let session = RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() };
+        let run = match open_run_of_file(request, &loaded, &session, source.as_ref(), observer)? {
             FoundRun::Unfinished(run) => run,
-            FoundRun::Done(report) => return Ok(report),
+            FoundRun::Done(path) => return Ok(RunReport::up_to_date(path)),
         };
         // The sweep resumes its points, so they keep a layout that `resume --parallel` gave them.
         let newest = run.manifest().sessions.last().and_then(|session| session.layout.as_ref());
@@ -113,12 +111,11 @@ pub fn apply(
         if let Some(moved) = moved.filter(|moved| moved != experiment) {
             let devices = find_devices(&moved, host, world)?;
             let ready = PreparedRun::new(&moved, None, run.manifest().inherited_steps(), devices, host, observer)?;
-            check_same_plan(run.manifest(), &ready.plan, run.path(), true)?;
+            check_same_plan(run.manifest(), &ready.plan, run.path(), Claim::SameNumbers)?;
             check_memory(&ready.plan, world)?;
-            let session = RunSession { options, host, experiment: &moved, ready: &ready, stop, launched: None };
-            return session.work(run, observer);
+            return RunSession { experiment: &moved, ready: &ready, launched: None, ..session }.work(run, observer);
         }
-        RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
+        session.work(run, observer)
     })
 }
 
@@ -139,72 +136,31 @@ pub(crate) fn load_experiment(
     Ok((loaded, host))
 }
 
-/// Finds the run of `plan`, or creates it; with `source`, from the checkpoint of another run.
+/// Opens the run that `request` starts; with `source`, from the checkpoint of another run.
 ///
 /// # Errors
 /// If it cannot be read or created, or another process works on it.
-pub(crate) fn open_or_create(
+pub(crate) fn open_run_of_file(
     request: &ApplyRequest<'_>,
     loaded: &Loaded,
-    plan: &Plan,
-    host: &Host,
+    session: &RunSession<'_>,
     source: Option<&ContinueSource>,
     observer: &mut dyn RunObserver,
 ) -> Result<FoundRun> {
-    let root = &host.runs;
-    let mut found = run_dir::find_run(root, plan);
-    // Two calls at once must not both find nothing. Nothing is written for a finished run, not even a lock.
-    let is_finished = found.run.as_ref().is_some_and(|(_, manifest)| manifest.status == RunStatus::Done);
-    let _turn = if request.starts_new() || !is_finished {
-        let turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        found = run_dir::find_run(root, plan);
-        Some(turn)
-    } else {
-        None
-    };
-    // A sweep has already reported that it trains the point again.
-    if let Some(broken) = found.broken.first()
-        && found.run.is_none()
-        && request.sweep_point.is_none()
-        && !request.starts_new()
-    {
-        return Err(CommandError::failure(format!(
-            "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start a new \
-             run with `--new`"
-        )));
-    }
-    for broken in &found.broken {
-        observer.observe(&RunEvent::Warning(&format!("skipped: {broken}")));
-    }
-    if let Some((path, manifest)) = found.run.filter(|_| !request.starts_new()) {
-        source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
-        let name = request.options.name_of(&path, host);
-        return open_unless_done(path, &name, &manifest, observer);
-    }
-    if let Some(position) = loaded.experiment.data.position.filter(|position| position.step > 0 && source.is_none()) {
-        return Err(CommandError::request(format!(
-            "data.position is the position of a fork after step {}, but this run starts at step 0; delete it, or \
-             continue the fork with `--continue`",
-            position.step
-        )));
-    }
-    if request.sweep_point.is_none() && source.is_none() && !request.starts_new() {
-        let name_run = |run: &ListedRun| {
-            if request.options.has_other_runs_folder {
-                shell_word(&run.path.display().to_string()).into_owned()
-            } else {
-                run.id.clone()
-            }
-        };
-        for line in describe_earlier_run(root, loaded, plan, name_run) {
+    let (plan, sweep, is_new) = (&session.ready.plan, request.sweep_point.as_ref(), request.starts_new());
+    let announce = |existing: Option<&Manifest>, observer: &mut dyn RunObserver| {
+        if existing.is_some() || sweep.is_some() || source.is_some() || is_new {
+            return Ok(());
+        }
+        let name_run = |run: &ListedRun| shell_word(&request.options.name_of(&run.path, session.host)).into_owned();
+        for line in describe_earlier_run(&session.host.runs, loaded, plan, name_run) {
             observer.observe(&RunEvent::Note(&line));
         }
-    }
-    let beginning = source.map(|source| source.beginning(plan)).transpose()?;
-    source.map_or(Ok(()), |source| warn_of_inherited_damage(&source.path, &source.manifest, observer))?;
-    let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
-    let overrides = &request.options.overrides;
-    Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
+        Ok(())
+    };
+    let (beginning, claim) = source.map_or((Beginning::Scratch, Claim::SamePlan), |source| source.beginning(plan));
+    let start = RunStart { beginning, claim, sweep, is_new, ..RunStart::new(loaded, session) };
+    start.open(&announce, observer)
 }
 
 /// `host`, whose recorded variables also contain the environment variables that had effect on the file.

@@ -2,14 +2,14 @@
 
 mod source;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
-use runner_record::manifest::{Manifest, RunOrigin};
-use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED};
-use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint};
+use runner_record::manifest::Manifest;
+use runner_record::run_dir::{self, RESOLVED};
+use runner_record::{CheckpointChoice, checkpoint};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, TrainLength, Validation, WeightInit, WeightsSource};
 use runner_spec::format::{counted, shell_word};
@@ -17,17 +17,15 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 
-use crate::continuation::warn_of_inherited_damage;
-use crate::launched::{check_memory, find_devices};
-use crate::opened_run::check_description;
+use crate::launched::find_devices;
 use crate::outcome::RunReport;
-use crate::run_opening::{FoundRun, create_run, open_unless_done};
+use crate::run_start::{Beginning, Claim, RecordedRun, RunStart};
 use crate::session::{RunSession, SessionOptions};
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, RecordedInputs, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_spec::error::{CommandError, Result};
 pub use source::Cooldown;
-use source::{ForkCheckpoint, ForkPosition};
+use source::ForkCheckpoint;
 
 /// A request to `fork`.
 #[derive(Debug, Clone)]
@@ -56,8 +54,7 @@ pub enum ForkStart {
 
 /// The run that is forked, and where from.
 struct ForkedRun {
-    path: PathBuf,
-    manifest: Manifest,
+    run: RecordedRun,
     /// The checkpoint to begin with; `None`: the start.
     source: Option<ForkCheckpoint>,
 }
@@ -72,25 +69,22 @@ pub fn fork(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    let path = catalog::resolve(&host.runs, &request.run)?;
-    let manifest = run_dir::read_manifest(&path)?;
-    check_description(&path, &manifest)?;
-    let checkpoints = path.join(CHECKPOINTS);
+    let run = RecordedRun::find(&host.runs, &request.run)?;
     let step = match request.from {
-        Some(ForkStart::Checkpoint(which)) => Some(checkpoint::chosen_step(&checkpoints, which)?),
+        Some(ForkStart::Checkpoint(which)) => Some(checkpoint::chosen_step(&run.checkpoints(), which)?),
         Some(ForkStart::Start) => None,
         None => {
-            check_has_no_checkpoint(&checkpoints, &manifest.id)?;
+            check_has_no_checkpoint(&run.checkpoints(), &run.manifest.id)?;
             None
         }
     };
-    let source = step.map(|step| ForkCheckpoint::read(&path, &manifest.id, step)).transpose()?;
-    let parent = ForkedRun { path, manifest, source };
+    let source = step.map(|step| ForkCheckpoint::read(&run.path, &run.manifest.id, step)).transpose()?;
+    let parent = ForkedRun { run, source };
     let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
-    let theirs = resolved_experiment(&parent.path)?;
+    let theirs = resolved_experiment(&parent.run.path)?;
     warn_of_unchanged_rows(&theirs, &loaded.experiment, observer);
-    let read_inputs = |_| RecordedInputs::read(&parent.path, &theirs, &loaded.experiment);
+    let read_inputs = |_| RecordedInputs::read(&parent.run.path, &theirs, &loaded.experiment);
     let recorded_inputs = parent.source.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
@@ -104,23 +98,37 @@ pub fn fork(
     let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
     loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
     let ready = inputs.plan_file(&mut loaded, parent.step().unwrap_or(0), observer)?;
-    check_memory(&ready.plan, None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
     let data = [&theirs.data, &loaded.experiment.data];
     let trained = parent.source.as_ref().and_then(|_| describe_trained_validation(data[0], data[1]));
     if let Some(reason) = trained {
-        let id = &parent.manifest.id;
+        let id = &parent.run.manifest.id;
         observer.observe(&RunEvent::Warning(&format!(
             "{id} may have trained on text that is validation data of this fork, whose validation losses are then too low: {reason}"
         )));
     }
-    let begins = position.as_ref().map(|position| (&theirs, position));
-    let run = match parent.open_or_create(request, &loaded, &ready.plan, begins, host, observer)? {
-        FoundRun::Unfinished(run) => run,
-        FoundRun::Done(report) => return Ok(report),
+    let (experiment, options, plan) = (&loaded.experiment, &request.options, &ready.plan);
+    let announce = |existing: Option<&Manifest>, observer: &mut dyn RunObserver| {
+        if let (None, Some(source), Some(position)) = (existing, &parent.source, &position) {
+            let rounding = describe_rounding(&source.plan, plan, &parent.run.manifest.id);
+            for line in source.describe_fork(plan, [&theirs, experiment], position).into_iter().chain(rounding) {
+                observer.observe(&RunEvent::Note(&format!("fork   {line}")));
+            }
+            if let Some(warning) = source.describe_jump(plan) {
+                observer.observe(&RunEvent::Warning(&warning));
+            }
+        }
+        Ok(())
     };
-    let (experiment, options) = (&loaded.experiment, &request.options);
-    RunSession { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
+    let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
+    let start = RunStart {
+        beginning: parent.beginning(),
+        claim: Claim::Different,
+        parent: Some(&parent.run.manifest),
+        is_new: request.start_new,
+        ..RunStart::new(&loaded, &session)
+    };
+    start.train(None, &announce, observer)
 }
 
 /// Warns of a changed context whose rows have the length that the run with the experiment `old` resolved from its own context.
@@ -157,7 +165,7 @@ fn load_changed_settings(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Loaded> {
-    let file = run_dir::resolved_file(&parent.path)?;
+    let file = run_dir::resolved_file(&parent.run.path)?;
     let text = read_regular_text(&file).map_err(CommandError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
     if let Some(name) = &request.name {
@@ -192,7 +200,7 @@ fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options
     if parent.source.is_some() {
         return None;
     }
-    let experiment = resolved_experiment(&parent.path).ok()?;
+    let experiment = resolved_experiment(&parent.run.path).ok()?;
     // The run did not start from a file that an override names.
     let is_overridden =
         |key: &str| options.sets.iter().any(|set| set.split('=').next().is_some_and(|set| key.starts_with(set)));
@@ -208,7 +216,7 @@ fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options
     if lost.is_empty() || !lost.iter().all(is_gone) {
         return None;
     }
-    let (id, latest) = (&parent.manifest.id, checkpoint::newest_step(&parent.path.join(CHECKPOINTS))?);
+    let (id, latest) = (&parent.run.manifest.id, checkpoint::newest_step(&parent.run.checkpoints())?);
     Some(format!(
         "fork   {id} has a checkpoint of step {latest}; a fork from it (`--from latest`) needs none of the files \
          that {id} started from"
@@ -242,9 +250,12 @@ impl ForkedRun {
         self.source.as_ref().map(|source| source.step)
     }
 
-    fn origin(&self) -> RunOrigin {
-        let Manifest { id, plan_hash, .. } = self.manifest.clone();
-        RunOrigin::Fork { id, step: self.step(), plan_hash }
+    fn beginning(&self) -> Beginning<'_> {
+        self.source.as_ref().map_or(Beginning::Scratch, |source| Beginning::Checkpoint {
+            run: &self.run,
+            plan: &source.plan,
+            which: CheckpointChoice::Step(source.step),
+        })
     }
 
     /// `request` with its cooldown as overrides.
@@ -267,14 +278,15 @@ impl ForkedRun {
     /// # Errors
     /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
     fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<()> {
-        let id = &self.manifest.id;
+        let RecordedRun { path, manifest } = &self.run;
+        let id = &manifest.id;
         let Some(ForkCheckpoint { step, plan: theirs, .. }) = &self.source else {
-            let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
+            let same = (&plan.hash, &plan.experiment_name) == (&manifest.plan_hash, &manifest.name);
             if same {
                 return Err(CommandError::request(format!(
                     "the fork does not differ from {id}; change a setting with `--set KEY=VALUE`, start from a \
                      checkpoint with `--from STEP`, or repeat the run with `runner reproduce {}`",
-                    shell_word(&self.path.display().to_string())
+                    shell_word(&path.display().to_string())
                 )));
             }
             return Ok(());
@@ -295,44 +307,6 @@ impl ForkedRun {
         }
         let wrong = wrong.join("; ");
         Err(CommandError::request(format!("{id} cannot be forked from step {step} like this: {wrong}")))
-    }
-
-    fn open_or_create(
-        &self,
-        request: &ForkRequest,
-        loaded: &Loaded,
-        plan: &Plan,
-        begins: Option<(&Experiment, &ForkPosition)>,
-        host: &Host,
-        observer: &mut dyn RunObserver,
-    ) -> Result<FoundRun> {
-        let root = &host.runs;
-        let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        let origin = Some(self.origin());
-        let made = run_dir::runs_of_plan(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
-        if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
-            let name = request.options.name_of(&path, host);
-            return open_unless_done(path, &name, &manifest, observer);
-        }
-        if let Some((source, (theirs, position))) = self.source.as_ref().zip(begins) {
-            warn_of_inherited_damage(&self.path, &self.manifest, observer)?;
-            let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
-            for line in source.describe_fork(plan, [theirs, &loaded.experiment], position).into_iter().chain(rounding) {
-                observer.observe(&RunEvent::Note(&format!("fork   {line}")));
-            }
-            if let Some(warning) = source.describe_jump(plan) {
-                observer.observe(&RunEvent::Warning(&warning));
-            }
-        }
-        let beginning = self.source.as_ref().map(|source| BeginningCheckpoint {
-            path: &self.path,
-            plan: &source.plan,
-            which: CheckpointChoice::Step(source.step),
-            is_same_computation: false,
-        });
-        let identify = |manifest: &mut Manifest| manifest.origin = origin;
-        let overrides = &request.options.overrides;
-        Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &loaded.path, overrides, identify, beginning.as_ref())?))
     }
 }
 

@@ -28,6 +28,7 @@ mod restarts;
 pub mod resume;
 pub mod run_error;
 mod run_opening;
+mod run_start;
 pub mod seal;
 pub mod session;
 pub mod session_facts;

@@ -49,6 +49,13 @@ pub struct RunReport {
     pub run: Option<PathBuf>,
 }
 
+impl RunReport {
+    /// The run in `path` was done before.
+    pub(crate) fn up_to_date(path: PathBuf) -> Self {
+        Self { outcome: RunOutcome::UpToDate, run: Some(path) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,16 +7,17 @@ use runner_compare::drift::Drift;
 use runner_compare::stored_plan;
 use runner_compare::verdict::{self, ReproductionVerdict};
 use runner_config::Loaded;
-use runner_record::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, VERDICT};
-use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint};
+use runner_record::manifest::{ContinuedFrom, DataHashes, Manifest};
+use runner_record::run_dir::{self, CHECKPOINTS, RunDir, VERDICT};
+use runner_record::{CheckpointChoice, RecordError, catalog, checkpoint};
 use runner_spec::experiment::{Precision, WeightInit};
 use runner_spec::format::short_hash;
 
 use crate::launched::{check_memory, find_devices};
 use crate::outcome::RunOutcome;
 use crate::recorded_summary::read_summary_or_warn;
-use crate::run_opening::create_run;
+use crate::run_opening::FoundRun;
+use crate::run_start::{Beginning, Purpose, RecordedRun, RunStart};
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
 use runner_machine::stop::{StopReason, StopSwitch};
@@ -77,8 +78,7 @@ fn default_tolerance(precision: Precision) -> f64 {
 
 /// The run that is done again.
 struct Original {
-    path: PathBuf,
-    manifest: Manifest,
+    run: RecordedRun,
     /// Its `resolved.yaml`, as this version writes it, with the places where its data is now.
     resolved: Loaded,
     /// Its record, read before anything is trained: the run may be removed meanwhile.
@@ -101,12 +101,12 @@ pub fn reproduce(
     observer: &mut dyn RunObserver,
 ) -> Result<Reproduction> {
     let mut original = Original::open(request, host, observer)?;
-    let id = original.manifest.id.clone();
+    let id = original.run.manifest.id.clone();
     original.choose_steps(request.steps.as_ref())?;
     let ready = original.prepare(request, host, observer)?;
     let session = describe_session(host, &original.resolved.experiment, &ready.plan);
-    let drift = Drift::detect(&original.path, &original.manifest, &ready.plan, &session, host.git().as_ref())?;
-    observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
+    let drift = Drift::detect(&original.run.path, &original.run.manifest, &ready.plan, &session, host.git().as_ref())?;
+    observer.observe(&RunEvent::Drift { run: &original.run.path, drift: &drift });
     if request.only_check {
         return Ok(Reproduction::Checked(drift));
     }
@@ -121,21 +121,28 @@ pub fn reproduce(
         let note = format!("repeat {id} recorded {last} of {steps} steps; only these are repeated");
         observer.observe(&RunEvent::Note(&note));
     }
-    let (path, run) = original.open_or_create(&ready, host, observer)?;
-    let mut began = last;
-    if let Some(run) = run {
-        let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
-        let (experiment, options) = (&original.resolved.experiment, &options);
-        let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
-        if let RunOutcome::Interrupted(reason) = session.work(run, observer)?.outcome {
-            return Ok(Reproduction::Interrupted(reason));
+    let until_step = (last < steps).then_some(last);
+    let options = &SessionOptions { until_step, ..request.options.clone() };
+    let experiment = &original.resolved.experiment;
+    let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
+    let opened = original.open_copy(&session, observer).map_err(|error| original.explain_busy(error))?;
+    let (path, began) = match opened {
+        FoundRun::Unfinished(run) => {
+            let path = run.path().to_owned();
+            if let RunOutcome::Interrupted(reason) = session.work(run, observer)?.outcome {
+                return Ok(Reproduction::Interrupted(reason));
+            }
+            let began = run_dir::read_manifest(&path)?.sessions.last().map_or(from, |session| session.from_step);
+            (path, began)
         }
-        began = run_dir::read_manifest(&path)?.sessions.last().map_or(from, |session| session.from_step);
-    }
+        // Only its verdict is missing.
+        FoundRun::Done(path) => (path, last),
+    };
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.resolved.experiment.precision));
     let verdict = verdict::compare(&original.recorded, &path, &run_dir::read_manifest(&path)?, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
-    original.lock(&path)?.write_json(VERDICT, &verdict)?;
+    let copy = RunDir::open(&path).map_err(|error| original.explain_busy(error.into()))?;
+    copy.write_json(VERDICT, &verdict)?;
     Ok(Reproduction::Judged(JudgedReproduction { path, verdict, began }))
 }
 
@@ -156,7 +163,7 @@ impl Original {
             observer.observe(&RunEvent::Warning(&text));
         }
         let from = manifest.foreign_steps();
-        Ok(Self { path, manifest, resolved, recorded, from, state_hash: None })
+        Ok(Self { run: RecordedRun { path, manifest }, resolved, recorded, from, state_hash: None })
     }
 
     /// Limits the repetition to the `steps`, if there are any, and finds the checkpoint before them.
@@ -165,7 +172,7 @@ impl Original {
     /// If the run did not train them all.
     fn choose_steps(&mut self, steps: Option<&RangeInclusive<u64>>) -> Result<()> {
         let Some(steps) = steps else { return Ok(()) };
-        let (id, inherited, recorded) = (&self.manifest.id, self.from, self.recorded.last_step());
+        let (id, inherited, recorded) = (&self.run.manifest.id, self.from, self.recorded.last_step());
         if steps.is_empty() || *steps.start() <= inherited || *steps.end() > recorded {
             return Err(CommandError::request(format!(
                 "--steps must be within {}..{recorded}, the steps that {id} trained, got {}..{}",
@@ -174,7 +181,7 @@ impl Original {
                 steps.end()
             )));
         }
-        let folder = self.path.join(CHECKPOINTS);
+        let folder = self.run.checkpoints();
         let saved =
             checkpoint::saved_steps(&folder)?.into_iter().rfind(|saved| (inherited..*steps.start()).contains(saved));
         if let Some(saved) = saved {
@@ -190,37 +197,37 @@ impl Original {
         let experiment = &self.resolved.experiment;
         let has_checkpoint = self.state_hash.is_some();
         let recorded_inputs = if has_checkpoint || request.is_verification {
-            let facts = stored_plan::data_facts(&self.path)?;
-            let inputs = RecordedInputs::new(facts, &self.path, experiment)?;
+            let facts = stored_plan::data_facts(&self.run.path)?;
+            let inputs = RecordedInputs::new(facts, &self.run.path, experiment)?;
             Some(RecordedInputs { has_same_weights: has_checkpoint, ..inputs })
         } else {
             None
         };
         let devices = find_devices(experiment, host, None)?;
         let ready = PreparedRun::new(experiment, recorded_inputs.as_ref(), self.from, devices, host, observer);
-        let ready = ready.map_err(|error| explain_missing_data(error, &self.path, experiment))?;
+        let ready = ready.map_err(|error| explain_missing_data(error, &self.run.path, experiment))?;
         if request.is_verification || !request.data.is_empty() {
-            let facts = stored_plan::data_facts(&self.path)?;
-            check_same_data(&self.path, &facts, experiment, &ready.prepared, host, &[])?;
+            let facts = stored_plan::data_facts(&self.run.path)?;
+            check_same_data(&self.run.path, &facts, experiment, &ready.prepared, host, &[])?;
         }
         Ok(ready)
     }
 
-    /// Locks the reproduction in `path` for this process.
-    fn lock(&self, path: &Path) -> Result<RunDir> {
-        RunDir::open(path).map_err(|error| match error {
-            RecordError::Locked { id, holder } => CommandError::request(format!(
+    /// `error`, which names this run if another process works on its repetition.
+    fn explain_busy(&self, error: CommandError) -> CommandError {
+        match error.cause::<RecordError>() {
+            Some(RecordError::Locked { id, holder }) => CommandError::request(format!(
                 "another process{holder} is working on {id}, which repeats {}; wait for it",
-                self.manifest.id
+                self.run.manifest.id
             )),
-            other => other.into(),
-        })
+            _ => error,
+        }
     }
 
     /// # Errors
     /// If the weights that the run started from have changed: a run that started elsewhere is not a reproduction.
     fn check_initial_weights(&self, ready: &PreparedRun) -> Result<()> {
-        let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
+        let (was, is) = (&self.run.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
         if *was == is {
             return Ok(());
         }
@@ -231,76 +238,64 @@ impl Original {
         };
         Err(CommandError::request(format!(
             "{} cannot be reproduced: the weights that it started from{place} have changed: {}, was {}",
-            self.manifest.id,
+            self.run.manifest.id,
             short(&is),
             short(was)
         )))
     }
 
-    fn origin(&self) -> RunOrigin {
-        let Manifest { id, plan_hash, .. } = self.manifest.clone();
-        RunOrigin::Reproduction { id, plan_hash, state_hash: self.state_hash.clone() }
-    }
-
-    /// The folder of the reproduction, and the run to work on; `None` if only its verdict is missing.
-    fn open_or_create(
-        &self,
-        ready: &PreparedRun,
-        host: &Host,
-        observer: &mut dyn RunObserver,
-    ) -> Result<(PathBuf, Option<RunDir>)> {
-        let (plan, root) = (&ready.plan, &host.runs);
-        let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
-        let is_of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
-        let unfinished = run_dir::runs_of_plan(root, plan)
-            .into_iter()
-            .rev()
-            .find(|(path, manifest)| is_of_this(manifest) && !path.join(VERDICT).exists());
-        if let Some((path, manifest)) = unfinished {
-            let note = format!("repeat {} continues with {}", self.manifest.id, manifest.id);
+    /// Opens the run that repeats the steps, on which `session` is to work; it is done if only its verdict is missing.
+    fn open_copy(&self, session: &RunSession<'_>, observer: &mut dyn RunObserver) -> Result<FoundRun> {
+        let (id, state_hash) = (&self.run.manifest.id, self.state_hash.as_deref());
+        let began = self.run.manifest.continued_from.as_ref().filter(|began| !began.is_same_computation);
+        let other = began.filter(|_| state_hash.is_none()).map(|began| self.find_beginning(began)).transpose();
+        // A repetition that has begun does not need it.
+        let (other, lost) = other.map_or_else(|lost| (None, Some(lost.to_string())), |other| (other, None));
+        let source = state_hash.map(|_| &self.run).or(other.as_ref());
+        let source = source.map(|run| Ok::<_, CommandError>((run, stored_plan::read(&run.path)?))).transpose()?;
+        let announce = |existing: Option<&Manifest>, observer: &mut dyn RunObserver| {
+            let note = match (existing, &lost, &source) {
+                (Some(copy), ..) => format!("repeat {id} continues with {}", copy.id),
+                (None, Some(lost), _) => return Err(CommandError::request(lost.clone())),
+                (None, None, Some((run, _))) => {
+                    format!("repeat {id} from step {} of {}", self.from, run.path.display())
+                }
+                (None, None, None) => return Ok(()),
+            };
             observer.observe(&RunEvent::Note(&note));
-            let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
-            return Ok((path, run));
-        }
-        let source = match (&self.state_hash, &self.manifest.continued_from) {
-            (Some(_), _) => Some(self.path.clone()),
-            (None, Some(began)) if !began.is_same_computation => Some(self.find_beginning(began)?),
-            (None, _) => None,
+            Ok(())
         };
-        let mut beginning = None;
-        if let Some(path) = source {
-            let note = format!("repeat {} from step {} of {}", self.manifest.id, self.from, path.display());
-            observer.observe(&RunEvent::Note(&note));
-            beginning = Some((stored_plan::read(&path)?, path, CheckpointChoice::Step(self.from)));
-        }
-        let beginning = beginning.as_ref().map(|(plan, path, which)| BeginningCheckpoint {
-            path,
-            plan,
-            which: *which,
-            is_same_computation: false,
-        });
-        let identify = |manifest: &mut Manifest| manifest.origin = Some(self.origin());
-        let file = self.path.join(RESOLVED);
-        let run = create_run(host, &self.resolved, plan, &file, &[], identify, beginning.as_ref())?;
-        Ok((run.path().to_owned(), Some(run)))
+        let which = CheckpointChoice::Step(self.from);
+        let start = RunStart {
+            beginning: source.as_ref().map_or(Beginning::Scratch, |(run, plan)| Beginning::Checkpoint {
+                run,
+                plan,
+                which,
+            }),
+            purpose: Purpose::Repeat { state_hash },
+            parent: Some(&self.run.manifest),
+            ..RunStart::new(&self.resolved, session)
+        };
+        start.open(&announce, observer)
     }
 
-    /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
-    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf> {
-        let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
+    /// A run that still has the checkpoint that this one began with: the run that saved it, or this one.
+    fn find_beginning(&self, began: &ContinuedFrom) -> Result<RecordedRun> {
+        let RecordedRun { path: own, manifest } = &self.run;
+        let parent = own.parent().unwrap_or(Path::new(".")).join(&began.id);
         let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
         // A run of the same plan may have another state: on another machine, or in a folder that was copied.
         let is_the_one = |folder: &Path| {
             let hash = checkpoint::recorded_hash(folder, began.step).map(|hash| hash.state);
             began.state_hash.is_none() || hash == began.state_hash
         };
-        for run in same.then_some(parent).into_iter().chain([self.path.clone()]) {
-            let folder = run.join(CHECKPOINTS);
+        for path in same.then_some(parent).into_iter().chain([own.clone()]) {
+            let folder = path.join(CHECKPOINTS);
             if checkpoint::saved_steps(&folder)?.contains(&began.step) && is_the_one(&folder) {
-                return Ok(run);
+                return Ok(RecordedRun { manifest: run_dir::read_manifest(&path)?, path });
             }
         }
-        let (id, other, step) = (&self.manifest.id, &began.id, began.step);
+        let (id, other, step) = (&manifest.id, &began.id, began.step);
         Err(CommandError::request(format!(
             "{id} started from the checkpoint of {other} after step {step}, which neither of them still has"
         )))

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use runner_compare::plan_facts::describe_changed_data;
-use runner_compare::stored_plan::{self, resolved_experiment};
+use runner_compare::stored_plan;
 use runner_config::LoadOptions;
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::{
     Host, MovedData, PreparedRun, RecordedInputs, RunObserver, check_same_data, explain_missing_data,
 };
+use runner_record::checkpoint;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
-use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
-use runner_record::{catalog, checkpoint};
+use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{Experiment, Parallel};
@@ -20,10 +20,10 @@ use runner_spec::format::{counted, shell_word};
 use runner_spec::plan::Plan;
 
 use crate::fork::checkpoint_problems;
-use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
-use crate::opened_run::check_description;
-use crate::outcome::{RunOutcome, RunReport};
-use crate::run_opening::{FoundRun, open_unless_done};
+use crate::launched::{LaunchedRank, agree_on_training, find_devices, follow, work_as_rank};
+use crate::outcome::RunReport;
+use crate::run_opening::find_done;
+use crate::run_start::{Beginning, Claim, RecordedRun, RunStart};
 use crate::session::{RunSession, SessionOptions};
 
 /// A request to `resume`.
@@ -52,58 +52,47 @@ pub fn resume(
 ) -> Result<RunReport> {
     let restarts = request.options.restarts;
     work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
-        let path = catalog::resolve(&host.runs, &request.run)?;
-        let manifest = run_dir::read_manifest(&path)?;
-        check_description(&path, &manifest)?;
+        let run = RecordedRun::find(&host.runs, &request.run)?;
+        let (path, manifest, options) = (&run.path, &run.manifest, &request.options);
+        let mut loaded = runner_config::load_resolved(&run_dir::resolved_file(path)?)?;
         // A mistake in the section shows also if there is nothing left to do.
-        let under_section = |section: &String| with_layout(&resolved_experiment(&path)?, section);
+        let under_section = |section: &String| with_layout(&loaded.experiment, section);
         let requested = request.parallel.as_ref().map(under_section).transpose()?;
-        // The rank that keeps the record takes the lock.
-        let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
-            let name = request.options.name_of(&path, host);
-            match open_unless_done(path.clone(), &name, &manifest, observer)? {
-                FoundRun::Unfinished(run) => Some(run),
-                FoundRun::Done(report) => return Ok(report),
-            }
-        } else {
-            None
-        };
-        let recorded = resolved_experiment(&path)?;
-        let newest = || manifest.sessions.last()?.layout.as_ref().map(|layout| layout.apply(&recorded));
-        let experiment = requested.or_else(newest).unwrap_or_else(|| recorded.clone());
-        let has_other_layout = experiment != recorded;
-        let mut experiment = experiment;
-        request.data.place(&path, &mut experiment, host)?;
-        let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
-        let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
-        let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
-        let inherited = manifest.inherited_steps();
-        let ready = PreparedRun::new(
-            &experiment,
-            recorded_inputs.as_ref(),
-            inherited,
-            find_devices(&experiment, host, world)?,
-            host,
-            observer,
-        );
-        let ready = ready.map_err(|error| explain_missing_data(error, &path, &experiment))?;
-        if !request.data.is_empty() {
-            let facts = stored_plan::data_facts(&path)?;
-            check_same_data(&path, &facts, &experiment, &ready.prepared, host, &[])?;
+        if manifest.status == RunStatus::Done {
+            return find_done(path.clone(), &options.name_of(path, host), manifest, observer)
+                .map(RunReport::up_to_date);
         }
-        let options = &request.options;
-        let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
+        let is_leader = world.is_none_or(World::is_leader);
+        if is_leader {
+            // That another process works on the run shows before anything takes long.
+            drop(RunDir::open(path)?);
+        }
+        let newest = manifest.sessions.last().and_then(|session| session.layout.as_ref());
+        let moved = requested.or_else(|| newest.map(|layout| layout.apply(&loaded.experiment)));
+        let moved = moved.filter(|moved| *moved != loaded.experiment);
+        let claim = if moved.is_some() { Claim::SameNumbers } else { Claim::SamePlan };
+        loaded.experiment = moved.unwrap_or(loaded.experiment);
+        request.data.place(path, &mut loaded.experiment, host)?;
+        let experiment = &loaded.experiment;
+        let has_checkpoint = !checkpoint::saved_steps(&run.checkpoints())?.is_empty();
+        let read_inputs = || RecordedInputs::new(stored_plan::data_facts(path)?, path, experiment);
+        let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
+        let devices = find_devices(experiment, host, world)?;
+        let inherited = manifest.inherited_steps();
+        let ready = PreparedRun::new(experiment, recorded_inputs.as_ref(), inherited, devices, host, observer);
+        let ready = ready.map_err(|error| explain_missing_data(error, path, experiment))?;
+        if !request.data.is_empty() {
+            let facts = stored_plan::data_facts(path)?;
+            check_same_data(path, &facts, experiment, &ready.prepared, host, &[])?;
+        }
+        let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
         let launched = world.map(agree).transpose()?;
-        let run = match (run, &launched) {
-            (Some(run), _) => run,
-            (None, Some(training)) => return follow(training, stop),
-            (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
-        };
-        check_same_plan(run.manifest(), &ready.plan, &path, has_other_layout)?;
-        check_memory(&ready.plan, world)?;
-        let session =
-            RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
-        session.work(run, observer)
+        if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
+            return follow(training, stop);
+        }
+        let session = RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() };
+        let start = RunStart { beginning: Beginning::Resumed(&run), claim, ..RunStart::new(&loaded, &session) };
+        start.train(world, &|_, _| Ok(()), observer)
     })
 }
 
@@ -150,12 +139,12 @@ fn divide(recorded: &Experiment, section: &str) -> Result<Experiment> {
     Ok(fitted.map_or(divided, |fitted| fitted.experiment))
 }
 
-/// Checks that the run in the folder `path` continues with the plan with which it started; with `other_layout`, with a plan that computes
-/// the same on other ranks.
+/// Checks that the run in the folder `path` continues with the plan with which it started; under the claim of the same numbers, with a plan
+/// that computes the same on other ranks.
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, other_layout: bool) -> Result<()> {
+pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, claim: Claim) -> Result<()> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }
@@ -165,7 +154,7 @@ pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, oth
         stored_plan::as_written(path)
             .is_some_and(|old| (&old.hash, &old.math_hash) == (&manifest.plan_hash, &plan.math_hash))
     };
-    if other_layout && changed.is_empty() && computes_the_same() {
+    if claim == Claim::SameNumbers && changed.is_empty() && computes_the_same() {
         return Ok(());
     }
     let rule = manifest.text_reading();

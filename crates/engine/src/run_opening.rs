@@ -1,4 +1,4 @@
-//! How `apply`, `resume` and `fork` open a run: it is worked on, or it is done and checked.
+//! The folder of a run is opened to work on it, found done and checked, or created.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,17 @@ use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
 use runner_record::{RecordError, checkpoint, time};
 use runner_spec::error::{CommandError, Result};
-use runner_spec::plan::Plan;
 
-use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
-use crate::session::SessionOptions;
+use crate::session::{RunSession, SessionOptions};
 
 /// The run that a command asks for.
 #[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub(crate) enum FoundRun {
     /// It is not done, and this process holds it.
     Unfinished(RunDir),
-    /// There is nothing to do.
-    Done(RunReport),
+    /// There is nothing to do in this folder.
+    Done(PathBuf),
 }
 
 impl SessionOptions {
@@ -49,11 +47,24 @@ pub(crate) fn open_unless_done(
             return Ok(FoundRun::Unfinished(run));
         }
     }
+    Ok(FoundRun::Done(find_done(path, name, manifest, observer)?))
+}
+
+/// Checks and reports that the run in `path`, which other commands call `name`, is done.
+///
+/// # Errors
+/// If its newest checkpoint is damaged.
+pub(crate) fn find_done(
+    path: PathBuf,
+    name: &str,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<PathBuf> {
     restore_summary(&path, manifest, observer);
     check_newest_checkpoint(&path, name)?;
     let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
     report_nothing_to_do(&path, name, damage, observer);
-    Ok(FoundRun::Done(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
+    Ok(path)
 }
 
 /// # Errors
@@ -79,24 +90,22 @@ pub(crate) fn warn_of_damaged_metrics(
     Ok(true)
 }
 
-/// Creates a run of `loaded` and `plan`. The user named the file `file`, and gave `overrides`. `identify` says in the manifest what kind of run it
-/// is; `beginning` is the checkpoint that it begins with.
+/// Creates the run of `loaded` that `session` is to work on. `identify` says in the manifest what kind of run it is; `beginning` is the
+/// checkpoint that it begins with.
 ///
 /// # Errors
 /// If its folder cannot be written, or the checkpoint cannot be used.
 pub(crate) fn create_run(
-    host: &Host,
+    session: &RunSession<'_>,
     loaded: &Loaded,
-    plan: &Plan,
-    file: &Path,
-    overrides: &[String],
     identify: impl FnOnce(&mut Manifest),
     beginning: Option<&BeginningCheckpoint<'_>>,
 ) -> Result<RunDir, RecordError> {
-    let template = loaded.template.as_ref();
-    let mut manifest = Manifest::new(plan, file.to_owned(), overrides.to_vec(), time::now());
+    let (host, plan, overrides) = (session.host, &session.ready.plan, session.options.overrides.clone());
+    let (template, file) = (loaded.template.as_ref(), &loaded.path);
+    let mut manifest = Manifest::new(plan, file.clone(), overrides, time::now());
     manifest.environment.clone_from(&host.recorded_environment);
-    manifest.template = template.map(|t| TemplateUse { file: file.to_owned(), vars: t.vars.clone() });
+    manifest.template = template.map(|t| TemplateUse { file: file.clone(), vars: t.vars.clone() });
     identify(&mut manifest);
     let resolved = runner_config::to_yaml(&loaded.experiment);
     let files = RunFiles {

@@ -49,6 +49,7 @@ pub struct SessionOptions {
 }
 
 /// One process's work on a run.
+#[derive(Clone, Copy)]
 pub(crate) struct RunSession<'a> {
     pub options: &'a SessionOptions,
     pub host: &'a Host,

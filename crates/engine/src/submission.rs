@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use runner_machine::local_cluster::without_memory_limit;
+use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, PreparedRun, RunObserver, local_devices};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, RunDir};
@@ -10,9 +11,10 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::plan::Plan;
 
-use crate::apply::{ApplyRequest, load_experiment, open_or_create};
+use crate::apply::{ApplyRequest, load_experiment, open_run_of_file};
 use crate::launched::check_memory;
 use crate::run_opening::FoundRun;
+use crate::session::RunSession;
 
 /// The machines that a run is planned for.
 #[derive(Debug, Clone)]
@@ -50,7 +52,8 @@ pub fn open_to_submit(
     let cluster = target.cluster.unwrap_or_else(|| without_memory_limit(local_devices(&host)));
     runner_plan::check_devices(&loaded.experiment, &cluster)?;
     let inputs = PreparedInputs::new(&loaded.experiment, None, cluster.clone(), &host, observer)?;
-    let plan = inputs.plan_file(&mut loaded, 0, observer)?.plan;
+    let ready = inputs.plan_file(&mut loaded, 0, observer)?;
+    let plan = &ready.plan;
     // A run that has moved to another layout continues under it.
     let plan_of_job = |manifest: Option<&Manifest>, observer: &mut dyn RunObserver| {
         let newest = manifest.and_then(|manifest| manifest.sessions.last()?.layout.as_ref());
@@ -65,7 +68,7 @@ pub fn open_to_submit(
         Ok::<_, CommandError>(plan)
     };
     if target.dry_run {
-        let found = run_dir::find_run(&host.runs, &plan).run.filter(|_| !request.start_new);
+        let found = run_dir::find_run(&host.runs, plan).run.filter(|_| !request.start_new);
         let plan_of_job = plan_of_job(found.as_ref().map(|(_, manifest)| manifest), observer)?;
         let new = || host.runs.join(run_dir::base_id(&plan.experiment_name, &plan.hash));
         let run = match found {
@@ -74,14 +77,14 @@ pub fn open_to_submit(
         };
         return Ok((plan_of_job, run));
     }
-    if target.checks_memory && run_dir::find_run(&host.runs, &plan).run.is_none() {
-        check_memory(&plan, None)?;
+    if target.checks_memory && run_dir::find_run(&host.runs, plan).run.is_none() {
+        check_memory(plan, None)?;
     }
-    Ok(match open_or_create(request, &loaded, &plan, &host, None, observer)? {
+    let (options, stop) = (&request.options, &StopSwitch::default());
+    let session =
+        RunSession { options, host: &host, experiment: &loaded.experiment, ready: &ready, stop, launched: None };
+    Ok(match open_run_of_file(request, &loaded, &session, None, observer)? {
         FoundRun::Unfinished(run) => (plan_of_job(Some(run.manifest()), observer)?, RunToSubmit::Opened(run)),
-        FoundRun::Done(report) => {
-            let unknown = || CommandError::failure("the run is done, but its folder is not known");
-            (plan, RunToSubmit::Done(report.run.ok_or_else(unknown)?))
-        }
+        FoundRun::Done(path) => (plan.clone(), RunToSubmit::Done(path)),
     })
 }

@@ -77,7 +77,7 @@ pub struct RunDir {
 /// The runs of a plan that were found.
 #[derive(Debug, Default)]
 pub struct RunLookup {
-    /// The newest run that stands for the plan, and its manifest.
+    /// The newest run that was looked for, and its manifest.
     pub run: Option<(PathBuf, Manifest)>,
     /// The reasons why folders of the same name cannot be read as runs.
     pub broken: Vec<String>,
@@ -190,9 +190,10 @@ impl RunsSnapshot {
     }
 }
 
-/// All readable runs of `plan` in `root` under the name of its experiment, oldest first, whatever they were made from.
-pub fn runs_of_plan(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
-    RunsSnapshot::read(root).runs_of_plan(&plan.experiment_name, &plan.hash).0
+/// Finds the newest run of `plan` in `root` under the name of its experiment that `is_wanted`.
+pub fn find_run_where(root: &Path, plan: &Plan, is_wanted: impl Fn(&Path, &Manifest) -> bool) -> RunLookup {
+    let (runs, broken) = RunsSnapshot::read(root).runs_of_plan(&plan.experiment_name, &plan.hash);
+    RunLookup { run: runs.into_iter().rfind(|(path, manifest)| is_wanted(path, manifest)), broken }
 }
 
 /// Finds the runs of `plan` in `root` under the name of its experiment.
