@@ -10,9 +10,9 @@ use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, check_replaceable, print_result, print_to_stderr, table_width, write_file};
 use super::run_groups::{find_sweep, read_run, runs_of_sweep};
 use runner_compare::curves::{Curve, CurveAxis, CurveMetric, curve_points};
-use runner_compare::svg;
 use runner_record::catalog;
 use runner_report::comparison::{self, RunToCompare};
+use runner_report::svg::draw_curves;
 use runner_spec::format::printable;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
@@ -109,6 +109,6 @@ fn draw(args: &CompareArgs, runs: &[RunToCompare], names: &[String], path: &Path
         n => format!("{}, mean of {n}", args.metric.name()),
     };
     let title = format!("{} of {} run{}", args.metric.name(), curves.len(), if curves.len() == 1 { "" } else { "s" });
-    let picture = svg::svg(&curves, &title, &metric, args.over);
+    let picture = draw_curves(&curves, &title, &metric, args.over);
     write_file(path, picture.as_bytes(), args.force)
 }

@@ -15,12 +15,12 @@ use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficie
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
 use runner_plan::render::{RenderOptions, render};
-use runner_plan::timeline_svg::draw_timeline;
 use runner_plan::{PlanError, compile_continuation};
 use runner_prepare::{local_devices, prepare_inputs, settle_micro_batch};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
+use runner_report::svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};

@@ -1,4 +1,4 @@
-//! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
+//! Curves of runs: a metric over steps or tokens, smoothed.
 
 use std::borrow::Cow;
 
@@ -92,36 +92,6 @@ fn smoothed(mut points: Vec<(f64, f64)>, window: usize) -> Vec<(f64, f64)> {
     points
 }
 
-/// `points` with at most four for each of `columns` of the range `from` … `to`: the first, the lowest, the highest and the
-/// last, so that no spike is lost. Gaps stay.
-#[must_use]
-pub fn thinned(points: &[(f64, f64)], from: f64, to: f64, columns: usize) -> Vec<(f64, f64)> {
-    if points.len() <= 4 * columns || to <= from {
-        return points.to_vec();
-    }
-    let column = |x: f64| (((x - from) / (to - from)) * columns as f64).floor().clamp(0.0, columns as f64) as usize;
-    let mut out = Vec::with_capacity(4 * columns);
-    let mut start = 0;
-    while start < points.len() {
-        let here = column(points[start].0);
-        let mut end = start + 1;
-        while end < points.len() && column(points[end].0) == here {
-            end += 1;
-        }
-        let finite = (start..end).filter(|&i| points[i].1.is_finite());
-        let by = |a: &usize, b: &usize| points[*a].1.total_cmp(&points[*b].1);
-        let gap = (start..end).find(|&i| !points[i].1.is_finite());
-        let low = finite.clone().min_by(by);
-        let high = finite.max_by(by);
-        let mut kept: Vec<usize> = [Some(start), low, high, Some(end - 1), gap].into_iter().flatten().collect();
-        kept.sort_unstable();
-        kept.dedup();
-        out.extend(kept.into_iter().map(|i| points[i]));
-        start = end;
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,20 +103,5 @@ mod tests {
         assert_eq!(y(smoothed(points.clone(), 2))[..3], [2.0, 3.0, 5.0]);
         assert_eq!(y(smoothed(points.clone(), 2))[4], 1.0, "nothing goes over a gap");
         assert_eq!(y(smoothed(points, 1))[1], 4.0);
-    }
-
-    #[test]
-    fn thinning_keeps_spikes_ends_and_gaps() {
-        let mut points: Vec<(f64, f64)> = (0..100_000).map(|i| (f64::from(i), 1.0)).collect();
-        points[54_321].1 = 9.0;
-        points[66_666].1 = -9.0;
-        points[77_777].1 = f64::NAN;
-        let thin = thinned(&points, 0.0, 99_999.0, 100);
-        assert!(thin.len() <= 5 * 101, "{}", thin.len());
-        assert_eq!((thin[0], *thin.last().unwrap()), (points[0], points[99_999]));
-        assert!(thin.contains(&points[54_321]) && thin.contains(&points[66_666]));
-        assert_eq!(thin.iter().filter(|p| p.1.is_nan()).count(), 1);
-        assert!(thin.is_sorted_by(|a, b| a.0 < b.0));
-        assert_eq!(thinned(&points[..50], 0.0, 50.0, 100).len(), 50, "few are left alone");
     }
 }

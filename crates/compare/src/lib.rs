@@ -20,7 +20,6 @@ pub mod session_facts;
 pub mod setting_effect;
 pub mod settings;
 pub mod stored_plan;
-pub mod svg;
 mod trace;
 pub mod unread_data;
 pub mod verdict;

@@ -30,11 +30,9 @@ mod simulate;
 mod slow_sizes;
 mod step_costs;
 mod step_program;
-pub mod svg;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod timeline;
-pub mod timeline_svg;
 pub mod topology;
 mod trajectory;
 mod wire;

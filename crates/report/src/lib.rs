@@ -21,10 +21,12 @@ pub mod runs_table;
 mod screen;
 pub mod shard_progress;
 pub mod summary;
+pub mod svg;
 pub mod sweep_caveats;
 pub mod sweep_preview;
 pub mod sweep_results;
 pub mod table;
+mod thin;
 pub mod verdict;
 
 pub use json_event::JsonEvent;

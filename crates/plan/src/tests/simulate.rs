@@ -5,10 +5,9 @@ use crate::render::{RenderOptions, render};
 use crate::simulate::{StepCosts, Transfer, UnitCosts, simulate};
 use crate::testing::{cluster, compiled, data, experiment, measured};
 use crate::timeline::timeline;
-use crate::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment as e;
-use runner_spec::forecast::{Activity, ForecastBasis};
+use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Instruction, Program};
 use runner_spec::rates::{BlockSeconds, DeviceRates};
@@ -331,29 +330,6 @@ fn dps_root_is_heavier() {
     x.parallel.mode = e::ParallelMode::Dp;
     let plan = compiled(&x);
     insta::assert_snapshot!(render(&plan, &RenderOptions::default()));
-}
-
-/// Every tag is closed in order, text is escaped, and each span has a rectangle.
-#[test]
-fn a_picture_is_well_formed() {
-    let plan = compiled(&pipeline(ZeroBubble, 3, 1, 6));
-    let timeline = timeline(&plan).expect("small");
-    let picture = draw_timeline(&timeline, "a <b> & \"c\"\u{7}");
-    assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot; "));
-    let mut open: Vec<&str> = Vec::new();
-    for tag in picture.split('<').skip(1) {
-        let (inside, _) = tag.split_once('>').expect("a tag ends");
-        assert_eq!(inside.matches('"').count() % 2, 0, "{inside}");
-        if let Some(name) = inside.strip_prefix('/') {
-            assert_eq!(open.pop(), Some(name));
-        } else if !inside.ends_with('/') {
-            open.push(inside.split(' ').next().expect("a name"));
-        }
-    }
-    assert!(open.is_empty(), "{open:?}");
-    let works = timeline.spans.iter().filter(|s| s.what != Activity::Reduce).count();
-    assert_eq!(picture.matches("<title>").count(), works);
-    assert!(!picture.contains("script"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::thin::{Series, mean, rounded, thin};
+use crate::thin::{Series, mean, rounded, thin};
 use runner_record::RecordError;
 use runner_record::manifest::Manifest;
 use runner_record::metrics::{MetricLine, TrainLine};

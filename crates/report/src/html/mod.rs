@@ -12,7 +12,6 @@ mod samples;
 mod serve;
 mod settings;
 mod sweep;
-mod thin;
 
 pub use data::{PageData, ReportRequest, read_page_data};
 pub use page::{PAGE_PREFIX, Page};

@@ -1,32 +1,32 @@
-//! Long series are shortened for the page. The lowest and the highest value of each bucket stay, so that no spike is lost.
+//! Long series are shortened for pages and pictures. The lowest and the highest value of each bucket stay, so that no spike is lost.
 
 use serde::Serialize;
 
-/// A series as the page draws it.
+/// A series as it is drawn.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct Series {
+pub(crate) struct Series {
     /// Steps, ascending.
-    pub(super) x: Vec<u64>,
+    pub(crate) x: Vec<u64>,
     /// `None` for values that are not finite or were not measured.
-    pub(super) y: Vec<Option<f64>>,
+    pub(crate) y: Vec<Option<f64>>,
     /// The means of the buckets of a shortened series. The page smooths these, because extremes alone would dominate the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) mean: Option<BucketMeans>,
+    pub(crate) mean: Option<BucketMeans>,
     /// The number of points before the series was shortened.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) thinned_from: Option<usize>,
+    pub(crate) thinned_from: Option<usize>,
 }
 
 /// The mean of each bucket, at the step in its middle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct BucketMeans {
-    pub(super) x: Vec<u64>,
-    pub(super) y: Vec<Option<f64>>,
+pub(crate) struct BucketMeans {
+    pub(crate) x: Vec<u64>,
+    pub(crate) y: Vec<Option<f64>>,
 }
 
 /// At most `max_points` of `points` (step, value): the first, the last, and of each bucket in between the lowest and the highest.
 /// `None` if no point has a value.
-pub(super) fn thin(points: &[(u64, Option<f64>)], max_points: usize) -> Option<Series> {
+pub(crate) fn thin(points: &[(u64, Option<f64>)], max_points: usize) -> Option<Series> {
     let finite = |value: Option<f64>| value.filter(|v| v.is_finite());
     if !points.iter().any(|p| finite(p.1).is_some()) {
         return None;
@@ -69,13 +69,13 @@ fn extremes(part: &[(u64, Option<f64>)]) -> impl Iterator<Item = (u64, Option<f6
 }
 
 /// The mean of `values`; `None` if there are none.
-pub(super) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, n) = values.fold((0.0, 0u32), |(sum, n), v| (sum + v, n + 1));
     (n > 0).then(|| sum / f64::from(n))
 }
 
 /// `value` rounded to six significant digits: more than a screen shows, and half the bytes.
-pub(super) fn rounded(value: f64) -> f64 {
+pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 

@@ -1,7 +1,7 @@
-//! Draws a timeline as an SVG picture for a browser.
+//! The timeline of one step as a picture: a row for each stage.
 
-use crate::svg::{SvgPicture, ticks};
-use crate::timeline::{Timeline, label};
+use super::{Picture, ticks};
+use runner_plan::timeline::{Timeline, label};
 use runner_spec::forecast::{Activity, ForecastSpan};
 
 const LEFT: f64 = 70.0;
@@ -33,9 +33,7 @@ pub fn draw_timeline(timeline: &Timeline, title: &str) -> String {
     let (plot_width, right, bottom) = (WIDTH - LEFT - RIGHT, WIDTH - RIGHT + 12.0, row_top(stages));
     let scale = plot_width / timeline.end.max(f64::MIN_POSITIVE);
     let x = |time: f64| LEFT + time * scale;
-    let mut picture = SvgPicture::new(WIDTH, bottom + 40.0, "");
-    picture.raw(format_args!("<rect width=\"100%\" height=\"100%\" fill=\"white\"/>"));
-    picture.text(LEFT, 22.0, " font-size=\"16\"", title);
+    let mut picture = Picture::new((WIDTH, bottom + 40.0), LEFT, title, "", "");
     let mut activities: Vec<Activity> = timeline.spans.iter().map(|s| s.what).collect();
     activities.sort_unstable();
     activities.dedup();
@@ -43,15 +41,15 @@ pub fn draw_timeline(timeline: &Timeline, title: &str) -> String {
     for activity in activities {
         let (name, colour) = appearance(activity);
         picture.rectangle((legend_x, 34.0), (12.0, 12.0), &format!(" fill=\"{colour}\""), "");
-        picture.text(legend_x + 17.0, 44.0, "", name);
+        picture.text((legend_x + 17.0, 44.0), "", name);
         legend_x += 40.0 + 7.0 * name.len() as f64;
     }
-    picture.text(right, 44.0, "", "bubble");
+    picture.text((right, 44.0), "", "bubble");
     for (stage, bubble) in timeline.bubbles.iter().enumerate() {
         let y = row_top(stage);
-        picture.text(10.0, y + 16.0, "", format!("stage {stage}"));
-        picture.rectangle((LEFT, y), (plot_width, ROW), " fill=\"#eeeeee\"", "");
-        picture.text(right, y + 16.0, "", format!("{:.1} %", 100.0 * bubble));
+        picture.text((10.0, y + 16.0), "", format!("stage {stage}"));
+        picture.rectangle((LEFT, y), (plot_width, ROW), " class=\"row\"", "");
+        picture.text((right, y + 16.0), "", format!("{:.1} %", 100.0 * bubble));
     }
     for span in &timeline.spans {
         let (name, colour) = appearance(span.what);
@@ -63,17 +61,13 @@ pub fn draw_timeline(timeline: &Timeline, title: &str) -> String {
         picture.rectangle((x(span.start), y), (width, height), &attributes, &title);
         let text = label(span);
         if span.mb.is_some() && width > 8.0 * text.chars().count() as f64 {
-            let attributes = " fill=\"white\" text-anchor=\"middle\" pointer-events=\"none\"";
-            picture.text(x(span.start) + width / 2.0, y + 16.0, attributes, text);
+            let attributes = " style=\"fill:#fff\" text-anchor=\"middle\" pointer-events=\"none\"";
+            picture.text((x(span.start) + width / 2.0, y + 16.0), attributes, text);
         }
     }
     let (factor, unit) = if timeline.in_seconds { (1e3, "ms") } else { (1.0, "units of a forward") };
-    for value in ticks(0.0, timeline.end * factor, 12) {
-        let tick_x = x(value / factor);
-        picture.line((tick_x, TOP), (tick_x, bottom), " stroke=\"black\" stroke-opacity=\"0.15\"");
-        picture.text(tick_x, bottom + 14.0, " text-anchor=\"middle\"", (value * 1e6).round() / 1e6);
-    }
-    picture.text(right, bottom + 14.0, "", unit);
+    picture.ticks_below(ticks(0.0, timeline.end * factor, 12), |value| x(value / factor), (TOP, bottom));
+    picture.text((right, bottom + 18.0), "", unit);
     picture.finish()
 }
 
@@ -84,5 +78,35 @@ fn tooltip(span: &ForecastSpan, name: &str, in_seconds: bool) -> String {
         format!("{what}: {:.3} to {:.3} ms", 1e3 * span.start, 1e3 * span.end)
     } else {
         format!("{what}: {:.2} to {:.2}", span.start, span.end)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+    use runner_plan::timeline::timeline;
+
+    /// Every tag is closed in order, text is escaped, and each span has a rectangle.
+    #[test]
+    fn a_picture_is_well_formed() {
+        let plan = compiled(&experiment());
+        let timeline = timeline(&plan).expect("small");
+        let picture = draw_timeline(&timeline, "a <b> & \"c\"\u{7}");
+        assert!(picture.contains("a &lt;b&gt; &amp; &quot;c&quot; "));
+        let mut open: Vec<&str> = Vec::new();
+        for tag in picture.split('<').skip(1) {
+            let (inside, _) = tag.split_once('>').expect("a tag ends");
+            assert_eq!(inside.matches('"').count() % 2, 0, "{inside}");
+            if let Some(name) = inside.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name));
+            } else if !inside.ends_with('/') {
+                open.push(inside.split(' ').next().expect("a name"));
+            }
+        }
+        assert!(open.is_empty(), "{open:?}");
+        // The picture has one too.
+        assert_eq!(picture.matches("<title>").count(), timeline.spans.len() + 1);
+        assert!(!picture.contains("script") && picture.contains("prefers-color-scheme:dark"));
     }
 }
