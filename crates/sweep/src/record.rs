@@ -54,9 +54,8 @@ pub struct SweepRecord {
     pub workers: usize,
     /// The number of points that `exclude` left out.
     pub excluded: usize,
-    /// The names of what varies that change nothing but the seed; `None` in records of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seeds: Option<Vec<String>>,
+    /// The names of what varies that change nothing but the seed.
+    pub seeds: Vec<String>,
     pub points: Vec<PlannedPoint>,
 }
 
@@ -77,7 +76,7 @@ pub struct PlannedPoint {
     /// The name of the point's experiment.
     pub name: String,
     pub plan_hash: String,
-    /// The hash of the plan's mathematics without its seed; `None` in records of older versions.
+    /// The hash of the plan's mathematics without its seed; `None` if that cannot be planned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mathematics: Option<String>,
     /// The number of the earlier point that is the same run.
@@ -92,9 +91,8 @@ pub struct PlannedPoint {
     pub parameters: u64,
     /// Planned host memory of all ranks.
     pub memory_bytes: u64,
-    /// Planned host memory of the rank that needs the most; `None` in records of older versions.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank_memory_bytes: Option<u64>,
+    /// Planned host memory of the rank that needs the most.
+    pub rank_memory_bytes: u64,
     pub flops_per_step: f64,
     /// Predicted seconds of a step; `None` if the machine was not calibrated.
     pub step_seconds: Option<f64>,
@@ -228,21 +226,14 @@ impl SweepRecord {
         if self.early_stop.is_some() { self.workers } else { parallel }.max(1)
     }
 
-    /// The names of what varies that change nothing but the seed. In records of older versions, which do not list them, it is the key `seed`.
-    #[must_use]
-    pub fn seed_names(&self) -> Vec<&str> {
-        self.seeds.as_ref().map_or_else(|| vec!["seed"], |seeds| seeds.iter().map(String::as_str).collect())
-    }
-
     /// The settings of the sweep, in the order of their first points. Duplicates belong to none.
     #[must_use]
     pub fn settings(&self) -> Vec<PointSetting> {
-        let seeds = self.seed_names();
         let mut settings: Vec<PointSetting> = Vec::new();
         let mut known: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         for point in self.points.iter().filter(|point| point.same_as.is_none()) {
             let (own, values): (PointValues, PointValues) =
-                point.values.iter().cloned().partition(|(name, _)| seeds.contains(&name.as_str()));
+                point.values.iter().cloned().partition(|(name, _)| self.seeds.contains(name));
             let member = SeedPoint { point: point.index, seed: own };
             let at = *known.entry(json_bytes(&values)).or_insert_with(|| {
                 settings.push(PointSetting { name: String::new(), values, points: Vec::new() });
@@ -468,15 +459,6 @@ mod tests {
         assert_eq!(record.workers(8), 2);
         record.early_stop = None;
         assert_eq!((record.workers(8), record.workers(0)), (8, 1));
-    }
-
-    #[test]
-    fn a_variable_called_seed_is_a_seed_only_in_older_records() {
-        let older: SweepRecord = serde_json::from_value(serde_json::to_value(sweep()).unwrap()).unwrap();
-        assert_eq!(older.seed_names(), ["seed"]);
-        let record = SweepRecord { seeds: Some(Vec::new()), ..older };
-        let record: SweepRecord = serde_json::from_value(serde_json::to_value(record).unwrap()).unwrap();
-        assert!(record.seed_names().is_empty());
     }
 
     #[test]

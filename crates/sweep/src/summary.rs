@@ -116,7 +116,7 @@ impl SweepSummary {
         let (axis_notes, importance) = if record.is_ladder {
             (Vec::new(), Vec::new())
         } else {
-            let seeds = record.seed_names();
+            let seeds: Vec<&str> = record.seeds.iter().map(String::as_str).collect();
             (axis_notes(&axes, &measured, &seeds), importance(&axes, record.objective.goal, &measured, &seeds))
         };
         Self {

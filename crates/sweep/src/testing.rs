@@ -24,7 +24,7 @@ pub fn sweep() -> SweepRecord {
         tokens_per_step: 64,
         parameters: 1000,
         memory_bytes: 1 << 20,
-        rank_memory_bytes: None,
+        rank_memory_bytes: 0,
         flops_per_step: 1e6,
         step_seconds: None,
         is_prediction_disturbed: false,
@@ -54,7 +54,7 @@ pub fn sweep() -> SweepRecord {
         is_ladder: false,
         workers: 2,
         excluded: 0,
-        seeds: None,
+        seeds: vec!["seed".to_owned()],
         points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
     }
 }

@@ -40,14 +40,11 @@ impl<'a> SweepScreen<'a> {
 
     /// The setting whose first point is `point`, and the number of seeds of its mean; `None` if the sweep varies nothing but seeds.
     fn describe_setting(&self, point: usize, seeds: usize) -> Option<String> {
-        let names = self.record.seed_names();
-        let planned = self
-            .record
-            .point(point)
-            .filter(|planned| planned.values.iter().any(|(name, _)| names.contains(&name.as_str())));
+        let names = &self.record.seeds;
+        let planned =
+            self.record.point(point).filter(|planned| planned.values.iter().any(|(name, _)| names.contains(name)));
         let Some(planned) = planned else { return Some(self.describe(point)) };
-        let values: PointValues =
-            planned.values.iter().filter(|(name, _)| !names.contains(&name.as_str())).cloned().collect();
+        let values: PointValues = planned.values.iter().filter(|(name, _)| !names.contains(name)).cloned().collect();
         let name = Some(describe_values(&values)).filter(|name| !name.is_empty())?;
         Some(format!("{name} (mean of {})", counted(seeds as u64, "seed")))
     }

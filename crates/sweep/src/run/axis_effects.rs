@@ -1,8 +1,10 @@
 //! The effect of what varies in a sweep. A value that changes nothing, or that a later value replaces, makes the table of results untrue.
 
+use std::collections::BTreeMap;
+
 use crate::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_settings};
 use runner_config::{Loaded, OverriddenSetting};
-use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_spec::diagnostic::Diagnostic;
 use runner_spec::error::PlainError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
@@ -22,9 +24,6 @@ pub(super) enum AxisEffect {
     Training,
 }
 
-/// The number of points after which a name that changes little counts as one that changes no more.
-const COMPARED_POINTS: usize = 32;
-
 impl AxisEffect {
     /// The effect by which two experiments differ.
     fn between(a: &Experiment, b: &Experiment) -> Self {
@@ -43,71 +42,31 @@ impl AxisEffect {
     }
 }
 
-/// What varies in `spec`, as far as its values vary together: the names, and their effect on the experiments of `points`. In each point
-/// the values are replaced by others of the sweep, and `load` loads what comes of it. Names with one value are left out.
+/// What varies in `spec`, as far as its values vary together: the names, and their effect, seen in the `points` that differ in nothing else.
+/// Names without such points are left out: those with one value, and draws of `random`.
 pub(super) fn find_effects<'s>(
     spec: &'s SweepSpec,
     points: &[(&ExpandedPoint, Loaded)],
-    load: &dyn Fn(&ExpandedPoint) -> Result<Loaded, ConfigError>,
 ) -> Vec<(Vec<&'s str>, AxisEffect)> {
-    let names = spec.axes.iter().flat_map(|axis| match axis {
-        Dimension::Grid(_) | Dimension::Seeds(_) | Dimension::Zip(_) => vec![axis.names()],
-        Dimension::Random(random) => random.space.iter().map(|(name, _)| vec![name.as_str()]).collect(),
-    });
-    names
-        .filter_map(|names| Some((find_effect(&names, points, load)?, names)).map(|(effect, names)| (names, effect)))
+    let axes = spec.axes.iter().filter(|axis| !matches!(axis, Dimension::Random(_))).map(Dimension::names);
+    axes.filter_map(|names| Some((find_effect(spec, &names, points)?, names)).map(|(effect, names)| (names, effect)))
         .collect()
 }
 
-fn find_effect(
-    names: &[&str],
-    points: &[(&ExpandedPoint, Loaded)],
-    load: &dyn Fn(&ExpandedPoint) -> Result<Loaded, ConfigError>,
-) -> Option<AxisEffect> {
-    let own = |point: &ExpandedPoint| -> PointValues {
-        point.values.iter().filter(|(name, _)| names.contains(&name.as_str())).cloned().collect()
-    };
-    // In the order of the points, each once.
-    let mut values: Vec<PointValues> = Vec::new();
-    let mut seen = std::collections::BTreeMap::new();
-    for (point, _) in points {
-        let own = own(point);
-        seen.entry(json_bytes(&own)).or_insert_with(|| {
-            values.push(own);
-            values.len() - 1
-        });
-    }
-    if values.len() < 2 {
-        return None;
-    }
-    let mut most = AxisEffect::None;
-    for (number, (point, loaded)) in points.iter().enumerate() {
-        let at = *seen.get(&json_bytes(&own(point)))?;
-        let other = &values[(at + 1) % values.len()];
-        let mut changed = (*point).clone();
-        for (name, value) in other {
-            changed.values.iter_mut().filter(|(own, _)| own == name).for_each(|pair| pair.1.clone_from(value));
-        }
-        // Values that do not go with the others of the point have an effect.
-        most = load(&changed).map_or(AxisEffect::Training, |changed| {
-            most.max(AxisEffect::between(&loaded.experiment, &changed.experiment))
-        });
-        if most == AxisEffect::Training || most > AxisEffect::None && number >= COMPARED_POINTS {
-            break;
+fn find_effect(spec: &SweepSpec, names: &[&str], points: &[(&ExpandedPoint, Loaded)]) -> Option<AxisEffect> {
+    let varied = spec.names();
+    let mut first_of: BTreeMap<Vec<u8>, (PointValues, &Experiment)> = BTreeMap::new();
+    let mut most = None;
+    for (point, loaded) in points {
+        let values = point.values.iter().filter(|(name, _)| varied.contains(&name.as_str())).cloned();
+        let (own, others): (PointValues, PointValues) = values.partition(|(name, _)| names.contains(&name.as_str()));
+        let (known, first) = first_of.entry(json_bytes(&others)).or_insert_with(|| (own.clone(), &loaded.experiment));
+        if *known != own {
+            most = most.max(Some(AxisEffect::between(first, &loaded.experiment)));
         }
     }
-    Some(most)
-}
-
-/// The names in the zips of `spec` that change nothing but the seed. Their values vary together with others, which may do more.
-pub(super) fn zipped_seeds<'s>(
-    spec: &'s SweepSpec,
-    points: &[(&ExpandedPoint, Loaded)],
-    load: &dyn Fn(&ExpandedPoint) -> Result<Loaded, ConfigError>,
-) -> Vec<&'s str> {
-    let zips = spec.axes.iter().filter(|axis| matches!(axis, Dimension::Zip(_)));
-    let is_seed = |name: &&str| find_effect(&[name], points, load) == Some(AxisEffect::Seed);
-    zips.flat_map(Dimension::names).filter(is_seed).collect()
+    // Points that are excluded could differ.
+    most.filter(|effect| *effect > AxisEffect::None || spec.exclude.is_empty())
 }
 
 /// Adds a mistake for each of `effects` that is [`AxisEffect::None`].
@@ -231,7 +190,7 @@ mod tests {
             return (Vec::new(), problems.render(false));
         }
         let mut problems = PointProblems::new(points.len());
-        let effects = find_effects(&spec, &points, &load);
+        let effects = find_effects(&spec, &points);
         report_ineffective_axes(&spec, &points, &effects, &mut problems);
         let text = problems.into_result().err().map(|problems| problems.render(false)).unwrap_or_default();
         (effects.into_iter().map(|(names, effect)| (names.join("+"), effect)).collect(), text)
@@ -294,7 +253,6 @@ mod tests {
         let expected = [
             ("log.every", AxisEffect::Record),
             ("seed", AxisEffect::Seed),
-            ("train.steps", AxisEffect::Training),
             ("name+optimizer.adamw.lr", AxisEffect::Training),
         ];
         assert_eq!((effects, found), (named(&expected), String::new()));

@@ -33,7 +33,7 @@ use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 use runner_spec::measure::Measure;
 
-use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden, zipped_seeds};
+use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
 use super::point_checks::{
     check_comparable, check_rounding, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured,
 };
@@ -98,8 +98,7 @@ pub(super) fn load_points<'a>(
     report_overridden(spec, &loaded, &options.sets, &mut problems);
     problems.into_result()?;
     let mut problems = PointProblems::new(points.len());
-    let effects = find_effects(spec, &loaded, &load);
-    let zipped = zipped_seeds(spec, &loaded, &load);
+    let effects = find_effects(spec, &loaded);
     report_ineffective_axes(spec, &loaded, &effects, &mut problems);
     problems.into_result()?;
     drop(base);
@@ -114,11 +113,12 @@ pub(super) fn load_points<'a>(
         );
         observer.observe(&RunEvent::Warning(&text));
     }
-    let mut seeds: Vec<String> = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
-    let further: Vec<_> = zipped.into_iter().filter(|name| !seeds.iter().any(|seed| seed == name)).collect();
-    seeds.extend(further.into_iter().map(str::to_owned));
-    // A list of one seed varies nothing.
-    seeds.extend(spec.seeds_axis().filter(|name| !seeds.iter().any(|seed| seed == name)).map(str::to_owned));
+    // The values of a zip, of `random` and of an axis with one value show no effect of a name by itself.
+    let is_seed = |name: &&str| {
+        let is_key = Some(*name) == spec.seeds_axis() || !spec.has_template() && name.split('.').next() == Some("seed");
+        is_key || names_of(AxisEffect::Seed).flatten().any(|seed| seed == name)
+    };
+    let seeds = spec.names().into_iter().filter(is_seed).map(str::to_owned).collect();
     Ok(LoadedPoints { points: loaded, seeds })
 }
 
@@ -244,7 +244,7 @@ pub(super) fn plan_points(
         is_ladder: spec.is_ladder,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
-        seeds: Some(seeds),
+        seeds,
         points: points_of_record,
     };
     let progress = SweepProgress::read(&host.runs, &record);
@@ -433,7 +433,7 @@ fn plan_point(
         tokens_per_step,
         parameters: plan.totals.parameters,
         memory_bytes: needs.memory_bytes,
-        rank_memory_bytes: Some(needs.rank_memory_bytes),
+        rank_memory_bytes: needs.rank_memory_bytes,
         flops_per_step,
         step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
         is_prediction_disturbed: plan.forecast.as_ref().is_some_and(|f| f.basis == ForecastBasis::Disturbed),

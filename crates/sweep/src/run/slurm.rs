@@ -174,7 +174,7 @@ fn needs_of_point(point: &PlannedPoint) -> JobNeeds {
         ranks: point.ranks,
         nodes: 1,
         memory_bytes: point.memory_bytes,
-        rank_memory_bytes: point.rank_memory_bytes.unwrap_or(point.memory_bytes),
+        rank_memory_bytes: point.rank_memory_bytes,
         cuda_devices: point.cuda_devices,
         predicted_seconds: point.step_seconds.map(|seconds| seconds * point.steps as f64),
     }
