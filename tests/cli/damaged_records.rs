@@ -294,7 +294,7 @@ fn damaged_metrics_are_reported_by_every_command() {
     assert!(sandbox.expect(0, "runs").contains("lost steps"));
 }
 
-/// A run that trains, was killed, or is of an earlier version without hashes is not called damaged.
+/// A run that trains, was killed, or has a summary without the hash of its metrics is not called damaged.
 #[test]
 fn whole_records_are_not_called_damaged() {
     let sandbox = new_sandbox(&[]);
@@ -313,12 +313,12 @@ fn whole_records_are_not_called_damaged() {
         let (manifest, mut summary) = (run.read("manifest.json"), run.summary());
         summary.as_object_mut().unwrap().remove("metrics");
         let sealed = run.read("summary.json");
-        run.write_unsealed("summary.json", summary);
-        check("of an earlier version");
+        run.write_sealed("summary.json", summary);
+        check("without the hash of its metrics");
         run.write("summary.json", sealed);
         let mut killed = run.manifest();
         killed["status"] = "running".into();
-        run.write_unsealed("manifest.json", killed);
+        run.write_sealed("manifest.json", killed);
         check("killed");
         run.write("manifest.json", manifest);
     }
@@ -441,10 +441,10 @@ fn a_changed_manifest_does_not_start_a_second_run() {
     let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
     assert!(printed.contains("manifest.json: the manifest of the run is damaged (it was changed after"), "{printed}");
     assert!(printed.contains("or start a new run with `--new`"), "{printed}");
-    // An earlier version wrote no hash of the content.
+    // The manifest is whole, with a different plan.
     let mut manifest = run.manifest();
     manifest["plan_hash"] = changed.into();
-    run.write_unsealed("manifest.json", manifest);
+    run.write_sealed("manifest.json", manifest);
     let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
     assert!(printed.contains("the manifest was changed: it names the plan"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);
@@ -457,7 +457,7 @@ fn kill_before_summary(run: &RunFolder) {
     let mut manifest = run.manifest();
     manifest["status"] = "running".into();
     manifest["sessions"].as_array_mut().unwrap().last_mut().unwrap()["to_step"] = Value::Null;
-    run.write_unsealed("manifest.json", manifest);
+    run.write_sealed("manifest.json", manifest);
     fs::remove_file(run.path("summary.json")).unwrap();
     run.write(".tmp-a1B2c3", "{");
 }

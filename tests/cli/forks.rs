@@ -471,23 +471,3 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
             .contains("`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork")
     );
 }
-
-/// Checkpoints of older versions do not record the position: it follows from the step and the plan's batch.
-#[test]
-fn a_checkpoint_without_a_position_is_continued_at_the_next_row() {
-    let sandbox = frozen_experiment(PACKED, SINGLE, 4, 7);
-    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
-    let run = sandbox.only_run();
-    let path = run.checkpoint(7).join("state.json");
-    let mut state = crate::sandbox::read_json(&path);
-    for field in ["position", "content_hash"] {
-        state.as_object_mut().unwrap().remove(field).unwrap();
-    }
-    std::fs::write(&path, state.to_string()).unwrap();
-    let id = run.id();
-    let printed =
-        sandbox.expect(0, &format!("fork {id} --from 7 --set batch.sequences=6 --set train.steps=8 --threads 1"));
-    assert!(printed.contains("28 rows read, 1.217 epochs; the next row is row 6 of epoch 2"), "{printed}");
-    let rows = losses_of_rows(PACKED);
-    assert_close(&own(&other(&sandbox, &id), 7, "loss"), &[mean_loss(&rows, (1, 5), 6)], "the next rows");
-}

@@ -191,7 +191,7 @@ fn foreign_text_does_not_steer_the_terminal() {
         if title == "name" || title == "status" {
             let mut manifest = run.manifest();
             manifest[title] = format!("{}{evil}", manifest[title].as_str().unwrap()).into();
-            run.write_unsealed("manifest.json", manifest);
+            run.write_sealed("manifest.json", manifest);
         }
         for arguments in [
             vec!["plan", &file],

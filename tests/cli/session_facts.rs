@@ -49,7 +49,7 @@ fn a_different_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff()
     platform["source_hash"] = "0123456789abcdef".into();
     platform["target"] = "riscv64-unknown-linux-musl".into();
     manifest["sessions"][0]["environment"]["GLIBC_TUNABLES"] = "other".into();
-    run.write_unsealed("manifest.json", manifest.clone());
+    run.write_sealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "resume lab --threads 1");
     for text in [
         "was 0123456789ab: the program differs",
@@ -73,17 +73,17 @@ fn a_different_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff()
     assert!(printed.contains("target: a later session of A has ") && !printed.contains("target: A has "), "{printed}");
     let mut manifest = run.manifest();
     manifest["sessions"][1]["platform"]["target"] = "riscv64-unknown-linux-musl".into();
-    run.write_unsealed("manifest.json", manifest.clone());
+    run.write_sealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "diff lab exp.yaml");
     assert!(
         printed.contains("bits may differ") && printed.contains("target: A has riscv64-unknown-linux-musl"),
         "{printed}"
     );
-    // An older record does not have these facts, so whether they changed is unknown.
+    // Without these facts it is unknown whether they changed.
     for session in manifest["sessions"].as_array_mut().unwrap() {
         session.as_object_mut().unwrap().remove("platform");
     }
-    run.write_unsealed("manifest.json", manifest.clone());
+    run.write_sealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "reproduce lab --check --threads 1");
     assert!(printed.contains("processor        same"), "{printed}");
     let unknown = printed.lines().find(|line| line.contains("sources")).unwrap();
@@ -167,7 +167,7 @@ fn runs_that_were_computed_otherwise_are_distinguished() {
     assert_eq!(manifest["continued_from"]["state_hash"].as_str().map(str::len), Some(64));
     sandbox.expect(0, &["reproduce", &fork.id(), "--runs", "a", "--threads", "1", "--quiet"]);
     manifest["continued_from"]["state_hash"] = "0".repeat(64).into();
-    fork.write_unsealed("manifest.json", manifest);
+    fork.write_sealed("manifest.json", manifest);
     let refused = sandbox.expect(2, &["reproduce", &fork.id(), "--runs", "a", "--threads", "1"]);
     assert!(refused.contains("which neither of them still has"), "{refused}");
 

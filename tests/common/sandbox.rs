@@ -399,10 +399,10 @@ impl RunFolder {
         read_json(&self.path(name))
     }
 
-    /// Writes `value` to a file of JSON as an earlier version did: without the hash of its content.
-    pub fn write_unsealed(&self, name: &str, mut value: Value) {
+    /// Writes `value` to a file of JSON, with the hash of its content.
+    pub fn write_sealed(&self, name: &str, mut value: Value) {
         value.as_object_mut().unwrap().remove("content_hash");
-        self.write(name, value.to_string());
+        self.write(name, runner_files::sealed_json::seal(&value).unwrap());
     }
 
     pub fn summary(&self) -> Value {

@@ -24,7 +24,7 @@ pub(super) const PROGRAM_FACTS: [Fact<Session>; 4] = [
     Fact::new(
         TEXT_READING,
         Bits("items of multiple choice, prompts and contexts may be tokenized differently"),
-        |session| Some(format!("rule {}", session.text_reading()).into()),
+        |session| Some(format!("rule {}", session.text_reading_rule).into()),
     ),
     Fact::new(
         "target",
@@ -78,8 +78,7 @@ pub(super) const MACHINE_FACTS: [Fact<Session>; 13] = [
     Fact::new("system", Meaning::None, |s| known_text(&s.machine.os)),
 ];
 
-/// The variables of GPUs count for sessions on GPUs. Sessions of older versions recorded their own variables alone: nothing is known about
-/// the others.
+/// The variables of GPUs count for sessions on GPUs.
 const VARIABLES: Fact<Session> =
     Fact::new("variables", Bits("these environment variables change which libraries compute, and how"), |session| {
         let has_gpus = session.platform.as_ref()?.gpu_libraries.is_some();
@@ -185,10 +184,10 @@ mod tests {
     }
 
     #[test]
-    fn sessions_without_a_rule_of_reading_text_had_the_first_one() {
+    fn a_changed_rule_of_reading_text_is_named() {
         let rule = |text_reading_rule| Session { version: "1".to_owned(), text_reading_rule, ..Session::default() };
-        assert_eq!(fact_changes(&rule(None), &rule(Some(1))), []);
-        let changes = fact_changes(&rule(None), &rule(Some(2)));
+        assert_eq!(fact_changes(&rule(1), &rule(1)), []);
+        let changes = fact_changes(&rule(1), &rule(2));
         assert!(
             changes[0].to_string().starts_with("text reading: rule 2, was rule 1: items of multiple choice, "),
             "{changes:?}"

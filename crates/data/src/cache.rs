@@ -30,7 +30,7 @@ use layout::{LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LO
 pub(crate) use mark::check_cache;
 pub use mark::claim_cache;
 use mark::write_error;
-use runner_files::sealed_json::{Seal, check_seal, seal};
+use runner_files::sealed_json::{is_intact, seal};
 use runner_files::{children, is_older_than, is_real_folder, open_owned, read_regular, read_regular_text, remove_all};
 
 /// Files under `tmp/` live for milliseconds. An older one is a leftover.
@@ -153,8 +153,7 @@ impl DataCache {
     /// Reads a memo; `None` if there is none, or it is not what was written under this name.
     pub(super) fn read_memo<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
         let text = read_regular_text(&self.root.join(kind).join(format!("{name}.json"))).ok()?;
-        let is_intact = check_seal(&text).ok()? == Seal::Intact;
-        let memo: Memo<T> = serde_json::from_str(&text).ok().filter(|_| is_intact)?;
+        let memo: Memo<T> = serde_json::from_str(&text).ok().filter(|_| is_intact(&text))?;
         (memo.name == format!("{kind}/{name}")).then_some(memo.value)
     }
 

@@ -1,7 +1,7 @@
 //! Frees space in the cache: finds entries that no run needs, and removes those that no process uses.
 //!
 //! A note under `uses/` lists the entries that the data of a run consists of. Its name is [`data_key`] of the content hashes in the run's
-//! manifest. Entries of older versions of the program have no note; they stay while the data of a run has none.
+//! manifest. Entries without a note stay while the data of a run has none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(found(root, &["first"], None), (vec![entry("b"), left.clone()], 0));
         let day = Some(Duration::from_hours(24));
         assert_eq!(found(root, &["first"], day), (vec![left.clone()], 0), "used a moment ago");
-        // One that an older version made, while a run's data has no note.
+        // One without a note, while a run's data has none.
         fs::create_dir(entry("old")).unwrap();
         fs::write(entry("old").join("tokens.bin"), "12345").unwrap();
         assert_eq!(found(root, &["first", "else"], None), (vec![entry("b"), left.clone()], 1));

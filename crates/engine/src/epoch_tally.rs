@@ -28,7 +28,7 @@ pub(crate) struct EpochTally {
     loss: f64,
     tokens: u64,
     seconds: f64,
-    /// True if a step of the epoch is unknown: an older version recorded it, or its loss was not finite, which the record does not
+    /// True if a step of the epoch is unknown: its loss was not finite, which the record does not
     /// have.
     is_incomplete: bool,
 }

@@ -100,7 +100,7 @@ impl OpenedRun {
         Ok(ParamLayout::new(parameters(&self.program()?.model)))
     }
 
-    /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
+    /// The run's tokenizer: the one that it keeps, or made again from its data if that file is gone.
     ///
     /// # Errors
     /// Those of `prepare_data`.

@@ -36,7 +36,7 @@ pub fn describe_session(host: &Host, experiment: &Experiment, plan: &Plan) -> Se
         environment,
         platform: Some(detect_platform(host, plan)),
         layout: Some(SessionLayout::of(experiment)),
-        text_reading_rule: Some(TEXT_READING_RULE),
+        text_reading_rule: TEXT_READING_RULE,
         ..Session::default()
     }
 }

@@ -167,7 +167,7 @@ impl MovedData {
         let recorded = read_data_files(run)?;
         if recorded.is_none() && !self.folders.is_empty() {
             return Err(CommandError::request(format!(
-                "--data {}: {} recorded no hashes of its files, as a run of an earlier version; use `--data OLD=NEW`",
+                "--data {}: {} recorded no hashes of its files; use `--data OLD=NEW`",
                 self.folders[0].display(),
                 run.display()
             )));
@@ -321,7 +321,6 @@ fn describe_file(file: &DataFile) -> String {
 pub fn missing_data(run: &Path, experiment: &Experiment) -> Option<String> {
     const ADVICE: &str = "if it has moved, use `--data OLD=NEW`";
     let recorded = match read_data_files(run) {
-        // Runs of earlier versions recorded no files.
         Ok(recorded) => recorded.unwrap_or_default(),
         Err(error) => return Some(error.to_string()),
     };

@@ -366,7 +366,7 @@ mod tests {
     use runner_spec::error::{Classified as _, ErrorKind};
 
     use super::*;
-    use crate::files::unsealed;
+    use crate::files::resealed;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
@@ -435,7 +435,7 @@ mod tests {
         assert!(
             listed.status == ListedStatus::Broken && listed.error.unwrap().contains("changed after it was written")
         );
-        fs::write(run.path().join(MANIFEST), unsealed(&text)).unwrap();
+        fs::write(run.path().join(MANIFEST), resealed(&text)).unwrap();
         let listed = describe(run.path());
         assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
         assert_eq!((listed.last_eval.val_loss(), listed.best_val_loss), (Some(1.5), Some(1.4)));

@@ -20,7 +20,7 @@ pub(crate) struct DataFiles {
     files: Vec<DataFile>,
 }
 
-/// Reads the files of data that the run directory `run` recorded; `None` if it recorded none, as earlier versions did.
+/// Reads the files of data that the run directory `run` recorded; `None` if it recorded none.
 ///
 /// # Errors
 /// If the record is damaged, or of a newer version.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use runner_machine::host::{Git, Machine};
 use runner_machine::platform::Platform;
-use runner_spec::data::{DataFacts, DataPart};
+use runner_spec::data::{DataFacts, DataPart, TEXT_READING_RULE};
 use runner_spec::experiment::{AutoOr, Experiment, Parallel, Pipeline};
 use runner_spec::format::{choice_name, counted};
 use runner_spec::mesh::Mesh;
@@ -60,11 +60,9 @@ pub struct Manifest {
     pub devices: Vec<String>,
     pub threads: usize,
     pub experiment_file: PathBuf,
-    /// BLAKE3 hashes of `resolved.yaml` and `plan.json`. Manifests of earlier versions lack them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resolved_hash: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plan_file_hash: Option<String>,
+    /// BLAKE3 hashes of `resolved.yaml` and `plan.json`.
+    pub resolved_hash: String,
+    pub plan_file_hash: String,
     /// `--set` flags as given.
     pub overrides: Vec<String>,
     /// The environment variables that the run read.
@@ -99,19 +97,19 @@ pub struct ContinuedFrom {
     /// True if this run's own plan computes those steps to the same bits. Then nothing but the time depends on the other run.
     #[serde(default, skip_serializing_if = "is_default")]
     pub is_same_computation: bool,
-    /// Valid tokens that it had seen; `None` in records of older versions.
+    /// Valid tokens that it had seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// The evaluations of the other run that the record leaves out, with the reasons. Records of older versions have them all.
+    /// The evaluations of the other run that the record leaves out, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted_evaluations: Vec<String>,
     /// The inherited steps after which the training data was read from its first row again, ascending.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data_restarts: Vec<u64>,
-    /// The hash of the checkpoint's weights and moments; `None` in records of older versions.
+    /// The hash of the checkpoint's weights and moments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_hash: Option<String>,
-    /// The sessions that computed the inherited steps, if this is the same computation. Records of older versions have none.
+    /// The sessions that computed the inherited steps, if this is the same computation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sessions: Vec<Session>,
 }
@@ -221,15 +219,14 @@ pub struct Session {
     /// The environment variables that it read, and those of the allow-list of `machine::doctor`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// `None` in records of older versions.
+    /// `None` if no session started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
-    /// The division of the work among ranks. `None` in records of older versions: it was that of the plan.
+    /// The division of the work among ranks; `None` if no session started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<SessionLayout>,
-    /// [`TEXT_READING_RULE`](runner_spec::data::TEXT_READING_RULE) of the program; `None` in records of versions with rule 1.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub text_reading_rule: Option<u32>,
+    /// [`TEXT_READING_RULE`] of the program.
+    pub text_reading_rule: u32,
 }
 
 /// The settings that divide the work of a session among ranks. They change the order of sums, and nothing else.
@@ -296,13 +293,6 @@ impl SessionLayout {
             let _ = write!(text, " of {replicas} replicas");
         }
         text
-    }
-}
-
-impl Session {
-    /// The number of the rule by which it read text.
-    pub fn text_reading(&self) -> u32 {
-        self.text_reading_rule.unwrap_or(1)
     }
 }
 
@@ -375,11 +365,10 @@ impl Manifest {
 
     /// The number of the rule by which the first session read text: that of the run's tokenizer and items.
     pub fn text_reading(&self) -> u32 {
-        self.sessions.first().map_or(1, Session::text_reading)
+        self.sessions.first().map_or(TEXT_READING_RULE, |session| session.text_reading_rule)
     }
 
-    /// The sessions, those that computed inherited steps of the same computation among them, each with version and machine. A run of an older
-    /// format recorded these once, for its newest session.
+    /// The sessions, those that computed inherited steps of the same computation among them, each with version and machine.
     pub fn described_sessions(&self) -> Vec<Session> {
         let inherited = self.continued_from.as_ref().map_or_else(Vec::new, |from| from.sessions.clone());
         let mut sessions = [inherited, self.sessions.clone()].concat();
@@ -389,14 +378,6 @@ impl Manifest {
                 threads: self.threads,
                 ..Session::default()
             });
-        }
-        for session in &mut sessions {
-            if session.version.is_empty() {
-                session.version.clone_from(&self.version);
-            }
-            if session.machine == Machine::default() {
-                session.machine.clone_from(&self.machine);
-            }
         }
         sessions
     }

@@ -82,15 +82,14 @@ pub fn find_damage_of_metrics(
     for_each_checked_metric(run, manifest, summary, &mut |_| {})
 }
 
-/// Those of `plan.json` and `resolved.yaml` in the run directory `run` whose hash is not the one in the manifest. Runs of earlier versions
-/// recorded no hashes.
+/// Those of `plan.json` and `resolved.yaml` in the run directory `run` whose hash is not the one in the manifest.
 ///
 /// # Errors
 /// If a file cannot be read.
 pub fn changed_descriptions(run: &Path, manifest: &Manifest) -> Result<Vec<&'static str>, RecordError> {
     let recorded = [(PLAN, &manifest.plan_file_hash), (RESOLVED, &manifest.resolved_hash)];
     let mut changed = Vec::new();
-    for (name, hash) in recorded.into_iter().filter_map(|(name, hash)| Some((name, hash.as_ref()?))) {
+    for (name, hash) in recorded {
         let file = run.join(name);
         let mut hasher = blake3::Hasher::new();
         let read = open_regular(&file).and_then(|opened| hasher.update_reader(opened).map(drop));

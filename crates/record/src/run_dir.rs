@@ -282,7 +282,7 @@ impl RunDir {
         }
         let plan = indented_json(&temporary.join(PLAN), files.plan)?;
         write_atomic(&temporary.join(PLAN), &plan)?;
-        let hash_of = |bytes: &[u8]| Some(blake3::hash(bytes).to_hex().to_string());
+        let hash_of = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
         (files.manifest.resolved_hash, files.manifest.plan_file_hash) =
             (hash_of(files.resolved.as_bytes()), hash_of(&plan));
         let checkpoints = temporary.join(CHECKPOINTS);

@@ -29,12 +29,10 @@ pub struct DataFacts {
 }
 
 /// The number of the rule by which this version reads text for evaluations, samples and tokenizers. It grows when the same text gives other
-/// tokens. Sessions record it; those before rule 2 recorded none.
+/// tokens. Sessions record it.
 ///
-/// - Rule 1: a context and an ending of multiple choice are encoded one by one, nothing is put in front of a text, and a tokenizer's folder
-///   does not name special tokens.
-/// - Rule 2: a context and its ending are encoded together, a text begins as padded rows of training do, and the end of text that the files
-///   beside a `tokenizer.json` name counts.
+/// Rule 2: a context and its ending are encoded together, a text begins as padded rows of training do, and the end of text that the files
+/// next to a `tokenizer.json` name counts.
 pub const TEXT_READING_RULE: u32 = 2;
 
 /// In place of the hash of data that was not read, whose facts are assumed.
@@ -152,7 +150,7 @@ pub struct SplitFacts {
     pub overlaps: Vec<TextOverlap>,
 }
 
-/// `clipped`, `text` and `overlaps` follow from `hash`, and facts that older versions recorded lack them.
+/// `clipped`, `text` and `overlaps` follow from `hash`.
 impl PartialEq for SplitFacts {
     fn eq(&self, other: &Self) -> bool {
         let Self { rows, tokens, documents, hash, clipped: _, text: _, overlaps: _ } = self;

@@ -70,7 +70,7 @@ pub struct SweepSpec {
 impl SweepSpec {
     /// The sweep of the file `path` with the content `text`, without what varies. A file without a name in its path is called `kind`.
     pub(super) fn new(path: &Path, text: &str, kind: &str) -> Self {
-        let metric = ObjectiveMetric::ValLoss;
+        let metric = Measure::VAL_LOSS;
         let at = MeasurementChoice::Last;
         Self {
             name: name_of_file(path, kind),
@@ -83,7 +83,7 @@ impl SweepSpec {
             rules: Vec::new(),
             budget: None,
             is_ladder: false,
-            objective: Objective { metric, goal: metric.goal(), at, smallest_difference: None },
+            objective: Objective { goal: Goal::of(&metric), metric, at, smallest_difference: None },
             names_metric: false,
             early_stop: None,
             race: None,

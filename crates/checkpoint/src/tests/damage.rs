@@ -5,27 +5,27 @@ use std::io::{Seek, SeekFrom, Write};
 
 use super::*;
 use runner_record::checkpoint::{CheckpointChoice, MODEL, OPTIMIZER, STATE};
-use runner_record::files::unsealed;
+use runner_record::files::resealed;
 
 #[test]
 fn an_edit_of_the_state_file_falls_back() {
     for (field, by) in
         [("\"moments\": 2", "\"moments\": 1"), ("\"best\": null", "\"best\": {\"step\": 1, \"val_loss\": 0.5}")]
     {
-        for sealed in [true, false] {
+        for with_old_hash in [true, false] {
             let fixture = Fixture::with(&[1, 2]);
             let text = fs::read_to_string(fixture.file(2, STATE)).unwrap();
             let field = if text.contains(field) { field.to_owned() } else { best_field(&text) };
             let mut edited = text.replace(&field, by);
             assert_ne!(edited, text);
-            if !sealed {
-                edited = unsealed(&edited);
+            if !with_old_hash {
+                edited = resealed(&edited);
             }
             fs::write(fixture.file(2, STATE), edited).unwrap();
-            match (sealed, by.contains("moments")) {
+            match (with_old_hash, by.contains("moments")) {
                 (true, _) => fixture.falls_back("state.json: it was changed after it was written"),
                 (false, true) => fixture.falls_back("but state.json records 1 moments"),
-                // An earlier version covered neither `best` nor `val_loss`.
+                // The hash of the weights covers neither `best` nor `val_loss`.
                 (false, false) => assert_eq!(fixture.choose().unwrap().unwrap().step, 2),
             }
         }

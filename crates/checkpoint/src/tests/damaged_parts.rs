@@ -6,7 +6,7 @@ use std::io::{Seek, SeekFrom, Write};
 use super::super::*;
 use super::parts::*;
 use runner_record::checkpoint::STATE;
-use runner_record::files::unsealed;
+use runner_record::files::resealed;
 
 #[test]
 fn damaged_parts_fall_back() {
@@ -52,9 +52,9 @@ fn an_altered_state_file_falls_back() {
         assert!(old.contains(from), "{from}");
         fs::write(&path, old.replacen(from, to, 1)).unwrap();
         fixture.falls_back("state.json: it was changed after it was written");
-        // Without the hash of its content, as an earlier version wrote it.
+        // With the hash of its content.
         let fixture = Fixture::new();
-        fs::write(fixture.file(2, STATE), unsealed(&old.replacen(from, to, 1))).unwrap();
+        fs::write(fixture.file(2, STATE), resealed(&old.replacen(from, to, 1))).unwrap();
         fixture.falls_back(text);
     }
 }
@@ -72,7 +72,7 @@ fn forge(fixture: &Fixture, name: &str, from: &str, to: &str) {
     fs::write(&path, &after).unwrap();
     let state = fixture.file(2, STATE);
     let [old, new] = [&before, &after].map(|bytes| blake3::hash(bytes).to_hex().to_string());
-    fs::write(&state, unsealed(&fs::read_to_string(&state).unwrap()).replace(&old, &new)).unwrap();
+    fs::write(&state, resealed(&fs::read_to_string(&state).unwrap().replace(&old, &new))).unwrap();
 }
 
 #[test]

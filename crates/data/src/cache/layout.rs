@@ -6,9 +6,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::hashing::{is_hash, is_hexadecimal};
+use crate::hashing::is_hash;
 use crate::stories;
-use runner_files::{children, has_only, is_number, is_real_folder, is_temporary_name};
+use runner_files::{TEMPORARY_PREFIX, children, has_only, is_number, is_real_folder, is_temporary_name};
 
 /// The file that marks the folder as a cache.
 pub(super) const TAG: &str = "CACHEDIR.TAG";
@@ -20,8 +20,6 @@ pub(super) const TMP_LOCK: &str = ".lock";
 pub(super) const LOCKS: &str = "locks";
 /// The folder of notes: which data consists of which entries.
 pub(crate) const USES: &str = "uses";
-/// The folders of small values that are computed from large files.
-const MEMOS: [&str; 4] = [USES, "fingerprints", "scans", "hub"];
 
 /// The prefix of the folder in which an entry is built.
 pub(super) const STAGE: &str = "stage-";
@@ -106,50 +104,14 @@ pub(super) fn is_own_stage(path: &Path) -> bool {
         })
 }
 
-/// The path within the folder `root` of something that no version of the program puts into a cache; `None` if there is nothing. `with_tag`
-/// is true if a tag may be there.
+/// The name of something in the folder `root` that shows that it is not an unmarked cache; `None` if there is nothing. `with_tag` is true if a
+/// tag may be there.
 ///
 /// # Errors
 /// If a folder cannot be read.
 pub(super) fn foreign_path(root: &Path, with_tag: bool) -> io::Result<Option<PathBuf>> {
-    runner_files::foreign_path(root, &|names, kind| match names {
-        [TAG] => with_tag,
-        [name] if kind.is_dir() => is_folder_of_root(name),
-        [name] => kind.is_file() && is_file_of_root(name),
-        [folder, name] => is_name_in(folder, name),
-        _ => true,
+    // A killed process may have left an unfinished tag.
+    runner_files::foreign_path(root, &|names, kind| {
+        kind.is_file() && (names == [TAG] && with_tag || names[0].starts_with(TEMPORARY_PREFIX))
     })
-}
-
-fn is_folder_of_root(name: &str) -> bool {
-    [TMP, LOCKS].contains(&name)
-        || MEMOS.contains(&name)
-        || EntryKind::ALL.into_iter().any(|kind| kind.folder() == name)
-}
-
-/// True if some version of the program gives `name` to something in the cache's `folder`.
-fn is_name_in(folder: &str, name: &str) -> bool {
-    let mut kinds = EntryKind::ALL.into_iter();
-    match folder {
-        TMP => name == TMP_LOCK || name.starts_with(STAGE) || is_temporary(name),
-        LOCKS => kinds.any(|kind| {
-            name.strip_prefix(kind.folder()).and_then(|rest| rest.strip_prefix('-')).is_some_and(|key| kind.is_key(key))
-        }),
-        // Memos of early versions have no ending.
-        _ if MEMOS.contains(&folder) => is_hash(name.strip_suffix(".json").unwrap_or(name)) || is_temporary(name),
-        _ => kinds.any(|kind| kind.folder() == folder && kind.is_key(name)),
-    }
-}
-
-/// True if some version of the program gives `name` to an unfinished file.
-fn is_temporary(name: &str) -> bool {
-    name.starts_with(".tmp")
-}
-
-/// True for a file of the machine's measurements, of a secret, or an unfinished one.
-fn is_file_of_root(name: &str) -> bool {
-    let calibration = name.strip_prefix("calibration-").and_then(|rest| rest.strip_suffix(".json"));
-    calibration.is_some_and(|key| is_hexadecimal(key.strip_prefix("parts-").unwrap_or(key)))
-        || name.strip_prefix("rank-secret-").is_some_and(is_number)
-        || is_temporary(name)
 }

@@ -1,7 +1,7 @@
 //! The mark of a cache folder, without which nothing in the folder is removed.
 //!
 //! The mark is a `CACHEDIR.TAG`, by which backup programs recognize caches, with a line that names this program and the version of the
-//! folder's layout. Folders of earlier versions of the program lack the line. They are recognized by the names in them.
+//! folder's layout.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -23,7 +23,7 @@ const MAX_TAG_BYTES: u64 = 1 << 16;
 #[derive(Debug, PartialEq, Eq)]
 enum Mark {
     Present,
-    /// The folder is missing, empty, or was made by an earlier version of the program. It may have a tag without the program's line.
+    /// The folder is missing or empty. It may have a tag without the program's line.
     Absent {
         tag: Option<String>,
     },
@@ -34,8 +34,7 @@ pub(super) fn is_marked(root: &Path) -> bool {
     matches!(read_mark(root), Ok(Mark::Present))
 }
 
-/// Checks that `root` may be used as a cache: it is marked, missing, empty, or was made by an earlier version of the program. Changes
-/// nothing.
+/// Checks that `root` may be used as a cache: it is marked, missing or empty. Changes nothing.
 ///
 /// # Errors
 /// If the folder belongs to something else, or cannot be read.
@@ -43,43 +42,31 @@ pub(crate) fn check_cache(root: &Path) -> Result<()> {
     read_mark(root).map(|_| ())
 }
 
-/// Creates the cache folder `root` if it is missing, and marks it. A folder of an earlier version that cannot be written to stays without
-/// the mark: it can be read, and nothing is removed from it.
+/// Creates the cache folder `root` if it is missing, and marks it.
 ///
 /// # Errors
 /// Those of `check_cache`, or if the folder cannot be created or marked.
 pub fn claim_cache(root: &Path) -> Result<PathBuf> {
     let Mark::Absent { tag } = read_mark(root)? else { return Ok(root.to_owned()) };
-    let is_new = !root.exists();
     let text = match tag {
         Some(text) => format!("{}\n{PROGRAM}{VERSION}\n", text.trim_end()),
         None => format!(
             "{SIGNATURE}\n{PROGRAM}{VERSION}\n# Everything here can be made again. Backup programs may leave it out.\n"
         ),
     };
-    let write = || {
-        create_dir_all(root)?;
-        write_atomic(&root.join(TAG), text.as_bytes())
-    };
-    match write() {
-        Err(error) if is_new || !is_read_only(&error) => Err(write_error(&root.join(TAG))(error)),
-        _ => Ok(root.to_owned()),
-    }
+    let path = root.join(TAG);
+    create_dir_all(root).and_then(|()| write_atomic(&path, text.as_bytes())).map_err(write_error(&path))?;
+    Ok(root.to_owned())
 }
 
 /// The error that `path`, the cache or something in it, cannot be written, with what to do if that is not permitted.
 pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + '_ {
     move |error| {
         let advice = "set RUNNER_CACHE to a writable folder";
-        let is_read_only = is_read_only(&error);
+        let is_read_only = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem);
         let explained = if is_read_only { io::Error::new(error.kind(), format!("{error}; {advice}")) } else { error };
         DataError::io(path)(explained)
     }
-}
-
-/// True if a folder cannot be written to.
-fn is_read_only(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 fn read_mark(root: &Path) -> Result<Mark> {
@@ -211,24 +198,10 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_of_an_earlier_version_is_marked() {
+    fn a_tag_and_what_a_killed_process_left_of_one_do_not_prevent_the_mark() {
         let dir = tempfile::tempdir().unwrap();
-        let (root, key) = (dir.path(), blake3::hash(b"key").to_hex());
-        for folder in ["tmp/stage-a1B2c3/content", "locks", "corpora/stories-1", "hub", "uses", "scans", "fingerprints"]
-        {
-            fs::create_dir_all(root.join(folder)).unwrap();
-        }
-        fs::create_dir_all(root.join(format!("tokens/{key}"))).unwrap();
-        fs::create_dir_all(root.join(format!("tokenizers/{key}"))).unwrap();
-        for file in
-            ["tmp/.lock", "tmp/.tmpa1B2c3", "locks/corpora-stories-1", "calibration-parts-0123456789abcdef.json"]
-        {
-            fs::write(root.join(file), "").unwrap();
-        }
-        for file in [format!("locks/tokens-{key}"), format!("fingerprints/{key}.json"), format!("scans/{key}")] {
-            fs::write(root.join(file), "").unwrap();
-        }
-        fs::write(root.join("rank-secret-1000"), "secret").unwrap();
+        let root = dir.path();
+        fs::write(root.join(".tmp-CACHEDIR.TAG-a1B2c3"), "").unwrap();
         // Its owner excluded it from backups.
         fs::write(root.join(TAG), format!("{SIGNATURE}\n# excluded from backups\n")).unwrap();
         check_cache(root).unwrap();

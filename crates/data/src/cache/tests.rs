@@ -89,7 +89,7 @@ fn files_of_a_tokenizer_are_verified_when_they_are_opened() {
     let file = cache.path(EntryKind::Tokenizers, &key()).join("tokenizer.json");
     fs::write(&file, "abd").unwrap();
     assert_eq!([get(), get()], [("abc".to_owned(), false), ("abc".to_owned(), true)]);
-    // An entry of an earlier version.
+    // Without its hashes it is built again.
     fs::remove_file(file.with_file_name("hashes.json")).unwrap();
     assert!(!get().1);
 }

@@ -28,7 +28,7 @@ pub struct Card {
     pub tokenizer: CardTokenizer,
     pub sources: Vec<CardSource>,
     pub shards: Vec<CardShard>,
-    /// The files that were written beside the shards, with the hashes of their content. Cards of earlier versions lack them.
+    /// The files that were written beside the shards, with the hashes of their content.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub files: BTreeMap<String, String>,
 }

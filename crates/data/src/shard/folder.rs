@@ -289,7 +289,7 @@ mod tests {
         }
         remove_unfinished(
             dir.path(),
-            &[OpenFile { split: "train".into(), file: "train.bin".into(), tokens: 0, blake3: None }],
+            &[OpenFile { split: "train".into(), file: "train.bin".into(), tokens: 0, blake3: String::new() }],
         );
         let mut found = file_names(dir.path());
         found.sort();

@@ -83,7 +83,7 @@ impl<'a> SplitWriter<'a> {
         let Some(file) = open().map_err(write_error(&path))? else {
             return Err(DataError::file(&path, "shorter than was written; use --force to start over"));
         };
-        if blake3.as_ref().is_some_and(|hash| hasher.finalize().to_hex().as_str() != hash) {
+        if hasher.finalize().to_hex().as_str() != blake3 {
             return Err(DataError::file(
                 &path,
                 "was damaged or changed after it was written; use --force to start over",
@@ -114,7 +114,7 @@ impl<'a> SplitWriter<'a> {
         let Some(shard) = &mut self.open else { return Ok(None) };
         let synced = shard.writer.flush().and_then(|()| shard.writer.get_ref().sync_all());
         synced.map_err(write_error(&shard.path))?;
-        let blake3 = Some(shard.hasher.finalize().to_hex().to_string());
+        let blake3 = shard.hasher.finalize().to_hex().to_string();
         let split = self.split.short().to_owned();
         Ok(Some(OpenFile { split, file: shard.name.clone(), tokens: shard.tokens, blake3 }))
     }

@@ -35,9 +35,8 @@ pub(super) struct OpenFile {
     pub(super) split: String,
     pub(super) file: String,
     pub(super) tokens: u64,
-    /// Hash of these tokens as stored, without the header; states of earlier versions lack it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) blake3: Option<String>,
+    /// Hash of these tokens as stored, without the header.
+    pub(super) blake3: String,
 }
 
 /// Counts of the text so far.

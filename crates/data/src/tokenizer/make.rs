@@ -168,8 +168,8 @@ pub fn train_tokenizer(
 }
 
 impl TextTokenizer {
-    /// Reads the tokenizer with the content hash `hash` that a run keeps in the file at `path`. `None` if there is no file, as in a run of an
-    /// earlier version, or if it holds a different tokenizer.
+    /// Reads the tokenizer with the content hash `hash` that a run keeps in the file at `path`. `None` if there is no file, or
+    /// if it holds a different tokenizer.
     ///
     /// # Errors
     /// If the file is damaged or cannot be read.
@@ -182,8 +182,7 @@ impl TextTokenizer {
     }
 
     /// [`read_recorded`](Self::read_recorded) where the recorded tokenizer is needed in place of `named`: a file that `named` is made from is
-    /// gone; it is on the hub, which then need not be asked; or the run read the file alone, and files beside it now name an end of text.
-    /// `None` if it is not needed.
+    /// gone, or it is on the hub, which then need not be asked. `None` if it is not needed.
     ///
     /// # Errors
     /// If the file is needed, and is damaged or cannot be read.
@@ -196,12 +195,6 @@ impl TextTokenizer {
         let (reason, advice) = match named {
             _ if is_gone => ("the tokenizer's files are gone, and ", "restore the tokenizer's files or this copy"),
             Tokenizer::Hub(_) => ("", "remove this copy to read the tokenizer from the hub"),
-            Tokenizer::File(file) if is_file_alone(file, hash) => {
-                if load_tokenizer(named).is_ok_and(|read| read.hash() == hash) {
-                    return Ok(None);
-                }
-                ("the run read its tokenizer without the files beside it, and ", "restore this copy")
-            }
             _ => return Ok(None),
         };
         Self::read_recorded(path, hash).map_err(|error| {
@@ -209,11 +202,6 @@ impl TextTokenizer {
             DataError::setting("data.tokenizer", message)
         })
     }
-}
-
-/// True if `hash` is that of the file `path` without the files beside it.
-fn is_file_alone(path: &Path, hash: &str) -> bool {
-    read_regular(path).is_ok_and(|bytes| blake3::hash(&bytes).to_hex().as_str() == hash)
 }
 
 /// A vocabulary made from the text of a source.

@@ -154,9 +154,6 @@ pub(super) fn check_files(folder: &Path, seal: &SealManifest) -> Result<Vec<Find
         return Ok(found.into_iter().map(Wrong).collect());
     }
     let mut unusual = find_foreign_content(&run, state)?;
-    if manifest.resolved_hash.is_none() || manifest.plan_file_hash.is_none() {
-        unusual.push(record.to_owned());
-    }
     if summary.as_ref().is_some_and(|summary| summary.own.is_none()) {
         unusual.push(SUMMARY.to_owned());
     }

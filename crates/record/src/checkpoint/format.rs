@@ -23,7 +23,7 @@ pub(super) struct StateFile {
     pub(super) format: u32,
     pub(super) step: u64,
     pub(super) tokens: u64,
-    /// The next row of the training data, and the rows that were read; `None` in checkpoints of older versions.
+    /// The next row of the training data, and the rows that were read; `None` if the plan has no ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) position: Option<DataPosition>,
     /// The lowest validation loss of the run so far.
@@ -48,7 +48,7 @@ pub struct SavedPosition {
     pub step: u64,
     /// Valid tokens seen.
     pub tokens: u64,
-    /// The position in the training data; `None` in checkpoints of older versions.
+    /// The position in the training data; `None` if the plan has no ranks.
     pub data: Option<DataPosition>,
     /// The lowest validation loss of the run so far.
     pub best: Option<BestValidation>,

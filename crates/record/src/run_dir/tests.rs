@@ -80,12 +80,12 @@ fn broken_folders_are_skipped_and_reported() {
     assert!(found.run.is_none() && found.broken[0].contains("manifest.json"), "{:?}", found.broken);
     let second = create(root.path(), &plan);
     assert!(second.id().ends_with("-2"));
-    // An earlier version's manifest, with one digit changed.
+    // A whole manifest with one digit changed.
     let path = second.path().join(MANIFEST);
     let digit = if plan.hash.ends_with('0') { "1" } else { "0" };
     let changed = format!("{}{digit}", &plan.hash[..63]);
-    let text = crate::files::unsealed(&fs::read_to_string(&path).unwrap());
-    fs::write(&path, text.replace(&plan.hash, &changed)).unwrap();
+    let text = fs::read_to_string(&path).unwrap().replace(&plan.hash, &changed);
+    fs::write(&path, crate::files::resealed(&text)).unwrap();
     let found = find_run(root.path(), &plan);
     assert!(found.run.is_none() && found.broken[1].contains("the manifest was changed"), "{:?}", found.broken);
 }
