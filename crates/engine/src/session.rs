@@ -462,7 +462,9 @@ fn describe_omissions(from: &ContinuedFrom) -> Option<String> {
     let omitted = &from.omitted_evaluations;
     (!omitted.is_empty()).then(|| {
         let (id, omitted) = (&from.id, omitted.join(" and "));
-        format!("this run does not inherit all evaluations of {id}, because they do not compare with its own: {omitted}")
+        format!(
+            "this run does not inherit all evaluations of {id}, because they do not compare with its own: {omitted}"
+        )
     })
 }
 

@@ -6,9 +6,9 @@ use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
+use runner_spec::model::Mask;
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::schedule::{Decay, StepDecay};
-use runner_spec::model::Mask;
 
 #[test]
 fn changes_that_affect_no_number_keep_the_hash() {
