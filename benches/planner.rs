@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a bench that cannot run should stop")]
 #![expect(clippy::print_stdout, reason = "the number of layouts belongs to their time")]
 
+use std::collections::BTreeMap;
+
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -61,6 +63,7 @@ fn data() -> DataFacts {
         validation: None,
         test: None,
         choice: None,
+        tasks: BTreeMap::new(),
         weights: None,
         joins_documents: false,
     }

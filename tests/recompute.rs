@@ -74,7 +74,7 @@ fn case(model: &str, rest: &str) -> Case {
     let experiment = loaded.experiment;
     let request = DataRequest {
         data: &experiment.data,
-        choice: None,
+        tasks: &[],
         cache_dir: &dir.path().join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,
@@ -111,8 +111,8 @@ impl Observer for ObservedRun {
 
 /// Returns what the run reported, and its weights and moments by rank.
 fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
-    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
-    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+    let Prepared { dataset, tokenizer, tasks, .. } = &case.prepared;
+    let resources = Resources { dataset, tokenizer, tasks };
     let thread_rank = |rank: &'a RankPlan| ThreadRank {
         program: &rank.program,
         threads: 1.into(),

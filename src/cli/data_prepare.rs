@@ -151,7 +151,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
 
 /// The settings of the hub, if a source of `data` is there.
 fn hub_settings(data: &Data, downloads: usize) -> Result<Option<hub::Settings>> {
-    if !hub::is_needed(data, None, None) {
+    if !hub::is_needed(data, None, &[]) {
         return Ok(None);
     }
     let environment: BTreeMap<String, String> = utf8_environment().collect();

@@ -1,5 +1,6 @@
 //! `runner eval`: evaluates a checkpoint of a recorded run, or weights of another program.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -16,10 +17,11 @@ use super::text_source::{SourceArgs, files_help, parse_hub_name, printable_path,
 use runner_data::{EvaluationData, EvaluationRequest, Split};
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
-use runner_prepare::{local_choice, prepare_evaluation};
+use runner_prepare::{local_tasks, prepare_evaluation};
 use runner_report::Screen;
+use runner_spec::data::ChoiceItem;
 use runner_spec::experiment::{
-    ChoiceText, Corpus, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout,
+    ChoiceText, Corpus, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Layout, Task,
 };
 use runner_spec::format::{counted, printable, significant};
 use runner_spec::measure::{Measure, Measured};
@@ -94,14 +96,12 @@ struct Evaluation {
     /// The rows that it is over, and their form.
     #[serde(skip)]
     rows: Option<String>,
-    /// The items that lost a part of an ending, because they are longer than the model's context.
+    /// For each task `TASK_text`, how the text of its items was prepared, and `TASK_prefix`, the special tokens that each context was put after.
+    #[serde(flatten)]
+    texts: BTreeMap<String, String>,
+    /// The items of each task that lost a part of an ending, because they are longer than the model's context.
     #[serde(skip)]
-    cut_endings: usize,
-    /// How the text of the items was prepared.
-    hellaswag_text: Option<&'static str>,
-    /// The special tokens that each context was put after.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hellaswag_prefix: Option<String>,
+    cut_endings: BTreeMap<String, usize>,
     eval_ms: f64,
 }
 
@@ -112,20 +112,20 @@ struct ReadingSettings {
     /// Rows in one forward.
     micro_batch: usize,
     mask_padding: bool,
-    /// How the text of items is prepared, if there are any.
-    choice_text: Option<ChoiceText>,
+    /// How the text of each task's items is prepared.
+    choice_texts: Vec<ChoiceText>,
     /// The text of the tokens in front of each context.
     prefix: String,
 }
 
 impl EvalArgs {
-    /// The multiple-choice set that these flags ask for, or else the experiment's, which is `base`.
-    fn choice(&self, base: Option<HellaSwag>) -> Result<Option<HellaSwag>> {
-        let mut set = base;
+    /// The task that these flags ask for, or else those of the experiment `eval`.
+    fn tasks(&self, eval: Option<&Eval>) -> Result<Vec<(String, Task)>> {
+        let mut set = None;
         if let Some(name) = self.hellaswag.as_deref().and_then(Path::to_str).and_then(|text| text.strip_prefix("hub:"))
         {
             let (name, revision) = parse_hub_name("--hellaswag", name)?;
-            set = Some(HellaSwag { hub: Some(HubChoice::new(name, revision)), ..HellaSwag::default() });
+            set = Some(Task { hub: Some(HubChoice::new(name, revision)), ..Task::default() });
         } else if let Some(file) = &self.hellaswag {
             if !file.exists() {
                 refuse!(
@@ -133,11 +133,17 @@ impl EvalArgs {
                     printable_path(file)
                 );
             }
-            set = Some(HellaSwag { file: Some(std::path::absolute(file)?), ..HellaSwag::default() });
+            set = Some(Task { file: Some(std::path::absolute(file)?), ..Task::default() });
         } else if self.builtin {
-            set = Some(HellaSwag { builtin: Some(Corpus::Stories), ..HellaSwag::default() });
+            set = Some(Task { builtin: Some(Corpus::Stories), ..Task::default() });
         }
-        let Some(set) = &mut set else {
+        let mut tasks: Vec<(String, Task)> = match set {
+            Some(set) => vec![(HELLASWAG.to_owned(), set)],
+            None => {
+                eval.iter().flat_map(|eval| eval.tasks()).map(|(name, task)| (name.to_owned(), task.clone())).collect()
+            }
+        };
+        if tasks.is_empty() {
             let needs = [
                 ("--limit", self.limit.is_some()),
                 ("--items", self.items.is_some()),
@@ -146,11 +152,14 @@ impl EvalArgs {
             if let Some((flag, _)) = needs.iter().find(|(_, is_given)| *is_given) {
                 refuse!("{flag} needs --hellaswag or --builtin: there is no multiple-choice set");
             }
-            return Ok(None);
-        };
-        set.limit = self.limit.map(|limit| limit as usize).or(set.limit);
-        set.text = self.hellaswag_text.unwrap_or(set.text);
-        Ok(Some(set.clone()))
+        }
+        for (name, task) in &mut tasks {
+            task.limit = self.limit.map(|limit| limit as usize).or(task.limit);
+            if name == HELLASWAG {
+                task.text = self.hellaswag_text.unwrap_or(task.text);
+            }
+        }
+        Ok(tasks)
     }
 
     /// The rows that `--text` is cut into: those that the run was trained on, or packed rows.
@@ -183,10 +192,13 @@ impl EvalArgs {
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
             if self.hellaswag.is_some() || self.builtin {
-                experiment.eval.hellaswag = None;
+                (experiment.eval.hellaswag, experiment.eval.tasks) = (None, BTreeMap::new());
             }
             self.data.moved()?.place(&run.path, &mut experiment, &host)?;
-            experiment.eval.hellaswag = self.choice(experiment.eval.hellaswag.take())?;
+            let mut tasks: BTreeMap<String, Task> = self.tasks(Some(&experiment.eval))?.into_iter().collect();
+            experiment.eval.hellaswag = tasks.remove(HELLASWAG);
+            experiment.eval.tasks = tasks;
+            let choice_texts = experiment.eval.tasks().map(|(_, task)| task.text).collect();
             let batch = &run.program()?.batch;
             let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
             let rows = asked.or(experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
@@ -198,7 +210,7 @@ impl EvalArgs {
                 rows,
                 micro_batch: batch.micro_batch,
                 mask_padding: batch.mask_padding,
-                choice_text: experiment.eval.hellaswag.map(|set| set.text),
+                choice_texts,
                 prefix: prepared.tokenizer.prefix_text(),
             };
             return Ok((prepared.into(), settings));
@@ -209,14 +221,11 @@ impl EvalArgs {
         if !self.data.data.is_empty() {
             refuse!("--data is for the data of a run, which this evaluation does not read");
         }
-        let choice = match self.choice(None)? {
-            Some(set) => Some(local_choice(set, &host, &mut PreparationObserver::new(screen))?),
-            None => None,
-        };
+        let tasks = local_tasks(self.tasks(None)?, &host, &mut PreparationObserver::new(screen))?;
         let layout = self.rows_of_text(model)?;
         let (files, column, field) = (self.text.clone(), self.column.clone(), self.field.clone());
         let text = if files.is_empty() { None } else { Some(SourceArgs { files, column, field }.source()?) };
-        if text.is_none() && choice.is_none() {
+        if text.is_none() && tasks.is_empty() {
             refuse!("nothing to evaluate; use `--text FILE`, `--hellaswag FILE` or `--builtin`");
         }
         let tokenizer = self.model.read_tokenizer(model, pool, screen)?;
@@ -224,7 +233,7 @@ impl EvalArgs {
             tokenizer: &tokenizer,
             text: text.as_ref(),
             layout: &layout,
-            choice: choice.as_ref(),
+            tasks: &tasks,
             cache_dir: &cache_dir()?,
             vocab_size: model.spec().vocab_size,
         };
@@ -234,7 +243,7 @@ impl EvalArgs {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
             mask_padding: layout.masks_padding(model.spec().options.mask),
-            choice_text: choice.map(|set| set.text),
+            choice_texts: tasks.iter().map(|(_, task)| task.text).collect(),
             prefix: tokenizer.prefix_text(),
         };
         Ok((data, settings))
@@ -257,10 +266,10 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     let device = args.model.choose_device(&model)?;
     let pool = args.model.threads.pool()?;
     let (data, settings) = args.prepare(&model, &pool, &mut screen)?;
-    if data.choice.is_some() {
+    if !data.tasks.is_empty() {
         model.check_mask("multiple choice")?;
     }
-    if data.rows.is_none() && data.choice.is_none() {
+    if data.rows.is_none() && data.tasks.is_empty() {
         refuse!("nothing to evaluate: the run has no validation split; use `--text`, `--hellaswag` or `--builtin`");
     }
     if let Some(warning) = &data.clipped {
@@ -269,25 +278,30 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     let started = Instant::now();
     // A device can be used only by the thread that opens it.
     let ModelLosses { step, loss, items } = pool.install(|| measure(&model, device, &data, &settings))?;
-    if let (Some(file), Some(items)) = (&args.items, &items) {
-        write_items(file, items)?;
+    if let Some(file) = &args.items {
+        write_items(file, &items)?;
     }
-    let score = items.as_deref().map(ChoiceScore::new);
     let mut measured = Measured::default();
     if let Some(loss) = loss {
         loss.add_to(&mut measured);
     }
-    if let Some(score) = score {
-        score.add_to(&mut measured, HELLASWAG);
+    let (mut texts, mut cut_endings) = (BTreeMap::new(), BTreeMap::new());
+    for ((task, items), text) in items.iter().zip(&settings.choice_texts) {
+        let score = ChoiceScore::new(items);
+        score.add_to(&mut measured, task);
+        cut_endings.insert(task.clone(), score.cut_endings);
+        texts.insert(format!("{task}_text"), text.name().to_owned());
+        if !settings.prefix.is_empty() {
+            texts.insert(format!("{task}_prefix"), settings.prefix.clone());
+        }
     }
     let result = Evaluation {
         step,
         measured,
         text: args.text.iter().map(|file| file.display().to_string()).collect(),
         rows: data.rows.as_ref().map(|split| describe_rows(split, settings.rows)),
-        cut_endings: score.map_or(0, |score| score.cut_endings),
-        hellaswag_text: score.and(settings.choice_text).map(ChoiceText::name),
-        hellaswag_prefix: score.map(|_| settings.prefix).filter(|prefix| !prefix.is_empty()),
+        texts,
+        cut_endings,
         eval_ms: started.elapsed().as_secs_f64() * 1e3,
     };
     print_result(args.json, &result, || result.text())
@@ -297,7 +311,8 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
 struct ModelLosses {
     step: Option<u64>,
     loss: Option<ValidationLoss>,
-    items: Option<Vec<ScoredItem>>,
+    /// The items of each task.
+    items: Vec<(String, Vec<ScoredItem>)>,
 }
 
 /// Loads `model`, and computes the losses of the rows and items of `data`.
@@ -312,11 +327,12 @@ fn measure(
         let batches = LossBatches::new(split, settings.rows, settings.micro_batch, settings.mask_padding);
         batches.finish(&run_all_batches(&batches, &model, &weights)?)
     });
-    let items = data.choice.as_deref().map(|items| {
+    let score = |(task, items): &(String, Vec<ChoiceItem>)| -> Result<_> {
         let batches = ChoiceBatches::new(items, model.spec.context_length);
-        batches.scored_items(&run_all_batches(&batches, &model, &weights)?)
-    });
-    Ok(ModelLosses { step, loss: loss.transpose()?, items: items.transpose()? })
+        Ok((task.clone(), batches.scored_items(&run_all_batches(&batches, &model, &weights)?)?))
+    };
+    let items = data.tasks.iter().map(score).collect::<Result<_>>()?;
+    Ok(ModelLosses { step, loss: loss.transpose()?, items })
 }
 
 /// The rows of `split` that were read, at most `limit`: ` in 8 of 50 padded rows of 32`.
@@ -328,11 +344,22 @@ fn describe_rows(split: &Split, limit: u64) -> String {
 }
 
 /// Writes `items` to `file`, one JSON object a line.
-fn write_items(file: &Path, items: &[ScoredItem]) -> Result<()> {
+fn write_items(file: &Path, tasks: &[(String, Vec<ScoredItem>)]) -> Result<()> {
+    /// An item with its task, where there are several.
+    #[derive(Serialize)]
+    struct TaskItem<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        task: Option<&'a str>,
+        #[serde(flatten)]
+        item: &'a ScoredItem,
+    }
     let mut text = String::new();
-    for item in items {
-        text += &serde_json::to_string(item)?;
-        text.push('\n');
+    for (task, items) in tasks {
+        let task = (tasks.len() > 1).then_some(task.as_str());
+        for item in items {
+            text += &serde_json::to_string(&TaskItem { task, item })?;
+            text.push('\n');
+        }
     }
     // The file was checked before the items were scored.
     write_file(file, text.as_bytes(), true)
@@ -360,16 +387,16 @@ impl Evaluation {
                     .to_owned(),
             );
             if let Some(cut) = scores.cut {
-                let endings = match self.cut_endings {
-                    0 => String::new(),
-                    n => format!("; {n} lost a part of an ending"),
+                let endings = match self.cut_endings.get(scores.task) {
+                    None | Some(0) => String::new(),
+                    Some(n) => format!("; {n} lost a part of an ending"),
                 };
                 let line =
                     format!("            {cut} of them are longer than the context, and lost their beginning{endings}");
                 lines.push(line);
             }
-            let text = self.hellaswag_text.unwrap_or_default();
-            let prefix = self.hellaswag_prefix.as_deref();
+            let text = self.texts.get(&format!("{}_text", scores.task)).map_or("", String::as_str);
+            let prefix = self.texts.get(&format!("{}_prefix", scores.task));
             let prefix = prefix.map_or_else(String::new, |prefix| format!("; contexts after {}", printable(prefix)));
             lines.push(format!("            text: {text}{prefix}"));
         }

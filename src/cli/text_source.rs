@@ -187,28 +187,34 @@ pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> Result<Tokenize
 #[must_use]
 pub(crate) fn reword_for_flags(error: impl Into<CommandError>, files: bool) -> CommandError {
     const FILES: &str = "the files";
-    let flag = |key: &'static str| match key {
-        "format" => "--to",
-        "shard_tokens" => "--shard-tokens",
-        "held_out" => "--validation",
-        "max_tokens" => "--max-tokens",
-        "max_rows" => "--max-rows",
-        "tokenizer" => "--tokenizer",
-        "data.validation" if files => "--text",
-        "eval.hellaswag" if files => "--hellaswag",
-        "data.train" if files => FILES,
-        _ if files && key.starts_with("data.tokenizer") => "--tokenizer",
-        _ => key,
+    let flag = |key: &str| -> Option<&'static str> {
+        Some(match key {
+            "format" => "--to",
+            "shard_tokens" => "--shard-tokens",
+            "held_out" => "--validation",
+            "max_tokens" => "--max-tokens",
+            "max_rows" => "--max-rows",
+            "tokenizer" => "--tokenizer",
+            "data.validation" if files => "--text",
+            "eval.hellaswag" if files => "--hellaswag",
+            "data.train" if files => FILES,
+            _ if files && key.starts_with("data.tokenizer") => "--tokenizer",
+            _ => return None,
+        })
     };
     let is_source = |context: &str| files && matches!(context, "data.train" | "data.validation");
     let place = |context: &str| if is_source(context) { FILES.to_owned() } else { context.to_owned() };
     let mut error = error.into();
     match error.cause_mut() {
         Some(DataError::TokenBeyondVocabulary { what, key, .. }) if files => {
-            *key = if *key == "model.vocab_size" { "that of the model" } else { flag(key) };
+            *key = if *key == "model.vocab_size" { "that of the model" } else { flag(key).unwrap_or(key) };
             *what = place(what.strip_prefix("eval.hellaswag: ").unwrap_or(what));
         }
-        Some(DataError::Setting { key, .. }) => *key = flag(key),
+        Some(DataError::Setting { key, .. }) => {
+            if let Some(flag) = flag(key) {
+                *key = flag.into();
+            }
+        }
         Some(DataError::Encode { context, .. }) => *context = place(context),
         _ => {}
     }

@@ -149,7 +149,7 @@ fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
     // Only the text to train on is downloaded.
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
     let lowered =
-        lower_hub(&data, None, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
+        lower_hub(&data, None, &[], &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
     Ok(lowered.map_or(data, |lowered| lowered.local))
 }
 

@@ -58,6 +58,7 @@ mod submit;
 mod sweep_removal;
 mod sweep_speed;
 mod sweeps;
+mod tasks;
 mod templates;
 mod text_reading;
 mod tokenizers;

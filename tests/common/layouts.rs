@@ -161,9 +161,10 @@ pub fn compile_file(dir: &Path, name: &str, yaml: &str, cluster: &ClusterFacts) 
     fs::write(&file, yaml).unwrap();
     let experiment =
         runner_config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{yaml}: {e}")).experiment;
+    let tasks: Vec<_> = experiment.eval.tasks().map(|(name, task)| (name.to_owned(), task.clone())).collect();
     let request = DataRequest {
         data: &experiment.data,
-        choice: experiment.eval.hellaswag.as_ref(),
+        tasks: &tasks,
         cache_dir: &dir.join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,
@@ -233,8 +234,8 @@ pub fn run_with_controls<'a>(
     state: impl Fn(&Program) -> TrainState,
     observer: &mut (dyn Observer + Send),
 ) -> Vec<TrainedRank> {
-    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
-    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+    let Prepared { dataset, tokenizer, tasks, .. } = &case.prepared;
+    let resources = Resources { dataset, tokenizer, tasks };
     let thread_rank =
         |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(&rank.program) };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();

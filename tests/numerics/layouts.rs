@@ -188,8 +188,8 @@ fn the_padding_mask_changes_only_padding() {
     }
     let run = |model: &str, layout: &str, mask: &str| {
         let case = layout_case_with_mask(model, layout, 12, mask);
-        let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
-        let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+        let Prepared { dataset, tokenizer, tasks, .. } = &case.prepared;
+        let resources = Resources { dataset, tokenizer, tasks };
         let state = |rank: &RankPlan| initial_state(&rank.program, None).unwrap();
         let thread_rank = |rank: usize| ThreadRank {
             program: &case.plan.ranks[rank].program,
@@ -263,8 +263,8 @@ fn the_same_layout_twice_gives_the_same_bits() {
 fn ranks_that_start_differently_are_refused() {
     for (layout, rank, what) in [(2, 1, "weights and moments"), (6, 1, "tied embedding")] {
         let case = layout_case(MODELS[0].1, LAYOUTS[layout].1, 5);
-        let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
-        let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+        let Prepared { dataset, tokenizer, tasks, .. } = &case.prepared;
+        let resources = Resources { dataset, tokenizer, tasks };
         let thread_rank = |r: &RankPlan| -> (usize, TrainState) {
             let mut state = initial_state(&r.program, None).unwrap();
             if r.rank == rank {

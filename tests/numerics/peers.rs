@@ -2,6 +2,8 @@
 //!
 //! `cargo test --test numerics peers -- --nocapture` prints a line for each: what, ours, reference, difference.
 
+use std::collections::BTreeMap;
+
 use std::collections::HashMap;
 use std::f64::consts::PI;
 use std::sync::Arc;
@@ -410,6 +412,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         validation: None,
         test: None,
         choice: None,
+        tasks: BTreeMap::new(),
         weights: None,
         joins_documents: false,
     };

@@ -149,7 +149,7 @@ fn text(folder: &std::path::Path) -> Prepared {
     };
     let request = DataRequest {
         data: &data,
-        choice: None,
+        tasks: &[],
         test: None,
         cache_dir: &folder.join("cache"),
         vocab_size: None,

@@ -167,7 +167,7 @@ pub(super) fn same_devices(a: &Plan, b: &Plan) -> bool {
 /// True if both plans measure the same at the same steps.
 pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
     let (Some(p), Some(q)) = (first_program(a), first_program(b)) else { return a.ranks.len() == b.ranks.len() };
-    let is_due_alike = |interval: fn(&Program) -> Option<u64>| {
+    let is_due_alike = |interval: &dyn Fn(&Program) -> Option<u64>| {
         match (interval(p), interval(q)) {
             // An interval of the run's length or more means after the last step only.
             (Some(a), Some(b)) => a == b || a >= p.steps && b >= q.steps,
@@ -175,8 +175,8 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
         }
     };
     let measured = |plan: &Plan, program: &Program| {
-        let DataFacts { validation, choice, test, .. } = plan.data.clone();
-        let choice = choice.filter(|_| program.eval.choice_items.is_some());
+        let DataFacts { validation, choice, tasks, test, .. } = plan.data.clone();
+        let choice = choice.filter(|_| program.eval.choice_items.is_some()).map(|choice| (choice, tasks));
         let at_start = program.start.contains(&Instruction::Evaluate);
         (
             at_start,
@@ -187,9 +187,11 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
             program.eval.test_rows,
         )
     };
-    let intervals: [fn(&Program) -> Option<u64>; 3] =
-        [Program::loss_every, Program::choice_every, |program| program.every(Instruction::Sample)];
-    measured(a, p) == measured(b, q) && intervals.into_iter().all(is_due_alike)
+    let tasks = p.eval.tasks().into_iter().chain(q.eval.tasks());
+    measured(a, p) == measured(b, q)
+        && is_due_alike(&|program| program.loss_every())
+        && is_due_alike(&|program| program.every(Instruction::Sample))
+        && tasks.into_iter().all(|task| is_due_alike(&|program| program.task_every(&task.name)))
 }
 
 /// The parts of the mathematics that differ between two plans.

@@ -31,13 +31,14 @@ const MAX_PASSES: usize = 1 << 13;
 const WITHOUT_EFFECT: [&str; 2] = ["train.recompute", "parallel.shard"];
 
 /// Settings that belong together: if an experiment lacks one of them, all are taken from the other.
-const UNITS: [(&str, &[&str]); 8] = [
+const UNITS: [(&str, &[&str]); 9] = [
     ("train", &Train::LENGTH_KEYS),
     ("optimizer", &["optimizer"]),
     ("schedule.decay", &["schedule.decay"]),
     ("parallel", &["parallel", "batch.micro_batch"]),
     ("eval.loss", &["eval.loss"]),
     ("eval.hellaswag", &["eval.hellaswag"]),
+    ("eval.tasks", &["eval.tasks"]),
     ("eval.samples", &["eval.samples"]),
     ("data.layout", &["data.layout"]),
 ];
@@ -114,12 +115,13 @@ fn effect_between_plans(before: &Plan, after: &Plan) -> SettingEffect {
 }
 
 /// The keys that prepared data depends on, each with the parts. Validation data is a part of the training text, or a separate text.
-const DATA_KEYS: [(&str, &[DataPart]); 6] = [
+const DATA_KEYS: [(&str, &[DataPart]); 7] = [
     ("data.tokenizer", &[DataPart::Tokenizer]),
     ("data.train", &[DataPart::Train]),
     ("data.layout", &[DataPart::Train]),
     ("data.validation", &[DataPart::Train, DataPart::Validation]),
     ("eval.hellaswag", &[DataPart::Choice]),
+    ("eval.tasks", &[DataPart::Choice]),
     ("eval.test", &[DataPart::Test]),
 ];
 

@@ -1,10 +1,12 @@
 //! Facts of data that was not read: data counts as the same if the settings that name it are equal.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::settings::{document, value_at};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts, WeightsFacts};
-use runner_spec::experiment::{Experiment, Tokenizer, Validation, WeightInit};
+use runner_spec::experiment::{Experiment, HELLASWAG, Task, Tokenizer, Validation, WeightInit, task_key};
 
 /// The number of items of HellaSwag's validation set.
 const HELLASWAG_ITEMS: usize = 10_042;
@@ -53,10 +55,19 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         let of = [value_at(&document, "eval.test").cloned().unwrap_or_default(), tokenizer.clone(), layout.clone()];
         split((rows / 10).max(1), hash(&of))
     });
-    let choice = experiment.eval.hellaswag.as_ref().map(|hellaswag| ChoiceFacts {
-        items: hellaswag.limit.unwrap_or(HELLASWAG_ITEMS),
-        hash: hash(&[value_at(&document, "eval.hellaswag").cloned().unwrap_or_default(), tokenizer.clone()]),
-    });
+    let facts = |name: &str, task: &Task| ChoiceFacts {
+        items: task.limit.unwrap_or(HELLASWAG_ITEMS),
+        hash: hash(&[value_at(&document, &task_key(name)).cloned().unwrap_or_default(), tokenizer.clone()]),
+    };
+    let choice = experiment.eval.hellaswag.as_ref().map(|task| facts(HELLASWAG, task));
+    let tasks: BTreeMap<String, ChoiceFacts> = if experiment.eval.tasks.is_empty() {
+        BTreeMap::new()
+    } else {
+        experiment.eval.tasks().map(|(name, task)| (name.to_owned(), facts(name, task))).collect()
+    };
+    let items = tasks.values().map(|facts| facts.items).sum();
+    let hashes = || tasks.values().map(|facts| facts.hash.clone().into()).collect::<Vec<Value>>();
+    let choice = if tasks.is_empty() { choice } else { Some(ChoiceFacts { items, hash: hash(&hashes()) }) };
     DataFacts {
         tokenizer_vocab,
         // These tokenizers depend on the text.
@@ -68,6 +79,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         validation,
         test,
         choice,
+        tasks,
         weights: match &experiment.model.init {
             Some(WeightInit::From(source)) => Some(WeightsFacts {
                 hash: hash(&[source.to_string().into()]),

@@ -1,5 +1,6 @@
 //! The origin of each value of an experiment, and the experiment as YAML.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -93,7 +94,11 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
 }
 
 /// One row per value, in the order of the keys.
-pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
+pub(crate) fn origins(
+    experiment: &Experiment,
+    layers: &Layers,
+    notes: &BTreeMap<Cow<'static, str>, String>,
+) -> Vec<Origin> {
     let mut out = Vec::new();
     visit(&document(experiment), "", &mut |key, value| {
         let source = layers.origin(key, value.is_null());

@@ -69,7 +69,7 @@ impl Resolver<'_> {
     /// The run's name, which is part of the name of its folder.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
-            self.notes.insert("name", "default (name of the file)".into());
+            self.note("name", "default (name of the file)".into());
             return Some(name_of_file(path, DEFAULT_NAME));
         };
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };

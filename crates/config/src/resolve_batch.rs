@@ -92,7 +92,7 @@ impl Resolver<'_> {
             );
         }
         let from = self.layers.origin(TOKENS, false).unwrap_or_default();
-        self.notes.insert(SEQUENCES, format!("batch.tokens / {length}, {from}"));
+        self.note(SEQUENCES, format!("batch.tokens / {length}, {from}"));
         Some(tokens / length)
     }
 
@@ -101,7 +101,7 @@ impl Resolver<'_> {
         let each = slice.each();
         let Some(given) = &raw.micro_batch else {
             let whole = if slice.replicas > 1 { "sequences / replicas" } else { "sequences" };
-            self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {whole} up to {DEFAULT_MICRO_BATCH})"));
+            self.note(MICRO_BATCH, format!("default (largest divisor of {whole} up to {DEFAULT_MICRO_BATCH})"));
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
         match *given {
@@ -142,7 +142,7 @@ impl Resolver<'_> {
                     Some(given) => given,
                     None => {
                         let note = format!("{by_replicas} / microbatches{}", rounding(microbatches));
-                        self.notes.insert(MICRO_BATCH, note);
+                        self.note(MICRO_BATCH, note);
                         size
                     }
                 }
@@ -150,7 +150,7 @@ impl Resolver<'_> {
             (None, Some(micro_batch)) => {
                 self.check_at_most(MICRO_BATCH, micro_batch, slice)?;
                 let note = format!("{by_replicas} / micro_batch{}", rounding(micro_batch));
-                self.notes.insert(MICROBATCHES, note);
+                self.note(MICROBATCHES, note);
                 micro_batch
             }
             (None, None) => {
@@ -170,9 +170,9 @@ impl Resolver<'_> {
                     Some(_) => format!("default (smallest {kind} {by_replicas}, from 2·stages on)"),
                     None => format!("default (largest {kind} {by_replicas})"),
                 };
-                self.notes.insert(MICROBATCHES, note);
+                self.note(MICROBATCHES, note);
                 let chosen = enough.unwrap_or(largest);
-                self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
+                self.note(MICRO_BATCH, format!("{by_replicas} / microbatches"));
                 each / chosen
             }
         };

@@ -46,7 +46,7 @@ impl Resolver<'_> {
             );
         }
         if raw.shuffle.is_none() && columns {
-            self.notes.insert("data.shuffle", "default of columns".into());
+            self.note("data.shuffle", "default of columns".into());
         }
         Some(Data {
             tokenizer: tokenizer?,
@@ -89,7 +89,7 @@ impl Resolver<'_> {
     pub(crate) fn columns(&mut self, layout: &mut Layout, sequences: usize) {
         let Layout::Columns { count, .. } = layout else { return };
         if *count == 0 {
-            self.notes.insert("data.layout.columns.count", "batch.sequences".into());
+            self.note("data.layout.columns.count", "batch.sequences".into());
             *count = sequences;
         } else if *count != sequences {
             self.error(
@@ -126,7 +126,7 @@ impl Resolver<'_> {
             }
             Tokenizer::Hub(HubModel { name, revision }) => {
                 if let Some(source) = self.layers.origin("data.tokenizer.hub", false) {
-                    self.notes.insert("data.tokenizer.hub.name", source);
+                    self.note("data.tokenizer.hub.name", source);
                 }
                 let fits = self.hub_name("data.tokenizer.hub.name", name)
                     & self.hub_revision("data.tokenizer.hub.revision", revision);
@@ -197,7 +197,7 @@ impl Resolver<'_> {
             RawLayout::Padded { length, .. } => ("data.layout.padded.length", *length),
         };
         if given.is_none() {
-            self.notes.insert(key, "default (model.context_length)".into());
+            self.note(key, "default (model.context_length)".into());
         }
         if let (Some(length), Some(context)) = (given, context)
             && length > context

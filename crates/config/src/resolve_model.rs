@@ -4,6 +4,7 @@ use super::presets;
 use super::raw::RawModel;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
+use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
@@ -73,20 +74,20 @@ impl Resolver<'_> {
         self.check_heads(raw, family, heads, d_model);
         self.check_family_keys(raw, family);
         let d_ff = raw.d_ff.unwrap_or_else(|| {
-            self.notes.insert("model.d_ff", format!("default ({})", defaults.d_ff_text));
+            self.note("model.d_ff", format!("default ({})", defaults.d_ff_text));
             (defaults.d_ff)(d_model)
         });
         // A state dict that does not say how many heads there are has keys for a group of them.
         let groups = self.weights.as_ref().map_or(1, |weights| weights.spec.heads / weights.spec.kv_heads);
         if raw.kv_heads.is_none() {
             let note = if groups == 1 { "default (heads)" } else { "default (heads that share keys in the weights)" };
-            self.notes.insert("model.kv_heads", note.into());
+            self.note("model.kv_heads", note.into());
         }
         if raw.tie_embeddings.is_none() {
-            self.notes.insert("model.tie_embeddings", format!("default of {}", choice_name(&family)));
+            self.note("model.tie_embeddings", format!("default of {}", choice_name(&family)));
         }
         if raw.vocab_size.is_none() {
-            self.notes.insert("model.vocab_size", "default (the tokenizer's)".into());
+            self.note("model.vocab_size", "default (the tokenizer's)".into());
         }
         let model = Model {
             family,
@@ -196,10 +197,11 @@ impl Resolver<'_> {
 
     /// Reports evaluations that predict a word from those before it, where the model sees the word itself.
     pub(crate) fn check_sight(&mut self, eval: &Eval, model: &Model) {
-        let given = [("eval.samples", eval.samples.is_some()), ("eval.hellaswag", eval.hellaswag.is_some())];
-        for (key, _) in given.iter().filter(|(_, given)| *given && model.options.mask.sees_ahead()) {
+        let samples = eval.samples.iter().map(|_| "eval.samples".into());
+        let given = samples.chain(eval.tasks().map(|(name, _)| task_key(name)));
+        for key in given.filter(|_| model.options.mask.sees_ahead()) {
             self.error(
-                &[key, "model.causal"],
+                &[&key, "model.causal"],
                 format!("`{key}` predicts each word from the words before it, but with `model.causal: false` the model sees all words"),
                 format!("delete `{key}`, or write `causal: true`"),
             );

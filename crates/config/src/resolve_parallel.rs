@@ -135,7 +135,7 @@ impl Resolver<'_> {
     /// Reports a number of chunks that the schedule does not have; returns a legal pipeline.
     fn check_chunks<'r>(&mut self, pipeline: &'r RawPipeline) -> Option<&'r RawPipeline> {
         if pipeline.chunks.is_none() && pipeline.is_interleaved() {
-            self.notes.insert(CHUNKS, "default of interleaved_1f1b".into());
+            self.note(CHUNKS, "default of interleaved_1f1b".into());
         }
         match (pipeline.chunks(), pipeline.is_interleaved()) {
             (1, true) => self.refuse(

@@ -2,12 +2,15 @@
 
 use super::resolver::Resolver;
 use runner_spec::diagnostic::KeyMistake;
+use runner_spec::diagnostic::short;
 use runner_spec::experiment::{
-    ChoiceText, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Precision, Samples, Schedule, ScheduleLength,
-    ScheduleStart, Train,
+    ChoiceText, Eval, EvalLoss, HELLASWAG, HubChoice, Log, Mlflow, Precision, Samples, Schedule, ScheduleLength,
+    ScheduleStart, Task, Train, task_key,
 };
 use runner_spec::format::choice_name;
+use runner_spec::measure::is_task_name;
 use runner_spec::schedule::DecayLength;
+use runner_template::RecordTemplate;
 
 const DEFAULT_STEPS: u64 = 1000;
 
@@ -112,9 +115,15 @@ impl Resolver<'_> {
             let key = "eval.samples.temperature";
             self.error(&[key], format!("`{key}` must be 0 or at least 1e-6, got {temperature:e}"), help);
         }
-        if let Some(hellaswag) = &mut eval.hellaswag {
-            self.hellaswag(hellaswag)?;
+        if eval.tasks.contains_key(HELLASWAG) {
+            let (key, help) = (task_key(HELLASWAG), "move it to `eval.hellaswag`");
+            return self.refuse(&["eval.tasks.hellaswag"], format!("the task `{HELLASWAG}` is `{key}`"), help);
         }
+        let mut resolved = Some(());
+        for (name, task) in eval.tasks_mut() {
+            resolved = self.task(name, task).and(resolved);
+        }
+        resolved?;
         if let Some(test) = &mut eval.test {
             self.source(test, "eval.test")?;
         } else if eval.test_rows.is_some() {
@@ -143,28 +152,56 @@ impl Resolver<'_> {
         Some(log)
     }
 
-    fn hellaswag(&mut self, hellaswag: &mut HellaSwag) -> Option<()> {
-        if hellaswag.file.is_none() && hellaswag.builtin.is_none() && hellaswag.hub.is_none() {
+    /// Resolves the task `name`.
+    fn task(&mut self, name: &str, task: &mut Task) -> Option<()> {
+        let key = task_key(name);
+        let of = |end: &str| format!("{key}.{end}");
+        if name != HELLASWAG && (!is_task_name(name) || name == "val") {
             return self.refuse(
-                &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin", "eval.hellaswag.hub"],
-                "`eval.hellaswag` names no items",
-                "give `hub: Rowan/hellaswag`, `file:` a JSONL or parquet file, or `builtin: stories`",
+                &[&key, "eval.tasks"],
+                format!("`{}` cannot be the name of a task", short(name)),
+                "use letters, digits and `_`, and begin with a letter; `hellaswag` is `eval.hellaswag`",
             );
         }
-        if hellaswag.builtin.is_some() && hellaswag.text == ChoiceText::LmEval {
+        if task.file.is_none() && task.builtin.is_none() && task.hub.is_none() {
             return self.refuse(
-                &["eval.hellaswag.text"],
-                "`eval.hellaswag.text: lm_eval` needs fields that the built-in items do not have",
+                &[&key, &of("file"), &of("builtin"), &of("hub")],
+                format!("`{key}` names no items"),
+                if name == HELLASWAG {
+                    "give `hub: Rowan/hellaswag`, `file:` a JSONL or parquet file, or `builtin: stories`"
+                } else {
+                    "give `file:` a JSONL or parquet file, or `hub:` a dataset"
+                },
+            );
+        }
+        if task.builtin.is_some() && task.text == ChoiceText::LmEval {
+            return self.refuse(
+                &[&of("text")],
+                format!("`{}: lm_eval` needs fields that the built-in items do not have", of("text")),
                 "use `raw`, or give HellaSwag itself: `hub: Rowan/hellaswag`",
             );
         }
-        if let Some(source) = self.layers.origin("eval.hellaswag.hub", false) {
-            self.notes.insert("eval.hellaswag.hub.dataset", source);
+        let names_fields =
+            task.context.is_some() || task.choices.is_some() || task.answer.is_some() || task.labels.is_some();
+        if names_fields && (task.builtin.is_some() || task.text == ChoiceText::LmEval) {
+            return self.refuse(
+                &[&of("context"), &of("choices"), &of("answer"), &of("labels")],
+                format!("`{key}` names fields, but its items have their own: `ctx`, `endings` and `label`"),
+                "delete `context`, `choices`, `answer` and `labels`, or `builtin` and `text`",
+            );
         }
-        if let Some(HubChoice { dataset, config, split, revision }) = &hellaswag.hub {
-            self.hub_dataset("eval.hellaswag.hub", dataset, config.as_deref(), split, revision).then_some(())?;
+        let template = task.context.as_deref().filter(|context| context.contains("{{"));
+        if let Some(Err(problem)) = template.map(RecordTemplate::new) {
+            let help = "`{{ name }}` stands for the text of a field; without braces the key names one field";
+            return self.refuse(&[&of("context")], format!("`{}`: {problem}", of("context")), help);
         }
-        hellaswag.file.as_mut().map_or(Some(()), |file| self.file("eval.hellaswag.file", file))
+        if let Some(source) = self.layers.origin(&of("hub"), false) {
+            self.note(of("hub.dataset"), source);
+        }
+        if let Some(HubChoice { dataset, config, split, revision }) = &task.hub {
+            self.hub_dataset(&of("hub"), dataset, config.as_deref(), split, revision).then_some(())?;
+        }
+        task.file.as_mut().map_or(Some(()), |file| self.file(&of("file"), file))
     }
 }
 

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use super::resolver::Resolver;
+use std::borrow::Cow;
+
+use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Data, Eval, Model, Source, Tokenizer};
 
 impl Resolver<'_> {
@@ -22,7 +25,7 @@ impl Resolver<'_> {
             (None, None) => return Some(default),
         };
         if key == "data.train.tokens" && model?.vocab_size.is_some() {
-            self.notes.insert("data.tokenizer.ids", "default of token shards".into());
+            self.note("data.tokenizer.ids", "default of token shards".into());
             return Some(Tokenizer::Ids {});
         }
         let ids = if key == "data.train.tokens" {
@@ -68,11 +71,11 @@ impl Resolver<'_> {
             ("eval.test", eval.test.as_ref()),
         ];
         let text = sources.into_iter().filter(|(_, source)| source.is_some_and(|source| !source.is_tokens()));
-        let mut needs: Vec<(&str, &str)> = text.map(|(key, _)| (key, "is text")).collect();
-        needs.extend(eval.hellaswag.as_ref().map(|_| ("eval.hellaswag", "has items of text")));
+        let mut needs: Vec<(Cow<'_, str>, &str)> = text.map(|(key, _)| (key.into(), "is text")).collect();
+        needs.extend(eval.tasks().map(|(name, _)| (task_key(name), "has items of text")));
         for (key, what) in needs {
             self.error(
-                &[key],
+                &[&key],
                 format!("`{key}` {what}, but `data.tokenizer` is `ids`, which cannot turn text into tokens"),
                 "name the tokenizer that made the token shards, such as `tokenizer: {hub: gpt2}`",
             );

@@ -1,5 +1,6 @@
 //! The context in which the sections of an experiment are resolved, and the mistakes found in them.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -17,12 +18,17 @@ pub(crate) struct Resolver<'l> {
     pub(crate) base: PathBuf,
     pub(crate) mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
-    pub(crate) notes: BTreeMap<&'static str, String>,
+    pub(crate) notes: BTreeMap<Cow<'static, str>, String>,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }
 
 impl Resolver<'_> {
+    /// Records where the value of `key` comes from.
+    pub(crate) fn note(&mut self, key: impl Into<Cow<'static, str>>, origin: String) {
+        self.notes.insert(key.into(), origin);
+    }
+
     /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Does nothing if a
     /// mistake in one of them is known already.
     pub(crate) fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {

@@ -1,7 +1,8 @@
-//! Multiple-choice items in HellaSwag's format: JSON lines, or the rows of a parquet file.
+//! Multiple-choice items: JSON lines, or the rows of a parquet file, in HellaSwag's format or with the fields that a task names.
 
 mod lm_eval_text;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -12,7 +13,9 @@ use super::model_tokenizer::ModelTokenizer;
 use super::source::{JsonFormat, for_each_record, for_each_row, is_parquet};
 use lm_eval_text::is_python_space;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
-use runner_spec::experiment::ChoiceText;
+use runner_spec::diagnostic::{list, short};
+use runner_spec::experiment::{ChoiceText, Task};
+use runner_template::RecordTemplate;
 
 /// An item before it is encoded.
 struct RawItem {
@@ -23,34 +26,37 @@ struct RawItem {
     label: usize,
 }
 
-/// Loads and encodes the first `limit` items of `path`, with their text prepared as `text` says.
+/// Loads and encodes the first items of `path`, those of the task `task`, which is under `key` in a file.
 pub(super) fn load_items(
     path: &Path,
-    limit: Option<usize>,
-    text: ChoiceText,
+    key: &str,
+    task: &Task,
     tokenizer: &ModelTokenizer,
 ) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
+    let setting = |message: String| DataError::setting(format!("{key}.context"), message);
+    let reader = ItemReader::new(task).map_err(setting)?;
     let mut written = Vec::new();
-    if limit != Some(0) {
+    if task.limit != Some(0) {
         let mut add = |item: RawItem| {
             written.push(item);
-            limit.is_none_or(|limit| written.len() < limit)
+            task.limit.is_none_or(|limit| written.len() < limit)
         };
         if is_parquet(path)? {
-            for_each_row(path, fields(text), &mut |row, object| {
+            let columns = reader.columns();
+            for_each_row(path, &columns.iter().map(String::as_str).collect::<Vec<_>>(), &mut |row, object| {
                 let place = format!("row {row}");
                 let wrong = |message: String| DataError::file(path, format!("row {row}: {message}"));
-                Ok(add(parse(place, &object, text).map_err(wrong)?))
+                Ok(add(reader.parse(place, &object).map_err(wrong)?))
             })?;
         } else {
             for_each_record(path, JsonFormat::Lines, &mut |position, object| {
                 let place = format!("line {}", position.line);
-                Ok(add(parse(place, &object, text).map_err(|message| position.error(path, message))?))
+                Ok(add(reader.parse(place, &object).map_err(|message| position.error(path, message))?))
             })?;
         }
     }
     if written.is_empty() {
-        return Err(DataError::setting("eval.hellaswag", format!("{} has no items", path.display())));
+        return Err(DataError::setting(key.to_owned(), format!("{} has no items", path.display())));
     }
     let items: Vec<_> = written.par_iter().map(|item| encode(item, path, tokenizer)).collect::<Result<_, _>>()?;
     let mut hasher = blake3::Hasher::new();
@@ -70,51 +76,139 @@ pub(super) fn load_items(
     Ok((items, facts))
 }
 
-/// The fields of an item that are read for `text`.
-fn fields(text: ChoiceText) -> &'static [&'static str] {
-    match text {
-        ChoiceText::Raw => &["ctx", "label", "endings"],
-        ChoiceText::LmEval => &["activity_label", "ctx_a", "ctx_b", "label", "endings"],
+/// Reads the text and the answer of items from the fields that a task names.
+struct ItemReader<'a> {
+    context: Context<'a>,
+    choices: Vec<&'a str>,
+    answer: &'a str,
+    labels: &'a [String],
+}
+
+/// What makes the context of an item.
+enum Context<'a> {
+    Field(&'a str),
+    Template(Box<RecordTemplate>),
+    /// lm-eval's text of HellaSwag.
+    LmEval,
+}
+
+impl<'a> ItemReader<'a> {
+    /// # Errors
+    /// If the template of the context is wrong.
+    fn new(task: &'a Task) -> Result<Self, String> {
+        let context = match task.context.as_deref() {
+            _ if task.text == ChoiceText::LmEval => Context::LmEval,
+            Some(text) if is_template(text) => {
+                Context::Template(Box::new(RecordTemplate::new(text).map_err(|error| error.to_string())?))
+            }
+            field => Context::Field(field.unwrap_or("ctx")),
+        };
+        let choices = task.choices.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
+        Ok(Self {
+            context,
+            choices: choices.unwrap_or_else(|| vec!["endings"]),
+            answer: task.answer.as_deref().unwrap_or("label"),
+            labels: task.labels.as_deref().unwrap_or_default(),
+        })
+    }
+
+    /// The fields that are read.
+    fn fields(&self) -> Vec<String> {
+        let mut fields: Vec<String> = match &self.context {
+            Context::Field(name) => vec![(*name).to_owned()],
+            Context::Template(template) => template.fields().map(str::to_owned).collect(),
+            Context::LmEval => ["activity_label", "ctx_a", "ctx_b"].map(str::to_owned).to_vec(),
+        };
+        fields.push(self.answer.to_owned());
+        fields.extend(self.choices.iter().map(|&field| field.to_owned()));
+        if let [field] = self.labels {
+            fields.push(field.clone());
+        }
+        fields
+    }
+
+    /// The columns that hold these fields.
+    fn columns(&self) -> BTreeSet<String> {
+        let column = |field: String| field.split('.').next().unwrap_or_default().to_owned();
+        self.fields().into_iter().map(column).collect()
+    }
+
+    fn parse(&self, place: String, object: &Map<String, Value>) -> Result<RawItem, String> {
+        let wanted = |name: &str| {
+            value_at(object, name)
+                .ok_or_else(|| format!("no field `{name}`; an item must have {}", list(&self.fields(), "and")))
+        };
+        let string = |name: &str| wanted(name)?.as_str().ok_or_else(|| format!("`{name}` is not a string"));
+        let strings = |name: &str| -> Result<Vec<String>, String> {
+            let values = wanted(name)?.as_array().ok_or_else(|| format!("`{name}` is not an array"))?;
+            let texts: Option<Vec<String>> = values.iter().map(|value| value.as_str().map(str::to_owned)).collect();
+            texts.ok_or_else(|| format!("`{name}` are not all strings"))
+        };
+        let context = match &self.context {
+            Context::Field(name) => string(name)?.to_owned(),
+            Context::Template(template) => template.render(object).map_err(|error| error.to_string())?,
+            Context::LmEval => lm_eval_text::context(string("activity_label")?, string("ctx_a")?, string("ctx_b")?),
+        };
+        if context.trim_end_matches(is_python_space).is_empty() {
+            let name = if let Context::Field(name) = &self.context { name } else { "context" };
+            return Err(format!("`{name}` is empty"));
+        }
+        let mut endings = match self.choices.as_slice() {
+            [list] => strings(list)?,
+            fields => fields.iter().map(|field| string(field).map(str::to_owned)).collect::<Result<_, _>>()?,
+        };
+        if matches!(self.context, Context::LmEval) {
+            endings = endings.iter().map(|ending| lm_eval_text::clean(ending)).collect();
+        }
+        if endings.len() < 2 {
+            return Err(format!("an item must have at least 2 endings, got {}", endings.len()));
+        }
+        let answer = wanted(self.answer)?;
+        let label = match self.labels {
+            [] => answer_number(self.answer, answer, endings.len())?,
+            [field] => answer_label(self.answer, answer, &strings(field)?, endings.len())?,
+            labels => answer_label(self.answer, answer, labels, endings.len())?,
+        };
+        Ok(RawItem { place, context, endings, label })
     }
 }
 
-fn parse(place: String, object: &Map<String, Value>, text: ChoiceText) -> Result<RawItem, String> {
-    let wanted = |name: &str| {
-        object.get(name).ok_or_else(|| match text {
-            ChoiceText::Raw => format!("no field `{name}`; an item must have ctx, label and endings"),
-            ChoiceText::LmEval => format!("no field `{name}`; `text: lm_eval` needs {}", fields(text).join(", ")),
-        })
-    };
-    let string = |name: &str| wanted(name)?.as_str().ok_or_else(|| format!("`{name}` is not a string"));
-    let context = match text {
-        ChoiceText::Raw => string("ctx")?.to_owned(),
-        ChoiceText::LmEval => lm_eval_text::context(string("activity_label")?, string("ctx_a")?, string("ctx_b")?),
-    };
-    if context.trim_end_matches(is_python_space).is_empty() {
-        return Err("`ctx` is empty".into());
+/// True if `text`, the `context` of a task, is a template and no name of a field.
+fn is_template(text: &str) -> bool {
+    text.contains("{{")
+}
+
+/// The value of the field `path`, which may lead into fields by points.
+fn value_at<'v>(object: &'v Map<String, Value>, path: &str) -> Option<&'v Value> {
+    if let Some(value) = object.get(path) {
+        return Some(value);
     }
-    let endings = wanted("endings")?.as_array().ok_or("`endings` is not an array")?;
-    let endings = endings.iter().map(|ending| {
-        let ending = ending.as_str()?;
-        Some(match text {
-            ChoiceText::Raw => ending.to_owned(),
-            ChoiceText::LmEval => lm_eval_text::clean(ending),
-        })
-    });
-    let endings: Vec<_> = endings.collect::<Option<_>>().ok_or("`endings` are not all strings")?;
-    if endings.len() < 2 {
-        return Err(format!("an item must have at least 2 endings, got {}", endings.len()));
-    }
-    // The parquet release has labels as strings, which JSON made from it keeps.
-    let label = match wanted("label")? {
-        Value::String(text) if text.is_empty() => return Err("`label` is empty, as in HellaSwag's test set".into()),
+    let (first, rest) = path.split_once('.')?;
+    value_at(object.get(first)?.as_object()?, rest)
+}
+
+/// The number of the right one of `count` endings. The parquet release of HellaSwag has numbers as strings, which JSON made from it keeps.
+fn answer_number(name: &str, value: &Value, count: usize) -> Result<usize, String> {
+    let number = match value {
+        Value::String(text) if text.is_empty() => return Err(format!("`{name}` is empty, as in HellaSwag's test set")),
         Value::String(text) => text.parse().ok(),
-        other => other.as_u64().map(|label| label as usize),
+        other => other.as_u64().map(|number| number as usize),
     };
-    let label = label.filter(|&label| label < endings.len());
-    let label = label
-        .ok_or_else(|| format!("`label` must be the number of one of the {} endings, counted from 0", endings.len()))?;
-    Ok(RawItem { place, context, endings, label })
+    number
+        .filter(|&number| number < count)
+        .ok_or_else(|| format!("`{name}` must be the number of one of the {count} endings, counted from 0"))
+}
+
+/// The number of the ending that has the label `value`.
+fn answer_label(name: &str, value: &Value, labels: &[String], count: usize) -> Result<usize, String> {
+    if labels.len() != count {
+        return Err(format!("{count} endings have {} labels", labels.len()));
+    }
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    labels
+        .iter()
+        .position(|label| *label == text)
+        .ok_or_else(|| format!("`{name}` must be one of the labels {}, got {}", labels.join(", "), short(&text)))
 }
 
 /// Encodes `item` by the rule of lm-eval (`_encode_pair`). Blanks at the end of the context go to the ending. Context and ending are encoded
@@ -131,7 +225,7 @@ fn encode(item: &RawItem, path: &Path, tokenizer: &ModelTokenizer) -> Result<Cho
         let whole = encode(&format!("{} {ending}", item.context))?;
         let tokens = whole.get(context.len()..).unwrap_or_default().to_vec();
         if tokens.is_empty() {
-            let message = format!("{}: `endings[{index}]` adds no tokens to those of the context", item.place);
+            let message = format!("{}: ending {index} adds no tokens to those of the context", item.place);
             return Err(DataError::file(path, message));
         }
         endings.push(tokens);
@@ -160,7 +254,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
-        let loaded = load_items(&path, limit, ChoiceText::Raw, &bytes());
+        let loaded = load_items(&path, "eval.hellaswag", &Task { limit, ..Task::default() }, &bytes());
         loaded.map(|(items, _)| items).map_err(|error| error.to_string().rsplit_once("a.jsonl").unwrap().1.to_owned())
     }
 
@@ -194,7 +288,7 @@ mod tests {
                 serde_json::json!({"ctx": item["ctx"], "endings": endings, "label": 0}).to_string()
             };
             std::fs::write(&file, written.iter().map(line).collect::<Vec<_>>().join("\n")).unwrap();
-            let (items, _) = load_items(&file, None, ChoiceText::Raw, &tokenizer).unwrap();
+            let (items, _) = load_items(&file, "eval.hellaswag", &Task::default(), &tokenizer).unwrap();
             for (item, expected) in items.iter().zip(written) {
                 let what = format!("{}, {}", case["name"], expected["ctx"]);
                 assert_eq!(item.prefix, ids(&case["front"]), "{what}");
@@ -220,17 +314,18 @@ mod tests {
         std::fs::write(&tokenizer, words).unwrap();
         std::fs::write(&file, r#"{"ctx": "a", "label": 0, "endings": ["b", " "]}"#).unwrap();
         let tokenizer = ModelTokenizer::of_weights(load_tokenizer(&Tokenizer::File(tokenizer)).unwrap());
-        let error = load_items(&file, None, ChoiceText::Raw, &tokenizer).unwrap_err().to_string();
-        assert!(error.ends_with("line 1: `endings[1]` adds no tokens to those of the context"), "{error}");
+        let error = load_items(&file, "eval.hellaswag", &Task::default(), &tokenizer).unwrap_err().to_string();
+        assert!(error.ends_with("line 1: ending 1 adds no tokens to those of the context"), "{error}");
     }
 
     #[test]
     fn lm_evals_text_is_made_of_its_own_fields() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.jsonl");
+        let lm_eval = Task { text: ChoiceText::LmEval, ..Task::default() };
         let load = |content: &str| {
             std::fs::write(&file, content).unwrap();
-            load_items(&file, None, ChoiceText::LmEval, &bytes()).map(|(items, _)| items)
+            load_items(&file, "eval.hellaswag", &lm_eval, &bytes()).map(|(items, _)| items)
         };
         let content = r#"{"activity_label": "Baking", "ctx_a": "[header] How [title] Mix.", "ctx_b": "the MAN", "ctx": "unread",
             "label": "0", "endings": ["[step] stirs  it.", " eats "]}"#;
@@ -258,8 +353,8 @@ mod tests {
             mask: runner_spec::experiment::PaddingMask::Causal,
         };
         let padded = ModelTokenizer::of_rows(TextTokenizer::bytes(), &padded);
-        let (with, facts) = load_items(&file, None, ChoiceText::Raw, &padded).unwrap();
-        let (without, other) = load_items(&file, None, ChoiceText::Raw, &bytes()).unwrap();
+        let (with, facts) = load_items(&file, "eval.hellaswag", &Task::default(), &padded).unwrap();
+        let (without, other) = load_items(&file, "eval.hellaswag", &Task::default(), &bytes()).unwrap();
         assert_eq!((&with[0].prefix[..], &without[0].prefix[..]), (&[256][..], &[][..]));
         assert_eq!(facts, other);
     }
@@ -315,7 +410,8 @@ mod tests {
             serde_json::json!({"ctx": "x", "label": 0, "endings": ["yé", "z"]}),
         ];
         std::fs::write(&lines, objects.map(|object| object.to_string()).join("\n")).unwrap();
-        let load = |path: &Path, limit| load_items(path, limit, ChoiceText::Raw, &bytes());
+        let load =
+            |path: &Path, limit| load_items(path, "eval.hellaswag", &Task { limit, ..Task::default() }, &bytes());
         assert_eq!(load(&rows, None).unwrap(), load(&lines, None).unwrap());
         assert_eq!(load(&rows, Some(1)).unwrap().0.len(), 1);
         write_rows(&rows, &[(3, "ab", ["c", "d"], "1"), (4, "x", ["y", "z"], "")]);

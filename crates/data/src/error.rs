@@ -1,5 +1,6 @@
 //! Errors of data, in the terms of the experiment file.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ pub enum DataError {
     Changed { path: PathBuf },
     /// A setting of the experiment does not fit the other settings or the data.
     #[error("{key}: {message}")]
-    Setting { key: &'static str, message: String },
+    Setting { key: Cow<'static, str>, message: String },
     /// The tokenizer has no tokens for a text, whose place is `context`.
     #[error("{context}: {message}")]
     Encode { context: String, message: String },
@@ -65,8 +66,8 @@ impl DataError {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }
 
-    pub(super) fn setting(key: &'static str, message: impl Into<String>) -> Self {
-        Self::Setting { key, message: message.into() }
+    pub(super) fn setting(key: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::Setting { key: key.into(), message: message.into() }
     }
 
     /// Names the place of the text that could not be encoded.

@@ -12,8 +12,8 @@ use crate::progress::Progress;
 use crate::shared_files::describe_repeated_files;
 use crate::split::Split;
 use crate::split_name::SplitName;
-use runner_spec::data::{ChoiceItem, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
-use runner_spec::experiment::{HellaSwag, Layout, Source};
+use runner_spec::data::{DataPart, NO_SEPARATOR_WARNING, SplitFacts, TaskItems};
+use runner_spec::experiment::{Layout, Source, Task};
 
 /// The data to evaluate a model on.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,8 @@ pub struct EvaluationRequest<'a> {
     /// Text, which is cut into rows of `layout`, as validation data is.
     pub text: Option<&'a Source>,
     pub layout: &'a Layout,
-    pub choice: Option<&'a HellaSwag>,
+    /// The tasks, by their names, with files on this machine.
+    pub tasks: &'a [(String, Task)],
     /// The folder of tokens, created if necessary.
     pub cache_dir: &'a Path,
     /// Tokens of the model. Ids beyond them are an error.
@@ -34,7 +35,8 @@ pub struct EvaluationRequest<'a> {
 pub struct EvaluationData {
     /// The rows whose loss is measured.
     pub rows: Option<Split>,
-    pub choice: Option<Vec<ChoiceItem>>,
+    /// The items of each task.
+    pub tasks: TaskItems,
     /// A warning about the documents that the rows clip.
     pub clipped: Option<String>,
     /// Warnings about the text.
@@ -55,7 +57,7 @@ impl From<Prepared> for EvaluationData {
                 clipped.note(DataPart::Validation.name(), rows.length(), *documents, *tokens)
             }),
             rows,
-            choice: prepared.choice.take(),
+            tasks: std::mem::take(&mut prepared.tasks),
             warnings: Vec::new(),
             _run: Some(prepared),
             _cache_locks: Vec::new(),
@@ -72,7 +74,7 @@ pub fn prepare_evaluation(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<EvaluationData> {
     let tokenizer = &request.tokenizer.text;
-    if !tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
+    if !tokenizer.knows_text() && (request.text.is_some() || !request.tasks.is_empty()) {
         return Err(DataError::setting(
             "tokenizer",
             "the tokenizer of the model is unknown, so text cannot be turned into tokens; name it",
@@ -105,13 +107,6 @@ pub fn prepare_evaluation(
     };
     let (rows, taken) = request.text.map(rows).transpose()?.unzip();
     let (locks, clipped) = taken.unwrap_or_default();
-    let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
-    Ok(EvaluationData {
-        rows,
-        choice: choice.map(|(items, _)| items),
-        clipped,
-        warnings: preparation.warnings.take(),
-        _run: None,
-        _cache_locks: locks,
-    })
+    let (tasks, _) = preparation.load_tasks(request.tasks, request.tokenizer)?;
+    Ok(EvaluationData { rows, tasks, clipped, warnings: preparation.warnings.take(), _run: None, _cache_locks: locks })
 }

@@ -1,6 +1,7 @@
 //! Prepares the data section of an experiment: rows, a tokenizer, and the facts for the planner.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -26,14 +27,17 @@ use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
 use super::unknown_text::{LeftOutText, TOKENS_READ, UnknownTokens};
-use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts};
-use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, TokenType, Validation};
+use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts, TaskItems};
+use runner_spec::experiment::{
+    Corpus, Data, HELLASWAG, HELLASWAG_FILE_ADVICE, Layout, Source, Task, TokenType, Validation, task_key,
+};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
 pub struct DataRequest<'a> {
     pub data: &'a Data,
-    pub choice: Option<&'a HellaSwag>,
+    /// The tasks, by their names, with files on this machine.
+    pub tasks: &'a [(String, Task)],
     /// The source that the trained model is tested on.
     pub test: Option<&'a Source>,
     /// The folder of tokens, trained tokenizers and the built-in corpus, created if necessary.
@@ -50,7 +54,8 @@ pub struct Prepared {
     pub facts: DataFacts,
     pub dataset: Dataset,
     pub tokenizer: ModelTokenizer,
-    pub choice: Option<Vec<ChoiceItem>>,
+    /// The items of each task.
+    pub tasks: TaskItems,
     /// The origin of the tokens of each source, in the order in which they were loaded.
     pub origins: Vec<TokensOrigin>,
     /// Warnings about files that are there twice, and about text that the tokenizer does not know.
@@ -63,7 +68,7 @@ impl Prepared {
     /// Takes away the tokens that prompts and contexts begin with.
     pub fn remove_prefix(&mut self) {
         self.tokenizer = self.tokenizer.clone().without_prefix();
-        self.choice.iter_mut().flatten().for_each(|item| item.prefix.clear());
+        self.tasks.iter_mut().flat_map(|(_, items)| items).for_each(|item| item.prefix.clear());
     }
 }
 
@@ -197,8 +202,7 @@ impl Preparation<'_> {
         let [(validation_split, validation_facts), (test_split, test_facts)] = splits;
 
         let tokenizer = ModelTokenizer::of_rows(tokenizer, self.layout);
-        let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
-        let (choice, choice_facts) = choice.unzip();
+        let (tasks, task_facts) = self.load_tasks(request.tasks, &tokenizer)?;
         tokenizer.text.forget_words();
         let splits = [Some(&train_facts), validation_facts.as_ref(), test_facts.as_ref()];
         let documents = splits.into_iter().flatten().map(|split| split.documents).max().unwrap_or(0);
@@ -208,14 +212,15 @@ impl Preparation<'_> {
             train: train_facts,
             validation: validation_facts,
             test: test_facts,
-            choice: choice_facts,
+            choice: all_items(&task_facts),
+            tasks: if task_facts.keys().eq([HELLASWAG]) { BTreeMap::new() } else { task_facts },
             weights: None,
             joins_documents: tokenizer.text.joins_documents(self.layout, documents),
         };
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         let (origins, warnings) = (self.origins.take(), self.warnings.take());
-        Ok(Prepared { facts, dataset, tokenizer, choice, origins, warnings, _cache_locks: cache_locks })
+        Ok(Prepared { facts, dataset, tokenizer, tasks, origins, warnings, _cache_locks: cache_locks })
     }
 
     pub(super) fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
@@ -421,24 +426,40 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    pub(super) fn load_choice(
+    /// The items of `tasks`, and facts about them.
+    pub(super) fn load_tasks(
         &self,
-        set: &HellaSwag,
+        tasks: &[(String, Task)],
         tokenizer: &ModelTokenizer,
-    ) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
+    ) -> Result<(TaskItems, BTreeMap<String, ChoiceFacts>)> {
+        let (mut all, mut facts) = (Vec::with_capacity(tasks.len()), BTreeMap::new());
+        for (name, task) in tasks {
+            let (items, of_task) = self.load_task(&task_key(name), task, tokenizer)?;
+            all.push((name.clone(), items));
+            facts.insert(name.clone(), of_task);
+        }
+        Ok((all, facts))
+    }
+
+    /// The items of `set`, the task under `key`.
+    fn load_task(&self, key: &str, set: &Task, tokenizer: &ModelTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) if !file.exists() => {
-                let message = format!("there is no file {}; {HELLASWAG_FILE_ADVICE}", file.display());
-                return Err(DataError::setting("eval.hellaswag.file", message));
+                let advice =
+                    if key == task_key(HELLASWAG) { format!("; {HELLASWAG_FILE_ADVICE}") } else { String::new() };
+                return Err(DataError::setting(
+                    format!("{key}.file"),
+                    format!("there is no file {}{advice}", file.display()),
+                ));
             }
             (Some(file), _) => file.clone(),
             (None, Some(Corpus::Stories)) => stories::open_or_write_corpus(&self.cache, self.report)?.choice,
             (None, None) => {
                 let message = "this set is on the hub and was not downloaded, or gives neither `file` nor `builtin`";
-                return Err(DataError::setting("eval.hellaswag", message));
+                return Err(DataError::setting(key.to_owned(), message));
             }
         };
-        let (items, facts) = choice::load_items(&path, set.limit, set.text, tokenizer)?;
+        let (items, facts) = choice::load_items(&path, key, set, tokenizer)?;
         if let Some(mut unknown) = UnknownTokens::new(&tokenizer.text) {
             let tokens = items.iter().flat_map(|item| item.context.iter().chain(item.endings.iter().flatten()));
             tokens.for_each(|&token| unknown.add(token));
@@ -448,14 +469,28 @@ impl Preparation<'_> {
             for (number, item) in (1..).zip(&items) {
                 let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));
                 if let Some((position, &token)) = tokens.find(|(_, token)| **token as usize >= vocabulary) {
-                    let (what, key) =
-                        (format!("eval.hellaswag: {}, item {number}", path.display()), "model.vocab_size");
+                    let (what, key) = (format!("{key}: {}, item {number}", path.display()), "model.vocab_size");
                     return Err(DataError::TokenBeyondVocabulary { what, token, position, vocabulary, key });
                 }
             }
         }
         Ok((items, facts))
     }
+}
+
+/// The items of all `tasks` together. The hash of a single task is that of its items.
+fn all_items(tasks: &BTreeMap<String, ChoiceFacts>) -> Option<ChoiceFacts> {
+    let mut facts = tasks.values();
+    let first = facts.next()?;
+    if tasks.len() == 1 {
+        return Some(first.clone());
+    }
+    let mut hasher = blake3::Hasher::new();
+    for (name, facts) in tasks {
+        hasher.update(format!("{name} {}\n", facts.hash).as_bytes());
+    }
+    let items = first.items + facts.map(|facts| facts.items).sum::<usize>();
+    Some(ChoiceFacts { items, hash: hasher.finalize().to_hex().to_string() })
 }
 
 /// The settings of `layout` that determine how rows are cut from tokens, as text for a hash. The attention mask does not, and separators are

@@ -174,7 +174,7 @@ fn describe_continuation(
 
 /// True if prepared data, or the weights to start from, depend on `key`.
 fn is_of_data(key: &str) -> bool {
-    ["data", "model.init", "eval.hellaswag", "eval.test"].iter().any(|section| key.starts_with(section))
+    ["data", "model.init", "eval.hellaswag", "eval.tasks", "eval.test"].iter().any(|section| key.starts_with(section))
 }
 
 /// True if the setting divides the work among ranks, which `runner resume --parallel` changes. It chooses micro-batches itself.

@@ -12,14 +12,14 @@ use runner_spec::program::{Instruction, Program, RowSequence};
 pub struct Resources<'a> {
     pub dataset: &'a Dataset,
     pub tokenizer: &'a ModelTokenizer,
-    /// Items of the multiple-choice evaluation, where there is one.
-    pub choice: Option<&'a [ChoiceItem]>,
+    /// The items of each task.
+    pub tasks: &'a [(String, Vec<ChoiceItem>)],
 }
 
 impl<'a> From<&'a Prepared> for Resources<'a> {
     fn from(prepared: &'a Prepared) -> Self {
-        let Prepared { dataset, tokenizer, choice, .. } = prepared;
-        Self { dataset, tokenizer, choice: choice.as_deref() }
+        let Prepared { dataset, tokenizer, tasks, .. } = prepared;
+        Self { dataset, tokenizer, tasks }
     }
 }
 

@@ -22,9 +22,16 @@ pub(super) fn evaluate(
         let micro_batch = program.batch.micro_batch;
         LossBatches::new(split, spec.rows(micro_batch), micro_batch, program.batch.mask_padding)
     });
-    let choice = program.eval.is_choice_due(step, program.steps).then_some(resources.choice).flatten();
-    let choice = choice.map(|items| ChoiceBatches::new(items, program.model.context_length));
-    match eval::evaluate(step, loss, choice, |batches| run_batches(context, trainer, batches)) {
+    let due: Vec<String> = program
+        .eval
+        .tasks()
+        .into_iter()
+        .filter(|task| task.is_due(step, program.steps))
+        .map(|task| task.name)
+        .collect();
+    let tasks = resources.tasks.iter().filter(|(name, _)| due.contains(name));
+    let tasks = tasks.map(|(name, items)| (name.as_str(), ChoiceBatches::new(items, program.model.context_length)));
+    match eval::evaluate(step, loss, tasks, |batches| run_batches(context, trainer, batches)) {
         // All ranks have the same result, so all of them take part in the election. An empty finding says that this rank's weights are
         // finite.
         Err(ExecError::Eval(EvalError::NotFinite(what))) => {

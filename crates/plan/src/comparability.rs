@@ -2,7 +2,6 @@
 //! only over the same text.
 
 use runner_spec::data::{DataFacts, SplitFacts, SplitText};
-use runner_spec::experiment::HELLASWAG;
 use runner_spec::format::count;
 use runner_spec::measure::Quantity;
 use runner_spec::plan::Plan;
@@ -37,7 +36,8 @@ impl MeasurementBasis {
     /// What the evaluations of a run of `plan` measure.
     #[must_use]
     pub fn evaluated_quantities(plan: &Plan) -> Vec<Quantity> {
-        let tasks = plan.data.choice.iter().map(|_| Quantity::Task(HELLASWAG.into()));
+        let tasks = plan.ranks.first().map(|rank| rank.program.eval.tasks()).unwrap_or_default();
+        let tasks = tasks.into_iter().map(|task| Quantity::Task(task.name.into()));
         [Quantity::ValidationLoss, Quantity::BitsPerByte].into_iter().chain(tasks).collect()
     }
 
@@ -46,7 +46,7 @@ impl MeasurementBasis {
     pub fn measures(&self, quantity: &Quantity) -> bool {
         match quantity {
             Quantity::ValidationLoss | Quantity::BitsPerByte => self.rows_read.is_some(),
-            Quantity::Task(_) => self.data.choice.is_some(),
+            Quantity::Task(task) => self.data.task(task).is_some(),
             Quantity::TestLoss => self.test_rows_read.is_some(),
             Quantity::TrainLoss | Quantity::Speed => true,
         }
@@ -93,22 +93,22 @@ impl MeasurementBasis {
             ));
         }
         match quantity {
-            Quantity::Task(_) => {
-                let (a, b) = (self.data.choice.as_ref()?, other.data.choice.as_ref()?);
+            Quantity::Task(task) => {
+                let (a, b) = (self.data.task(task)?, other.data.task(task)?);
                 if a.items != b.items {
                     return Some(format!(
-                        "{name} scores {} multiple-choice items, but {other_name} scores {}",
+                        "{name} scores {} items of {task}, but {other_name} scores {}",
                         count(a.items as u64),
                         count(b.items as u64)
                     ));
                 }
                 if has_same_tokenizer && a.hash != b.hash {
                     return Some(format!(
-                        "{name} and {other_name} have different multiple-choice items, or prepare their text differently"
+                        "{name} and {other_name} have different items of {task}, or prepare their text differently"
                     ));
                 }
                 (has_same_tokenizer && self.is_padded != other.is_padded).then(|| {
-                    format!("the rows of {name} or {other_name} are padded, so contexts of multiple choice begin with different tokens")
+                    format!("the rows of {name} or {other_name} are padded, so the contexts of {task} begin with different tokens")
                 })
             }
             Quantity::TrainLoss | Quantity::ValidationLoss | Quantity::TestLoss if !has_same_tokenizer => {

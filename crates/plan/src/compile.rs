@@ -14,13 +14,14 @@ use crate::{check, devices, memory_shortage, ranks, shard};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState, task_key};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
     BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence,
+    ScoredTask,
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -389,35 +390,46 @@ fn eval_spec(
             Some(loss.canonical(micro_batch))
         }
     };
-    let choice_items = match (&eval.hellaswag, &data.choice) {
-        (None, _) => None,
-        (Some(_), Some(choice)) => Some(choice.items),
-        (Some(_), None) => refuse!("eval.hellaswag", "its items were not prepared"),
-    };
+    let mut tasks = Vec::new();
+    for (name, task) in eval.tasks() {
+        let Some(facts) = data.task(name) else { refuse!(task_key(name), "its items were not prepared") };
+        tasks.push(ScoredTask { name: name.to_owned(), items: facts.items, every: Some(eval.task_every(task)) });
+    }
     // The periodic instruction has the interval.
     let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
     let samples = samples.map(|samples| Samples { every: None, ..samples });
     let test_rows = data.test.as_ref().and(eval.test_rows);
-    let own_intervals = loss.is_some() && choice_items.is_some() && eval.choice_every() != eval.every;
-    let [loss_every, choice_every] = [eval.every, eval.choice_every()].map(|every| own_intervals.then_some(every));
-    Ok(EvalSpec { loss, loss_every, choice_items, choice_every, samples, test_rows })
+    let mut intervals = loss.iter().map(|_| eval.every).chain(tasks.iter().filter_map(|task| task.every));
+    let first = intervals.next();
+    if intervals.all(|every| Some(every) == first) {
+        for task in &mut tasks {
+            task.every = None;
+        }
+    }
+    let loss_every = loss.filter(|_| tasks.iter().any(|task| task.every.is_some())).map(|_| eval.every);
+    let spec = EvalSpec { loss, loss_every, samples, test_rows, ..EvalSpec::default() };
+    Ok(spec.with_tasks(tasks))
 }
 
 /// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best.
 fn periodic(experiment: &Experiment, eval: &EvalSpec) -> Result<Vec<Periodic>> {
     let (settings, saved) = (&experiment.eval, experiment.checkpoint.every);
+    let of_tasks = settings.tasks().map(|(name, task)| (task_key(name) + ".every", settings.task_every(task)));
     for (key, every) in [
-        ("eval.every", settings.every),
-        ("eval.hellaswag.every", settings.choice_every()),
-        ("eval.samples.every", settings.samples_every()),
-        ("checkpoint.every", saved),
-    ] {
+        ("eval.every".into(), settings.every),
+        ("eval.samples.every".into(), settings.samples_every()),
+        ("checkpoint.every".into(), saved),
+    ]
+    .into_iter()
+    .chain(of_tasks)
+    {
         if every == 0 {
             refuse!(key, "must be at least 1, got 0");
         }
     }
-    let evaluations = [eval.loss.as_ref().map(|_| settings.every), eval.choice_items.map(|_| settings.choice_every())];
-    let evaluate = Periodic::at_any(evaluations.into_iter().flatten().collect(), Instruction::Evaluate);
+    let losses = eval.loss.iter().map(|_| settings.every);
+    let evaluations = losses.chain(settings.tasks().map(|(_, task)| settings.task_every(task)));
+    let evaluate = Periodic::at_any(evaluations.collect(), Instruction::Evaluate);
     let sample = eval.samples.as_ref().map(|_| Periodic::new(settings.samples_every(), Instruction::Sample));
     Ok([evaluate, sample, Some(Periodic::new(saved, Instruction::Checkpoint))].into_iter().flatten().collect())
 }

@@ -1,5 +1,7 @@
 //! The reasons why an experiment cannot be planned, in the experiment file's vocabulary and with the arithmetic that failed.
 
+use std::borrow::Cow;
+
 use crate::check::CheckError;
 use runner_spec::error::{Classified, ErrorKind};
 
@@ -11,7 +13,7 @@ pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
 pub enum PlanError {
     /// The value of a key, alone or together with other values.
     #[error("{key}: {message}")]
-    Value { key: &'static str, message: String },
+    Value { key: Cow<'static, str>, message: String },
     #[error("the planned program is wrong (a bug in the planner): {0}")]
     Check(#[from] CheckError),
 }
@@ -27,8 +29,8 @@ impl Classified for PlanError {
 
 impl PlanError {
     /// A mistake in the value of `key`.
-    pub fn value(key: &'static str, message: impl Into<String>) -> Self {
-        Self::Value { key, message: message.into() }
+    pub fn value(key: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::Value { key: key.into(), message: message.into() }
     }
 }
 

@@ -3,6 +3,8 @@
 //! It covers the programs, and the content hashes of data and tokenizer. It leaves out names, log and checkpoint periods, thread
 //! counts and peak rates, since none of them changes a number, paths of files, and what is known of the text that tokens stand for.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use runner_spec::data::{Clipped, DataFacts};
@@ -44,7 +46,7 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     (program.chunks, program.buckets, program.shards) = (Vec::new(), Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());
     program.eval = EvalSpec::default();
-    let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
+    let data = DataFacts { validation: None, choice: None, tasks: BTreeMap::new(), test: None, ..data.clone() };
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
     let format = format_of(&program, [MATH_FORMAT, MATH_FORMAT_BF16, MATH_FORMAT_BF16_STATE]);

@@ -1,5 +1,7 @@
 //! Experiments, facts and plans that tests share, here and in other crates.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, KernelWorkspace};
@@ -92,6 +94,7 @@ pub fn data() -> DataFacts {
         validation: Some(split(100, 801, "decaf")),
         test: None,
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
+        tasks: BTreeMap::new(),
         weights: None,
         joins_documents: false,
     }

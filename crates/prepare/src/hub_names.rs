@@ -13,10 +13,10 @@ use runner_files::parent_folder;
 use runner_spec::error::{CommandError, Result};
 
 use runner_spec::experiment::{
-    Data, Experiment, HellaSwag, HubModel, ModelFolder, Source, Tokenizer, WeightInit, WeightsSource,
+    Data, Eval, Experiment, HubModel, ModelFolder, Source, Task, Tokenizer, WeightInit, WeightsSource,
 };
 
-/// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
+/// Replaces names on the hub in `data`, in the `test` source and in `tasks` by files of this machine. Returns them with the commits,
 /// `None` if nothing names the hub.
 ///
 /// # Errors
@@ -24,16 +24,16 @@ use runner_spec::experiment::{
 pub fn lower_hub(
     data: &Data,
     test: Option<&Source>,
-    choice: Option<&HellaSwag>,
+    tasks: &[(String, Task)],
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Option<LoweredData>> {
-    if !hub::is_needed(data, test, choice) {
+    if !hub::is_needed(data, test, tasks) {
         return Ok(None);
     }
     let (settings, folder) = hub_settings(host)?;
     let lowered = with_progress(observer, |report| {
-        hub::lower(data, test, choice, &settings, &folder, &|part| report(Progress::Downloading(part)))
+        hub::lower(data, test, tasks, &settings, &folder, &|part| report(Progress::Downloading(part)))
     });
     Ok(Some(lowered?))
 }
@@ -48,12 +48,12 @@ pub(crate) fn lower_hub_of_run(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Option<LoweredData>> {
-    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    let (test, tasks) = (experiment.eval.test.as_ref(), owned_tasks(&experiment.eval));
     let mut data = experiment.data.clone();
     if recorded.is_some() {
         data.tokenizer = Tokenizer::Bytes {};
     }
-    let mut lowered = lower_hub(&data, test, choice, host, observer)?;
+    let mut lowered = lower_hub(&data, test, &tasks, host, observer)?;
     if let Some(LoweredData { local, pinned, .. }) = lowered.as_mut().filter(|_| recorded.is_some()) {
         local.tokenizer.clone_from(&experiment.data.tokenizer);
         pinned.tokenizer.clone_from(&experiment.data.tokenizer);
@@ -130,17 +130,32 @@ pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
 /// If it is on the hub, and the hub refuses or cannot be reached.
 pub fn local_tokenizer(tokenizer: Tokenizer, host: &Host, observer: &mut dyn RunObserver) -> Result<Tokenizer> {
     let data = data_without_text(tokenizer);
-    let lowered = lower_hub(&data, None, None, host, observer)?;
+    let lowered = lower_hub(&data, None, &[], host, observer)?;
     Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
 }
 
-/// The multiple-choice `set` as a file of this machine.
+/// The tasks of `eval`, by their names.
+pub(crate) fn owned_tasks(eval: &Eval) -> Vec<(String, Task)> {
+    eval.tasks().map(|(name, task)| (name.to_owned(), task.clone())).collect()
+}
+
+/// `tasks`, those on the hub as files of this machine.
 ///
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
-pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag> {
-    let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
-    Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
+pub fn local_tasks(
+    tasks: Vec<(String, Task)>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Vec<(String, Task)>> {
+    let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, &tasks, host, observer)?;
+    Ok(lowered.map_or(tasks.clone(), |lowered| with_local_files(tasks, &lowered)))
+}
+
+/// `tasks`, those that were found on the hub with their files on this machine.
+pub(crate) fn with_local_files(tasks: Vec<(String, Task)>, lowered: &LoweredData) -> Vec<(String, Task)> {
+    let local = |name: &str| lowered.tasks.get(name).map(|(local, _)| local.clone());
+    tasks.into_iter().map(|(name, task)| (name.clone(), local(&name).unwrap_or(task))).collect()
 }
 
 fn data_without_text(tokenizer: Tokenizer) -> Data {
@@ -160,8 +175,10 @@ pub fn pin_hub_commits(
 ) -> Result<()> {
     if let Some(lowered) = lower_hub_of_run(experiment, recorded, host, observer)? {
         experiment.data = lowered.pinned;
-        if let Some((_, pinned)) = lowered.choice {
-            experiment.eval.hellaswag = Some(pinned);
+        for (name, task) in experiment.eval.tasks_mut() {
+            if let Some((_, pinned)) = lowered.tasks.get(name) {
+                *task = pinned.clone();
+            }
         }
         if let Some((_, pinned)) = lowered.test {
             experiment.eval.test = Some(pinned);

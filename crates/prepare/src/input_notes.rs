@@ -7,7 +7,7 @@ use std::time::Duration;
 use runner_data::{Prepared, TextTokenizer, TokensOrigin, load_tokenizer, token_difference};
 use runner_spec::data::CutPart;
 use runner_spec::error::Result;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Experiment, task_key};
 use runner_spec::format::{bytes, counted, duration};
 use runner_weights::OpenedWeights;
 
@@ -62,13 +62,16 @@ pub(crate) fn warn_of_cut_text(
             warn(&format!("eval.samples.prompts: {warning}"));
         }
     }
-    let items = prepared.choice.as_deref().unwrap_or_default();
-    let cut: Vec<CutPart> = items.iter().filter_map(|item| item.cut_part(context)).collect();
-    if !cut.is_empty() {
+    for (name, items) in &prepared.tasks {
+        let cut: Vec<CutPart> = items.iter().filter_map(|item| item.cut_part(context)).collect();
+        if cut.is_empty() {
+            continue;
+        }
         let endings = cut.iter().filter(|part| **part == CutPart::Ending).count();
         let endings = if endings > 0 { format!("; {endings} of them lose a part of an ending") } else { String::new() };
         warn(&format!(
-            "eval.hellaswag: {} of {} are longer than model.context_length, {context}, and lose their beginning{endings}",
+            "{}: {} of {} are longer than model.context_length, {context}, and lose their beginning{endings}",
+            task_key(name),
             cut.len(),
             counted(items.len() as u64, "item"),
         ));

@@ -17,7 +17,7 @@ use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::host::Host;
-use crate::hub_names::{fetch_model_folder, lower_hub_of_run};
+use crate::hub_names::{fetch_model_folder, lower_hub_of_run, owned_tasks, with_local_files};
 use crate::input_notes::{describe_data, foreign_tokenizer, warn_of_cut_text};
 use crate::observer::{RunEvent, RunObserver, with_progress};
 
@@ -43,11 +43,15 @@ pub fn prepare_data_of_run(
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared> {
     let cache = host.cache()?;
-    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    let test = experiment.eval.test.as_ref();
     let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
+    let mut tasks = owned_tasks(&experiment.eval);
+    if let Some(lowered) = &lowered {
+        tasks = with_local_files(tasks, lowered);
+    }
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
-        choice: lowered.as_ref().and_then(|l| l.choice.as_ref().map(|(local, _)| local)).or(choice),
+        tasks: &tasks,
         test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(test),
         cache_dir: cache,
         vocab_size: experiment.model.vocab_size,

@@ -1,9 +1,11 @@
 //! Prepared data: facts for the planner, rows for the executor.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::experiment::HELLASWAG;
 use crate::format::{count, counted, percent};
 use crate::serde_defaults::is_default;
 
@@ -18,8 +20,11 @@ pub struct DataFacts {
     pub validation: Option<SplitFacts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test: Option<SplitFacts>,
-    /// Items of the configured multiple-choice set (after `limit`) and its content hash.
+    /// The items of all tasks (after `limit`) and their content hash.
     pub choice: Option<ChoiceFacts>,
+    /// The items of each task, unless `hellaswag` is the only one.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<String, ChoiceFacts>,
     /// The weights that training starts from, if they are not drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsFacts>,
@@ -95,6 +100,15 @@ impl DataFacts {
             DataPart::Train | DataPart::Validation | DataPart::Test => {
                 self.split(part).map(|split| split.hash.as_str())
             }
+        }
+    }
+
+    /// The items of the task `name`.
+    #[must_use]
+    pub fn task(&self, name: &str) -> Option<&ChoiceFacts> {
+        match &self.choice {
+            Some(choice) if self.tasks.is_empty() => (name == HELLASWAG).then_some(choice),
+            _ => self.tasks.get(name),
         }
     }
 
@@ -277,7 +291,7 @@ impl Rows {
     }
 }
 
-/// One multiple-choice item in HellaSwag's form, as token ids.
+/// One multiple-choice item, as token ids.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChoiceItem {
     /// The tokens in front of the context, which stay where the beginning of a long context is cut off.
@@ -289,6 +303,9 @@ pub struct ChoiceItem {
     pub characters: Vec<usize>,
     pub label: usize,
 }
+
+/// The items of each task, by its name.
+pub type TaskItems = Vec<(String, Vec<ChoiceItem>)>;
 
 /// A part of a multiple-choice item that is cut off, because the item is longer than the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

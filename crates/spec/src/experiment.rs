@@ -13,6 +13,7 @@ mod eval;
 mod parallel;
 mod seeds;
 mod source;
+mod task;
 mod train;
 mod weights_source;
 
@@ -28,15 +29,14 @@ use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Data, HUB_DEFAULT_BRANCH, HubModel, Layout, MAX_BPE_VOCABULARY, PaddingMask, Separator, Tokenizer, Validation,
 };
-pub use eval::{
-    ChoiceText, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples,
-};
+pub use eval::{Eval, EvalLoss, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use source::{
     Content, Corpus, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource, ParquetSource, RecordFormat,
     RecordTextMut, Source, TokenType,
 };
+pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, task_key};
 pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};
 

@@ -13,7 +13,7 @@ pub use batch::{BatchSpec, DataPosition, EpochBatch, RowOrder, RowSequence};
 
 use crate::diagnostic::short;
 use crate::error::PlainError;
-pub use crate::experiment::{EvalLoss, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
+pub use crate::experiment::{EvalLoss, HELLASWAG, ParallelMode, Precision, Recompute, Samples, Seeds, ShardedState};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
@@ -200,7 +200,7 @@ pub enum Instruction {
     OptimizerStep,
     /// Clears the gradients. A step ends with this on a rank that updates no weights.
     ZeroGradients,
-    /// Measures the validation loss and scores the multiple-choice items.
+    /// Measures the validation loss and scores the tasks.
     Evaluate,
     /// Continues the prompts.
     Sample,
@@ -346,10 +346,10 @@ impl Program {
         self.eval.loss_every.or_else(|| self.every(Instruction::Evaluate))
     }
 
-    /// Steps between scores of the multiple-choice items; `None` if there are none.
-    pub fn choice_every(&self) -> Option<u64> {
-        self.eval.choice_items?;
-        self.eval.choice_every.or_else(|| self.every(Instruction::Evaluate))
+    /// Steps between scores of the task `name`; `None` if it is not scored.
+    pub fn task_every(&self, name: &str) -> Option<u64> {
+        let task = self.eval.tasks().into_iter().find(|task| task.name == name)?;
+        task.every.or_else(|| self.every(Instruction::Evaluate))
     }
 
     /// The shortest interval of the periodic instruction `wanted`.
@@ -430,26 +430,65 @@ pub struct EvalSpec {
     /// The interval of the loss if `Evaluate` has several; `None`: each `Evaluate` measures it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_every: Option<u64>,
-    /// The number of multiple-choice items that are scored; `None` if there is no such evaluation.
+    /// The number of multiple-choice items of all tasks; `None` if there is no task.
     pub choice_items: Option<usize>,
-    /// The interval of multiple choice if `Evaluate` has several; `None`: each `Evaluate` scores it.
+    /// The interval of the task `hellaswag`, if it is the only one and `Evaluate` has several intervals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub choice_every: Option<u64>,
+    /// The tasks, unless `hellaswag` is the only one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<ScoredTask>,
     pub samples: Option<Samples>,
     /// Rows of the test data that are read at most; `None`: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_rows: Option<u64>,
 }
 
+/// A task of multiple choice in a program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScoredTask {
+    pub name: String,
+    pub items: usize,
+    /// Its interval, if `Evaluate` has several; `None`: each `Evaluate` scores it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub every: Option<u64>,
+}
+
 impl EvalSpec {
+    /// Scores `tasks`.
+    #[must_use]
+    pub fn with_tasks(mut self, tasks: Vec<ScoredTask>) -> Self {
+        let items = tasks.iter().map(|task| task.items).sum();
+        self.choice_items = (!tasks.is_empty()).then_some(items);
+        match tasks.as_slice() {
+            [only] if only.name == HELLASWAG => self.choice_every = only.every,
+            _ => self.tasks = tasks,
+        }
+        self
+    }
+
+    /// The tasks that are scored.
+    #[must_use]
+    pub fn tasks(&self) -> Vec<ScoredTask> {
+        match self.choice_items {
+            Some(items) if self.tasks.is_empty() => {
+                vec![ScoredTask { name: HELLASWAG.to_owned(), items, every: self.choice_every }]
+            }
+            _ => self.tasks.clone(),
+        }
+    }
+
     /// True if an `Evaluate` after `done` of `steps` steps measures the loss.
     pub fn is_loss_due(&self, done: u64, steps: u64) -> bool {
         self.loss.is_some() && self.loss_every.is_none_or(|every| is_due([every].into_iter(), done, steps))
     }
+}
 
-    /// True if an `Evaluate` after `done` of `steps` steps scores the multiple-choice items.
-    pub fn is_choice_due(&self, done: u64, steps: u64) -> bool {
-        self.choice_items.is_some() && self.choice_every.is_none_or(|every| is_due([every].into_iter(), done, steps))
+impl ScoredTask {
+    /// True if an `Evaluate` after `done` of `steps` steps scores it.
+    #[must_use]
+    pub fn is_due(&self, done: u64, steps: u64) -> bool {
+        self.every.is_none_or(|every| is_due([every].into_iter(), done, steps))
     }
 }
 

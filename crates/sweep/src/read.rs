@@ -24,7 +24,7 @@ use runner_config::ExperimentFile;
 use runner_config::check::check_against;
 use runner_config::resolve::name_problem;
 use runner_config::shape::parse_slot;
-use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, nearest, short};
 use runner_spec::measure::Measure;
 use runner_template::expression::expression_environment;
 use runner_template::yaml_text;
@@ -155,7 +155,28 @@ fn value<T: DeserializeOwned>(sweep: &Value, pointer: &str) -> Option<T> {
     serde_json::from_value(sweep.pointer(pointer)?.clone()).ok()
 }
 
+/// The measures by which the points of every sweep may be compared; scores of tasks come on top.
+fn objective_measures() -> impl Iterator<Item = Measure> {
+    Measure::all_fixed().filter(Measure::is_comparable)
+}
+
 impl<'s> SweepReader<'s> {
+    /// The measure that `value`, that of the key `entry`, names; `None` if it names none, which is reported.
+    fn read_metric(&mut self, entry: &Entry, value: &Value) -> Option<Measure> {
+        let name = value.as_str()?;
+        if let Some(measure) = Measure::of_key(name).filter(Measure::is_comparable) {
+            return Some(measure);
+        }
+        let known: Vec<String> = objective_measures().map(|measure| measure.key().into_owned()).collect();
+        let message = format!("`sweep.objective.metric` is not something that runs are compared by: {}", short(name));
+        let help = nearest(name, known.iter().map(String::as_str)).map_or_else(
+            || format!("use {}, or a score of a task, such as hellaswag_acc", known.join(", ")),
+            |near| format!("did you mean `{near}`?"),
+        );
+        self.error(entry.value.place, "sweep.objective.metric", message, &help);
+        None
+    }
+
     /// A reader of `source`, in whose YAML these mistakes were found.
     fn new(source: &'s Source, diagnostics: Vec<Diagnostic>) -> Self {
         Self {
@@ -322,11 +343,11 @@ impl SweepReader<'_> {
             race
         });
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
-        let named_metric = value(sweep, "/objective/metric");
-        let metric = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
-        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| Goal::of(&metric));
         let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
         let key = |name: &str| objective.iter().find(|entry| entry.key == name);
+        let named_metric = key("metric").and_then(|entry| self.read_metric(entry, &sweep["objective"]["metric"]));
+        let metric = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
+        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| Goal::of(&metric));
         // A metric that is wrong has been reported. The copies of earlier versions may have the other goal.
         let is_wrong = goal != Goal::of(&metric) && is_new && (named_metric.is_some() || key("metric").is_none());
         if let Some(entry) = key("goal").filter(|_| is_wrong) {

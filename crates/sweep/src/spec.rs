@@ -255,7 +255,7 @@ impl Objective {
 #[must_use]
 pub(crate) fn measurement_interval(measure: &Measure, program: &Program) -> Option<u64> {
     match measure.quantity() {
-        Quantity::Task(_) => program.choice_every(),
+        Quantity::Task(name) => program.task_every(&name),
         _ if measure.is_evaluated() => program.loss_every(),
         _ => Some(1),
     }

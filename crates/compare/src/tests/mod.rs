@@ -60,9 +60,10 @@ fn facts(experiment: &Experiment) -> DataFacts {
     // One at a time: the pairs share their tokens.
     let mut known = KNOWN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let prepared = || {
+        let tasks: Vec<_> = experiment.eval.tasks().map(|(name, task)| (name.to_owned(), task.clone())).collect();
         let request = DataRequest {
             data: &experiment.data,
-            choice: experiment.eval.hellaswag.as_ref(),
+            tasks: &tasks,
             test: None,
             cache_dir: cache(),
             vocab_size: experiment.model.vocab_size,
@@ -187,7 +188,7 @@ fn with_file(folder: &Path, name: &str, content: &str) -> PlannedExperiment {
     let experiment = loaded.unwrap_or_else(|e| panic!("{}", e.render(false))).experiment;
     let data = DataRequest {
         data: &experiment.data,
-        choice: None,
+        tasks: &[],
         test: None,
         cache_dir: &folder.join("cache"),
         vocab_size: None,

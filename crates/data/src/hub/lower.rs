@@ -1,5 +1,6 @@
 //! Turns data that names the hub into data that names files, which it downloads, and into data that names the commits that were read.
 
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use super::select::{self, Listing, Refusal, SelectedFiles};
 use super::settings::Settings;
 use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::{
-    Data, FileFormat, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, Source, Tokenizer, Validation,
+    Data, FileFormat, HUB_DEFAULT_BRANCH, HubChoice, HubModel, HubSource, Source, Task, Tokenizer, Validation, task_key,
 };
 use runner_spec::hub_name::is_commit;
 
@@ -43,49 +44,56 @@ pub struct LoweredData {
     pub pinned: Data,
     /// The local and the pinned source that the model is tested on, if it is on the hub.
     pub test: Option<(Source, Source)>,
-    /// The local and the pinned multiple-choice set, if it is on the hub.
-    pub choice: Option<(HellaSwag, HellaSwag)>,
+    /// The tasks on the hub by their names, each local and pinned.
+    pub tasks: BTreeMap<String, (Task, Task)>,
 }
 
-/// True if `data`, `test` or `choice` names anything on the hub.
+/// True if `data`, `test` or one of `tasks` names anything on the hub.
 #[must_use]
-pub fn is_needed(data: &Data, test: Option<&Source>, choice: Option<&HellaSwag>) -> bool {
+pub fn is_needed(data: &Data, test: Option<&Source>, tasks: &[(String, Task)]) -> bool {
     [Some(&data.train), data.separate_validation(), test].into_iter().flatten().any(|source| source.hub().is_some())
-        || choice.is_some_and(|set| set.hub.is_some())
+        || tasks.iter().any(|(_, task)| task.hub.is_some())
         || matches!(data.tokenizer, Tokenizer::Hub(_))
 }
 
-/// Finds the files that `data`, `test` and `choice` name on the hub. `memos` is a folder for lists of files.
+/// Finds the files that `data`, `test` and `tasks` name on the hub. `memos` is a folder for lists of files.
 ///
 /// # Errors
 /// If a file is neither in the cache nor can be downloaded, or an answer of the hub is wrong.
 pub fn lower(
     data: &Data,
     test: Option<&Source>,
-    choice: Option<&HellaSwag>,
+    tasks: &[(String, Task)],
     settings: &Settings,
     memos: &Path,
     report: &Report<'_>,
 ) -> Result<LoweredData> {
     let hub = Client::new(settings, memos, report);
-    let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None, choice: None };
+    let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None, tasks: BTreeMap::new() };
     if let Tokenizer::Hub(HubModel { name, revision }) = &data.tokenizer {
         let key = |message| format!("data.tokenizer.hub: {message}");
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| error.reword(key))?;
         out.local.tokenizer = local;
         out.pinned.tokenizer = Tokenizer::Hub(HubModel { name: name.clone(), revision: commit });
     }
-    let named = |key: &'static str| move |error: HubError| error.reword(|message| format!("{key}: {message}"));
+    let named = |key: &str| {
+        let key = key.to_owned();
+        move |error: HubError| error.reword(|message| format!("{key}: {message}"))
+    };
     let open = |source: Option<&Source>, key: &'static str| {
         source.and_then(Source::hub).map(|source| hub.open_split(source)).transpose().map_err(named(key))
     };
-    let choice_on_hub = choice.and_then(|set| Some((set, set.hub.as_ref()?)));
     let train_split = open(Some(&data.train), "data.train.hub")?;
     let validation_split = open(data.separate_validation(), "data.validation.hub")?;
     let test_split = open(test, "eval.test.hub")?;
-    let choice_split = choice_on_hub.map(|(_, named)| hub.open_choice(named)).transpose();
-    let choice_split = choice_split.map_err(named("eval.hellaswag.hub"))?;
-    let splits = [&train_split, &validation_split, &test_split, &choice_split].into_iter().flatten();
+    let mut task_splits = Vec::new();
+    for (name, task) in tasks {
+        let Some(from) = &task.hub else { continue };
+        let key = format!("{}.hub", task_key(name));
+        task_splits.push((name, task, from, hub.open_choice(from).map_err(named(&key))?, key));
+    }
+    let of_tasks = task_splits.iter().map(|(_, _, _, split, _)| split);
+    let splits = [&train_split, &validation_split, &test_split].into_iter().flatten().chain(of_tasks);
     let needed = splits.map(|split| split.downloads.missing_bytes(0));
     check_free_space(&settings.cache, needed.fold(0, u64::saturating_add))?;
     if let Some(split) = &train_split {
@@ -99,13 +107,11 @@ pub fn lower(
     if let Some(split) = &test_split {
         out.test = Some(hub.download(split).map_err(named("eval.test.hub"))?);
     }
-    if let (Some((set, from)), Some(split)) = (choice_on_hub, &choice_split) {
-        let file = hub.download_choice(split).map_err(named("eval.hellaswag.hub"))?;
-        let pinned = HubChoice { revision: split.pinned.revision.clone(), ..from.clone() };
-        out.choice = Some((
-            HellaSwag { file: Some(file), hub: None, ..set.clone() },
-            HellaSwag { hub: Some(pinned), ..set.clone() },
-        ));
+    for (name, task, from, split, key) in &task_splits {
+        let file = hub.download_choice(split).map_err(named(key))?;
+        let pinned = HubChoice { revision: split.pinned.revision.clone(), ..(*from).clone() };
+        let local = Task { file: Some(file), hub: None, ..(*task).clone() };
+        out.tasks.insert((*name).clone(), (local, Task { hub: Some(pinned), ..(*task).clone() }));
     }
     Ok(out)
 }

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use super::*;
 use runner_spec::data::{IGNORED_TARGET, Rows};
-use runner_spec::experiment::{JsonSource, PaddingMask, ParquetSource, Separator, Source, Tokenizer};
+use runner_spec::experiment::{HELLASWAG, JsonSource, PaddingMask, ParquetSource, Separator, Source, Task, Tokenizer};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
 
@@ -37,7 +37,7 @@ impl Folder {
         let made = Mutex::new(false);
         let cache_dir = self.0.path().join("cache");
         let request =
-            DataRequest { data, choice: None, test: None, cache_dir: &cache_dir, vocab_size, recorded_tokenizer: None };
+            DataRequest { data, tasks: &[], test: None, cache_dir: &cache_dir, vocab_size, recorded_tokenizer: None };
         let prepared = prepare(&request, &|progress| {
             *made.lock().unwrap() |= matches!(progress, Progress::Done { .. });
         })?;
@@ -376,17 +376,17 @@ fn the_builtin_corpus_is_ready() {
     let builtin = Source::Builtin { corpus: Corpus::Stories };
     let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
-    let set = HellaSwag { builtin: Some(Corpus::Stories), limit: Some(100), ..HellaSwag::default() };
+    let set = [(HELLASWAG.to_owned(), Task { builtin: Some(Corpus::Stories), limit: Some(100), ..Task::default() })];
     let request = DataRequest {
         data: &data,
-        choice: Some(&set),
+        tasks: &set,
         test: None,
         cache_dir: &cache_dir,
         vocab_size: None,
         recorded_tokenizer: None,
     };
     let prepared = prepare(&request, &|_| ()).unwrap();
-    assert_eq!(prepared.choice.unwrap().len(), 100);
+    assert_eq!(prepared.tasks[0].1.len(), 100);
     assert_eq!(prepared.facts.choice.unwrap().items, 100);
     assert!(prepared.facts.train.documents > 10_000);
     assert!(prepared.facts.validation.unwrap().documents > 500);

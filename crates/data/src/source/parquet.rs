@@ -74,8 +74,8 @@ pub(super) fn for_each_record(path: &Path, names: &BTreeSet<&str>, sink: &mut Re
 /// Takes rows in order, each with its number from 0, until it returns false.
 pub(crate) type RowSink<'a> = dyn FnMut(u64, Map<String, Value>) -> Result<bool> + 'a;
 
-/// Hands the columns `names` of each row of the file `path` to `sink` until it returns false. A column holds texts, whole numbers, or
-/// lists of texts.
+/// Hands the columns `names` of each row of the file `path` to `sink` until it returns false. A column holds texts, whole numbers, lists,
+/// or groups of them.
 ///
 /// # Errors
 /// If it is not a parquet file, lacks a column, has a value of a different type, or `sink` fails.
@@ -98,7 +98,7 @@ pub(crate) fn for_each_row(path: &Path, names: &[&str], sink: &mut RowSink<'_>) 
         let mut record = Map::new();
         for (name, field) in row.get_column_iter() {
             let value = value_of(field).ok_or_else(|| {
-                let message = "neither text, a whole number nor a list of texts";
+                let message = "neither text, a whole number, nor a list or group of them";
                 DataError::file(path, format!("row {number}: column `{name}` holds {message}"))
             })?;
             record.insert(name.clone(), value);
@@ -119,6 +119,10 @@ fn value_of(field: &Field) -> Option<Value> {
         Field::Short(number) => (*number).into(),
         Field::Int(number) => (*number).into(),
         Field::Long(number) => (*number).into(),
+        Field::Group(group) => {
+            let fields = group.get_column_iter().map(|(name, field)| Some((name.clone(), value_of(field)?)));
+            Value::Object(fields.collect::<Option<_>>()?)
+        }
         Field::ListInternal(list) => Value::Array(list.elements().iter().map(value_of).collect::<Option<_>>()?),
         _ => return None,
     })

@@ -17,18 +17,17 @@ use std::time::Instant;
 
 pub use crate::error::EvalError;
 use runner_spec::event::Evaluation;
-use runner_spec::experiment::HELLASWAG;
 use runner_spec::measure::Measured;
 
-/// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` is called for each of the
-/// two: it runs all batches through the model, and returns the numbers in which they are recorded.
+/// Measures the loss of the model of `step`, if its batches are given, and the scores in `tasks`, which have names. `run` is called for each of
+/// them: it runs all batches through the model, and returns the numbers in which they are recorded.
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.
-pub fn evaluate<E: From<EvalError>>(
+pub fn evaluate<'a, E: From<EvalError>>(
     step: u64,
     loss: Option<LossBatches<'_>>,
-    choice: Option<ChoiceBatches<'_>>,
+    tasks: impl Iterator<Item = (&'a str, ChoiceBatches<'a>)>,
     run: impl Fn(&dyn Batches) -> Result<Vec<f64>, E>,
 ) -> Result<Evaluation, E> {
     let started = Instant::now();
@@ -36,8 +35,8 @@ pub fn evaluate<E: From<EvalError>>(
     if let Some(batches) = loss {
         batches.finish(&run(&batches)?)?.add_to(&mut measured);
     }
-    if let Some(batches) = choice {
-        batches.finish(&run(&batches)?)?.add_to(&mut measured, HELLASWAG);
+    for (task, batches) in tasks {
+        batches.finish(&run(&batches)?)?.add_to(&mut measured, task);
     }
     Ok(Evaluation { step, measured, eval_ms: Some(started.elapsed().as_secs_f64() * 1e3) })
 }

@@ -186,7 +186,9 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
         evaluated.push(format!("validation loss over {} rows at most", count(rows)));
     }
     if let Some(items) = e.choice_items {
-        evaluated.push(format!("{} multiple-choice items", count(items as u64)));
+        let names: Vec<&str> = e.tasks.iter().map(|task| task.name.as_str()).collect();
+        let of = if names.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
+        evaluated.push(format!("{} multiple-choice items{of}", count(items as u64)));
     }
     if let Some(samples) = &e.samples {
         evaluated.push(format!(

@@ -53,7 +53,7 @@ impl From<PlanError> for Unfit {
     fn from(error: PlanError) -> Self {
         Self::Refused(match error {
             // One reason for all numbers of replicas and tensors.
-            PlanError::Value { key: "parallel.shard", message } if message.contains(INDIVISIBLE) => {
+            PlanError::Value { key, message } if key == "parallel.shard" && message.contains(INDIVISIBLE) => {
                 "parallel.shard: a stage has fewer tensors than replicas".to_owned()
             }
             other => other.to_string(),

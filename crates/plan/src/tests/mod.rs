@@ -212,15 +212,15 @@ fn each_evaluation_has_its_own_interval() {
         "Checkpoint after every 50 steps, and after the last",
     ];
     assert_eq!(periodic, expected);
-    assert_eq!((program.loss_every(), program.choice_every()), (Some(25), Some(10)));
-    let due = |done| (program.eval.is_loss_due(done, 100), program.eval.is_choice_due(done, 100));
+    assert_eq!((program.loss_every(), program.task_every("hellaswag")), (Some(25), Some(10)));
+    let due = |done| (program.eval.is_loss_due(done, 100), program.eval.tasks()[0].is_due(done, 100));
     assert_eq!([0, 10, 25, 50].map(due), [(true, true), (false, true), (true, false), (true, true)]);
-    let odd = |done| (program.eval.is_loss_due(done, 77), program.eval.is_choice_due(done, 77));
+    let odd = |done| (program.eval.is_loss_due(done, 77), program.eval.tasks()[0].is_due(done, 77));
     assert_eq!(odd(77), (true, true), "the last step");
     experiment.eval.loss = None;
     let program = &compiled(&experiment).ranks[0].program;
     assert_eq!(
-        (program.loss_every(), program.choice_every(), program.every(Instruction::Evaluate)),
+        (program.loss_every(), program.task_every("hellaswag"), program.every(Instruction::Evaluate)),
         (None, Some(10), Some(10))
     );
 }

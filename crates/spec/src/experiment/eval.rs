@@ -1,14 +1,13 @@
 //! The `eval` section.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{HUB_DEFAULT_BRANCH, or_text};
-use super::source::{Corpus, Source};
-use crate::serde_defaults::defaults;
+use super::source::Source;
+use super::task::{HELLASWAG, Task};
 
 /// The measurements while training. A part that is `null` is left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -21,8 +20,11 @@ pub struct Eval {
     pub at_start: bool,
     /// Validation loss, perplexity and bits per byte. Default: 160 rows if there is validation data.
     pub loss: Option<EvalLoss>,
-    /// Multiple choice in HellaSwag's format. Default: none.
-    pub hellaswag: Option<HellaSwag>,
+    /// The task `hellaswag`: multiple choice in HellaSwag's format. Default: none.
+    pub hellaswag: Option<Task>,
+    /// More tasks of multiple choice, by their names, which begin the names of their scores: `quiz` has `quiz_acc`. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<String, Task>,
     /// Texts that the model continues. Default: none.
     pub samples: Option<Samples>,
     /// A source as in `data.train`. After the last step, the loss of the best checkpoint (by validation loss) on it is
@@ -37,15 +39,36 @@ pub struct Eval {
 
 impl Default for Eval {
     fn default() -> Self {
-        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None, test_rows: None }
+        Self {
+            every: 250,
+            at_start: false,
+            loss: None,
+            hellaswag: None,
+            tasks: BTreeMap::new(),
+            samples: None,
+            test: None,
+            test_rows: None,
+        }
     }
 }
 
 impl Eval {
-    /// Steps between scores of the multiple-choice items.
+    /// The tasks, by their names.
+    pub fn tasks(&self) -> impl Iterator<Item = (&str, &Task)> {
+        let hellaswag = self.hellaswag.iter().map(|task| (HELLASWAG, task));
+        hellaswag.chain(self.tasks.iter().map(|(name, task)| (name.as_str(), task)))
+    }
+
+    /// The tasks, by their names.
+    pub fn tasks_mut(&mut self) -> impl Iterator<Item = (&str, &mut Task)> {
+        let hellaswag = self.hellaswag.iter_mut().map(|task| (HELLASWAG, task));
+        hellaswag.chain(self.tasks.iter_mut().map(|(name, task)| (name.as_str(), task)))
+    }
+
+    /// Steps between scores of `task`.
     #[must_use]
-    pub fn choice_every(&self) -> u64 {
-        self.hellaswag.as_ref().and_then(|set| set.every).unwrap_or(self.every)
+    pub fn task_every(&self, task: &Task) -> u64 {
+        task.every.unwrap_or(self.every)
     }
 
     /// Steps between samples.
@@ -96,88 +119,6 @@ impl EvalLoss {
             (Self::Rows(rows), size @ 1..) if rows.is_multiple_of(size) => Self::Batches((rows / size) as usize),
             (other, _) => other,
         }
-    }
-}
-
-/// The name of the task that `eval.hellaswag` scores.
-pub const HELLASWAG: &str = "hellaswag";
-
-/// The source of the file for `eval.hellaswag.file`, for messages about a missing one.
-pub const HELLASWAG_FILE_ADVICE: &str = "HellaSwag's validation set is `hub: Rowan/hellaswag`, or the file data/hellaswag_val.jsonl of github.com/rowanz/hellaswag";
-
-/// A multiple-choice set: one of `file`, `builtin` and `hub`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["file", "builtin", "hub"]))]
-pub struct HellaSwag {
-    /// Path of a JSONL or parquet file.
-    pub file: Option<PathBuf>,
-    /// The multiple-choice set of a built-in corpus.
-    pub builtin: Option<Corpus>,
-    /// A dataset of the Hugging Face hub, such as `Rowan/hellaswag`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
-    pub hub: Option<HubChoice>,
-    /// At most this many items, from the start. Default: all.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
-    pub limit: Option<usize>,
-    /// Optimizer steps between scores; one always follows the last step. Default: `eval.every`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
-    pub every: Option<u64>,
-    /// The text of an item. `raw`: `ctx` and `endings` as they are, as in build-nanogpt. `lm_eval`: the context is made of `activity_label`,
-    /// `ctx_a` and `ctx_b`, and marks in brackets are removed, as in lm-eval's task `hellaswag`.
-    pub text: ChoiceText,
-}
-
-/// How the text of a multiple-choice item is prepared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum ChoiceText {
-    #[default]
-    Raw,
-    LmEval,
-}
-
-impl ChoiceText {
-    /// Its name in files and on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::LmEval => "lm_eval",
-        }
-    }
-}
-
-/// A multiple-choice dataset of the hub by its name. The name alone is enough: `hub: Rowan/hellaswag`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(extend("x-short" = "dataset"), transform = or_text)]
-pub struct HubChoice {
-    /// Its name, such as `Rowan/hellaswag`.
-    pub dataset: String,
-    /// The configuration to read. Default: the dataset's own default, or its only one.
-    #[serde(default)]
-    pub config: Option<String>,
-    /// The split to read. Default: validation.
-    #[serde(default = "validation_split")]
-    pub split: String,
-    /// Branch, tag or commit. Default: main. In the record of a run it is the commit that was read.
-    #[serde(default = "default_branch")]
-    pub revision: String,
-}
-
-defaults! {
-    validation_split: String = "validation".to_owned();
-    default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
-}
-
-impl HubChoice {
-    /// The validation split of `dataset` at `revision`.
-    #[must_use]
-    pub fn new(dataset: String, revision: String) -> Self {
-        Self { dataset, config: None, split: validation_split(), revision }
     }
 }
 

@@ -6,8 +6,6 @@ use super::super::expand::expand;
 use super::super::random::{Distribution, RandomDraws};
 use super::super::spec::{Dimension, Goal, ListAxis};
 use super::*;
-use runner_spec::experiment::HELLASWAG;
-use std::collections::BTreeSet;
 
 fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
     from_str(text, Path::new("dir/s.yaml"))
@@ -203,15 +201,9 @@ fn a_goal_that_the_metric_contradicts_is_refused_unless_an_earlier_version_recor
     assert!(refused.contains(message) && refused.contains("s.yaml:4:38"), "{refused}");
 }
 
-/// The measures of the schema.
-fn objective_measures() -> impl Iterator<Item = Measure> {
-    let of_task = Measure::all_of_task(HELLASWAG);
-    Measure::all_fixed().chain(of_task).filter(Measure::is_comparable)
-}
-
 #[test]
 fn the_words_of_choices_are_all_read() {
-    for metric in objective_measures() {
+    for metric in objective_measures().chain(Measure::of_key("quiz_acc_norm")) {
         let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {}}}}}", metric.key());
         let objective = read_text(&text).unwrap().objective;
         assert_eq!((&objective.metric, objective.goal), (&metric, Goal::of(&metric)));
@@ -230,9 +222,15 @@ fn the_schema_has_the_words_of_the_program() {
     let words = |key: &str| {
         schema.pointer(&format!("/properties/sweep/properties/objective/properties/{key}/enum")).unwrap().clone()
     };
-    let measures: BTreeSet<_> = objective_measures().map(|measure| measure.key()).collect();
-    let metrics: BTreeSet<String> = serde_json::from_value(words("metric")).unwrap();
-    assert!(metrics.iter().eq(&measures), "{metrics:?}, {measures:?}");
+    let metric = schema.pointer("/properties/sweep/properties/objective/properties/metric/description").unwrap();
+    for measure in objective_measures() {
+        assert!(metric.as_str().unwrap().contains(&*measure.key()), "{metric}");
+    }
+    for (name, help) in [("val_los", "did you mean `val_loss`?"), ("accuracy", "use val_loss, "), ("val_tokens", "")] {
+        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {name}}}}}");
+        let refused = read_text(&text).unwrap_err().to_string();
+        assert!(refused.contains("is not something that runs are compared by") && refused.contains(help), "{refused}");
+    }
     assert_eq!(words("goal"), json!(Goal::ALL.map(Goal::name)));
     assert_eq!(words("at"), json!(MeasurementChoice::ALL.map(MeasurementChoice::name)));
 }

@@ -346,7 +346,8 @@ impl PreparedData {
     ) -> Result<Result<DataFacts, PlainError>> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
-        let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));
+        let key =
+            json_bytes(&(&experiment.data, &eval.hellaswag, &eval.tasks, &eval.test, model.vocab_size, &model.init));
         let prepared = match self.prepared.entry(key) {
             Entry::Occupied(prepared) => prepared.into_mut(),
             Entry::Vacant(missing) => {

@@ -8,6 +8,7 @@ use runner_plan::comparability::{MeasurementBasis, find_incomparable};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
+use runner_spec::experiment::task_key;
 use runner_spec::format::{counted, json_bytes};
 use runner_spec::measure::Measure;
 use runner_spec::program::EvalSpec;
@@ -129,8 +130,8 @@ pub(super) fn check_comparable(
 /// Why a run never measures the objective, if it does not.
 pub(super) fn explain_unmeasured(metric: &Measure, eval: &EvalSpec) -> Option<String> {
     let (is_measured, needed) = match metric.task() {
-        Some(_) => (eval.choice_items.is_some(), "eval.hellaswag"),
-        None => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),
+        Some(name) => (eval.tasks().iter().any(|task| task.name == name), task_key(name)),
+        None => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss".into()),
     };
     let metric = metric.key();
     (!is_measured)

@@ -77,7 +77,7 @@ impl Here {
     }
 
     pub(super) fn lower(&self, data: &Data) -> Result<LoweredData, String> {
-        lower(data, None, None, &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
+        lower(data, None, &[], &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
             assert!(!format!("{error:?}").contains("hf_secret"));
             error.to_string()
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::lower;
 use super::server::{Asked, COMMIT, CONVERTED, Files, Here, Server, data, hub, local, source};
-use runner_spec::experiment::{HellaSwag, HubChoice, Source};
+use runner_spec::experiment::{HubChoice, Source, Task};
 
 const WIKITEXT_CARD: &str = "---\nconfigs:\n- config_name: wikitext-103-raw-v1\n  data_files:\n  - split: train\n    path: wikitext-103-raw-v1/train-*\n- config_name: wikitext-2-raw-v1\n  data_files:\n  - split: test\n    path: wikitext-2-raw-v1/test-*\n  - split: train\n    path: wikitext-2-raw-v1/train-*\n  - split: validation\n    path: wikitext-2-raw-v1/validation-*\n---\n# WikiText\n";
 
@@ -95,21 +95,22 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
         ],
     ];
     let named = HubChoice::new("Rowan/hellaswag".to_owned(), "main".to_owned());
-    let set = HellaSwag { hub: Some(named), limit: Some(7), ..HellaSwag::default() };
+    let set = Task { hub: Some(named), limit: Some(7), ..Task::default() };
     let plain = data(source("own/fine", None, "train"));
     let tokens = runner_spec::experiment::Data { train: Source::Tokens { files: Vec::new(), dtype: None }, ..plain };
     for (files, commit) in layouts.into_iter().zip([COMMIT, CONVERTED]) {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);
         let memos = here.folder.path().join("memos");
-        let lower = |set: &HellaSwag| lower(&tokens, None, Some(set), &here.settings, &memos, &|_| ());
-        let (local, pinned) = lower(&set).unwrap().choice.unwrap();
+        let lower =
+            |set: &Task| lower(&tokens, None, &[("quiz".to_owned(), set.clone())], &here.settings, &memos, &|_| ());
+        let (local, pinned) = lower(&set).unwrap().tasks.remove("quiz").unwrap();
         assert_eq!(fs::read(local.file.unwrap()).unwrap(), part("validation"));
         assert_eq!((local.hub, local.limit), (None, Some(7)));
         assert_eq!(pinned.hub.as_ref().unwrap().revision, commit);
         // The record reads the same file again.
         let before = server.count();
-        assert_eq!(lower(&pinned).unwrap().choice.unwrap().1, pinned);
+        assert_eq!(lower(&pinned).unwrap().tasks["quiz"].1, pinned);
         assert_eq!(server.count(), before);
     }
     // A split that cannot be such a set is refused before it is downloaded.
@@ -128,7 +129,14 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);
-        let error = lower(&tokens, None, Some(&set), &here.settings, &here.folder.path().join("memos"), &|_| ());
+        let error = lower(
+            &tokens,
+            None,
+            &[("quiz".to_owned(), set.clone())],
+            &here.settings,
+            &here.folder.path().join("memos"),
+            &|_| (),
+        );
         assert_eq!(
             error.unwrap_err().to_string(),
             format!(
@@ -140,6 +148,13 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     }
     let refusing = Server::start(Arc::new(|_: &Asked, _| super::server::Reply::new(404, "{}")));
     let here = Here::new(&refusing.address);
-    let error = lower(&tokens, None, Some(&set), &here.settings, &here.folder.path().join("memos"), &|_| ());
+    let error = lower(
+        &tokens,
+        None,
+        &[("quiz".to_owned(), set.clone())],
+        &here.settings,
+        &here.folder.path().join("memos"),
+        &|_| (),
+    );
     assert!(error.unwrap_err().to_string().starts_with("eval.hellaswag.hub: there is no dataset Rowan/hellaswag"));
 }

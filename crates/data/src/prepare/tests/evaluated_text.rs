@@ -89,7 +89,7 @@ fn tests_are_compared_with_what_trained_and_what_chose() {
     let cache_dir = folder.0.path().join("cache");
     let request = DataRequest {
         data: &data,
-        choice: None,
+        tasks: &[],
         test: Some(&test),
         cache_dir: &cache_dir,
         vocab_size: None,
