@@ -19,13 +19,20 @@ torture: ## a fault at every call that changes a file, and a loss of power after
 	RUNNER_TORTURE=all $(CARGO) test --release --workspace --test cli torture -- --nocapture
 
 CARGO_DENY ?= $(firstword $(wildcard target/tools/bin/cargo-deny) $(shell command -v cargo-deny))
+CARGO_MACHETE ?= $(firstword $(wildcard target/tools/bin/cargo-machete) $(shell command -v cargo-machete))
 check: ## what a commit must pass besides the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
 	@scripts/count_lines.sh
-	@if [ -n "$(CARGO_DENY)" ]; then $(CARGO_DENY) --locked check bans licenses sources; \
-	    else echo "no cargo-deny: licences and sources of dependencies are not checked (cargo install --locked cargo-deny)"; fi
+	@if [ -z "$(CARGO_MACHETE)" ]; then \
+	    echo "skipped: unused dependencies are not looked for: no cargo-machete (cargo install --locked cargo-machete)"; \
+	    else $(CARGO_MACHETE) --skip-target-dir; fi
+	@if [ -z "$(CARGO_DENY)" ]; then \
+	    echo "skipped: licences, sources and advisories of dependencies are not checked: no cargo-deny (cargo install --locked cargo-deny)"; \
+	    elif $(CARGO_DENY) --locked fetch db; then $(CARGO_DENY) --locked check advisories bans licenses sources; \
+	    else $(CARGO_DENY) --locked check bans licenses sources && \
+	    echo "skipped: advisories of dependencies are not checked: their database cannot be downloaded"; fi
 
 check-report: ## the pages of `runner report` in a headless Chromium (apt-get install chromium)
 	$(CARGO) build --release

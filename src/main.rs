@@ -1,5 +1,7 @@
 //! The command line of `runner`: one file per command, which parses, calls the library crates and prints.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "help texts give defaults in brackets")]
+
 mod cli;
 
 use std::backtrace::{Backtrace, BacktraceStatus};

@@ -362,6 +362,7 @@ fn forge_header(sandbox: &Sandbox, name: &str, change: fn(&mut Value)) {
 
 /// All hashes of a forgery fit. Another program wrote the card, so that it is not compared.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn no_forgery_with_fitting_hashes_is_accepted() {
     type Forgery = fn(&Sandbox);
     let forgeries: [(&str, &str, Forgery); 17] = [
@@ -664,6 +665,7 @@ fn is_named_as_unverified(name: &str, place: &str) -> bool {
 /// Changes each value of the record in turn, and makes all hashes fit. A value must be found to be wrong, or a verification must say that it
 /// does not cover it. Another program sealed the run, so that the card is not compared.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn each_value_of_a_sealed_run_is_verified_or_named() {
     let more = "eval:\n  every: 4\n  loss: {batches: 2}\n  test: {text: {files: [test.txt]}}\n  \
                 samples: {every: 6, prompts: [\"1\"], max_tokens: 4}\n";

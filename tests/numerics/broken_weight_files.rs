@@ -43,6 +43,7 @@ fn with_config(name: &str, from: &str, to: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn impossible_configurations_are_explained() {
     for (from, to, words) in [
         ("\"n_layer\": 2", "\"n_layer\": 3", "tensor transformer.h.2."),

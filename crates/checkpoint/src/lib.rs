@@ -90,7 +90,7 @@ pub fn load_state(
     Ok(TrainState { step, tokens, best, layout: layout.clone(), buffer, moments })
 }
 
-/// Reads the weights of a checkpoint in `folder`, flat [layout.total], and the step after which they were saved. Changes nothing, so
+/// Reads the weights of a checkpoint in `folder`, flat `[layout.total]`, and the step after which they were saved. Changes nothing, so
 /// that the run may be training.
 ///
 /// # Errors

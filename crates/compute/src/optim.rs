@@ -34,7 +34,7 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
     }
 }
 
-/// Updates the weights and moments in `state` with `grad_scale`·`grads` ([layout.total]) at learning rate `lr`. `state.step` counts
+/// Updates the weights and moments in `state` with `grad_scale`·`grads` (`[layout.total]`) at learning rate `lr`. `state.step` counts
 /// the updates before this one. State and gradients are of one type. `copy` (a bf16 tensor) becomes the first weights rounded, in the
 /// same pass.
 pub fn update(

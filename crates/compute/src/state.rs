@@ -36,7 +36,7 @@ impl TrainState {
         Ok(Self { step: 0, tokens: 0, best: None, layout, buffer, moments })
     }
 
-    /// Section `index` of the buffer, [layout.total]: 0 the weights, 1 the first moment, 2 the second. A view.
+    /// Section `index` of the buffer, `[layout.total]`: 0 the weights, 1 the first moment, 2 the second. A view.
     ///
     /// # Errors
     /// If there is no such section.
@@ -53,7 +53,7 @@ impl TrainState {
         Ok(Self { layout: self.layout.clone(), buffer, ..*self })
     }
 
-    /// The weights, [layout.total]. A view.
+    /// The weights, `[layout.total]`. A view.
     ///
     /// # Errors
     /// If the buffer does not match the layout.

@@ -18,6 +18,7 @@ const MAX_PARAMETERS: f64 = 1e13;
 const MAX_ACTIVATIONS: f64 = 1e15;
 
 impl Resolver<'_> {
+    #[expect(clippy::too_many_lines, reason = "one section of the file")]
     pub(crate) fn model(&mut self, raw: &RawModel) -> Option<Model> {
         let family = raw.family.unwrap_or_default();
         let defaults = family.defaults();

@@ -108,7 +108,7 @@ impl Split {
         Ok(clipped)
     }
 
-    /// Replaces the content of `out` by the rows `indices`, in that order: inputs and targets of shape [indices, length].
+    /// Replaces the content of `out` by the rows `indices`, in that order: inputs and targets of shape `[indices, length]`.
     ///
     /// # Errors
     /// If there is no such row, or the tokens in the cache are damaged.

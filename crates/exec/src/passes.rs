@@ -229,7 +229,7 @@ impl<'a> Passes<'a> {
         self.context.send(to, lane, &tensor)
     }
 
-    /// Receives the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, [rows·length, d_model].
+    /// Receives the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, `[rows·length, d_model]`.
     pub(super) fn receive(
         &mut self,
         trainer: &Trainer,

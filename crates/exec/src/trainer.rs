@@ -30,7 +30,7 @@ pub struct Trainer {
     pub weights: Params,
     /// Sums over the micro-batches of the current step. They come and go if replicas divide them.
     pub grads: Params,
-    /// The gradients of the shard, summed over the replicas, where these divide them: [shard], there until the update.
+    /// The gradients of the shard, summed over the replicas, where these divide them: `[shard]`, there until the update.
     pub shard_gradients: Option<Tensor>,
     held_at_most: HeldAtMost,
     optimizer: Optimizer,

@@ -78,14 +78,14 @@ pub struct DataSheet {
 ///
 /// Devices other than A100 and H100 have the efficiency of the nearest of the two.
 pub static KNOWN_DEVICES: [DataSheet; 8] = [
-    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, A100_EFFICIENCY, 150e9, 50e9),
-    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, A100_EFFICIENCY, 300e9, 200e9),
-    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, A100_EFFICIENCY, 300e9, 200e9),
-    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, H100_EFFICIENCY, 450e9, 400e9),
-    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, H100_EFFICIENCY, 450e9, 400e9),
-    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, H100_EFFICIENCY, 900e9, 400e9),
-    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, H100_EFFICIENCY, 32e9, 50e9),
-    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, A100_EFFICIENCY, 32e9, 12.5e9),
+    device("V100", (7, 0), 32e9, [15.7e12, 0.0, 0.0], 900e9, A100_EFFICIENCY, [150e9, 50e9]),
+    device("A100-40GB", (8, 0), 40e9, [19.5e12, 156e12, 312e12], 1555e9, A100_EFFICIENCY, [300e9, 200e9]),
+    device("A100", (8, 0), 80e9, [19.5e12, 156e12, 312e12], 2039e9, A100_EFFICIENCY, [300e9, 200e9]),
+    device("H100", (9, 0), 80e9, [67e12, 494.7e12, 989.4e12], 3350e9, H100_EFFICIENCY, [450e9, 400e9]),
+    device("H200", (9, 0), 141e9, [67e12, 494.7e12, 989.4e12], 4800e9, H100_EFFICIENCY, [450e9, 400e9]),
+    device("B200", (10, 0), 180e9, [75e12, 1125e12, 2250e12], 8000e9, H100_EFFICIENCY, [900e9, 400e9]),
+    device("L40S", (8, 9), 48e9, [91.6e12, 183e12, 362e12], 864e9, H100_EFFICIENCY, [32e9, 50e9]),
+    device("RTX4090", (8, 9), 24e9, [82.6e12, 82.6e12, 165.2e12], 1008e9, A100_EFFICIENCY, [32e9, 12.5e9]),
 ];
 
 /// Seconds until the first byte of a message arrives.
@@ -101,8 +101,7 @@ const fn device(
     [fp32, tf32, bf16]: [f64; 3],
     memory_bandwidth: f64,
     product_efficiency: ProductEfficiency,
-    within: f64,
-    between: f64,
+    [within, between]: [f64; 2],
 ) -> DataSheet {
     DataSheet {
         name: Cow::Borrowed(name),

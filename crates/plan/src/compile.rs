@@ -47,6 +47,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
 ///
 /// # Errors
 /// Those of [`compile`].
+#[expect(clippy::too_many_lines, reason = "the parts of a plan, each of which needs those before it")]
 pub fn compile_continuation(
     experiment: &Experiment,
     data: &DataFacts,

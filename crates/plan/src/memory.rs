@@ -58,6 +58,7 @@ impl MemoryBasis {
 
 /// Peak bytes of the rank of `program` by category, with `live` micro-batches of each chunk (`check` counts them). Workspace is what the
 /// peak needs beyond the saved activations: transient gradients, or whatever an evaluation or sampling holds if that is more.
+#[expect(clippy::too_many_lines, reason = "one sum over the buffers of a rank")]
 pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts<'_>) -> MemoryEstimate {
     let MemoryFacts { hardware, basis: MemoryBasis { ref kernels, slots, is_launched } } = facts;
     let (spec, decoder) = (&program.model, program.model.decoder());

@@ -113,7 +113,7 @@ impl ModelSpec {
     }
 }
 
-/// One parameter of a model, under its Hugging Face name. Matrices are [out, in].
+/// One parameter of a model, under its Hugging Face name. Matrices are `[out, in]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ParamSpec {
     pub name: String,

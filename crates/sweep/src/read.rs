@@ -254,6 +254,7 @@ impl SweepReader<'_> {
     }
 
     /// Reads the key `sweep`, whose legal part is `sweep`.
+    #[expect(clippy::too_many_lines, reason = "one section of the file")]
     fn read_sweep(&mut self, at: &Entry, sweep: &Value, text: &str, path: &Path, is_new: bool) -> SweepSpec {
         let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
         let get = |key: &str| given().find(|entry| entry.key == key);

@@ -47,7 +47,7 @@ struct ShardTensor<'a> {
     entry: &'a ParamEntry,
     shape: Vec<usize>,
     bytes: u64,
-    /// True if the file has the matrix as [in, out].
+    /// True if the file has the matrix as `[in, out]`.
     transposed: bool,
 }
 

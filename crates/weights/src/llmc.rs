@@ -1,5 +1,5 @@
 //! llm.c's model file (`gpt2_124M.bin`): a header of 256 numbers, then GPT-2's parameters one kind after another, all layers of
-//! a kind together, matrices as [out, in].
+//! a kind together, matrices as `[out, in]`.
 
 use std::io::Read;
 use std::path::Path;

@@ -39,9 +39,9 @@ pub struct OpenedWeights {
 struct Tensor {
     file: usize,
     dtype: Dtype,
-    /// The shape of the parameter: matrices are [out, in].
+    /// The shape of the parameter: matrices are `[out, in]`.
     shape: Vec<usize>,
-    /// True if the file has the matrix as [in, out].
+    /// True if the file has the matrix as `[in, out]`.
     transposed: bool,
     /// True if a model that starts with these weights may have another number of rows.
     rows_vary: bool,
@@ -297,7 +297,7 @@ impl Tensor {
         Ok(())
     }
 
-    /// The file has [columns, out], `values` is [out, columns]. Some rows of the file at a time.
+    /// The file has `[columns, out]`, `values` is `[out, columns]`. Some rows of the file at a time.
     fn read_transposed(&self, file: &File, out: usize, columns: usize, values: &mut [f32]) -> std::io::Result<()> {
         let row_bytes = out * self.dtype.size();
         let rows = (CHUNK_BYTES / row_bytes.max(1)).clamp(1, columns.max(1));
@@ -320,7 +320,7 @@ impl Tensor {
 }
 
 /// The tensor `found` of a file as `parameter`, if the model has it, or the reason why it cannot be one. With `is_linear` all matrices of
-/// the file are [out, in].
+/// the file are `[out, in]`.
 fn tensor(parameter: Option<&PartParameter>, found: &FileTensor, is_linear: bool) -> Result<Tensor, String> {
     let Some(dtype) = Dtype::from_name(&found.dtype) else {
         return Err(format!("tensor {} has type {}; only f32, f16 and bf16 are supported", found.name, found.dtype));

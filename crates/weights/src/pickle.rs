@@ -290,6 +290,16 @@ fn read_step<'a>(
             },
             _ => return Err("a value is missing".to_owned()),
         },
+        _ => read_value(opcode, input, stack)?,
+    };
+    stack.values.push(values.len());
+    values.push(value);
+    Ok(None)
+}
+
+/// The value that an instruction makes without looking at others.
+fn read_value<'a>(opcode: u8, input: &mut Input<'a>, stack: &mut Stack) -> Result<Value<'a>, String> {
+    Ok(match opcode {
         b'Q' => Value::Storage(stack.pop()?),
         b'}' => Value::Dict(Vec::new()),
         b']' | b')' => Value::Sequence(Vec::new()),
@@ -313,10 +323,7 @@ fn read_step<'a>(
         }
         b'N' | 0x88 | 0x89 => Value::Other,
         _ => return Err(format!("unsupported pickle instruction {opcode:#04x}")),
-    };
-    stack.values.push(values.len());
-    values.push(value);
-    Ok(None)
+    })
 }
 
 /// The bytes of an index of the memo.

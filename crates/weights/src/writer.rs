@@ -29,7 +29,7 @@ pub(super) struct TensorDestination {
     pub(super) at: u64,
     /// The number of elements that are written, from the first: whole rows.
     pub(super) elements: usize,
-    /// True if the file has the matrix as [in, out].
+    /// True if the file has the matrix as `[in, out]`.
     pub(super) transposed: bool,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes the complete matrix, [out, in], as [in, out].
+    /// Writes the complete matrix, `[out, in]`, as `[in, out]`.
     fn write_transposed(&mut self, entry: &ParamEntry, target: &TensorDestination) -> Result<(), WeightsError> {
         let &[out, columns] = entry.spec.shape.as_slice() else { return Ok(()) };
         let matrix = std::mem::take(&mut self.matrix);

@@ -20,7 +20,8 @@ use runner_spec::format::{counted, printable, quoted_line};
 use runner_sweep::SweepSpec;
 use runner_sweep::run::slurm::{Submission, submit_sweep};
 use runner_sweep::run::{
-    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
+    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepReport, SweepRequest, explain_damaged_copy, open_sweep,
+    run_sweep,
 };
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir::{self, SweepDir};
@@ -98,6 +99,17 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     if matches!((&request.launcher, report.outcome), (SweepLauncher::Slurm(_), SweepOutcome::Interrupted(_))) {
         screen.line("jobs     stay in the queue");
     }
+    show_results(&sweep, &report, runs, &changed_inputs, &screen)
+}
+
+/// Shows the results of a sweep whose command has ended with `report`.
+fn show_results(
+    sweep: &SweepDir,
+    report: &SweepReport,
+    runs: Option<&Path>,
+    changed_inputs: &[String],
+    screen: &Screen,
+) -> Result<Exit> {
     let mut summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
     summary.mark_failed(&report.failed);
     let stopped = summary.stopped_points();
@@ -108,19 +120,13 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
-    print_summary(
-        &results,
-        sweep.path(),
-        SweepEnding::Ran { outcome: report.outcome, failed },
-        &changed_inputs,
-        &screen,
-    );
+    print_summary(&results, sweep.path(), SweepEnding::Ran { outcome: report.outcome, failed }, changed_inputs, screen);
     let exit = match report.outcome {
-        SweepOutcome::Done => exit_of_done(&changed_inputs),
+        SweepOutcome::Done => exit_of_done(changed_inputs),
         SweepOutcome::Failed => Exit::Failed,
         SweepOutcome::Interrupted(reason) => reason.exit(),
     };
-    exit_of_screen(&screen, exit)
+    exit_of_screen(screen, exit)
 }
 
 /// The exit code of a sweep whose points are done, and were made before `changed_inputs` changed.

@@ -176,21 +176,7 @@ fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
 
 fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
     let (world_size, at) = (config.world_size, describe_address(config));
-    let (mut listener, mut addresses) = (Err(ErrorKind::InvalidInput.into()), Vec::new());
-    for &port in &config.ports {
-        addresses = resolve_host(&config.leader_host, port).map_err(|error| {
-            JoinError::Failed(format!("the address {:?} of rank 0 cannot be resolved: {error}", config.leader_host))
-        })?;
-        listener = TcpListener::bind((listening_ip(&addresses), port));
-        if listener.is_ok() {
-            break;
-        }
-    }
-    let listener = listener.map_err(|error| {
-        let is_used = error.kind() == ErrorKind::AddrInUse;
-        let advice = if is_used { "; set `MASTER_PORT` to a port that no other run uses, for all ranks" } else { "" };
-        JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}{advice}"))
-    })?;
+    let (listener, addresses) = listen(config, &at)?;
     let elsewhere = describe_elsewhere(config, &addresses);
     let own = config.introduction(0);
     let handshakes = HandshakeListener::open(listener, config.token, own, config.handshake_timeout())?;
@@ -251,13 +237,41 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         }
         return Err(JoinError::Failed(problem));
     }
+    answer_ranks(config, arrived)
+}
+
+/// Listens as rank 0 at the first port that is free. Also returns the addresses of its host.
+fn listen(config: &JoinConfig, at: &str) -> Result<(TcpListener, Vec<SocketAddr>), JoinError> {
+    let (mut listener, mut addresses) = (Err(ErrorKind::InvalidInput.into()), Vec::new());
+    for &port in &config.ports {
+        addresses = resolve_host(&config.leader_host, port).map_err(|error| {
+            JoinError::Failed(format!("the address {:?} of rank 0 cannot be resolved: {error}", config.leader_host))
+        })?;
+        listener = TcpListener::bind((listening_ip(&addresses), port));
+        if listener.is_ok() {
+            break;
+        }
+    }
+    let listener = listener.map_err(|error| {
+        let is_used = error.kind() == ErrorKind::AddrInUse;
+        let advice = if is_used { "; set `MASTER_PORT` to a port that no other run uses, for all ranks" } else { "" };
+        JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}{advice}"))
+    })?;
+    Ok((listener, addresses))
+}
+
+/// Sends the list of ranks to all that have `arrived`, every rank but this one.
+fn answer_ranks(
+    config: &JoinConfig,
+    arrived: Vec<Option<(Introduction, Handshake)>>,
+) -> Result<JoinedRanks, JoinError> {
     let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.identity.clone() }];
     for (introduction, handshake) in arrived.iter().flatten() {
         let ip = handshake.stream().peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         ranks.push(ListedRank { ip, port: introduction.port, peer: introduction.peer.clone() });
     }
     let answer = Answer { refused: None, session: random_bytes()?, ranks };
-    let mut links = Vec::with_capacity(world_size);
+    let mut links = Vec::with_capacity(config.world_size);
     for (rank, entry) in arrived.into_iter().enumerate() {
         let Some((_, mut handshake)) = entry else {
             links.push(None);

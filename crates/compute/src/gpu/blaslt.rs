@@ -34,9 +34,9 @@ pub enum Epilogue {
     None,
     /// Adds a vector of m elements to each column.
     Bias(u64),
-    /// Adds such a vector, stores that to `before`, [n, m], and its GELU (tanh form) to the output. m is a multiple of 8.
+    /// Adds such a vector, stores that to `before`, `[n, m]`, and its GELU (tanh form) to the output. m is a multiple of 8.
     GeluAux { bias: u64, before: u64 },
-    /// Multiplies the product by the slope of GELU (tanh form) at `before`, [n, m]. m is a multiple of 8.
+    /// Multiplies the product by the slope of GELU (tanh form) at `before`, `[n, m]`. m is a multiple of 8.
     GeluSlope { before: u64 },
 }
 

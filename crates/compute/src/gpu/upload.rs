@@ -23,7 +23,7 @@ struct PinnedBuffer {
 const MIN_LENGTH: usize = 1 << 12;
 
 impl Gpu {
-    /// Copies the numbers to a tensor, [values.len()]. Returns before the copy is done; kernels launched later see them.
+    /// Copies the numbers to a tensor, `[values.len()]`. Returns before the copy is done; kernels launched later see them.
     ///
     /// # Errors
     /// If memory is short.

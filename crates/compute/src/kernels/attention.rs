@@ -10,7 +10,7 @@ use super::cpu::attention as cpu;
 
 pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
-/// Returns the output, [batch·seq, width of all heads], and the log-sum-exps that the backward needs, [batch·heads·seq].
+/// Returns the output, `[batch·seq, width of all heads]`, and the log-sum-exps that the backward needs, `[batch·heads·seq]`.
 pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> Result<(Tensor, Tensor)> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
@@ -50,7 +50,7 @@ fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
 }
 
 /// An empty cache of one layer's keys and values for `capacity` tokens per sample, of the type and on the device of the weights `like`: the
-/// keys, then the values, [2, batch, heads of keys, capacity, width of a head].
+/// keys, then the values, `[2, batch, heads of keys, capacity, width of a head]`.
 pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Tensor> {
     Tensor::zeros((2, s.batch, s.heads.kv, capacity, s.heads.width), like.dtype(), like.device())
 }

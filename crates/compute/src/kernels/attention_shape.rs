@@ -37,7 +37,7 @@ impl AttentionShape {
 #[derive(Debug, Clone)]
 pub struct ValidLengths {
     pub host: Vec<usize>,
-    /// The lengths on the GPU that computes, \[batch\] u32, where there is one.
+    /// The lengths on the GPU that computes, `[batch]` u32, where there is one.
     pub device: Option<Tensor>,
 }
 

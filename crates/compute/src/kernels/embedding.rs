@@ -5,7 +5,7 @@ use candle_core::{Result, Tensor, WithDType, bail};
 use super::access::{copied, table, tensor, write};
 use super::cpu::{Real, embedding};
 
-/// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
+/// `[rows]` ids and a `[vocab, d]` table give `[rows, d]`, the table's rows times `scale` plus those of `positions`; row r is at
 /// position `start + r mod seq`.
 pub fn embed(
     ids: &Tensor,
@@ -43,12 +43,12 @@ pub fn embed(
     })
 }
 
-/// The table of sinusoidal positions, [positions, d], on the device of `like`: f64 where `like` is, otherwise f32.
+/// The table of sinusoidal positions, `[positions, d]`, on the device of `like`: f64 where `like` is, otherwise f32.
 pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
     table(embedding::sinusoids(positions, d), (positions, d), like)
 }
 
-/// dtable\[ids\[r\]\] += scale·dy\[r\].
+/// `dtable[ids[r]] += scale·dy[r]`.
 pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::embed_backward(dtable, ids, scale, dy));
     let (_, d) = dy.dims2()?;
@@ -60,7 +60,7 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
     })
 }
 
-/// dpositions\[r mod seq\] += dy\[r\].
+/// `dpositions[r mod seq] += dy[r]`.
 pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::position_backward(dpositions, seq, dy));
     let (_, d) = dy.dims2()?;
@@ -71,7 +71,7 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
     })
 }
 
-/// Returns the rows `rows` of `x`, in order: [rows.len(), d].
+/// Returns the rows `rows` of `x`, in order: `[rows.len(), d]`.
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_gpu!(x => super::cuda::embedding::take_rows(x, rows));
     let (_, d) = x.dims2()?;

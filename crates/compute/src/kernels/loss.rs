@@ -12,7 +12,7 @@ use super::optimizer::DeviceSum;
 #[derive(Debug)]
 pub enum Losses {
     Ready(Vec<f32>),
-    /// \[rows\] f32 on a GPU that may not have computed them yet: reading them waits for it.
+    /// `[rows]` f32 on a GPU that may not have computed them yet: reading them waits for it.
     Pending(Tensor),
 }
 
@@ -43,7 +43,7 @@ impl Losses {
     }
 }
 
-/// The loss of each row. With `scale`, `logits` ([rows, vocab]) become their own gradient times `scale`, in place. `device_targets`
+/// The loss of each row. With `scale`, `logits` (`[rows, vocab]`) become their own gradient times `scale`, in place. `device_targets`
 /// are the targets on the logits' device, where that is a GPU: then nothing is uploaded.
 pub fn cross_entropy(
     logits: &Tensor,

@@ -1,4 +1,4 @@
-//! Matrix products of linear layers. Weights are [out, in].
+//! Matrix products of linear layers. Weights are `[out, in]`.
 
 use candle_core::{Result, Tensor};
 
@@ -7,7 +7,7 @@ use super::cpu::gemm::Mat;
 use super::cpu::{Stored, elementwise};
 use runner_spec::experiment::Activation;
 
-/// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
+/// x·wᵀ + bias: `[rows, in]` and `[out, in]` give `[rows, out]`.
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     on_gpu!(x => super::cuda::matmul::linear(x, w, bias));
     let (rows, inner) = x.dims2()?;
@@ -35,7 +35,7 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     Ok((before, after))
 }
 
-/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
+/// dL/dx = dy·w: `[rows, out]` and `[out, in]` give `[rows, in]`.
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_input(dy, w));
     let (rows, out) = dy.dims2()?;
@@ -45,7 +45,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     })
 }
 
-/// The gradient of GELU's input `before`, [rows, in], where x is its output: `linear_backward_input`, then
+/// The gradient of GELU's input `before`, `[rows, in]`, where x is its output: `linear_backward_input`, then
 /// `pointwise::activate_backward`. On a GPU in one pass.
 pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<Tensor> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_gelu(dy, w, before));

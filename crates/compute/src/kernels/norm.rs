@@ -1,4 +1,4 @@
-//! Normalization of rows, [rows, d_model]: LayerNorm where there is a bias, RMSNorm where there is none.
+//! Normalization of rows, `[rows, d_model]`: LayerNorm where there is a bias, RMSNorm where there is none.
 
 use candle_core::{Result, Tensor};
 
@@ -7,7 +7,7 @@ use super::cpu::{Real, Stored, norm};
 use super::pointwise::add_assign;
 
 /// The norm of `x`, or of `x` + `residual`, with a gain and a bias of the type in which kernels compute (f32 beside bf16): returns the normed tensor (the sum, or `x` itself), the output, and the statistics that the
-/// backward needs: [rows, 2] for LayerNorm, [rows, 1] for RMSNorm. On a GPU in one pass; on a CPU the sum is made in `x`.
+/// backward needs: `[rows, 2]` for LayerNorm, `[rows, 1]` for RMSNorm. On a GPU in one pass; on a CPU the sum is made in `x`.
 pub fn normalize(
     x: &Tensor,
     residual: Option<&Tensor>,

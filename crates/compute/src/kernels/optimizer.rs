@@ -61,7 +61,7 @@ pub fn squares_by_task(x: &Tensor) -> Result<Vec<f64>> {
 #[derive(Debug)]
 pub enum DeviceSum {
     Ready(f64),
-    /// \[1\] f64 on a GPU that may not have computed it yet: reading it waits for it.
+    /// `[1]` f64 on a GPU that may not have computed it yet: reading it waits for it.
     Pending(Tensor),
 }
 

@@ -22,7 +22,7 @@ pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Res
     })
 }
 
-/// [rows, 2·width] (gate, up) gives [rows, width].
+/// `[rows, 2·width]` (gate, up) gives `[rows, width]`.
 pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
     let (rows, twice) = gate_up.dims2()?;
@@ -49,14 +49,14 @@ pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {
     })
 }
 
-/// Drops elements of `x` ([samples·seq, width]) in place; a backward applies it to the gradient.
+/// Drops elements of `x` (`[samples·seq, width]`) in place; a backward applies it to the gradient.
 pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::dropout(x, seq, dropout));
     let (_, width) = x.dims2()?;
     with_type!(x, S => write::<S>(x, "dropout", |x| dropout.apply_all(x, seq * width)))
 }
 
-/// Tables of a rotary embedding, [positions, head_dim/2] each.
+/// Tables of a rotary embedding, `[positions, head_dim/2]` each.
 #[derive(Debug, Clone)]
 pub struct Rope {
     cos: Tensor,

@@ -7,7 +7,7 @@ use super::access::{tensor, write};
 use super::cpu::simd::inlined;
 use super::cpu::{Stored, elementwise};
 
-/// Zeros of type `dtype` on `device`, [len].
+/// Zeros of type `dtype` on `device`, `[len]`.
 ///
 /// # Errors
 /// If memory is short, or a GPU's kernels do not know the type.

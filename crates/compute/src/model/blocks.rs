@@ -23,7 +23,7 @@ pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
 /// The output of a chunk's last block.
 #[derive(Debug)]
 pub enum Output {
-    /// [batch·seq, d_model], for the next chunk.
+    /// `[batch·seq, d_model]`, for the next chunk.
     Hidden(Tensor),
     /// The loss of each token.
     Losses(Losses),
@@ -195,7 +195,7 @@ impl Model {
         }
     }
 
-    /// Logits of every token of a micro-batch, [batch·seq, vocab], by a whole model.
+    /// Logits of every token of a micro-batch, `[batch·seq, vocab]`, by a whole model.
     pub fn logits(&self, params: &Params, mb: &MicroBatch) -> Result<Tensor> {
         let pass = ForwardPass { params, mb };
         let (x, Some(head)) = self.forward_to_head(pass, None)? else {

@@ -33,9 +33,9 @@ impl Model {
         Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
     }
 
-    /// Feeds tokens after those in the cache: `input`, the previous chunk's output, [batch·n, d_model]; or, for a chunk with the embedding,
-    /// `ids`, [batch, n], row after row. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
-    /// head the logits after the last token of each row, [cache.batch, vocab].
+    /// Feeds tokens after those in the cache: `input`, the previous chunk's output, `[batch·n, d_model]`; or, for a chunk with the embedding,
+    /// `ids`, `[batch, n]`, row after row. Returns `[cache.batch·n, d_model]` for the next chunk, or from a chunk with the
+    /// head the logits after the last token of each row, `[cache.batch, vocab]`.
     ///
     /// # Errors
     /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has space for.

@@ -50,7 +50,7 @@ impl Attention {
         Ok(AttentionActivations { qkv, heads, lse })
     }
 
-    /// `x`: [batch·seq, d_model]. Returns the same shape.
+    /// `x`: `[batch·seq, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, AttentionActivations)> {
         let activations = self.attend(pass, x)?;
         Ok((self.out.forward(pass, &activations.heads)?, activations))

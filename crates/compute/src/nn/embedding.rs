@@ -12,7 +12,7 @@ pub enum Positions {
     None,
     /// The rows of a parameter, given by its index.
     Learned(usize),
-    /// The rows of a table that is not trained, [positions, d_model].
+    /// The rows of a table that is not trained, `[positions, d_model]`.
     Fixed(Tensor),
 }
 
@@ -28,7 +28,7 @@ pub struct Embedding {
 }
 
 impl Embedding {
-    /// Returns [batch·seq, d_model]. Token 0 of each row is at position `start`.
+    /// Returns `[batch·seq, d_model]`. Token 0 of each row is at position `start`.
     pub fn forward(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
         let positions = match &self.positions {
             Positions::None => None,

@@ -19,7 +19,7 @@ pub struct Head {
     pub project: Linear,
 }
 
-/// The activations that the head's backward needs. The only [rows, vocab] buffer already holds the logits' gradient.
+/// The activations that the head's backward needs. The only `[rows, vocab]` buffer already holds the logits' gradient.
 #[derive(Debug)]
 pub struct HeadActivations {
     /// Input and statistics of the norm.
@@ -30,7 +30,7 @@ pub struct HeadActivations {
 }
 
 impl Head {
-    /// `x`: [batch·seq, d_model]. Returns the loss of each token.
+    /// `x`: `[batch·seq, d_model]`. Returns the loss of each token.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Losses, HeadActivations)> {
         let (normed, norm) = match self.norm {
             Some(norm) => {
@@ -75,7 +75,7 @@ impl Head {
         Ok(losses)
     }
 
-    /// Returns the logits of rows `rows` of `x`, [rows.len(), vocab].
+    /// Returns the logits of rows `rows` of `x`, `[rows.len(), vocab]`.
     pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let x = embedding::take_rows(x, rows)?;
         match self.norm {

@@ -18,13 +18,13 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// `x`: [rows, in]. Returns [rows, out].
+    /// `x`: `[rows, in]`. Returns `[rows, out]`.
     pub fn forward(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
         let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
         matmul::linear(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
-    /// Returns the forward's result plus `residual`, [rows, out].
+    /// Returns the forward's result plus `residual`, `[rows, out]`.
     pub fn forward_sum(
         &self,
         ForwardPass { params, .. }: ForwardPass<'_>,
@@ -50,7 +50,7 @@ impl Linear {
         Ok((before.clone(), pointwise::activate(&before, activation)?))
     }
 
-    /// `x` is the forward's input, `dy`: [rows, out]. Returns dL/dx. A deferred task keeps `x` and `dy`.
+    /// `x` is the forward's input, `dy`: `[rows, out]`. Returns dL/dx. A deferred task keeps `x` and `dy`.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
         matmul::linear_backward_input(dy, &pass.params.view(self.weight, self.stacked)?)

@@ -10,9 +10,9 @@ use runner_spec::philox::Philox;
 /// One micro-batch: `batch` rows of `seq` tokens.
 #[derive(Debug, Clone)]
 pub struct MicroBatch {
-    /// [batch·seq], u32.
+    /// `[batch·seq]`, u32.
     pub ids: Tensor,
-    /// [batch·seq]; `IGNORED_TARGET` where the loss ignores the token.
+    /// `[batch·seq]`; `IGNORED_TARGET` where the loss ignores the token.
     pub targets: Vec<u32>,
     /// `targets` on the GPU that computes the loss, where there is one.
     pub device_targets: Option<Tensor>,
@@ -68,7 +68,7 @@ impl DropoutSite {
         })
     }
 
-    /// Drops elements of `x`, [batch·seq, width], in place.
+    /// Drops elements of `x`, `[batch·seq, width]`, in place.
     pub fn apply(&self, x: &Tensor, mb: &MicroBatch) -> Result<()> {
         match self.mask(mb) {
             Some(mask) => pointwise::dropout(x, mb.seq, &mask),

@@ -36,7 +36,7 @@ impl Mlp {
         }
     }
 
-    /// `x`: [rows, d_model]. Returns the same shape.
+    /// `x`: `[rows, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, MlpActivations)> {
         let activations = self.hidden(pass, x)?;
         Ok((self.project(pass, &activations)?, activations))

@@ -19,7 +19,7 @@ impl Norm {
         Ok((params.parameter(self.weight)?, self.bias.map(|bias| params.parameter(bias)).transpose()?))
     }
 
-    /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
+    /// `x`: `[rows, d_model]`. Returns the output and the statistics for the backward.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
         let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps)?;

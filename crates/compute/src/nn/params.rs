@@ -12,13 +12,13 @@ use runner_spec::model::layout::{ParamLayout, common_range};
 #[derive(Debug, Clone)]
 pub struct Params {
     pub layout: Arc<ParamLayout>,
-    /// [layout.total], or the elements after the pieces.
+    /// `[layout.total]`, or the elements after the pieces.
     pub flat: Tensor,
     /// The first elements, where they are held only while they are used.
     pieces: Vec<Piece>,
     /// Buffers of released pieces, for the next pieces of their lengths. An allocator would put other tensors there, and come to hold more.
     spare: Vec<Tensor>,
-    /// Where `flat` holds bf16 weights: gains and biases in f32, [layout.total − layout.decayed], for norms. A gain near 1 in bf16 would
+    /// Where `flat` holds bf16 weights: gains and biases in f32, `[layout.total − layout.decayed]`, for norms. A gain near 1 in bf16 would
     /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
 }

@@ -63,7 +63,7 @@ pub struct PostNormActivations {
 type Attended = (Tensor, Option<AttentionActivations>);
 
 impl TransformerLayer {
-    /// `x`: [batch·seq, d_model]. Returns the same shape.
+    /// `x`: `[batch·seq, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Tensor, LayerActivations)> {
         let input = (self.recompute == Recompute::Block).then(|| x.clone());
         let (y, activations) = self.forward_with(pass, x, |x| self.attend(pass, x))?;

@@ -31,6 +31,7 @@ fn with(text: &str) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn an_undefined_variable() {
     let text = "# a comment\nmodel: {preset: gpt2-nano}\noptimizer: {adamw: {lr: {{ base * lr }}}}\n";
     insta::assert_snapshot!(render_mistakes(text, "", &json!({"lrr": 1, "base": 2})), @r#"
@@ -276,6 +277,7 @@ fn filters_functions_and_files() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn mistakes_in_rendered_text() {
     // A key as it stands in the template, and a value.
     let text = with("{# twice #}\nbatch:\n  sequences: {{ n }}\n  micro_bach: {{ n }}\ntrain: {steps: {{ -n }}}\n");

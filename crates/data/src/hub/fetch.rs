@@ -145,6 +145,7 @@ impl Fetch<'_> {
     }
 
     /// Continues the download in `part`; `most_bytes` is the highest number of bytes that any attempt reached.
+    #[expect(clippy::too_many_lines, reason = "one exchange with a server")]
     fn attempt_download(
         &self,
         url: &str,

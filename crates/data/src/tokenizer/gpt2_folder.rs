@@ -74,42 +74,7 @@ impl Gpt2Folder {
         {
             settings.object.insert(EXTRA.to_owned(), old);
         }
-        let (mut given, mut ids_from) = (Vec::new(), settings.path.clone());
-        if let Some(decoder) = settings.object.get(DECODER) {
-            let wrong = || settings.wrong(&format!("`{DECODER}` must give each id its token"));
-            for (id, token) in decoder.as_object().ok_or_else(wrong)? {
-                let token = settings.token(DECODER, token)?;
-                given.push((id.parse::<u64>().map_err(|_| wrong())?, token));
-            }
-        } else {
-            if let Some(map) = map {
-                for (key, mut value) in map.object {
-                    if let Value::Object(token) = &mut value {
-                        token.insert("special".to_owned(), true.into());
-                    }
-                    if let (EXTRA, Value::Array(items)) = (key.as_str(), &mut value)
-                        && let Some(Value::Array(before)) = settings.object.get(EXTRA)
-                    {
-                        *items = before.iter().chain(&*items).cloned().collect();
-                    }
-                    settings.object.insert(key, value);
-                }
-            }
-            if let Some(file) = added_tokens {
-                let mut special: BTreeSet<String> =
-                    settings.extra(EXTRA)?.into_iter().map(|token| token.content).collect();
-                for role in ROLES {
-                    special.extend(settings.role(role)?.map(|token| token.content));
-                }
-                for (content, id) in &file.object {
-                    let id = id
-                        .as_u64()
-                        .ok_or_else(|| file.wrong(&format!("the id of {content:?} must be a whole number")))?;
-                    given.push((id, AddedToken::from(content.as_str(), special.contains(content))));
-                }
-                ids_from = file.path;
-            }
-        }
+        let (mut given, ids_from) = read_given_ids(&mut settings, map, added_tokens)?;
         given.sort_by_key(|(id, _)| *id);
         let given_ids = given.iter().map(|(id, token)| (token.content.clone(), *id)).collect();
         let mut added: Vec<AddedToken> = given.into_iter().map(|(_, token)| token).collect();
@@ -166,6 +131,49 @@ impl Gpt2Folder {
         let message = format!("the id of {token:?} is {given}, but `AutoTokenizer` reads these files with the id {id}");
         DataError::file(&self.ids_from, format!("{message}; {SAVE_ADVICE}"))
     }
+}
+
+/// The added tokens whose ids the files give, and the file that gives them. Roles and extra tokens of `map` become `settings`.
+fn read_given_ids(
+    settings: &mut JsonFile,
+    map: Option<JsonFile>,
+    added_tokens: Option<JsonFile>,
+) -> Result<(Vec<(u64, AddedToken)>, PathBuf)> {
+    let (mut given, mut ids_from) = (Vec::new(), settings.path.clone());
+    if let Some(decoder) = settings.object.get(DECODER) {
+        let wrong = || settings.wrong(&format!("`{DECODER}` must give each id its token"));
+        for (id, token) in decoder.as_object().ok_or_else(wrong)? {
+            let token = settings.token(DECODER, token)?;
+            given.push((id.parse::<u64>().map_err(|_| wrong())?, token));
+        }
+    } else {
+        if let Some(map) = map {
+            for (key, mut value) in map.object {
+                if let Value::Object(token) = &mut value {
+                    token.insert("special".to_owned(), true.into());
+                }
+                if let (EXTRA, Value::Array(items)) = (key.as_str(), &mut value)
+                    && let Some(Value::Array(before)) = settings.object.get(EXTRA)
+                {
+                    *items = before.iter().chain(&*items).cloned().collect();
+                }
+                settings.object.insert(key, value);
+            }
+        }
+        if let Some(file) = added_tokens {
+            let mut special: BTreeSet<String> = settings.extra(EXTRA)?.into_iter().map(|token| token.content).collect();
+            for role in ROLES {
+                special.extend(settings.role(role)?.map(|token| token.content));
+            }
+            for (content, id) in &file.object {
+                let id =
+                    id.as_u64().ok_or_else(|| file.wrong(&format!("the id of {content:?} must be a whole number")))?;
+                given.push((id, AddedToken::from(content.as_str(), special.contains(content))));
+            }
+            ids_from = file.path;
+        }
+    }
+    Ok((given, ids_from))
 }
 
 /// A token with a role or a name is special.

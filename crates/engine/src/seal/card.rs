@@ -25,6 +25,7 @@ use crate::opened_run::open_run;
 ///
 /// # Errors
 /// If the record cannot be read.
+#[expect(clippy::too_many_lines, reason = "one text")]
 pub(super) fn model_card(folder: &Path, seal: &SealManifest) -> Result<String> {
     let run = folder.join(RUN);
     let opened = open_run(folder, &run.display().to_string())?;

@@ -116,6 +116,7 @@ pub enum VerificationEnd {
 ///
 /// # Errors
 /// If there is no sealed run, the steps or the data are wrong, or training failed.
+#[expect(clippy::too_many_lines, reason = "the steps of a verification, any of which may end it")]
 pub fn verify(
     request: &VerifyRequest,
     host: &Host,

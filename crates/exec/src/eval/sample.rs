@@ -17,7 +17,7 @@ use runner_spec::model::ModelSpec;
 /// New tokens for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenFeed {
-    /// [batch, n], row after row.
+    /// `[batch, n]`, row after row.
     pub ids: Vec<u32>,
     pub batch: usize,
     /// Position of the first new token: the tokens of each row that stay in the cache. 0 empties the cache.
@@ -39,7 +39,7 @@ impl<'a> ChunkDecoder<'a> {
         Self { model, params, cache: None }
     }
 
-    /// Runs `feed` through the chunk, given what the chunk before it returned ([batch·n, d_model]; nothing for the first,
+    /// Runs `feed` through the chunk, given what the chunk before it returned (`[batch·n, d_model]`; nothing for the first,
     /// which reads the ids). Returns the same for the next chunk, or the logits from a chunk with the head.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ pub fn generate(
 }
 
 /// The continuations of `batch`, one of `spec`, by a model of shape `model`. They do not depend on the other batches. `extend` feeds new
-/// tokens to the model, and returns the logits after the last token of each row, [feed.batch, vocab]. `on_token` receives the index of the
+/// tokens to the model, and returns the logits after the last token of each row, `[feed.batch, vocab]`. `on_token` receives the index of the
 /// continuation and the id of each token of the texts; when it breaks, no more tokens are sampled.
 ///
 /// # Errors

@@ -176,25 +176,27 @@ impl Execution<'_> {
                 self.clipped = Some(index);
                 Ok(())
             }
-            Instruction::OptimizerStep | Instruction::ZeroGradients => {
-                let (updates, owns_optimizer) =
-                    (instruction == Instruction::OptimizerStep, self.program.owns_optimizer());
-                ensure!(!updates || owns_optimizer, "this rank holds no optimizer state: the root updates");
-                ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
-                self.check_gradients_complete()?;
-                ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
-                if let Some(bucket) = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some()) {
-                    return Err(format!(
-                        "ReleaseParameters bucket {bucket} has not run: the next step would read weights from before this update"
-                    ));
-                }
-                self.ended = Some(index);
-                Ok(())
-            }
+            Instruction::OptimizerStep | Instruction::ZeroGradients => self.end_step(index, instruction),
             Instruction::Evaluate | Instruction::Sample | Instruction::Checkpoint => {
                 Err("it is periodic, not part of a step".to_owned())
             }
         }
+    }
+
+    /// Follows an `OptimizerStep` or `ZeroGradients`.
+    fn end_step(&mut self, index: usize, instruction: Instruction) -> Result<(), String> {
+        let (updates, owns_optimizer) = (instruction == Instruction::OptimizerStep, self.program.owns_optimizer());
+        ensure!(!updates || owns_optimizer, "this rank holds no optimizer state: the root updates");
+        ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
+        self.check_gradients_complete()?;
+        ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
+        if let Some(bucket) = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some()) {
+            return Err(format!(
+                "ReleaseParameters bucket {bucket} has not run: the next step would read weights from before this update"
+            ));
+        }
+        self.ended = Some(index);
+        Ok(())
     }
 
     fn name(&self, index: usize) -> String {

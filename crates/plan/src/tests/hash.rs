@@ -62,6 +62,7 @@ fn the_hash_is_stable() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
     let changes: [Change<e::Experiment>; 55] = [

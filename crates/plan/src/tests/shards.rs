@@ -4,6 +4,7 @@ use super::*;
 
 /// The buffers that the instructions of a step make, counted one by one, are those that the plan says.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
     use runner_spec::program::Instruction;
     use std::collections::BTreeMap;

@@ -46,7 +46,7 @@ pub struct FamilyTraits {
     pub(super) layers: &'static str,
     /// Chooses the names of a part's parameters.
     pub(super) names: fn(&Names) -> &'static [&'static str],
-    /// True if a folder holds the matrices of layers as [in, out] (Conv1D), transposed.
+    /// True if a folder holds the matrices of layers as `[in, out]` (Conv1D), transposed.
     pub(super) transposes: bool,
     /// The ends of names of tensors that older versions of `transformers` and other programs save, masks and angles that follow from the
     /// configuration.

@@ -50,7 +50,7 @@ pub enum Rows {
 pub struct PartParameter {
     pub spec: ParamSpec,
     pub rows: Rows,
-    /// True if a folder holds it as [in, out].
+    /// True if a folder holds it as `[in, out]`.
     pub transposed: bool,
 }
 

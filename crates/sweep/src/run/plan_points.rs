@@ -126,6 +126,7 @@ pub(super) fn load_points<'a>(
 ///
 /// # Errors
 /// All mistakes of all points, each reported once.
+#[expect(clippy::too_many_lines, reason = "the steps from a file to a planned sweep")]
 pub(super) fn plan_points(
     request: &SweepRequest<'_>,
     host: &Host,

@@ -16,6 +16,7 @@ const MAX_NAMED: usize = 4;
 const SINGLE_DECIMALS: usize = 4;
 
 /// The lines that state the conclusion of `verdict`.
+#[expect(clippy::too_many_lines, reason = "one text")]
 pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finished: bool) -> Vec<String> {
     let so_far = if is_finished { "" } else { " so far" };
     // The points of an unfinished sweep cannot be changed.

@@ -78,7 +78,7 @@ fn relu2_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope(x)));
 }
 
-/// silu(gate)·up, [rows, width]; `gate_up` is [rows, 2·width] with the gate first.
+/// silu(gate)·up, `[rows, width]`; `gate_up` is `[rows, 2·width]` with the gate first.
 pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width), "rows of another width");
     let rows = rows_per_task(2 * width);
@@ -101,7 +101,7 @@ pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
     unsafe { written(gate_up.len() / 2, write) }
 }
 
-/// dL/d(gate_up), [rows, 2·width].
+/// dL/d(gate_up), `[rows, 2·width]`.
 pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width) && dy.len() == gate_up.len() / 2, "rows of another width");
     let rows = rows_per_task(2 * width);

@@ -1,6 +1,6 @@
 //! Self-attention with grouped key-value heads: in blocks of queries, and of new tokens over a key-value cache, for generation.
 //!
-//! A task is one (sample, key-value head). It holds one [queries, keys] tile of probabilities at a time, so scores never
+//! A task is one (sample, key-value head). It holds one `[queries, keys]` tile of probabilities at a time, so scores never
 //! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). With AMX_BF16 and AVX512_BF16,
 //! products read probabilities, and the gradients of scores, rounded to bf16.
 
@@ -108,7 +108,7 @@ impl AttentionShape {
     }
 }
 
-/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, [batch, heads, seq].
+/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, `[batch, heads, seq]`.
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
     let group = s.heads.group();

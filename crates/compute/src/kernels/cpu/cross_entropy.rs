@@ -8,7 +8,7 @@ use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 use runner_spec::data::IGNORED_TARGET;
 
-/// Per row: loss = logsumexp(logits) − logits\[target\] (0 where the target is ignored). With `scale`, the logits become
+/// Per row: loss = logsumexp(logits) − `logits[target]` (0 where the target is ignored). With `scale`, the logits become
 /// their own gradient, scale·(softmax − onehot), and 0 in ignored rows.
 pub fn cross_entropy<S: Stored>(
     logits: &mut [S],

@@ -116,7 +116,7 @@ pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
     });
 }
 
-/// Adds the column sums of `dy` ([rows, dbias.len()]) to `dbias`.
+/// Adds the column sums of `dy` (`[rows, dbias.len()]`) to `dbias`.
 pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     let width = dbias.len();
     let rows = rows_per_task(width) * 4;

@@ -47,7 +47,7 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     unsafe { written(tokens.len() * d, write) }
 }
 
-/// Rows of sines and cosines (Vaswani et al. 2017), [positions, d]: columns 2i and 2i + 1 of row p are sine and cosine of
+/// Rows of sines and cosines (Vaswani et al. 2017), `[positions, d]`: columns 2i and 2i + 1 of row p are sine and cosine of
 /// p / 10000^(2i/d).
 pub fn sinusoids(positions: usize, d: usize) -> Vec<f64> {
     let mut table = vec![0.0; positions * d];
@@ -62,7 +62,7 @@ pub fn sinusoids(positions: usize, d: usize) -> Vec<f64> {
     table
 }
 
-/// dtable\[index(r)\] += factor·dy\[r\] for each row in order; tasks own columns, so no two add to the same element.
+/// `dtable[index(r)] += factor·dy[r]` for each row in order; tasks own columns, so no two add to the same element.
 pub fn scatter_add<S: Stored>(
     dy: &[S],
     d: usize,

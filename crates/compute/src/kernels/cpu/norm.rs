@@ -10,8 +10,8 @@ use super::simd::{self, LANES, dot, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
 /// Returns y and the statistics of each row. LayerNorm where there is a `bias`: y = (x − mean)·rstd·weight + bias, and the statistics are
-/// (mean, rstd) pairs, [rows, 2]. Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and the statistics are rstd,
-/// [rows].
+/// (mean, rstd) pairs, `[rows, 2]`. Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and the statistics are rstd,
+/// `[rows]`.
 pub fn normalize<S: Stored>(x: &[S], weight: &[S::Real], bias: Option<&[S::Real]>, eps: f64) -> (Vec<S>, Vec<S::Real>) {
     assert!(
         x.len().is_multiple_of(weight.len()) && bias.is_none_or(|bias| bias.len() == weight.len()),

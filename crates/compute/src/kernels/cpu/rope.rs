@@ -6,7 +6,7 @@ use super::pieces::Pieces;
 use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, Stored};
 
-/// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
+/// cos and sin of position·theta^(−2i/head_dim), each `[positions, head_dim/2]`.
 pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f64>) {
     let half = head_dim / 2;
     let angle = |n: usize| {
@@ -16,8 +16,9 @@ pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f
     (0..positions * half).map(|n| (angle(n).cos(), angle(n).sin())).unzip()
 }
 
-/// Rotates the first `heads` heads of each row of `x` ([rows, stride]); row r is at position `start + r mod seq`.
+/// Rotates the first `heads` heads of each row of `x` (`[rows, stride]`); row r is at position `start + r mod seq`.
 /// `inverse` rotates back, which is also the backward.
+#[expect(clippy::too_many_arguments, reason = "the shape, two tables and the direction of one kernel")]
 pub fn rotate<S: Stored>(
     x: &mut [S],
     stride: usize,

@@ -141,7 +141,7 @@ pub fn axpy<S: Stored>(a: S::Real, x: &[S], y: &mut [S::Real]) {
     }
 }
 
-/// Adds the rows of `rows` ([n, width]) to `out`, in order.
+/// Adds the rows of `rows` (`[n, width]`) to `out`, in order.
 pub fn add_rows<S: Stored>(out: &mut [S::Real], rows: &[S]) {
     vectorize(inlined!(|| {
         for row in rows.chunks_exact(out.len()) {

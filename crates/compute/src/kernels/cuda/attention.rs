@@ -248,6 +248,7 @@ struct KeysValues<'a> {
 }
 
 /// A block per query: `s.seq` queries from position `start` on, over the positions that they see.
+#[expect(clippy::too_many_arguments, reason = "the arguments of one kernel")]
 fn attend_rows(
     qkv: &Tensor,
     s: AttentionShape,

@@ -4,7 +4,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type, whole_warps};
 
-/// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORED_TARGET`). With `scale`, the
+/// Per-row losses, `[rows]` f32, of `targets` (`[rows]` u32 on the same GPU, below the vocabulary or `IGNORED_TARGET`). With `scale`, the
 /// logits become their own gradient times `scale`, in place.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> Result<Tensor> {
     let ((rows, vocab), dtype) = (logits.dims2()?, logits.dtype());
@@ -24,7 +24,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
     Ok(losses)
 }
 
-/// Σ x in f64, \[1\], left on the device. `x` is f32 or f64.
+/// Σ x in f64, `[1]`, left on the device. `x` is f32 or f64.
 pub fn sum(x: &Tensor) -> Result<Tensor> {
     let kernel = match x.dtype() {
         DType::F32 => "sum_f32",

@@ -17,13 +17,13 @@ fn request([m, n, k]: [usize; 3], a: MatmulOperand, b: MatmulOperand, out: &Tens
     Ok(MatmulRequest { m, n, k, a, b, out: operand(out, false)?, addend: None, epilogue: Epilogue::None })
 }
 
-/// y = x·wᵀ, row-major: [rows, in] and [out, in] give [rows, out]. To cuBLASLt, which counts columns first, that is w·x of the
+/// y = x·wᵀ, row-major: `[rows, in]` and `[out, in]` give `[rows, out]`. To cuBLASLt, which counts columns first, that is w·x of the
 /// transposes. `false`, and nothing done, if it has no algorithm with this epilogue.
 fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<bool> {
     product_and_sum(x, w, None, y, epilogue)
 }
 
-/// [`product`] plus `addend`, [rows, out].
+/// [`product`] plus `addend`, `[rows, out]`.
 fn product_and_sum(x: &Tensor, w: &Tensor, addend: Option<&Tensor>, y: &Tensor, epilogue: Epilogue) -> Result<bool> {
     let ((rows, inner), (out, width)) = (x.dims2()?, w.dims2()?);
     if inner != width || x.dtype() != w.dtype() {
@@ -61,7 +61,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     Ok(y)
 }
 
-/// `linear` plus `residual`, [rows, out]. The product adds it before it is rounded, unless the bias needs a separate pass.
+/// `linear` plus `residual`, `[rows, out]`. The product adds it before it is rounded, unless the bias needs a separate pass.
 pub fn linear_sum(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
     let shape = (x.dim(0)?, w.dim(0)?);
     if residual.dims2()? != shape || residual.dtype() != x.dtype() {
@@ -121,14 +121,14 @@ fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, epilogue: Epilogue) -
     unsafe { gpu_of(dy)?.multiply(&request) }
 }
 
-/// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
+/// dL/dx = dy·w: `[rows, out]` and `[out, in]` give `[rows, in]`.
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let dx = gpu_of(dy)?.empty(dy.dtype(), (dy.dim(0)?, w.dim(1)?))?;
     product_for_input(&dx, dy, w, Epilogue::None)?;
     Ok(dx)
 }
 
-/// (dy·w)·gelu'(before), `before` [rows, in]. The product's epilogue multiplies by the slope, before the result is rounded, if that is bf16
+/// (dy·w)·gelu'(before), `before` `[rows, in]`. The product's epilogue multiplies by the slope, before the result is rounded, if that is bf16
 /// and rows are whole vectors. cuBLASLt's slope is 1e-5 off, too far for f32 (H100, cuBLASLt 13.1).
 pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<Tensor> {
     let (rows, inner) = (dy.dim(0)?, w.dim(1)?);
@@ -145,7 +145,7 @@ pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<
     Ok(dx)
 }
 
-/// dw += dyᵀ·x, dw f32, [out, in].
+/// dw += dyᵀ·x, dw f32, `[out, in]`.
 pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
     let ((rows, out), (height, inner)) = (dy.dims2()?, x.dims2()?);
     if rows != height || dy.dtype() != x.dtype() || dw.dims2()? != (out, inner) || dw.dtype() != DType::F32 {

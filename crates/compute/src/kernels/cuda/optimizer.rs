@@ -38,7 +38,7 @@ fn copied_elements(copy: Option<&Tensor>, n: usize) -> Result<usize> {
     }
 }
 
-/// Σ x² in f64, left on the device: \[1\].
+/// Σ x² in f64, left on the device: `[1]`.
 pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     const THREADS: usize = 512;
     let (n, launch) = (x.elem_count(), Launch::for_tensor(x)?);

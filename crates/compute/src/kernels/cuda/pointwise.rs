@@ -60,7 +60,7 @@ pub fn cast_into(y: &Tensor, x: &Tensor) -> Result<()> {
     }
 }
 
-/// Adds the f32 `bias` to the rows of `x` ([rows, bias.len()]), in place. With `activated`, returns the GELU of the result.
+/// Adds the f32 `bias` to the rows of `x` (`[rows, bias.len()]`), in place. With `activated`, returns the GELU of the result.
 pub(super) fn add_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Option<Tensor>> {
     let (rows, width) = x.dims2()?;
     let launch = Launch::for_tensor(x)?;

@@ -145,7 +145,7 @@ struct Output<'a> {
     destination: Destination<'a>,
     /// Columns of the whole product.
     cols: usize,
-    /// The sums over the blocks so far, [rows, columns] of the block, where a product is deeper than a block.
+    /// The sums over the blocks so far, `[rows, columns]` of the block, where a product is deeper than a block.
     sums: Option<Shared<f32>>,
     is_first: bool,
     is_last: bool,
