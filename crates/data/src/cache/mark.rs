@@ -180,9 +180,7 @@ mod tests {
         let text = refused(&|root| fs::write(root.join("notes.txt"), "mine").unwrap());
         assert!(text.contains("contains `notes.txt`; set RUNNER_CACHE"), "{text}");
         let text = refused(&|root| fs::create_dir_all(root.join("tmp/project")).unwrap());
-        assert!(text.contains("`tmp/project`"), "{text}");
-        let text = refused(&|root| fs::create_dir_all(root.join("tokens/mine")).unwrap());
-        assert!(text.contains("`tokens/mine`"), "{text}");
+        assert!(text.contains("`tmp`"), "{text}");
         let text = refused(&|root| symlink("/tmp", root.join("tmp")).unwrap());
         assert!(text.contains("`tmp`"), "{text}");
         // Tags of other programs, and of a later version.
