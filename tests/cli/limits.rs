@@ -36,8 +36,7 @@ impl Limits {
         compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(limits.library());
         match compiler.arg(repository_path("tests/torture/limits.c")).arg("-ldl").status() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no C compiler (cc)");
-                return None;
+                runner_spec::skip!("there is no C compiler (cc)");
             }
             status => assert!(status.unwrap().success(), "tests/torture/limits.c does not compile"),
         }

@@ -54,8 +54,7 @@ train: {steps: 1}
 #[test]
 fn a_plan_fits_the_control_group_of_the_process() {
     let Some(group) = ControlGroup::with_memory(300_000_000) else {
-        eprintln!("skipped: this user may not make a control group with a limit");
-        return;
+        runner_spec::skip!("this user may not make a control group with a limit");
     };
     let sandbox = Sandbox::new().with_numbers(4000).with("exp.yaml", EXPERIMENT);
     sandbox.run("plan exp.yaml --threads 1").expect_code(0);

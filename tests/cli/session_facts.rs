@@ -263,7 +263,7 @@ fn bound_ranks_compute_the_same_numbers() {
         let [bound, free] = ["bound", "free"].map(|runs| format!("{runs}-{}", parallel.len()));
         let finished = train(&bound, &format!("--threads {} --bind numa", 2 * cores));
         if finished.text().contains("does not report NUMA nodes") {
-            return; // a container may hide them
+            runner_spec::skip!("this machine does not report NUMA nodes");
         }
         finished.expect_code(0);
         train(&free, "--threads 1").expect_code(0);

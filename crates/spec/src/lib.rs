@@ -31,4 +31,5 @@ pub mod rates;
 pub mod safe_text;
 pub mod schedule;
 pub mod serde_defaults;
+mod skip;
 pub mod topology;

@@ -88,8 +88,7 @@ impl Injector {
         compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
         match compiler.arg(folder.path().join("shim.so")).arg(repository_path("tests/torture/shim.c")).status() {
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("skipped: there is no C compiler (cc)");
-                return None;
+                runner_spec::skip!("there is no C compiler (cc)");
             }
             status => assert!(status.unwrap().success(), "tests/torture/shim.c does not compile"),
         }
