@@ -86,16 +86,20 @@ fn intact() -> (Vec<Vec<u64>>, [u64; 2]) {
 /// Causes `damage` at places all over the connection. Returns the reasons of the ranks that failed, by place.
 fn spread(places: u64, heartbeat_timeout: Duration, damage: impl Fn(u64) -> Damage) -> Vec<Vec<String>> {
     let (expected, passed) = intact();
-    let mut failures = Vec::new();
-    for direction in [Direction::ToTarget, Direction::FromTarget] {
-        let bytes = passed[direction as usize];
-        for place in 0..places {
+    let faults = [Direction::ToTarget, Direction::FromTarget].into_iter().flat_map(|direction| {
+        let (bytes, damage) = (passed[direction as usize], &damage);
+        (0..places).map(move |place| {
             // Half of the places are where the ranks prove themselves and agree on their plans.
             let at = if place % 2 == 0 { place * 61 } else { bytes * place / places };
-            let fault = Fault { direction, at, damage: damage(place) };
-            let (results, _) = results(Some(fault), heartbeat_timeout);
+            Fault { direction, at, damage: damage(place) }
+        })
+    });
+    // At once, because most of the time is spent waiting for timeouts.
+    thread::scope(|s| {
+        let cases = faults.map(|fault| (fault, s.spawn(move || results(Some(fault), heartbeat_timeout).0)));
+        let check = |(fault, case): (Fault, thread::ScopedJoinHandle<'_, Results>)| {
             let mut errors = Vec::new();
-            for (rank, result) in results.into_iter().enumerate() {
+            for (rank, result) in case.join().unwrap().into_iter().enumerate() {
                 match result {
                     Ok(bits) => assert!(bits == expected[rank], "rank {rank} has other numbers after {fault:?}"),
                     Err(why) => {
@@ -104,10 +108,10 @@ fn spread(places: u64, heartbeat_timeout: Duration, damage: impl Fn(u64) -> Dama
                     }
                 }
             }
-            failures.push(errors);
-        }
-    }
-    failures
+            errors
+        };
+        cases.collect::<Vec<_>>().into_iter().map(check).collect()
+    })
 }
 
 /// The number of places after which a rank gave `reason`.
