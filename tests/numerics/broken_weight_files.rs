@@ -273,9 +273,11 @@ fn llmc_headers_are_checked_against_the_file() {
     assert!(error(&path).contains("the header takes 1024"));
 }
 
-/// Every truncation around the header, and thousands of changed bytes: what opens can be read whole; nothing panics.
+/// Truncations in and after the header, and changed bytes: what opens can be read whole; nothing panics. The fuzz target `weights` tries more.
 #[test]
 fn no_bytes_make_it_panic() {
+    const CHANGES: usize = 150;
+    const CUTS: usize = 100;
     for (name, file) in [
         ("llama-tied", "model.safetensors"),
         ("llama-tied", "config.json"),
@@ -298,7 +300,7 @@ fn no_bytes_make_it_panic() {
                 opened += 1;
             }
         };
-        for cut in (0..header + 2).chain([whole.len() - 1]) {
+        for cut in (0..header).step_by(header / CUTS).chain([header, header + 1, whole.len() - 1]) {
             attempt(&whole[..cut.min(whole.len() - 1)]);
         }
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
@@ -306,7 +308,7 @@ fn no_bytes_make_it_panic() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize
         };
-        for _ in 0..1500 {
+        for _ in 0..CHANGES {
             let mut bytes = whole.clone();
             for _ in 0..=random() % 3 {
                 let at = random() % header;
@@ -314,6 +316,6 @@ fn no_bytes_make_it_panic() {
             }
             attempt(&bytes);
         }
-        assert!(opened < 1500, "{name}/{file}: {opened} of the broken ones were taken");
+        assert!(opened < CHANGES, "{name}/{file}: {opened} of the broken ones were taken");
     }
 }
