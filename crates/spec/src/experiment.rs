@@ -33,8 +33,8 @@ pub use eval::{Eval, EvalLoss, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;
 pub use source::{
-    Content, Corpus, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource, ParquetSource, RecordFormat,
-    RecordTextMut, Source, TokenType,
+    ColumnSeparator, Content, Corpus, CsvSource, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource,
+    ParquetSource, RecordFormat, RecordTextMut, Source, TokenType,
 };
 pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, task_key};
 pub use train::{Train, TrainLength};

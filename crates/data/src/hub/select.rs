@@ -357,7 +357,7 @@ mod tests {
                         (Ok(ours), Some(theirs)) if ours.files == *theirs => read += 1,
                         (Err(_), None) => {}
                         (Err(Refusal::Unreadable(message) | Refusal::Final(message)), Some(_)) => {
-                            let reasons = ["compressed files", "read as csv", "read as zip", "but has"];
+                            let reasons = ["compressed files", "read as zip", "but has"];
                             let reason = reasons.into_iter().find(|reason| message.contains(reason));
                             *refused.entry(reason.unwrap_or(&folder.name)).or_default() += 1;
                         }
@@ -373,10 +373,9 @@ mod tests {
             ("compressed files", 41),
             ("data_dir upwards", 1),
             ("open bracket", 2),
-            ("read as csv", 104),
             ("read as zip", 2),
         ];
-        assert_eq!((read, refused), (707, BTreeMap::from(expected)));
+        assert_eq!((read, refused), (811, BTreeMap::from(expected)));
     }
 
     #[test]
@@ -423,15 +422,15 @@ mod tests {
             "split `train` is read as json, but has `d/b.parquet`"
         );
         assert_eq!(
-            refused(&["LICENSE.txt", "data.csv"], ""),
-            "split `train` is read as csv (`data.csv`); only `json`, `parquet` and `text` files are read"
+            refused(&["LICENSE.txt", "data.xml"], ""),
+            "split `train` is read as xml (`data.xml`); only `csv`, `csv with tabs`, `json`, `parquet` and `text` files are read"
         );
         assert_eq!(
             refused(&["train.jsonl", "test.parquet"], ""),
             "its splits have different formats: `train` is read as json, `test` as parquet"
         );
         assert!(
-            refused(&["a.bin"], "").contains("no `json`, `parquet` or `text` files"),
+            refused(&["a.bin"], "").contains("no `csv`, `csv with tabs`, `json`, `parquet` or `text` files"),
             "{}",
             refused(&["a.bin"], "")
         );

@@ -10,7 +10,9 @@ use std::sync::Mutex;
 
 use super::*;
 use runner_spec::data::{IGNORED_TARGET, Rows};
-use runner_spec::experiment::{HELLASWAG, JsonSource, PaddingMask, ParquetSource, Separator, Source, Task, Tokenizer};
+use runner_spec::experiment::{
+    ColumnSeparator, CsvSource, HELLASWAG, JsonSource, PaddingMask, ParquetSource, Separator, Source, Task, Tokenizer,
+};
 
 const STORY: &str = "the cat sat on the mat and the dog sat on the log, while the bird sang in the tree. ";
 
@@ -420,7 +422,7 @@ fn parquet(path: &Path, columns: &[(&str, &[Option<&str>])]) {
     writer.close().unwrap();
 }
 
-/// The same records as JSON lines, a JSON array and parquet give the same documents; the template is a part of what the data is.
+/// The same records as JSON lines, a JSON array, parquet and CSV give the same tokens; the template is a part of what the data is.
 #[test]
 fn a_template_makes_documents_of_records_in_every_format() {
     let folder = Folder::new();
@@ -444,12 +446,22 @@ fn a_template_makes_documents_of_records_in_every_format() {
     parquet(&path, &[("input", &b), ("other", &c), ("instruction", &a), ("output", &c)]);
     let template = Some(PROMPT.to_owned());
     let json = |files: PathBuf| JsonSource { files: vec![files], field: None, template: template.clone() };
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    let csv = |name: &str, separator: ColumnSeparator, between: &str| {
+        let rows = (0..150).map(|i| [&instructions[i], &i.to_string(), &outputs[i], &inputs[i]].map(|s| quoted(s)));
+        let rows: Vec<String> = rows.map(|row| row.join(between) + "\r\n").collect();
+        let header = ["instruction", "id", "output", "input"].join(between);
+        let files = vec![folder.write(name, format!("\u{feff}{header}\r\n{}", rows.concat()))];
+        Source::Csv(CsvSource { files, column: None, template: template.clone(), separator })
+    };
     let sources = [
         Source::Jsonl(json(folder.write("a.jsonl", lines.join("\n")))),
         Source::Json(json(folder.write("a.json", format!("[{}]", lines.join(","))))),
         Source::Parquet(ParquetSource { files: vec![path.clone()], column: None, template: template.clone() }),
+        csv("a.csv", ColumnSeparator::Comma, ","),
+        csv("a.tsv", ColumnSeparator::Tab, "\t"),
     ];
-    let mut hashes = Vec::new();
+    let (mut hashes, mut tokens) = (Vec::new(), Vec::new());
     for source in sources {
         let prepared = folder.prepare(&packed(Tokenizer::Bytes {}, source, None, 64)).unwrap();
         let facts = &prepared.facts.train;
@@ -459,14 +471,16 @@ fn a_template_makes_documents_of_records_in_every_format() {
         let text = prepared.tokenizer.text.decode(&rows.inputs);
         assert!(expected.starts_with(&text) && text.len() + 200 > expected.len(), "{text}");
         hashes.push(facts.hash.clone());
+        tokens.push(rows.inputs);
     }
+    assert!(tokens.iter().all(|other| *other == tokens[0]));
     let other =
         ParquetSource { files: vec![path.clone()], column: None, template: Some(PROMPT.replace("Task", "Job")) };
     let other = folder.prepare(&packed(Tokenizer::Bytes {}, Source::Parquet(other), None, 64)).unwrap();
     hashes.push(other.facts.train.hash);
     hashes.sort();
     hashes.dedup();
-    assert_eq!(hashes.len(), 4);
+    assert_eq!(hashes.len(), 6);
 
     let wrong = ParquetSource {
         files: vec![path],

@@ -2,6 +2,7 @@
 //! reader hands them to [`read_records`], which selects their texts.
 
 mod compressed;
+mod csv;
 mod json;
 mod locate;
 mod parquet;
@@ -38,6 +39,7 @@ fn read_records(path: &Path, format: RecordFormat, text: &TextSelector, sink: &m
     };
     match format {
         RecordFormat::Parquet => parquet::for_each_record(path, &text.fields(), take),
+        RecordFormat::Csv(separator) => csv::for_each_record(path, separator, &text.fields(), take),
         RecordFormat::Jsonl => for_each_record(path, JsonFormat::Lines, take),
         RecordFormat::Json => for_each_record(path, JsonFormat::Array, take),
     }

@@ -33,6 +33,8 @@ pub enum Source {
     Jsonl(JsonSource),
     /// A file of JSON objects, each a document: one array, or one object a line.
     Json(JsonSource),
+    /// CSV files, whose first row names the columns; each further row is a document.
+    Csv(CsvSource),
     /// A dataset of the Hugging Face hub, or of the server that `HF_ENDPOINT` names.
     Hub(HubSource),
     /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
@@ -73,6 +75,7 @@ pub enum RecordFormat {
     Parquet,
     Jsonl,
     Json,
+    Csv(ColumnSeparator),
 }
 
 impl RecordFormat {
@@ -83,6 +86,10 @@ impl RecordFormat {
             Self::Parquet => "parquet",
             Self::Jsonl => "jsonl",
             Self::Json => "json",
+            Self::Csv(ColumnSeparator::Comma) => "csv",
+            Self::Csv(ColumnSeparator::Semicolon) => "csv semicolon",
+            Self::Csv(ColumnSeparator::Tab) => "csv tab",
+            Self::Csv(ColumnSeparator::Pipe) => "csv pipe",
         }
     }
 }
@@ -105,6 +112,9 @@ impl Source {
             Self::Json(JsonSource { files, field, template }) => {
                 ("json", files, records(RecordFormat::Json, field.as_deref(), template.as_deref()))
             }
+            Self::Csv(CsvSource { files, column, template, separator }) => {
+                ("csv", files, records(RecordFormat::Csv(*separator), column.as_deref(), template.as_deref()))
+            }
             Self::Hub(hub) => ("hub", &[], Content::Hub(hub)),
             Self::Tokens { files, dtype } => ("tokens", files, Content::Tokens(*dtype)),
             Self::Builtin { corpus } => ("builtin", &[], Content::Builtin(*corpus)),
@@ -115,6 +125,7 @@ impl Source {
         match self {
             Self::Text { files } | Self::Tokens { files, .. } => (Some(files), None),
             Self::Parquet(ParquetSource { files, column: field, template })
+            | Self::Csv(CsvSource { files, column: field, template, .. })
             | Self::Jsonl(JsonSource { files, field, template })
             | Self::Json(JsonSource { files, field, template }) => (Some(files), Some((field, template))),
             Self::Hub(HubSource { column, template, .. }) => (None, Some((column, template))),
@@ -185,7 +196,7 @@ pub struct FileFormat {
 }
 
 /// Every format of files with text.
-pub static FILE_FORMATS: [FileFormat; 4] = [
+pub static FILE_FORMATS: [FileFormat; 6] = [
     FileFormat {
         name: "plain text",
         endings: &["txt", "md", "text"],
@@ -217,6 +228,26 @@ pub static FILE_FORMATS: [FileFormat; 4] = [
         text_key: Some("column"),
         has_lists: true,
         source: |files, column, template| Source::Parquet(ParquetSource { files, column, template }),
+    },
+    FileFormat {
+        name: "CSV",
+        endings: &["csv"],
+        document: "row",
+        text_key: Some("column"),
+        has_lists: false,
+        source: |files, column, template| {
+            Source::Csv(CsvSource { files, column, template, separator: ColumnSeparator::Comma })
+        },
+    },
+    FileFormat {
+        name: "CSV with tabs",
+        endings: &["tsv"],
+        document: "row",
+        text_key: Some("column"),
+        has_lists: false,
+        source: |files, column, template| {
+            Source::Csv(CsvSource { files, column, template, separator: ColumnSeparator::Tab })
+        },
     },
 ];
 
@@ -348,6 +379,50 @@ pub struct JsonSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
+}
+
+/// CSV files with a header, and which text of a row is a document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Csv", extend("x-exclusive" = ["column", "template"]))]
+pub struct CsvSource {
+    /// Paths or patterns.
+    #[schemars(length(min = 1))]
+    pub files: Vec<PathBuf>,
+    /// The column with the text. Default: text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub column: Option<String>,
+    /// A minijinja template that makes the text from columns. Or `column`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub template: Option<String>,
+    /// The character between the fields of a row.
+    #[serde(default)]
+    pub separator: ColumnSeparator,
+}
+
+/// The character between the fields of a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ColumnSeparator {
+    #[default]
+    Comma,
+    Semicolon,
+    Tab,
+    Pipe,
+}
+
+impl ColumnSeparator {
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Comma => b',',
+            Self::Semicolon => b';',
+            Self::Tab => b'\t',
+            Self::Pipe => b'|',
+        }
+    }
 }
 
 /// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there. Its name

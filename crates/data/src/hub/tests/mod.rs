@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use runner_spec::experiment::{HubSource, Source, Validation};
+use runner_spec::experiment::{ColumnSeparator, HubSource, Source, Validation};
 use server::{
     Asked, Broken, COMMIT, CONVERTED, Files, Here, Reply, Server, data, etag, fine, hub, list_of_fine, local, pair,
     ranged, read, source,
@@ -408,7 +408,7 @@ fn reads_the_hubs_conversion_of_a_format_that_it_does_not_read() {
     let plain = vec![(
         "datasets/own/plain",
         COMMIT,
-        vec![("README.md", b"# plain".to_vec()), ("LICENSE.txt", b"x".to_vec()), ("input.csv", b"text".to_vec())],
+        vec![("README.md", b"# plain".to_vec()), ("LICENSE.txt", b"x".to_vec()), ("input.xml", b"text".to_vec())],
     )];
     let mut both: Files = plain.clone();
     both.push(("datasets/own/plain", CONVERTED, vec![("default/train/0000.parquet", b"PAR1".to_vec())]));
@@ -428,7 +428,7 @@ fn reads_the_hubs_conversion_of_a_format_that_it_does_not_read() {
     // Nothing was converted.
     let server = Server::start(hub(plain.clone(), None));
     let message = Here::new(&server.address).lower(&wanted).unwrap_err();
-    assert!(message.contains("split `train` is read as csv (`input.csv`)"), "{message}");
+    assert!(message.contains("split `train` is read as xml (`input.xml`)"), "{message}");
     // It is unknown whether something was converted.
     let inner = hub(plain, None);
     let server = Server::start(Arc::new(move |asked: &Asked, before| {
@@ -448,6 +448,19 @@ fn json_files_may_be_arrays_or_lines() {
     let lowered = here.lower(&data(source("own/mixed", None, "train"))).unwrap();
     assert!(matches!(&lowered.local.train, Source::Json(from) if from.files.len() == 3), "{lowered:?}");
     assert!(read(&lowered) == content.map(|(_, content)| content.as_bytes().to_vec()));
+}
+
+#[test]
+fn csv_files_are_read_with_the_separator_of_their_ending() {
+    for (name, content) in [("train.csv", "id,text\n1,\"a, b\"\n"), ("train.tsv", "id\ttext\n1\ta, b\n")] {
+        let files = vec![(name, content.as_bytes().to_vec())];
+        let server = Server::start(hub(vec![("datasets/own/rows", COMMIT, files)], None));
+        let here = Here::new(&server.address);
+        let lowered = here.lower(&data(source("own/rows", None, "train"))).unwrap();
+        let separator = if name.ends_with("csv") { ColumnSeparator::Comma } else { ColumnSeparator::Tab };
+        assert!(matches!(&lowered.local.train, Source::Csv(from) if from.separator == separator), "{lowered:?}");
+        assert!(read(&lowered) == [content.as_bytes()]);
+    }
 }
 
 #[test]

@@ -113,11 +113,7 @@ pub(super) fn data(train: HubSource) -> Data {
 }
 
 pub(super) fn local(lowered: &LoweredData) -> Vec<PathBuf> {
-    match &lowered.local.train {
-        Source::Parquet(from) => from.files.clone(),
-        Source::Jsonl(from) | Source::Json(from) => from.files.clone(),
-        other => panic!("{other:?}"),
-    }
+    lowered.local.train.files().to_vec()
 }
 
 pub(super) fn read(lowered: &LoweredData) -> Vec<Vec<u8>> {
