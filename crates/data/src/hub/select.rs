@@ -288,7 +288,7 @@ fn shard(file: &str) -> Option<(&str, usize, usize)> {
     (index < total).then_some((prefix, index, total))
 }
 
-/// True if a file's name ends in a number, as `0000.parquet`, `000_00000.parquet` and `part-3.jsonl` do.
+/// True if a file's name ends in a number, as `0000.jsonl`, `000_00000.csv` and `part-3.jsonl` do.
 fn is_numbered(file: &str) -> bool {
     let name = file.rsplit('/').next().unwrap_or(file);
     let stem = name.split_once('.').map_or(name, |(stem, _)| stem);
