@@ -2,8 +2,8 @@
 //! what they compute is recorded.
 //!
 //! [`apply::apply`] starts, resumes or finds the run of an experiment; [`resume::resume`], [`fork::fork`] and
-//! [`reproduce::reproduce`] start from a recorded run. Their caller receives the events of the run through a
-//! [`RunObserver`](runner_prepare::RunObserver); nothing here writes to a terminal.
+//! [`reproduce::reproduce`] start from a recorded run. Each of them makes a `RunStart`, which finds or creates the run. Their caller receives
+//! the events of the run through a [`RunObserver`](runner_prepare::RunObserver); nothing here writes to a terminal.
 
 #![forbid(unsafe_code)]
 

@@ -4,16 +4,17 @@
 
 mod axes;
 mod axis_name;
+pub(super) mod group;
 mod ladder;
 mod schema;
 
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
-use super::group::{ONE_RUN, SEEDS, makes_group};
+use self::group::{makes_group, read_group};
 use super::race::RaceSettings;
 use super::spec::{
     AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective, SweepSpec,
@@ -79,35 +80,6 @@ fn read_text(text: &str, path: &Path, is_new: bool) -> Result<SweepSpec, ConfigE
             Err(ConfigError::new(reader.diagnostics))
         }
     }
-}
-
-/// The sweep that trains the group of the experiment `file`: it varies nothing but the seed.
-///
-/// # Errors
-/// If the file also has `seed`; mistakes in its `seeds`.
-pub(super) fn read_group(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
-    if file.has_key("seed") {
-        let message = "`seeds` gives each run of the group its seed, so the file cannot have `seed`, too".to_owned();
-        return Err(file.diagnostic("seed", message, "delete one of the two".to_owned()).into());
-    }
-    let ParsedYaml { source, root, mistakes } = tree::parse(Source::file(&file.path, file.text.clone()));
-    let mut reader = SweepReader::new(&source, mistakes);
-    let entry = root.iter().flat_map(entries).find(|entry| entry.key == SEEDS);
-    let seeds = entry.map_or(Value::Null, |entry| json_of(&entry.value, &source));
-    let axis = entry.and_then(|entry| reader.read_seeds(entry, SEEDS, &seeds));
-    let (Some(axis), true) = (axis, reader.diagnostics.is_empty()) else {
-        return Err(ConfigError::new(reader.diagnostics));
-    };
-    let base = file.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let sweep = json!({"base": base, "set": {SEEDS: null}, "seeds": seeds});
-    Ok(SweepSpec {
-        base: file.path.clone(),
-        set: vec![ONE_RUN.to_owned()],
-        axes: vec![axis],
-        settings: reader.settings,
-        copy: format!("# The group of runs of {base}.\nsweep: {sweep}\n"),
-        ..SweepSpec::new(&file.path, &file.text, "sweep")
-    })
 }
 
 /// `node` of `source` as JSON.
