@@ -16,6 +16,7 @@ import sys
 import tempfile
 
 import chromium
+from sealed_json import sealed
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script> & \u2028 end"
 SHOWN = HOSTILE.replace("\u2028", "\ufffd")     # the page's data has no characters that hide or move text
@@ -106,8 +107,7 @@ def spoil(run):
             file.write(json.dumps({"step": STEPS, "prompt": prompt, "index": 1, "text": HOSTILE}) + "\n")
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["overrides"] = [HOSTILE]
-    del manifest["content_hash"]        # an edit that is meant
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "manifest.json").write_text(sealed(manifest))
     with open(run / "resolved.yaml", "a", encoding="utf-8") as file:
         file.write(f"# {HOSTILE}\n".replace("\u2028", " "))
 
@@ -255,7 +255,7 @@ def narrow_and_paper(checks, browser, lab, runs):
 
 
 def pipeline(checks, browser, lab, run):
-    (run / "timeline.json").write_text(json.dumps(watched()))
+    (run / "timeline.json").write_text(sealed(watched()))
     page = browser.open(lab.report("pipeline.html", run), dark=True)
     for which in ["planned", "measured"]:
         checks.that(f"{which}: four backwards a stage", page.js(f"probe.bars('{which}', 'backward')") == 8)
@@ -345,8 +345,7 @@ def sweep(checks, browser, lab):
     for number, summary in enumerate(sorted((lab.folder / "runs").glob("point-*/summary.json")), 1):
         known = json.loads(summary.read_text())
         known["medians"]["mfu"] = 0.1 * number
-        del known["content_hash"]
-        summary.write_text(json.dumps(known))
+        summary.write_text(sealed(known))
     page = browser.open(lab.report("speed.html", name))
     speeds(checks, page, "mfu", 8)
     checks.that("a known peak needs no advice", not page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))

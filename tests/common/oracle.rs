@@ -195,7 +195,6 @@ pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tens
 }
 
 /// Logits of a whole model, assembled from the parameters' names, without dropout.
-#[expect(clippy::too_many_lines, reason = "one computation")]
 pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let at = |name: &str| params.layout.index(name).unwrap();
     let off = DropoutSite::new(0, "off", 0.0);

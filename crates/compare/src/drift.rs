@@ -237,7 +237,7 @@ mod tests {
     fn session(from_step: u64, to_step: Option<u64>, version: &str) -> Session {
         let session = serde_json::json!({
             "started": "", "ended": null, "from_step": from_step, "to_step": to_step, "version": version,
-            "commit": null, "threads": 1,
+            "commit": null, "threads": 1, "text_reading_rule": 2,
         });
         serde_json::from_value(session).unwrap()
     }

@@ -366,7 +366,7 @@ mod tests {
     use runner_spec::error::{Classified as _, ErrorKind};
 
     use super::*;
-    use crate::files::resealed;
+    use crate::files::{resealed, write_sealed_json};
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
@@ -426,7 +426,8 @@ mod tests {
                        \"id\":\"a\",\"steps_total\":100,\"planned_memory_bytes\":0,\
                        \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
                        \"medians\":{\"tokens_per_second\":9.0}}";
-        fs::write(run.path().join(SUMMARY), summary).unwrap();
+        let summary: serde_json::Value = serde_json::from_str(summary).unwrap();
+        write_sealed_json(&run.path().join(SUMMARY), &summary).unwrap();
         assert_eq!(describe(run.path()).step, 7, "the manifest says that the run is at work");
         let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
         let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");

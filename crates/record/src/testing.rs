@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Checkpoints, NumberType, StateReader};
+use crate::files::write_sealed_json;
 use crate::manifest::{Manifest, Session};
 use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
 use runner_spec::model::layout::ParamLayout;
@@ -44,7 +45,7 @@ pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str
         let session = Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
         manifest.begin_session(None, session, plan);
     }
-    std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    write_sealed_json(&path.join(MANIFEST), &manifest).unwrap();
     std::fs::write(path.join(METRICS), lines).unwrap();
     std::fs::write(path.join(SAMPLES), samples).unwrap();
     path

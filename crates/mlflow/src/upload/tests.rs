@@ -2,6 +2,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use runner_plan::testing::{compiled, experiment};
+use runner_record::files::write_sealed_json;
 use runner_record::run_dir::MANIFEST;
 use runner_record::testing::{timed_run, train};
 
@@ -13,7 +14,8 @@ fn finished_run(root: &Path) -> PathBuf {
     let path = timed_run(root, &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
     let mut manifest: Value = serde_json::from_slice(&fs::read(path.join(MANIFEST)).unwrap()).unwrap();
     manifest["status"] = "done".into();
-    fs::write(path.join(MANIFEST), manifest.to_string()).unwrap();
+    manifest.as_object_mut().unwrap().remove("content_hash");
+    write_sealed_json(&path.join(MANIFEST), &manifest).unwrap();
     fs::write(path.join(RESOLVED), "name: tiny\nseed: 1\n").unwrap();
     path
 }

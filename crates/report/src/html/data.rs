@@ -399,6 +399,7 @@ mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
     use runner_record::checkpoint::dir_name;
+    use runner_record::files::write_sealed_json;
     use runner_record::run_dir::{RunDir, RunFiles};
 
     fn create(root: &Path) -> RunDir {
@@ -466,7 +467,8 @@ mod tests {
             {"rank":0,"what":"forward","mb":0,"chunk":0,"start":0.0,"end":0.2},
             {"rank":0,"what":null,"mb":null,"chunk":0,"start":0.2,"end":0.5}],
             "memory":[{"rank":0,"weights":7,"gradients":8,"optimizer":9,"step":null}]}"#;
-        fs::write(run.path().join(timeline::TIMELINE), step).unwrap();
+        let step: serde_json::Value = serde_json::from_str(step).unwrap();
+        write_sealed_json(&run.path().join(timeline::TIMELINE), &step).unwrap();
         let data = page(&[run.path()]);
         let measured = data.runs[0].measured_timeline.as_ref().unwrap();
         assert_eq!((measured.step, measured.rows[0].stage, measured.rows[0].idle), (Some(5), Some(0), Some(0.6)));
@@ -520,7 +522,7 @@ mod tests {
         fs::remove_dir(path.join(CHECKPOINTS).join(dir_name(2))).unwrap();
         assert_eq!(problems(), "");
         let manifest = Manifest { status: RunStatus::Done, ..run_dir::read_manifest(&path).unwrap() };
-        fs::write(path.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();
+        write_sealed_json(&path.join(MANIFEST), &manifest).unwrap();
         assert!(problems().contains("1 of 100 steps are recorded"));
     }
 

@@ -5,6 +5,7 @@ use crate::remove;
 use crate::remove::descendants;
 use runner_plan::testing::{compiled, experiment};
 use runner_record::checkpoint::Checkpoints;
+use runner_record::files::write_sealed_json;
 use runner_record::lock::{NO_LOCKS, RunLock};
 use runner_record::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
@@ -30,7 +31,7 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
     let mut manifest = run.manifest().clone();
     manifest.status = RunStatus::Done;
     change(&mut manifest);
-    fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    write_sealed_json(&path.join(MANIFEST), &manifest).unwrap();
     path
 }
 
