@@ -113,7 +113,7 @@ impl RowReader<'_> {
                 ReadRecordResult::InputEmpty | ReadRecordResult::End => {}
                 ReadRecordResult::OutputFull if length >= MAX_DOCUMENT_BYTES => {
                     let limit = describe_document_limit();
-                    return Err(self.error(format!("the row is longer than {limit}; a quote may not be closed")));
+                    return Err(self.error(format!("longer than {limit}; look for a quote that is not closed")));
                 }
                 ReadRecordResult::OutputFull => self.bytes.resize(2 * self.bytes.len(), 0),
                 ReadRecordResult::OutputEndsFull if self.fields >= MAX_COLUMNS => {
