@@ -93,7 +93,7 @@ fn mistakes_of_tasks_are_named_at_their_place() {
         assert!(refused.contains(expected) && refused.contains("exp.yaml:10:"), "{task}: {refused}");
     }
     for (task, expected) in [
-        ("{file: lists.jsonl}", "no field `ctx`; an item must have ctx, label and endings"),
+        ("{file: lists.jsonl}", "no field `ctx`; an item must have `ctx`, `label` and `endings`"),
         ("{file: items.jsonl, labels: [A, B]}", "`label` must be one of the labels A, B, got 0"),
         ("{file: items.jsonl, labels: [A, B, C]}", "2 endings have 3 labels"),
         (

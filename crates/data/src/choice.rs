@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(items[0].endings.iter().map(|ending| text(ending)).collect::<Vec<_>>(), ["  stirs it.", " eats"]);
         assert_eq!(items[0].characters, [" stirs it.".len(), 4]);
         let error = load(r#"{"ctx": "a", "label": 0, "endings": ["b", "c"]}"#).unwrap_err().to_string();
-        let fields = "`text: lm_eval` needs activity_label, ctx_a, ctx_b, label, endings";
+        let fields = "an item must have `activity_label`, `ctx_a`, `ctx_b`, `label` and `endings`";
         assert!(error.ends_with(&format!("line 1: no field `activity_label`; {fields}")), "{error}");
     }
 
@@ -425,7 +425,10 @@ mod tests {
     #[test]
     fn mistakes_name_the_line() {
         let error = |line: &str| items(&format!("\n{line}"), None).unwrap_err();
-        assert_eq!(error(r#"{"ctx": "a"}"#), ", line 2: no field `endings`; an item must have ctx, label and endings");
+        assert_eq!(
+            error(r#"{"ctx": "a"}"#),
+            ", line 2: no field `endings`; an item must have `ctx`, `label` and `endings`"
+        );
         assert!(error(r#"{"ctx": "a", "label": 4, "endings": ["a", "b"]}"#).contains("one of the 2 endings"));
         assert!(error(r#"{"ctx": "a", "label": "", "endings": ["a", "b"]}"#).contains("test set"));
         assert!(error(r#"{"ctx": 1, "label": "", "endings": ["a", "b"]}"#).contains("`ctx` is not a string"));

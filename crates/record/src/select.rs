@@ -25,10 +25,12 @@ const FIELDS: &str = "id name status step steps own_steps lost_steps changed_met
 const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin", "error"];
 
 /// The fields of `runs`: those that every run has, and the measures of an evaluation.
-fn fields(runs: &[ListedRun]) -> BTreeSet<Cow<'static, str>> {
-    let measured = runs.iter().flat_map(|run| run.last_eval.iter()).map(|(measure, _)| measure.key());
+fn fields(runs: &[ListedRun]) -> Vec<Cow<'static, str>> {
+    let scored = runs.iter().flat_map(|run| run.last_eval.iter()).map(|(measure, _)| measure);
+    let scored: BTreeSet<Cow<'static, str>> =
+        scored.filter(|measure| measure.task().is_some()).map(Measure::key).collect();
     let evaluated = Measure::all_fixed().filter(Measure::is_evaluated).map(|measure| measure.key());
-    FIELDS.split_whitespace().map(Cow::from).chain(evaluated).chain(measured).collect()
+    FIELDS.split_whitespace().map(Cow::from).chain(evaluated).chain(scored).collect()
 }
 
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
@@ -58,7 +60,7 @@ fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
 }
 
-fn unknown(what: &str, name: &str, fields: &BTreeSet<Cow<'static, str>>) -> PlainError {
+fn unknown(what: &str, name: &str, fields: &[Cow<'static, str>]) -> PlainError {
     let help = nearest(name, fields.iter().map(|field| &**field)).map_or_else(
         || format!("the fields are {}", fields.iter().map(|field| &**field).collect::<Vec<_>>().join(", ")),
         |near| format!("did you mean `{near}`?"),
@@ -105,7 +107,7 @@ fn holds(
     text: &str,
     tokens: Tokens<'_, '_>,
     run: &Json,
-    known: &BTreeSet<Cow<'static, str>>,
+    known: &[Cow<'static, str>],
 ) -> Result<Option<bool>, minijinja::Error> {
     let any = |parts: Vec<Tokens<'_, '_>>, wanted: bool| {
         let mut result = Some(!wanted);
@@ -182,7 +184,7 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Pla
         guard_expression(|| env.compile_expression(expression)).map_err(|e| wrong(&e))?.undeclared_variables(false);
     check(names.contains("tags"))?;
     let fields = fields(runs);
-    if let Some(name) = names.iter().find(|name| !fields.contains(name.as_str())) {
+    if let Some(name) = names.iter().find(|name| !fields.iter().any(|field| field == *name)) {
         return Err(unknown("--where", name, &fields));
     }
     let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
@@ -213,7 +215,7 @@ fn to_value(field: &Json) -> Value {
 pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), PlainError> {
     let (name, descending) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
     let fields = fields(runs);
-    let field = fields.get(name).ok_or_else(|| unknown("--sort", name, &fields))?;
+    let field = fields.iter().find(|field| **field == name).ok_or_else(|| unknown("--sort", name, &fields))?;
     let key_of = |run: &ListedRun| match &fields_of(run)[&**field] {
         Json::String(text) => (None, Some(text.clone())),
         Json::Array(items) if !items.is_empty() => (None, Some(run.tags.join(" "))),

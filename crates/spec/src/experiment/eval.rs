@@ -22,7 +22,8 @@ pub struct Eval {
     pub loss: Option<EvalLoss>,
     /// The task `hellaswag`: multiple choice in HellaSwag's format. Default: none.
     pub hellaswag: Option<Task>,
-    /// More tasks of multiple choice, by their names, which begin the names of their scores: `quiz` has `quiz_acc`. Default: none.
+    /// More tasks of multiple choice, by their names, which begin the names of their scores: `quiz` has `quiz_acc`. Each has the
+    /// keys of `eval.hellaswag`. Default: none.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tasks: BTreeMap<String, Task>,
     /// Texts that the model continues. Default: none.

@@ -286,11 +286,11 @@ impl FileFormat {
         alternatives(FILE_FORMATS.iter().map(|format| format!(".{}", format.endings[0])).collect())
     }
 
-    /// What a document is for each ending: `.jsonl: a line`.
+    /// What a document is in each format: `one file (.txt) or one line (.jsonl)`.
     pub fn describe_all() -> String {
         let describe = |format: &Self| {
             let endings: Vec<String> = format.endings.iter().map(|ending| format!(".{ending}")).collect();
-            format!("a {} ({})", format.document, endings.join(", "))
+            format!("one {} ({})", format.document, endings.join(", "))
         };
         alternatives(FILE_FORMATS.iter().map(describe).collect())
     }

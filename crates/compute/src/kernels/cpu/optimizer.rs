@@ -73,10 +73,14 @@ pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usiz
     for (first, decays, w, g) in [(0, true, w0, &g[..decayed]), (decayed, false, w1, &g[decayed..])] {
         let chunks = w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).enumerate();
         chunks.for_each_piece(|(chunk, (w, g))| {
-            let (first, len) = (first + chunk * TASK, w.len());
-            // SAFETY: chunks do not overlap, and each moment has an element for each weight.
-            let moments: [&mut [S]; MOMENTS] = array::from_fn(|k| unsafe { moments.slice(k * n + first, len) });
+            let first = first + chunk * TASK;
             vectorize(inlined!(|| {
+                // Local values, so that the compiler knows that no store changes them.
+                let (scalars, len) = (scalars, w.len());
+                let (w, g) = (&mut w[..len], &g[..len]);
+                // SAFETY: chunks do not overlap, and each moment has an element for each weight.
+                let part = inlined!(|k: usize| unsafe { moments.slice(k * n + first, len) });
+                let moments: [&mut [S]; MOMENTS] = array::from_fn(part);
                 for i in 0..len {
                     let mut old = [S::Real::ZERO; MOMENTS];
                     for k in 0..MOMENTS {

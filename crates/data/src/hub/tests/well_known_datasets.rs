@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::super::lower;
 use super::server::{Asked, COMMIT, CONVERTED, Files, Here, Server, data, hub, local, source};
-use runner_spec::experiment::{HubChoice, Source, Task};
+use runner_spec::experiment::{HELLASWAG, HubChoice, Source, Task};
 
 const WIKITEXT_CARD: &str = "---\nconfigs:\n- config_name: wikitext-103-raw-v1\n  data_files:\n  - split: train\n    path: wikitext-103-raw-v1/train-*\n- config_name: wikitext-2-raw-v1\n  data_files:\n  - split: test\n    path: wikitext-2-raw-v1/test-*\n  - split: train\n    path: wikitext-2-raw-v1/train-*\n  - split: validation\n    path: wikitext-2-raw-v1/validation-*\n---\n# WikiText\n";
 
@@ -103,14 +103,14 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
         let here = Here::new(&server.address);
         let memos = here.folder.path().join("memos");
         let lower =
-            |set: &Task| lower(&tokens, None, &[("quiz".to_owned(), set.clone())], &here.settings, &memos, &|_| ());
-        let (local, pinned) = lower(&set).unwrap().tasks.remove("quiz").unwrap();
+            |set: &Task| lower(&tokens, None, &[(HELLASWAG.to_owned(), set.clone())], &here.settings, &memos, &|_| ());
+        let (local, pinned) = lower(&set).unwrap().tasks.remove(HELLASWAG).unwrap();
         assert_eq!(fs::read(local.file.unwrap()).unwrap(), part("validation"));
         assert_eq!((local.hub, local.limit), (None, Some(7)));
         assert_eq!(pinned.hub.as_ref().unwrap().revision, commit);
         // The record reads the same file again.
         let before = server.count();
-        assert_eq!(lower(&pinned).unwrap().tasks["quiz"].1, pinned);
+        assert_eq!(lower(&pinned).unwrap().tasks[HELLASWAG].1, pinned);
         assert_eq!(server.count(), before);
     }
     // A split that cannot be such a set is refused before it is downloaded.
@@ -132,7 +132,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
         let error = lower(
             &tokens,
             None,
-            &[("quiz".to_owned(), set.clone())],
+            &[(HELLASWAG.to_owned(), set.clone())],
             &here.settings,
             &here.folder.path().join("memos"),
             &|_| (),
@@ -151,7 +151,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     let error = lower(
         &tokens,
         None,
-        &[("quiz".to_owned(), set.clone())],
+        &[(HELLASWAG.to_owned(), set.clone())],
         &here.settings,
         &here.folder.path().join("memos"),
         &|_| (),
