@@ -8,7 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use runner_record::{catalog, select};
+use runner_housekeeping::select;
+use runner_record::catalog;
 use runner_report::runs_table::runs_table;
 use serde_json::{Value, json};
 

@@ -9,10 +9,10 @@ use serde::Serialize;
 use super::common::{RunsFolderArgs, cache_dir};
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
+use runner_housekeeping::gc;
 use runner_record::time;
 use runner_report::table::{Align, table};
 use runner_spec::format::{bytes, counted, printable};
-use runner_sweep::gc;
 
 /// Free disk space: prepared data that no run needs, old checkpoints of finished runs, and leftovers of killed processes.
 ///

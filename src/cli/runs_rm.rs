@@ -9,11 +9,12 @@ use super::confirm::confirmed;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_files::FreedBytes;
+use runner_housekeeping::remove;
 use runner_record::RecordError;
 use runner_record::catalog;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_spec::format::{bytes, counted, printable};
-use runner_sweep::remove::{self, CountedRuns};
+use runner_sweep::needed_runs::{CountedRuns, sweeps_of_runs};
 use runner_sweep::run::describe_points;
 
 /// Remove runs, after showing them and asking.
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &RmArgs) -> Result<Exit> {
         going.push((listed, freed.add(&what)));
     }
     let runs: Vec<&ListedRun> = going.iter().map(|(run, _)| run).collect();
-    check_sweeps(args, &remove::sweeps_of_runs(&root, &runs))?;
+    check_sweeps(args, &sweeps_of_runs(&root, &runs))?;
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();
     let line =

@@ -22,7 +22,6 @@ pub mod own_files;
 pub mod record_check;
 pub mod recorder;
 pub mod run_dir;
-pub mod select;
 mod step_coverage;
 pub mod summary;
 pub mod tags;

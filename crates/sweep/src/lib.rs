@@ -1,5 +1,5 @@
 //! Sweeps: the sweep file, its points, which of them are trained how far, and their results; and [`run`], which plans and trains the points.
-//! Also what removes runs and frees space, since a sweep may need the runs.
+//! [`needed_runs`] says which runs sweeps need, to those who remove runs.
 
 #![forbid(unsafe_code)]
 
@@ -8,9 +8,9 @@ mod caveat;
 mod exclude;
 mod expand;
 mod file_changes;
-pub mod gc;
 mod importance;
 pub mod ladder;
+pub mod needed_runs;
 mod picked;
 mod point;
 pub mod progress;
@@ -18,8 +18,6 @@ mod race;
 mod random;
 mod read;
 pub mod record;
-pub mod remove;
-pub mod remove_sweep;
 mod results;
 mod rules;
 pub mod run;

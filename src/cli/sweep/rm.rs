@@ -7,11 +7,11 @@ use crate::cli::confirm::confirmed;
 use crate::cli::exit::{Exit, Result, refuse};
 use crate::cli::output::{print_result, print_to_stderr};
 use runner_files::FreedBytes;
+use runner_housekeeping::remove;
+use runner_housekeeping::remove_sweep::{self, SweepRuns};
 use runner_record::RunLock;
 use runner_record::files::file_name;
 use runner_spec::format::{bytes, counted, printable};
-use runner_sweep::remove;
-use runner_sweep::remove_sweep::{self, SweepRuns};
 use runner_sweep::sweep_dir;
 
 /// # Errors

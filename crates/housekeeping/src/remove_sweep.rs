@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
-use super::remove::{self, CountedRuns, descendants, refuse_foreign, remove_locked};
-use crate::sweep_dir;
+use super::remove::{self, descendants, refuse_foreign, remove_locked};
 use runner_record::catalog::{self, ListedRun, ListedStatus, SWEEPS};
 use runner_record::error::RecordError;
 use runner_record::files::file_name;
 use runner_record::own_files::foreign_path_in_sweep;
+use runner_sweep::needed_runs::CountedRuns;
+use runner_sweep::sweep_dir;
 
 /// The runs of a sweep that is to be removed.
 #[derive(Debug, Default)]

@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rayon::prelude::*;
 
-use super::remove::is_sweep_unfinished;
 use runner_files::{FreedBytes, bytes_freed, children, is_real_folder};
 use runner_record::catalog::{self, ListedRun, ListedStatus};
 use runner_record::checkpoint::{self, DAMAGED, KeptCheckpoints, is_checkpoint_folder};
@@ -22,6 +21,7 @@ use runner_record::manifest::RunOrigin;
 use runner_record::own_files::is_own_checkpoint;
 use runner_record::run_dir::{self, CHECKPOINTS, stale_folders};
 use runner_record::{RecordError, RunLock, time};
+use runner_sweep::needed_runs::is_sweep_unfinished;
 
 runner_record::named_enum! {
     /// The kind of an item that can be removed.

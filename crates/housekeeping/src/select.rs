@@ -10,8 +10,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
 use serde_json::{Value as Json, json};
 
-use super::ancestry::{AncestryRelation, parent};
-use super::catalog::ListedRun;
+use runner_record::ancestry::{AncestryRelation, parent};
+use runner_record::catalog::ListedRun;
 use runner_spec::diagnostic::nearest;
 use runner_spec::error::PlainError;
 use runner_spec::measure::Measure;
@@ -239,7 +239,7 @@ pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), PlainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::{ListedStatus, describe};
+    use runner_record::catalog::{ListedStatus, describe};
 
     fn run(id: &str, step: u64, val_loss: Option<f64>) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));

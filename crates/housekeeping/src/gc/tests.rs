@@ -141,7 +141,7 @@ fn checkpoints_that_a_run_may_start_from_stay() {
         fs::remove_dir_all(path).unwrap();
     }
     // A sweep without open points.
-    let over = crate::record::SweepRecord { points: Vec::new(), ..crate::testing::sweep() };
+    let over = runner_sweep::record::SweepRecord { points: Vec::new(), ..runner_sweep::testing::sweep() };
     fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
     assert_eq!(survey(root.path(), None).unwrap().unneeded.len(), 5);
     // A fork that came after the survey, and a session.

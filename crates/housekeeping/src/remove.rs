@@ -3,12 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::progress::SweepProgress;
-use crate::record::SweepRecord;
-use crate::sweep_dir;
 use runner_files::is_real_folder;
 use runner_record::catalog::ListedRun;
-use runner_record::files::{file_name, sync_dir};
+use runner_record::files::sync_dir;
 use runner_record::manifest::{RunOrigin, RunStatus};
 use runner_record::own_files::{foreign_path_in_checkpoints, foreign_path_in_run};
 use runner_record::record_check::find_damage_of_metrics;
@@ -36,7 +33,7 @@ pub fn check_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
 
 /// # Errors
 /// `Refused` if the folder `path` contains `foreign`, which the program did not write.
-pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), RecordError> {
+pub(crate) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), RecordError> {
     foreign.map_err(RecordError::io("reading", path))?.map_or(Ok(()), |foreign| {
         let (path, foreign) = (path.display(), quoted_line(&foreign.to_string_lossy()));
         let why = format!("it contains `{foreign}`, which runner did not write; move that away first");
@@ -73,7 +70,7 @@ pub fn remove(root: &Path, path: &Path) -> Result<(), RecordError> {
 }
 
 /// Removes `path`, a folder in `parent` whose lock no other process holds.
-pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), RecordError> {
+pub(crate) fn remove_locked(parent: &Path, path: &Path) -> Result<(), RecordError> {
     let _lock = RunLock::take_to_remove(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = parent.join(format!("{REMOVING}{name}-{}", std::process::id()));
@@ -115,58 +112,4 @@ pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
         (None, from) => from.as_ref().filter(|from| !from.is_same_computation).map(|from| from.id.clone()),
     };
     all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
-}
-
-/// The runs that a sweep counts among its points.
-#[derive(Debug)]
-pub struct CountedRuns {
-    /// The id of the sweep.
-    pub sweep: String,
-    pub is_finished: bool,
-    /// The ids of the runs, with the numbers of their points.
-    pub points: Vec<(String, usize)>,
-}
-
-impl CountedRuns {
-    /// Reads the runs of the sweep of `record` from the folder of runs `root`.
-    #[must_use]
-    pub fn read(root: &Path, record: &SweepRecord) -> Self {
-        let progress = SweepProgress::read(root, record);
-        let is_finished = progress.is_finished(record);
-        let runs = record.points.iter().zip(progress.points);
-        let points = runs.filter_map(|(point, run)| Some((run?.id, point.index))).collect();
-        Self { sweep: record.id.clone(), is_finished, points }
-    }
-}
-
-/// The sweeps in `root` that may count `runs` among their points, each with the runs that it counts. A sweep whose record cannot be read
-/// counts as not finished, and counts the runs whose manifests name it.
-#[must_use]
-pub fn sweeps_of_runs(root: &Path, runs: &[&ListedRun]) -> Vec<CountedRuns> {
-    let of_sweep = |folder: PathBuf| {
-        let mut counted = match sweep_dir::read_record(&folder) {
-            // Reading the progress reads the metrics of all points, so sweeps of other experiments are skipped first.
-            Ok(record) if record.points.iter().all(|p| runs.iter().all(|run| run.name.as_ref() != Some(&p.name))) => {
-                return None;
-            }
-            Ok(record) => CountedRuns::read(root, &record),
-            Err(_) => {
-                let id = file_name(&folder);
-                let named = runs.iter().filter_map(|run| Some((run.id.clone(), run.sweep.as_ref()?)));
-                let points = named.filter(|(_, point)| point.id == id).map(|(run, point)| (run, point.point)).collect();
-                CountedRuns { sweep: id, is_finished: false, points }
-            }
-        };
-        counted.points.retain(|(id, _)| runs.iter().any(|run| run.id == *id));
-        Some(counted).filter(|counted| !counted.points.is_empty())
-    };
-    sweep_dir::folders(root).into_iter().filter_map(of_sweep).collect()
-}
-
-/// True if the sweep `id` of the runs in `root` exists and is not finished, so that it needs its runs and their checkpoints. A sweep
-/// whose record cannot be read counts as not finished.
-#[must_use]
-pub fn is_sweep_unfinished(root: &Path, id: &str) -> bool {
-    let is_unfinished = |record| !SweepProgress::read(root, &record).is_finished(&record);
-    sweep_dir::folder_of_id(root, id).is_some_and(|folder| sweep_dir::read_record(&folder).map_or(true, is_unfinished))
 }
