@@ -14,8 +14,8 @@ use runner_record::RecordError;
 use runner_record::catalog;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_spec::format::{bytes, counted, printable};
+use runner_sweep::describe_points;
 use runner_sweep::needed_runs::{CountedRuns, sweeps_of_runs};
-use runner_sweep::run::describe_points;
 
 /// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use crate::table::{Align, Column, table_of_width};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_spec::measure::Measure;
-use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_sweep::{AshaSettings, BudgetKind, Milestone, RaceSettings, ScheduleDecision, TrainingSegment, value_text};
+use runner_sweep::record::{PlannedPoint, SweepRecord};
+use runner_sweep::{
+    AshaSettings, BudgetKind, Milestone, RaceSettings, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
+};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;

@@ -16,7 +16,8 @@ mod students_t;
 
 pub use holm::{holm, holm_of_leader, pairs_of};
 pub use paired::{
-    MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, smallest_permutation_p,
+    DecidingTest, MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, deciding_test,
+    smallest_permutation_p,
 };
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};

@@ -141,6 +141,29 @@ fn monte_carlo_p(differences: &[f64], threshold: f64) -> f64 {
     (reaching as f64 + 1.0) / (f64::from(MONTE_CARLO_DRAWS) + 1.0)
 }
 
+/// The test that decides on a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecidingTest {
+    Permutation,
+    /// The paired t-test, which assumes normal differences. It decides where no result of so few seeds could be shown by permutations.
+    T,
+}
+
+/// The test that decides on `paired`, one of `pairs` comparisons at the level `alpha`, and its p; `None` for one pair. The choice depends on
+/// the number of seeds and pairs. Of the results, only equal differences matter, which have no t-test.
+#[must_use]
+pub fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64) -> Option<(DecidingTest, f64)> {
+    if paired.n < 2 {
+        return None;
+    }
+    let by_permutation = (smallest_permutation_p(paired.n) * pairs as f64) < alpha;
+    match paired.t {
+        Some(t) if !by_permutation => Some((DecidingTest::T, t.p)),
+        _ => Some((DecidingTest::Permutation, paired.permutation.p)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,54 +1,46 @@
-//! Sweeps: the sweep file, its points, which of them are trained how far, and their results; and [`run`], which plans and trains the points.
-//! [`needed_runs`] says which runs sweeps need, to those who remove runs.
+//! Sweeps, from their file to their best point. Each module uses only those before it in this list:
+//!
+//! 1. `spec`: what the file says; `points`: the points that follow from it; `read`: the file, checked.
+//! 2. [`record`]: the sweep's folder, fixed when it starts; `schedule`: which points are trained how far; [`progress`]: how far they are, as
+//!    their run directories show, and [`needed_runs`], the runs that nobody may remove.
+//! 3. `results`: a row for each point; [`verdict`]: what the rows show; [`ladder`]: scaling laws of ladders; [`summary`]: all of it, with
+//!    reasons for doubt.
+//! 4. [`run`]: plans the points, and trains them in processes or jobs.
 
 #![forbid(unsafe_code)]
 
-mod budget;
-mod caveat;
-mod exclude;
-mod expand;
-mod file_changes;
-mod importance;
 pub mod ladder;
-pub mod needed_runs;
-mod picked;
-mod point;
+mod points;
 pub mod progress;
-mod race;
-mod random;
 mod read;
 pub mod record;
 mod results;
-mod rules;
 pub mod run;
 mod schedule;
 mod spec;
-pub mod stopped_points;
 pub mod summary;
-pub mod sweep_dir;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod validation_use;
 pub mod verdict;
 
-pub use budget::{Budget, BudgetKind};
-pub use caveat::BestPointCaveat;
-pub use expand::{Expanded, expand, load_options, point_settings};
-pub use file_changes::describe_changes;
-pub use importance::{AxisNote, DivergedValue, Importance, axis_notes, importance};
-pub use picked::{PickedFrom, PickedSettings};
-pub use point::{ExpandedPoint, PointValues, value_text};
-pub use race::{DroppedSetting, RaceSettings};
-pub use random::{Distribution, RandomDraws};
+pub use points::expand::{Expanded, expand, load_options, point_settings};
+pub use points::rules::PlanFigures;
+pub use points::{ExpandedPoint, PointValues, describe_points, value_text};
+pub use progress::{needed_runs, stopped_points};
 pub use read::group::{ONE_RUN, group_size, makes_group};
 pub use read::{from_file, from_str, load};
+pub use record::file_changes::describe_changes;
+pub use record::sweep_dir;
 pub use results::{PointStatus, ResultsRow, SweepResults};
-pub use rules::{PlanFigures, SettingRule};
 pub use schedule::{
-    PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs,
+    DroppedSetting, PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, SweepTasks, TrainingSegment,
+    decide, rungs,
 };
 pub use spec::{
-    AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Milestone, Objective,
-    SCHEMA, SweepSpec,
+    AshaSettings, Budget, BudgetKind, Dimension, Distribution, ExcludeExpression, Goal, ListAxis, MAX_POINTS,
+    MeasurementChoice, Milestone, Objective, RaceSettings, RandomDraws, SCHEMA, SettingRule, SweepSpec,
 };
-pub use validation_use::ValidationUse;
+pub use summary::{
+    AxisNote, BestPointCaveat, DivergedValue, Importance, PickedFrom, PickedSettings, ValidationUse, axis_notes,
+    importance,
+};

@@ -114,7 +114,7 @@ fn show_results(
     summary.mark_failed(&report.failed);
     let stopped = summary.stopped_points();
     if !stopped.is_empty() {
-        let points = runner_sweep::run::describe_points(&stopped, usize::MAX);
+        let points = runner_sweep::describe_points(&stopped, usize::MAX);
         screen.line(&format!("stopped  early: {points}"));
         screen.json(&SweepEvent::Stopped { points: &stopped });
     }

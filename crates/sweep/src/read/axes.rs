@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::super::random::{Distribution, RandomDraws};
-use super::super::spec::{Dimension, FileSetting, ListAxis};
 use super::{SweepReader, TakenName, entries};
+use crate::spec::{Dimension, Distribution, FileSetting, ListAxis, RandomDraws};
 use runner_spec::diagnostic::short;
 use runner_yaml::source::Place;
 use runner_yaml::tree::{Entry, Node, Yaml};

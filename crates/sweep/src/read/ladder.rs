@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::budget::{Budget, BudgetKind};
-use super::super::exclude;
-use super::super::rules::{FIGURES, SettingRule};
-use super::super::spec::{
-    Dimension, ExcludeExpression, FileSetting, Goal, ListAxis, MeasurementChoice, Objective, SweepSpec,
-};
 use super::axis_name::check_key_path;
 use super::{NameCheck, SweepReader, entries, value};
+use crate::points::exclude;
+use crate::points::rules::FIGURES;
+use crate::spec::{
+    Budget, BudgetKind, Dimension, ExcludeExpression, FileSetting, Goal, ListAxis, MeasurementChoice, Objective,
+    SettingRule, SweepSpec,
+};
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::Train;

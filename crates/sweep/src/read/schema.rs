@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use super::super::spec::SCHEMA;
+use crate::spec::SCHEMA;
 
 /// The schema, with the definitions in the place of references to them, and with choices as alternatives.
 #[expect(clippy::expect_used, reason = "sweep.schema.json is part of the program, and tests read it")]

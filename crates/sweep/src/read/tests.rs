@@ -2,10 +2,9 @@
 
 use serde_json::json;
 
-use super::super::expand::expand;
-use super::super::random::{Distribution, RandomDraws};
-use super::super::spec::{Dimension, Goal, ListAxis};
 use super::*;
+use crate::points::expand::expand;
+use crate::spec::{Dimension, Distribution, Goal, ListAxis, RandomDraws};
 
 fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
     from_str(text, Path::new("dir/s.yaml"))
@@ -218,7 +217,7 @@ fn the_words_of_choices_are_all_read() {
 /// Words of the schema that its own enumerations do not have, and the other way round, are found.
 #[test]
 fn the_schema_has_the_words_of_the_program() {
-    let schema: Value = serde_json::from_str(super::super::spec::SCHEMA).unwrap();
+    let schema: Value = serde_json::from_str(crate::spec::SCHEMA).unwrap();
     let words = |key: &str| {
         schema.pointer(&format!("/properties/sweep/properties/objective/properties/{key}/enum")).unwrap().clone()
     };

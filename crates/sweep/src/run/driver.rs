@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::progress::{PointProgress, SweepProgress};
-use crate::record::{PlannedPoint, SweepRecord, SweepTasks};
+use crate::record::sweep_dir::SweepDir;
+use crate::record::{PlannedPoint, SweepRecord};
+use crate::schedule::{ScheduleDecision, SegmentResult, SweepTasks, TrainingSegment};
 use crate::summary::{LeadingSetting, leading_setting};
-use crate::sweep_dir::SweepDir;
-use crate::{ScheduleDecision, SegmentResult, TrainingSegment};
 use runner_record::RunLock;
 use runner_record::manifest::RunStatus;
 use runner_spec::error::Result;

@@ -25,6 +25,6 @@ mod work_tally;
 pub use driver::{SweepReport, run_sweep};
 pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 pub use open::{OpenedSweep, check_sweep, explain_damaged_copy, open_sweep};
-pub use point_problems::{PointProblems, describe_points};
+pub use point_problems::PointProblems;
 pub use point_process::{ReportedProgress, point_arguments};
 pub use request::{SweepLauncher, SweepRequest};

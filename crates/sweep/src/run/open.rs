@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::progress::SweepProgress;
+use crate::record::sweep_dir;
+use crate::record::sweep_dir::{SweepDir, SweepFiles};
 use crate::record::{SourceHash, SweepRecord};
-use crate::sweep_dir;
-use crate::sweep_dir::{SweepDir, SweepFiles};
-use crate::{ExpandedPoint, PointValues, SweepSpec, describe_changes, expand};
+use crate::{ExpandedPoint, PointValues, SweepSpec, describe_changes, describe_points, expand};
 use runner_config::LoadOptions;
 use runner_record::catalog::{SWEEP_FILE, SWEEPS};
 use runner_record::{RecordError, RunLock};
 
 use super::plan_points::{PlannedSweep, load_points, plan_points};
-use super::point_problems::describe_points;
 use super::point_sources::is_unchanged;
 use super::request::{SweepLauncher, SweepRequest};
 use super::slurm;

@@ -7,10 +7,10 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::progress::SweepProgress;
-use crate::race::check_same_seeds;
+use crate::record::sweep_dir::absolute_path;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
+use crate::schedule::race::check_same_seeds;
 use crate::spec::measurement_interval;
-use crate::sweep_dir::absolute_path;
 use crate::{Budget, ExpandedPoint, Objective, RunLength, SweepSpec, expand, load_options, rungs};
 use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};

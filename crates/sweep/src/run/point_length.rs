@@ -7,8 +7,8 @@ use runner_spec::error::{CommandError, ErrorKind, PlainError};
 use runner_spec::experiment::{Experiment, Schedule};
 use runner_spec::plan::Plan;
 
-use crate::budget::{Budget, BudgetKind};
-use crate::rules::PlanFigures;
+use crate::points::rules::PlanFigures;
+use crate::spec::{Budget, BudgetKind};
 
 /// Plans `experiment` without its schedule, which may not fit a length that is not final.
 fn plan_without_schedule(

@@ -2,15 +2,13 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use crate::ExpandedPoint;
+use crate::points::{ExpandedPoint, describe_points};
 use crate::record::describe_values;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::error::{Classified, ErrorKind, PlainError};
 
 /// The largest number of mistakes that are shown.
 const MAX_SHOWN_PROBLEMS: usize = 30;
-/// The largest number of points that are named for one mistake.
-const MAX_NAMED_POINTS: usize = 3;
 
 /// The mistakes of a sweep's points.
 #[derive(Debug, Default)]
@@ -130,32 +128,9 @@ impl Classified for PointProblems {
     }
 }
 
-/// `point 3`, `points 1, 3, 5 and 9 more`, `all 12 points`.
-pub fn describe_points(points: &[usize], total: usize) -> String {
-    let list = |points: &[usize]| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match points {
-        [one] => format!("point {one}"),
-        all if all.len() == total => format!("all {total} points"),
-        [few @ .., last] if few.len() <= MAX_NAMED_POINTS => format!("points {} and {last}", list(few)),
-        many => {
-            let named = many.get(..MAX_NAMED_POINTS).unwrap_or(many);
-            format!("points {} and {} more", list(named), many.len() - named.len())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn points_are_named_as_people_would() {
-        assert_eq!(describe_points(&[3], 9), "point 3");
-        assert_eq!(describe_points(&[1, 2], 9), "points 1 and 2");
-        assert_eq!(describe_points(&[1, 2, 3, 7], 9), "points 1, 2, 3 and 7");
-        assert_eq!(describe_points(&(1..=12).collect::<Vec<_>>(), 20), "points 1, 2, 3 and 9 more");
-        assert_eq!(describe_points(&[1, 2, 3], 3), "all 3 points");
-    }
 
     #[test]
     fn a_mistake_of_several_points_is_reported_once() {

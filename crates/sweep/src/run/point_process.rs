@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 
 use super::segment_outcome::SegmentEnd;
+use crate::record::sweep_dir::{damaged_copy, point_file};
 use crate::record::{PlannedPoint, SweepRecord};
-use crate::sweep_dir::{damaged_copy, point_file};
 use runner_files::{append_owned, read_log_end};
 use runner_machine::{process, threads};
 use runner_record::metrics::TrainLine;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::record::SourceHash;
-use crate::sweep_dir::absolute_path;
+use crate::record::sweep_dir::absolute_path;
 use runner_config::Loaded;
 use runner_files::{read_regular, without_byte_order_mark};
 use runner_spec::error::{CommandError, Result};

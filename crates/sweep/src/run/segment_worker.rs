@@ -9,7 +9,7 @@ use super::request::{SweepLauncher, SweepRequest};
 use super::segment_outcome::SegmentEnd;
 use super::slurm::PointSubmitter;
 use crate::record::PlannedPoint;
-use crate::sweep_dir::{SweepDir, point_job_output, point_log};
+use crate::record::sweep_dir::{SweepDir, point_job_output, point_log};
 use runner_spec::error::Result;
 
 /// What trains one segment.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::progress::SweepProgress;
+use crate::record::sweep_dir::{SweepDir, absolute_path, runs_folder};
 use crate::record::{PlannedPoint, SweepRecord};
-use crate::sweep_dir::{SweepDir, absolute_path, runs_folder};
 use runner_jobs::{BatchJob, JobArray, JobNeeds, JobSettings, slurm};
 use runner_record::catalog::{SLURM_SCRIPT, SWEEP_POINTS};
 

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::{SharedTrunk, SweepRecord, SweepTasks};
+use crate::record::{SharedTrunk, SweepRecord};
+use crate::schedule::SweepTasks;
 use runner_plan::Trajectory;
 
 /// A point shares its beginning only if that is more than this fraction of its steps: a pause costs the start of a process.

@@ -109,7 +109,7 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
     }
     let variants: Vec<usize> = verdict.settings.iter().flat_map(|s| s.rounding_variants.iter().copied()).collect();
     if !variants.is_empty() {
-        let named = crate::run::describe_points(&variants, usize::MAX);
+        let named = crate::points::describe_points(&variants, usize::MAX);
         lines.push(format!("not counted, because only rounding differs: {named}"));
     }
     // What is shown needs no more seeds.

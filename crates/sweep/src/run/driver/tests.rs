@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::from_str;
+use crate::record::sweep_dir::SweepFiles;
 use crate::run::point_process::PointProcess;
 use crate::run::request::SweepLauncher;
-use crate::sweep_dir::SweepFiles;
 use runner_config::LoadOptions;
 
 struct IgnoreEvents;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::read::parse_value;
+use crate::read::parse_value;
 
 /// Keys of a sweep that determine how it is run. They may change during the sweep.
 const CHANGEABLE_KEYS: [&str; 2] = ["parallel", "retries"];

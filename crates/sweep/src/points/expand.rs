@@ -3,7 +3,7 @@
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
 use super::rules::add_rule_values;
-use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
+use crate::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
@@ -100,7 +100,7 @@ pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
 }
 
 /// The number of points in the product of `axes`, or why there are too many.
-pub(super) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
+pub(crate) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
     let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.value_count()));
     match total {
         Some(total) if total <= MAX_POINTS => Ok(total),

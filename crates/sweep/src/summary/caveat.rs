@@ -10,9 +10,9 @@ use runner_record::run_dir;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::progress::SweepProgress;
-use super::results::SweepResults;
-use super::verdict::SettingResult;
+use crate::progress::SweepProgress;
+use crate::results::SweepResults;
+use crate::verdict::SettingResult;
 
 /// The number of different values from which on the lowest and the highest of them are edges of a range.
 const MIN_RANGE_VALUES: usize = 3;
@@ -41,7 +41,7 @@ pub enum BestPointCaveat {
 const OF_LAYOUT: [&str; 3] = [LAYOUT, "GPUs", "NCCL"];
 
 /// The caveat that the runs of `progress` were not all computed alike. Runs that cannot be read are left out.
-pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPointCaveat> {
+pub(crate) fn find_different_facts(progress: &SweepProgress) -> Option<BestPointCaveat> {
     let runs = progress.points.iter().flatten().filter_map(|run| run_dir::read_manifest(&run.path).ok());
     let sessions: Vec<Session> = runs.flat_map(|manifest| manifest.described_sessions()).collect();
     let (first, others) = sessions.split_first()?;
@@ -54,14 +54,14 @@ pub(super) fn find_different_facts(progress: &SweepProgress) -> Option<BestPoint
 }
 
 /// The caveats about evaluated text of the runs of `progress`, a different one each.
-pub(super) fn find_shared_text(progress: &SweepProgress) -> impl Iterator<Item = BestPointCaveat> {
+pub(crate) fn find_shared_text(progress: &SweepProgress) -> impl Iterator<Item = BestPointCaveat> {
     let bases = progress.points.iter().flatten().filter_map(|run| run.basis.as_ref());
     let warnings: BTreeSet<String> = bases.flat_map(MeasurementBasis::overlap_warnings).collect();
     warnings.into_iter().map(|warning| BestPointCaveat::SharedText { warning })
 }
 
 /// The caveats of `leader`, which leads `results`.
-pub(super) fn find_caveats(results: &SweepResults, leader: Option<&SettingResult>) -> Vec<BestPointCaveat> {
+pub(crate) fn find_caveats(results: &SweepResults, leader: Option<&SettingResult>) -> Vec<BestPointCaveat> {
     let Some(leader) = leader else { return Vec::new() };
     let Some(&point) = leader.points.first() else { return Vec::new() };
     leader.values.iter().filter_map(|(name, value)| find_edge(results, point, name, value)).collect()

@@ -5,19 +5,10 @@ use serde_json::{Number, Value};
 
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
-use super::spec::{ExcludeExpression, SweepSpec};
+use crate::spec::{SettingRule, SweepSpec};
 use runner_spec::diagnostic::{ConfigError, short};
 use runner_template::expression::{ExpressionProblem, expression_environment};
 use runner_yaml::source::Source;
-
-/// A key of experiments, and the expression that gives its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SettingRule {
-    pub key: String,
-    pub expression: ExcludeExpression,
-    /// True if the expression uses figures of the plan, or the value of a rule that does.
-    pub needs_plan: bool,
-}
 
 /// The figures of a plan that rules may use.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +20,7 @@ pub struct PlanFigures {
 }
 
 /// The names of the figures.
-pub(super) const FIGURES: [&str; 4] = ["parameters", "tokens", "flops", "steps"];
+pub(crate) const FIGURES: [&str; 4] = ["parameters", "tokens", "flops", "steps"];
 
 impl PlanFigures {
     fn named(self) -> [(&'static str, f64); 4] {
@@ -90,7 +81,7 @@ fn number(x: f64) -> Value {
 ///
 /// # Errors
 /// An expression that cannot be computed.
-pub(super) fn add_rule_values(spec: &SweepSpec, point: &mut ExpandedPoint) -> Result<(), ConfigError> {
+pub(crate) fn add_rule_values(spec: &SweepSpec, point: &mut ExpandedPoint) -> Result<(), ConfigError> {
     for rule in spec.rules.iter().filter(|rule| !rule.needs_plan) {
         let value = rule.value(spec, point, None)?;
         set_value(&mut point.values, &rule.key, value);
@@ -99,7 +90,7 @@ pub(super) fn add_rule_values(spec: &SweepSpec, point: &mut ExpandedPoint) -> Re
 }
 
 /// Gives `name` a value.
-pub(super) fn set_value(values: &mut PointValues, name: &str, value: Value) {
+pub(crate) fn set_value(values: &mut PointValues, name: &str, value: Value) {
     match values.iter_mut().find(|(known, _)| known == name) {
         Some((_, known)) => *known = value,
         None => values.push((name.to_owned(), value)),

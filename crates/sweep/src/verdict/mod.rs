@@ -11,20 +11,18 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use runner_stats::{
-    PairedComparison, Sample, holm_of_leader, pairs_of, seeds_needed, smallest_detectable_difference,
-    smallest_permutation_p,
+    DecidingTest, PairedComparison, Sample, deciding_test, holm_of_leader, pairs_of, seeds_needed,
+    smallest_detectable_difference, smallest_permutation_p,
 };
 use serde::Serialize;
 
-use super::point::{PointValues, ordered};
-use super::race::DroppedSetting;
-use super::record::{PointSetting, SeedPoint, SweepRecord};
-use super::results::{PointStatus, ResultsRow, SweepResults};
-use super::spec::Goal;
+use crate::points::{PointValues, ordered};
+use crate::record::{PointSetting, SeedPoint, SweepRecord};
+use crate::results::{PointStatus, ResultsRow, SweepResults};
+use crate::schedule::DroppedSetting;
+use crate::spec::{CONFIDENCE, Goal};
 use runner_spec::measure::LossSample;
 
-/// The probability of the intervals; 1 − it is the largest adjusted p that shows a difference.
-pub const CONFIDENCE: f64 = 0.95;
 /// The power at which numbers of seeds and differences are computed.
 pub const POWER: f64 = 0.8;
 
@@ -158,15 +156,6 @@ pub struct SettingComparison {
     pub is_worse: bool,
 }
 
-/// The test that decides on a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecidingTest {
-    Permutation,
-    /// The paired t-test, which assumes normal differences. It decides where no result of so few seeds could be shown by permutations.
-    T,
-}
-
 /// The differences that the seeds of the leader and its rival show.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct NoiseFloor {
@@ -265,6 +254,12 @@ impl SweepVerdict {
         self.settings.first().filter(|_| self.conclusion == Conclusion::Best)
     }
 
+    /// Sorts the rows of `results` by the rank of their settings, and those of a setting by their number.
+    pub(crate) fn sort_rows(&self, results: &mut SweepResults) {
+        let rank = |row: &ResultsRow| self.settings.iter().position(|setting| setting.has_point(row.point));
+        results.rows.sort_by_cached_key(|row| (rank(row).unwrap_or(usize::MAX), row.point));
+    }
+
     /// True if a setting has several seeds.
     #[must_use]
     pub fn has_seeds(&self) -> bool {
@@ -273,7 +268,7 @@ impl SweepVerdict {
 }
 
 /// The settings of a sweep with their measured points, in the order of [`SweepVerdict::settings`].
-pub(super) fn rank_settings<'r>(
+pub(crate) fn rank_settings<'r>(
     recorded: &'r [PointSetting],
     results: &SweepResults,
     dropped: &[(usize, DroppedSetting)],
@@ -399,19 +394,6 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
             is_worse: is_behind && adjusted_p < 1.0 - CONFIDENCE,
             paired,
         });
-    }
-}
-
-/// The test that decides on `paired`, one of `pairs` comparisons at the level `alpha`, and its p; `None` for one pair. The choice depends on
-/// the number of seeds and pairs. Of the results, only equal differences matter, which have no t-test.
-pub(super) fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64) -> Option<(DecidingTest, f64)> {
-    if paired.n < 2 {
-        return None;
-    }
-    let by_permutation = (smallest_permutation_p(paired.n) * pairs as f64) < alpha;
-    match paired.t {
-        Some(t) if !by_permutation => Some((DecidingTest::T, t.p)),
-        _ => Some((DecidingTest::Permutation, paired.permutation.p)),
     }
 }
 

@@ -1,27 +1,35 @@
 //! The results of a sweep so far: the row of each point, the importance of the parameters, and whether anything is left to do.
 
+mod caveat;
+mod csv;
+mod importance;
+mod picked;
+mod validation_use;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::caveat::{BestPointCaveat, find_caveats, find_different_facts, find_shared_text};
-use super::importance::{AxisNote, Importance, axis_notes, importance};
-use super::ladder::LadderOutcome;
-use super::point::PointValues;
-use super::progress::{DuePoints, PointProgress, SweepProgress};
-use super::race::DroppedSetting;
-use super::record::{PlannedPoint, SweepRecord};
-use super::results::{PointStatus, ResultsRow, SweepResults};
-use super::schedule::SegmentResult;
-use super::spec::Milestone;
-use super::validation_use::{ValidationUse, validation_hashes};
-use super::verdict::{SweepVerdict, rank_settings};
-use crate::sweep_dir;
+use self::caveat::{find_caveats, find_different_facts, find_shared_text};
+use self::validation_use::validation_hashes;
+use crate::ladder::LadderOutcome;
+use crate::points::PointValues;
+use crate::progress::{DuePoints, PointProgress, SweepProgress};
+use crate::record::{PlannedPoint, SweepRecord, sweep_dir};
+use crate::results::{PointStatus, ResultsRow, SweepResults};
+use crate::schedule::{DroppedSetting, SegmentResult};
+use crate::spec::Milestone;
+use crate::verdict::{SweepVerdict, rank_settings};
 use runner_plan::comparability::find_incomparable;
 use runner_record::manifest::RunStatus;
 use runner_spec::format::counted;
 use runner_spec::measure::{Measure, Measured};
+
+pub use self::caveat::BestPointCaveat;
+pub use self::importance::{AxisNote, DivergedValue, Importance, axis_notes, importance};
+pub use self::picked::{PickedFrom, PickedSettings};
+pub use self::validation_use::ValidationUse;
 
 /// The results of a sweep so far.
 #[derive(Debug)]
@@ -110,7 +118,7 @@ impl SweepSummary {
         if record.is_ladder {
             results.sort_by_size(record);
         } else if verdict.has_seeds() {
-            results.sort_by_setting(&verdict);
+            verdict.sort_rows(&mut results);
         }
         // The rungs of a ladder differ in their size, and nothing in them is to be chosen.
         let (axis_notes, importance) = if record.is_ladder {

@@ -8,11 +8,10 @@ use runner_record::manifest::SweepPoint;
 use runner_spec::format::{counted, printable};
 use serde::Serialize;
 
-use super::progress::SweepProgress;
-use super::record::SweepRecord;
-use super::summary::SweepSummary;
-use super::sweep_dir;
-use super::verdict::{Conclusion, SettingOrigin, SettingResult};
+use crate::progress::SweepProgress;
+use crate::record::{SweepRecord, sweep_dir};
+use crate::summary::SweepSummary;
+use crate::verdict::{Conclusion, SettingOrigin, SettingResult};
 
 /// A sweep that trained some of the compared runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::slice;
 
 use crate::progress::SweepProgress;
-use crate::sweep_dir;
+use crate::record::sweep_dir;
 use runner_record::catalog::{self, ListedRun, ListedStatus};
 
 /// Describes the run in `path` as [`catalog::describe`] does, with the status that it has by its sweep.

@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::point::{PointValues, value_text};
-use super::spec::{Dimension, Goal};
+use crate::points::{PointValues, value_text};
+use crate::spec::{Dimension, Goal};
 
 /// The number of results below which no importance is computed.
 const MIN_RESULTS: usize = 3;
@@ -229,9 +229,9 @@ fn eta_squared(groups: &[String], ys: &[f64], goal: Goal) -> Option<(f64, String
 mod tests {
     use serde_json::json;
 
-    use super::super::random::{Distribution, RandomDraws};
-    use super::super::spec::ListAxis;
     use super::*;
+    use crate::spec::ListAxis;
+    use crate::spec::{Distribution, RandomDraws};
 
     fn axis(name: &str, values: &[Value]) -> ListAxis {
         ListAxis { name: name.to_owned(), values: values.to_vec() }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::progress::SweepProgress;
-use super::record::SweepRecord;
+use crate::progress::SweepProgress;
+use crate::record::SweepRecord;
 use runner_record::catalog::run_folders;
 use runner_record::run_dir::{read_manifest, resolved_file};
 use runner_spec::measure::Quantity;
@@ -50,7 +50,7 @@ impl ValidationUse {
 
 /// The content hashes of the validation data by which the sweep `record` compares its points: of the tokens, so one for each tokenizer.
 /// Empty if it compares them by something else.
-pub(super) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) -> BTreeSet<String> {
+pub(crate) fn validation_hashes(record: &SweepRecord, progress: &SweepProgress) -> BTreeSet<String> {
     if !matches!(record.objective.metric.quantity(), Quantity::ValidationLoss | Quantity::BitsPerByte) {
         return BTreeSet::new();
     }

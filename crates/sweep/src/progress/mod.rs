@@ -1,12 +1,13 @@
 //! The progress of a sweep's points, read from their run directories, whichever process trained them. It is recorded nowhere else.
 
+pub mod needed_runs;
+pub mod stopped_points;
+
 use std::path::{Path, PathBuf};
 
-use super::race::DroppedSetting;
-use super::record::{PlannedPoint, SweepRecord};
-use super::schedule::SegmentResult;
-use super::spec::{MeasurementChoice, Objective, measurement_interval};
-use crate::sweep_dir;
+use crate::record::{PlannedPoint, SweepRecord, sweep_dir};
+use crate::schedule::{DroppedSetting, SegmentResult};
+use crate::spec::{MeasurementChoice, Objective, measurement_interval};
 use runner_compare::stored_plan;
 use runner_plan::MeasurementBasis;
 use runner_record::catalog::SWEEPS;
@@ -107,7 +108,7 @@ impl SweepProgress {
     }
 
     /// The settings that dropped out of the race, by their position in [`SweepRecord::settings`].
-    pub(super) fn dropped_settings(&self, record: &SweepRecord) -> Vec<(usize, DroppedSetting)> {
+    pub(crate) fn dropped_settings(&self, record: &SweepRecord) -> Vec<(usize, DroppedSetting)> {
         let tasks = record.tasks();
         let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
         tasks.race_state(&result).map_or_else(Vec::new, |race| race.dropped)
@@ -274,7 +275,7 @@ impl PointProgress {
     }
 
     /// The step of the newest checkpoint.
-    pub(super) fn checkpoint(&self) -> Option<u64> {
+    pub(crate) fn checkpoint(&self) -> Option<u64> {
         self.checkpoint
     }
 

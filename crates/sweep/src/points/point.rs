@@ -3,6 +3,9 @@
 use runner_spec::format::setting_text;
 use serde_json::Value;
 
+/// The largest number of points that are named in a sentence.
+const MAX_NAMED_POINTS: usize = 3;
+
 /// Names with their values, in the order of the sweep file.
 pub type PointValues = Vec<(String, Value)>;
 
@@ -20,8 +23,23 @@ pub fn value_text(value: &Value) -> String {
     value.as_str().map_or_else(|| setting_text(value), str::to_owned)
 }
 
+/// `point 3`, `points 1, 3, 5 and 9 more`, `all 12 points`.
+#[must_use]
+pub fn describe_points(points: &[usize], total: usize) -> String {
+    let list = |points: &[usize]| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match points {
+        [one] => format!("point {one}"),
+        all if all.len() == total => format!("all {total} points"),
+        [few @ .., last] if few.len() <= MAX_NAMED_POINTS => format!("points {} and {last}", list(few)),
+        many => {
+            let named = many.get(..MAX_NAMED_POINTS).unwrap_or(many);
+            format!("points {} and {} more", list(named), many.len() - named.len())
+        }
+    }
+}
+
 /// A list of pairs as a JSON mapping that keeps the order of its keys.
-pub(super) mod ordered {
+pub(crate) mod ordered {
     use std::fmt;
 
     use serde::de::{MapAccess, Visitor};
@@ -50,5 +68,19 @@ pub(super) mod ordered {
             }
         }
         from.deserialize_map(Pairs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_named_as_people_would() {
+        assert_eq!(describe_points(&[3], 9), "point 3");
+        assert_eq!(describe_points(&[1, 2], 9), "points 1 and 2");
+        assert_eq!(describe_points(&[1, 2, 3, 7], 9), "points 1, 2, 3 and 7");
+        assert_eq!(describe_points(&(1..=12).collect::<Vec<_>>(), 20), "points 1, 2, 3 and 9 more");
+        assert_eq!(describe_points(&[1, 2, 3], 3), "all 3 points");
     }
 }

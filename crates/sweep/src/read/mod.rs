@@ -4,7 +4,7 @@
 
 mod axes;
 mod axis_name;
-pub(super) mod group;
+pub(crate) mod group;
 mod ladder;
 mod schema;
 
@@ -15,12 +15,11 @@ use serde_json::{Map, Value};
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use self::group::{makes_group, read_group};
-use super::race::RaceSettings;
-use super::spec::{
-    AshaSettings, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective, SweepSpec,
+use crate::points::{exclude, expand};
+use crate::spec::{
+    AshaSettings, CONFIDENCE, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective,
+    RaceSettings, SweepSpec,
 };
-use super::verdict::CONFIDENCE;
-use super::{exclude, expand};
 use runner_config::ExperimentFile;
 use runner_config::check::check_against;
 use runner_config::resolve::name_problem;
@@ -88,7 +87,7 @@ fn json_of(node: &Node, source: &Source) -> Value {
 }
 
 /// The content of a sweep file as JSON, whether or not it is a legal sweep; `None` if it is not YAML.
-pub(super) fn parse_value(text: &str) -> Option<Value> {
+pub(crate) fn parse_value(text: &str) -> Option<Value> {
     let parsed = tree::parse(Source::file(Path::new(""), text.to_owned()));
     Some(json_of(&parsed.root?, &parsed.source))
 }

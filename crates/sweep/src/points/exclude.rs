@@ -5,13 +5,13 @@ use minijinja::{Environment, Error, ErrorKind, Expression};
 use serde_json::{Map, Value};
 
 use super::point::{ExpandedPoint, value_text};
-use super::spec::{ExcludeExpression, SweepSpec};
+use crate::spec::{ExcludeExpression, SweepSpec};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::error_detail;
 use runner_template::expression::{EXPRESSION_FILTERS, ExpressionProblem, check_expression, guard_expression};
 
 /// The variables of an expression, which must be among `known`.
-pub(super) fn compile_names(
+pub(crate) fn compile_names(
     environment: &Environment<'static>,
     expression: &ExcludeExpression,
     known: &[String],
@@ -25,7 +25,7 @@ pub(super) fn compile_names(
 }
 
 /// Compiles an expression. Its variables must be among `names`, if those are known.
-pub(super) fn compile<'e>(
+pub(crate) fn compile<'e>(
     environment: &'e Environment<'static>,
     spec: &SweepSpec,
     names: Option<&[String]>,
@@ -66,7 +66,7 @@ fn check_names(used: &[String], names: &[String]) -> Result<(), ExpressionProble
 }
 
 /// The value of the expression for `point`.
-pub(super) fn evaluate(
+pub(crate) fn evaluate(
     expression: &Expression<'_, '_>,
     spec: &SweepSpec,
     point: &ExpandedPoint,
@@ -88,7 +88,7 @@ fn describe_point(point: &ExpandedPoint) -> String {
 }
 
 /// True if the expression is true for `point`, which is then left out.
-pub(super) fn is_true_for(
+pub(crate) fn is_true_for(
     expression: &Expression<'_, '_>,
     spec: &SweepSpec,
     point: &ExpandedPoint,
@@ -103,7 +103,7 @@ pub(super) fn is_true_for(
 }
 
 /// The names that an expression may use.
-pub(super) fn variable_names(spec: &SweepSpec) -> Vec<String> {
+pub(crate) fn variable_names(spec: &SweepSpec) -> Vec<String> {
     let names = spec.names().into_iter().map(str::to_owned);
     names.chain(spec.vars.keys().cloned()).collect()
 }

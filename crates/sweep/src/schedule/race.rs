@@ -10,26 +10,16 @@
 
 use runner_spec::error::PlainError;
 use runner_spec::format::counted;
-use runner_stats::{PairedComparison, holm_of_leader, pairs_of};
-use serde::{Deserialize, Serialize};
+use runner_stats::{DecidingTest, PairedComparison, deciding_test, holm_of_leader, pairs_of};
+use serde::Serialize;
 
-use super::record::{PointSetting, SweepRecord, describe_values};
-use super::schedule::SegmentResult;
-use super::spec::Goal;
-use super::verdict::{DecidingTest, deciding_test};
-
-/// The key `early_stop.race`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct RaceSettings {
-    /// Above 0 and below 1.
-    pub confidence: f64,
-    /// The number of seeds before the first decision, at least 2.
-    pub min_seeds: usize,
-}
+use super::asha::SegmentResult;
+use crate::record::{PointSetting, SweepRecord, describe_values};
+use crate::spec::{Goal, RaceSettings};
 
 /// The state of a race.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct RaceState {
+pub(crate) struct RaceState {
     /// The tasks that are due, in their order.
     pub due: Vec<usize>,
     /// The settings that dropped out, by their position.
@@ -53,7 +43,7 @@ pub struct DroppedSetting {
 
 /// Decides which tasks are due. `settings` has the tasks of each setting in the order of their seeds, the same seeds for all;
 /// `result_of` the final result of a task.
-pub(super) fn decide(
+pub(crate) fn decide(
     settings: &[Vec<usize>],
     race: &RaceSettings,
     goal: Goal,
@@ -92,7 +82,7 @@ pub(super) fn decide(
 ///
 /// # Errors
 /// If two settings have different seeds.
-pub(super) fn check_same_seeds(record: &SweepRecord) -> Result<(), PlainError> {
+pub(crate) fn check_same_seeds(record: &SweepRecord) -> Result<(), PlainError> {
     let settings = record.settings();
     let seeds = |setting: &PointSetting| setting.points.iter().map(|member| member.seed.clone()).collect::<Vec<_>>();
     let Some(first) = settings.first() else { return Ok(()) };

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::progress::SweepProgress;
-use crate::record::SweepRecord;
-use crate::sweep_dir;
+use crate::record::{SweepRecord, sweep_dir};
 use runner_record::catalog::ListedRun;
 use runner_record::files::file_name;
 

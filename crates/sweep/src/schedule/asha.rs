@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use super::spec::{AshaSettings, Goal, Milestone};
+use crate::spec::{AshaSettings, Goal, Milestone};
 
 /// A point without its parameters, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,7 +104,7 @@ pub fn decide(
 }
 
 /// `cost` if it is positive and finite, else 1.
-pub(super) fn valid_step_cost(cost: f64) -> f64 {
+pub(crate) fn valid_step_cost(cost: f64) -> f64 {
     if cost.is_finite() && cost > 0.0 { cost } else { 1.0 }
 }
 

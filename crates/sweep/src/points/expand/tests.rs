@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::super::read::from_str;
 use super::*;
+use crate::read::from_str;
 use runner_config::LoadOptions;
 use runner_template::{Inputs, yaml_text};
 
@@ -169,7 +169,7 @@ fn draws_never_change() {
 
 #[test]
 fn extreme_ranges_hold() {
-    use super::super::random::Distribution;
+    use crate::spec::Distribution;
     for sample in 0..1000 {
         let x = Distribution::Uniform(-f64::MAX, f64::MAX).value(1, "x", sample).as_f64().unwrap();
         assert!(x.is_finite());
@@ -188,10 +188,10 @@ fn extreme_ranges_hold() {
 fn a_product_is_counted_before_it_is_made() {
     let mut large = spec("  grid: {a: [1, 2]}\n");
     for name in ["b", "c", "d"] {
-        let random = super::super::random::RandomDraws {
+        let random = crate::spec::RandomDraws {
             samples: usize::MAX / 2,
             seed: 1,
-            space: vec![(name.into(), super::super::random::Distribution::Uniform(0.0, 1.0))],
+            space: vec![(name.into(), crate::spec::Distribution::Uniform(0.0, 1.0))],
         };
         large.axes.push(Dimension::Random(random));
     }

@@ -1,0 +1,9 @@
+//! The points of a sweep, made from what its file says.
+
+pub(crate) mod exclude;
+pub(crate) mod expand;
+mod point;
+pub(crate) mod rules;
+
+pub(crate) use point::ordered;
+pub use point::{ExpandedPoint, PointValues, describe_points, value_text};

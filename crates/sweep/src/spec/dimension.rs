@@ -1,0 +1,59 @@
+//! What varies in a sweep.
+
+use serde_json::Value;
+
+use super::random::{Distribution, RandomDraws};
+
+/// One factor of the product that the points are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Dimension {
+    /// An axis of `grid`.
+    Grid(ListAxis),
+    /// The key `seeds`: values of the experiment's key `seed`. It varies fastest.
+    Seeds(ListAxis),
+    /// The axes of `zip`: equally long, and varied together.
+    Zip(Vec<ListAxis>),
+    /// The draws of `random`. They are the same for every combination of the other dimensions.
+    Random(RandomDraws),
+}
+
+impl Dimension {
+    /// The number of values.
+    #[must_use]
+    pub fn value_count(&self) -> usize {
+        match self {
+            Self::Grid(axis) | Self::Seeds(axis) => axis.values.len(),
+            Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
+            Self::Random(random) => random.samples,
+        }
+    }
+
+    /// The names of everything that varies in the dimension.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Grid(axis) | Self::Seeds(axis) => vec![&axis.name],
+            Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
+            Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
+        }
+    }
+
+    /// True if a value of `name` is a list.
+    pub(crate) fn has_list(&self, name: &str) -> bool {
+        let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
+        match self {
+            Self::Grid(axis) | Self::Seeds(axis) => in_axis(axis),
+            Self::Zip(axes) => axes.iter().any(in_axis),
+            Self::Random(random) => random.space.iter().any(|(drawn, draw)| {
+                drawn == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
+            }),
+        }
+    }
+}
+
+/// A variable or key path with its values, at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListAxis {
+    pub name: String,
+    pub values: Vec<Value>,
+}
