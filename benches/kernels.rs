@@ -20,9 +20,9 @@ use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
 use runner_compute::optim::{self, UpdateInputs};
-use runner_machine::large_blocks::LargeBlocks;
 use runner_spec::experiment::{Activation, Optimizer};
 use runner_spec::model::{Heads, Mask};
+use runner_threads::large_blocks::LargeBlocks;
 
 /// The allocator of the program.
 #[global_allocator]

@@ -17,7 +17,7 @@ use clap::{Parser, ValueEnum};
 use mimalloc::MiMalloc;
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::matmul;
-use runner_machine::large_blocks::LargeBlocks;
+use runner_threads::large_blocks::LargeBlocks;
 
 /// The allocator of the program.
 #[global_allocator]

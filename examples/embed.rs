@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use runner_config::{LoadOptions, ModelFetcher, load};
 use runner_engine::apply::{ApplyRequest, apply};
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, RunEvent, RunObserver};
 use runner_record::run_dir;
 use runner_spec::event::Event;
+use runner_threads::stop::StopSwitch;
 
 /// Keeps the loss of every step.
 #[derive(Default)]

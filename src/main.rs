@@ -9,9 +9,9 @@ use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
-use runner_machine::large_blocks::LargeBlocks;
-use runner_machine::open_files::raise_open_file_limit;
 use runner_spec::panics::{is_caught, panic_message};
+use runner_threads::large_blocks::LargeBlocks;
+use runner_threads::open_files::raise_open_file_limit;
 
 #[global_allocator]
 static ALLOCATOR: LargeBlocks<MiMalloc> = LargeBlocks::new(MiMalloc);

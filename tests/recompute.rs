@@ -20,8 +20,6 @@ use runner_exec::Observer;
 use runner_exec::{Resources, initial_state};
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
-use runner_machine::heap::{peak_bytes, restart_peak};
-use runner_machine::large_blocks::LargeBlocks;
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};
@@ -31,6 +29,8 @@ use runner_spec::model::parts::Buffer;
 use runner_spec::model::{Decoder, ModelOptions, ModelSpec, parameters};
 use runner_spec::plan::MemoryCategory;
 use runner_spec::plan::{Plan, RankPlan};
+use runner_threads::heap::{peak_bytes, restart_peak};
+use runner_threads::large_blocks::LargeBlocks;
 
 #[global_allocator]
 static ALLOCATOR: LargeBlocks<System> = LargeBlocks::new(System);
@@ -287,7 +287,7 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let models =
         [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), gpt2(relu2), dropout, sizes(Family::Llama), grouped];
     // One pool for all models: threads of a pool that was dropped free their buffers later.
-    let pool = runner_machine::threads::thread_pool(1).unwrap();
+    let pool = runner_threads::threads::thread_pool(1).unwrap();
     let mut wrong = Vec::new();
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
         let Decoder { embedding, layers, head } = spec.decoder();

@@ -5,9 +5,9 @@ use runner_config::{ExperimentFile, LoadOptions, ModelFetcher};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::session::SessionOptions;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, RunObserver};
 use runner_record::manifest::SweepPoint;
+use runner_threads::stop::StopSwitch;
 
 use super::common::ExperimentArgs;
 use super::completions::runs_completer;

@@ -297,7 +297,7 @@ impl ThreadArgs {
     /// # Errors
     /// If the system does not give that many threads.
     pub(crate) fn pool(self) -> Result<rayon::ThreadPool> {
-        Ok(runner_machine::threads::thread_pool(self.count())?)
+        Ok(runner_threads::threads::thread_pool(self.count())?)
     }
 }
 

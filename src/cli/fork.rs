@@ -3,9 +3,9 @@
 use clap::Args;
 use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
 use runner_engine::session::SessionOptions;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, RunObserver};
 use runner_record::CheckpointChoice;
+use runner_threads::stop::StopSwitch;
 
 use super::completions::runs_completer;
 use super::exit::{Exit, Result};

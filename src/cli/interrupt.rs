@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use runner_engine::launched::LaunchedRank;
-use runner_machine::stop::{SignalMeaning, StopReason, StopSwitch};
-use runner_machine::threads;
+use runner_threads::stop::{SignalMeaning, StopReason, StopSwitch};
+use runner_threads::threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 

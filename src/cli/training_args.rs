@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 use runner_engine::outcome::{RunOutcome, RunReport};
 use runner_engine::session::SessionOptions;
 use runner_machine::numa::NumaNodes;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, RunObserver};
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
 use runner_spec::format::counted;
+use runner_threads::stop::StopSwitch;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host};
 use super::exit::{Exit, Result, refuse};

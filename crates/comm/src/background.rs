@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use super::error::{CommError, OperationKind};
 use super::rank_status::RankStatus;
-use runner_machine::threads;
 use runner_spec::panics::panic_message;
+use runner_threads::threads;
 
 type OperationResult = Result<(), CommError>;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use runner_machine::cores::MovableThread;
+use runner_threads::movable_thread::MovableThread;
 use serde::{Deserialize, Serialize};
 use strum::{Display, FromRepr};
 
@@ -109,7 +109,7 @@ impl RankStatus {
     /// Shows while `work` runs that the rank waits.
     fn wait_for<T>(&self, queue: usize, target: u64, work: impl FnOnce() -> T) -> T {
         if queue == FOREGROUND {
-            self.thread.enter();
+            self.thread.occupy();
             self.thread.return_core();
         }
         self.waiting[queue].store(target, Ordering::Release);

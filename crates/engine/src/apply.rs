@@ -6,7 +6,6 @@ use runner_compare::plan_facts::differing_keys;
 use runner_compare::stored_plan;
 use runner_config::{Loaded, ModelFetcher};
 use runner_launch::World;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_record::catalog::{self, ListedRun};
 use runner_record::manifest::{Manifest, SweepPoint};
@@ -15,6 +14,7 @@ use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{shell_word, short_hash};
 use runner_spec::plan::Plan;
+use runner_threads::stop::StopSwitch;
 
 use crate::changed_file::describe_earlier_run;
 use crate::continuation::{ContinueRequest, ContinueSource};

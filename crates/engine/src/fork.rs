@@ -21,9 +21,9 @@ use crate::launched::find_devices;
 use crate::outcome::RunReport;
 use crate::run_start::{Beginning, Claim, RecordedRun, RunStart};
 use crate::session::{RunSession, SessionOptions};
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, RecordedInputs, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_spec::error::{CommandError, Result};
+use runner_threads::stop::StopSwitch;
 pub use source::Cooldown;
 use source::ForkCheckpoint;
 

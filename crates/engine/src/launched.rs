@@ -13,8 +13,6 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
 use crate::run_error::RunError;
 use runner_machine::local_cluster::with_rank_locations;
-use runner_machine::numa::RankThreads;
-use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, IgnoreEvents, PreparedRun, RunEvent, RunObserver, local_devices};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::{CommandError, Result};
@@ -23,6 +21,8 @@ use runner_spec::format::short_hash;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
 use runner_spec::program::ParallelMode;
+use runner_threads::stop::{StopReason, StopSwitch};
+use runner_threads::threads::RankThreads;
 
 /// The rank that a launcher made this process.
 #[derive(Debug, Clone)]

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use runner_machine::stop::StopReason;
 use runner_spec::exit::Exit;
+use runner_threads::stop::StopReason;
 
 /// The outcome of the work on a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

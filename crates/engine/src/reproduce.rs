@@ -20,11 +20,11 @@ use crate::run_opening::FoundRun;
 use crate::run_start::{Beginning, Purpose, RecordedRun, RunStart};
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
-use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{
     Host, MovedData, PreparedRun, RecordedInputs, RunEvent, RunObserver, check_same_data, explain_missing_data,
 };
 use runner_spec::error::{CommandError, Result};
+use runner_threads::stop::{StopReason, StopSwitch};
 
 /// A request to `reproduce`.
 #[derive(Debug, Clone)]

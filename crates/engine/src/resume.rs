@@ -6,7 +6,6 @@ use runner_compare::plan_facts::describe_changed_data;
 use runner_compare::stored_plan;
 use runner_config::LoadOptions;
 use runner_launch::World;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{
     Host, MovedData, PreparedRun, RecordedInputs, RunObserver, check_same_data, explain_missing_data,
 };
@@ -18,6 +17,7 @@ use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{Experiment, Parallel};
 use runner_spec::format::{counted, shell_word};
 use runner_spec::plan::Plan;
+use runner_threads::stop::StopSwitch;
 
 use crate::fork::checkpoint_problems;
 use crate::launched::{LaunchedRank, agree_on_training, find_devices, follow, work_as_rank};

@@ -29,9 +29,9 @@ use crate::run_error::RunError;
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
-use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver, data_files};
 use runner_spec::error::{CommandError, Result};
+use runner_threads::stop::{StopReason, StopSwitch};
 
 /// Options of one process's work on a run.
 #[derive(Debug, Clone, Default)]

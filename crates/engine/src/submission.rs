@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use runner_machine::local_cluster::without_memory_limit;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, PreparedInputs, PreparedRun, RunObserver, local_devices};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, RunDir};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::plan::Plan;
+use runner_threads::stop::StopSwitch;
 
 use crate::apply::{ApplyRequest, load_experiment, open_run_of_file};
 use crate::launched::check_memory;

@@ -13,8 +13,8 @@ use runner_record::timed_metrics::LiveEventFile;
 use runner_spec::event::Event;
 use runner_spec::experiment;
 
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, RunEvent, RunObserver};
+use runner_threads::stop::StopSwitch;
 
 /// A wait for a server that takes longer is announced.
 const ANNOUNCED_WAIT: Duration = Duration::from_secs(1);

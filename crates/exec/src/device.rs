@@ -7,11 +7,11 @@ use candle_core::{Device, Result, Tensor};
 use super::error::ExecError;
 use super::memory_shortage::DriverMemory;
 use runner_compute::model::Params;
-use runner_machine::heap;
 use runner_spec::event::WatchedDevice;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::program::{self, Program};
+use runner_threads::heap;
 #[cfg(feature = "cuda")]
 use {
     runner_compute::gpu::{self, DeviceMemory, Gpu},

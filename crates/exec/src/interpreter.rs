@@ -20,10 +20,10 @@ use crate::observer::Observer;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_machine::stop::StopSwitch;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, Program};
 use runner_spec::topology::Lane;
+use runner_threads::stop::StopSwitch;
 
 /// Says whether a run is asked to stop. It stays so until the run has stopped.
 pub trait StopRequest: Sync + fmt::Debug {

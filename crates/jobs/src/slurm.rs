@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use runner_machine::threads;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::duration;
+use runner_threads::threads;
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
 const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;

@@ -11,8 +11,8 @@ use super::cuda_environment;
 use super::failure::FailureCause;
 use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
 use runner_files::{append_owned, create_owned_dir, explain_io_error};
-use runner_machine::{process, threads};
 use runner_record::run_dir::{RANKS, rank_log};
+use runner_threads::{process, threads};
 
 /// The output of a rank: lines of its standard output, and the end of that.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl ChildProcess {
     pub(super) fn exit_cause(&self) -> Option<FailureCause> {
         let status = self.status?;
         Some(match status.signal() {
-            Some(signal) => FailureCause::Killed(runner_machine::signal::signal_name(signal)),
+            Some(signal) => FailureCause::Killed(runner_threads::signal::signal_name(signal)),
             None => FailureCause::Exited(status.code().unwrap_or(-1)),
         })
     }

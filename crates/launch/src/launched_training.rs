@@ -23,7 +23,6 @@ use runner_comm::{Communicator, JoinError, RunAbort};
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, state_dtype};
 use runner_machine::host::peak_rss_bytes;
-use runner_machine::stop::StopSwitch;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::CommandError;
 use runner_spec::event::{BestValidation, ObserveError};
@@ -32,6 +31,7 @@ use runner_spec::mesh::RankGroup;
 use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
 use runner_spec::topology::GroupId;
+use runner_threads::stop::StopSwitch;
 
 /// The time that a file of another machine may take to appear here.
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank, describe_invalid_line, write_line};
 use super::rank_observer::{RecorderLink, observe_error, peer_error};
 use runner_comm::{CommError, RankStatus, Region};
-use runner_machine::{process, threads};
 use runner_spec::event::ObserveError;
+use runner_threads::{process, threads};
 
 /// The time between two heartbeats, and between two checks that the parent is alive.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);

@@ -9,11 +9,11 @@ use super::faults;
 use runner_checkpoint::{copy_bytes, reader_of_copy, state_reader};
 use runner_compute::state::TrainState;
 use runner_exec::tied_copy_entry;
-use runner_machine::threads;
 use runner_record::checkpoint::{StateReader, pending_folder, save_failed, write_part};
 use runner_record::{PartRecord, PartSpec, RecordError};
 use runner_spec::error::PlainError;
 use runner_spec::program::Program;
+use runner_threads::threads;
 
 /// The part of a checkpoint that a rank writes.
 pub(super) struct PartToWrite {

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use runner_exec::{RunControls, StopRequest};
-use runner_machine::numa::RankThreads;
-use runner_machine::stop::StopReason;
 use runner_plan::topology::topology;
 use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
@@ -17,6 +15,8 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::program::Program;
 use runner_spec::topology::Topology;
+use runner_threads::stop::StopReason;
+use runner_threads::threads::RankThreads;
 
 /// A message from the recorder to a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,11 +5,11 @@ use std::path::Path;
 use rayon::ThreadPool;
 use runner_compute::state::TrainState;
 use runner_exec::{Resources, StopRequest};
-use runner_machine::numa::RankThreads;
 use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
+use runner_threads::threads::RankThreads;
 
 use super::protocol::TrainingStart;
 

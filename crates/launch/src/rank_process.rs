@@ -22,8 +22,8 @@ use runner_data::Prepared;
 use runner_exec::eval::EvalError;
 use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
-use runner_machine::stop::StopReason;
 use runner_record::run_dir::CHECKPOINTS;
+use runner_threads::stop::StopReason;
 
 use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
 use runner_spec::topology::LocalRanks;

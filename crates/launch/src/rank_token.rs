@@ -12,8 +12,8 @@ use super::launcher_environment::AssignedRank;
 use runner_comm::RankToken;
 use runner_data::claim_cache;
 use runner_files::{private_temporary_file, put_in_place};
-use runner_machine::process;
 use runner_spec::error::{CommandError, Result};
+use runner_threads::process;
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;

@@ -2,11 +2,11 @@
 
 use runner_checkpoint::state_reader;
 use runner_exec::TrainedRank;
-use runner_machine::stop::StopReason;
 use runner_record::checkpoint::{StateHash, hash_state};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, PlainError};
 use runner_spec::event::ObserveError;
+use runner_threads::stop::StopReason;
 
 use super::error::LaunchError;
 use super::launched_training::LaunchedTraining;

@@ -15,11 +15,11 @@ use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, Reported
 use super::rank_inputs::{RankInputs, TrainingAttempt};
 use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use runner_comm::{RankPhase, Region};
-use runner_machine::numa::RankThreads;
-use runner_machine::process;
 use runner_spec::error::CommandError;
 use runner_spec::event::ObserveError;
 use runner_spec::plan::RankPlan;
+use runner_threads::process;
+use runner_threads::threads::RankThreads;
 
 /// A rank without a heartbeat for this long is lost.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);

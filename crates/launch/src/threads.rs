@@ -9,11 +9,11 @@ use super::rank_training::{RankTraining, connect_rank};
 use runner_comm::Region;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, IgnoreEvents, Observer, Resources, RunControls, TrainedRank};
-use runner_machine::numa::RankThreads;
-use runner_machine::threads;
 use runner_plan::topology::topology;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
+use runner_threads::threads;
+use runner_threads::threads::RankThreads;
 
 /// One rank of a run in this process.
 #[derive(Debug)]

@@ -18,9 +18,7 @@ use runner_comm::{
     TcpMesh,
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_machine::open_files::open_file_limit;
-use runner_machine::process;
-use runner_machine::stop::StopSwitch;
+use runner_machine::host::{allowed_core_list, machine_id};
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::experiment::Precision;
@@ -29,6 +27,8 @@ use runner_spec::mesh::RankGroup;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_spec::topology::{GroupId, LocalRanks};
+use runner_threads::open_files::open_file_limit;
+use runner_threads::stop::StopSwitch;
 
 /// The time that a rank waits for the other ranks to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(5);
@@ -99,8 +99,8 @@ impl World {
             world_size: assigned.world_size,
             identity: PeerIdentity::new(
                 assigned.local_rank,
-                &process::machine(assigned.host_name.as_deref()),
-                &process::cores(),
+                &machine_id(assigned.host_name.as_deref()),
+                &allowed_core_list().unwrap_or_else(|| "unknown".to_owned()),
                 program,
             ),
             leader_host: assigned.leader_host.clone().unwrap_or_else(|| "localhost".to_owned()),
@@ -413,7 +413,7 @@ mod tests {
 
     use super::*;
     use crate::launcher_environment::assigned_rank;
-    use runner_machine::stop::StopReason;
+    use runner_threads::stop::StopReason;
 
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));

@@ -96,6 +96,22 @@ pub fn peak_rss_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
+/// The machine that this process runs on, by its name and the time of its start, because two machines may have one name. `host_name`
+/// is its name where the kernel does not report it.
+pub fn machine_id(host_name: Option<&str>) -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty()).or(host_name);
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let boot = boot.as_deref().and_then(|id| id.trim().split('-').next());
+    format!("{} {}", name.unwrap_or("unknown"), boot.unwrap_or("unknown"))
+}
+
+/// The cores that this process may use, such as `0-3,8`; `None` where the kernel does not report them.
+pub fn allowed_core_list() -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    field(&status, "Cpus_allowed_list", ':').map(str::to_owned)
+}
+
 pub(crate) fn field<'a>(text: &'a str, name: &str, separator: char) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(separator)?;

@@ -1,4 +1,4 @@
-//! The NUMA nodes of this machine, and threads that are bound to the cores of some of them.
+//! The NUMA nodes of this machine.
 //!
 //! A page of memory is allocated on the node of the thread that writes to it first. So the memory of a rank whose threads are bound to
 //! one node is on that node.
@@ -7,12 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use rayon::ThreadPool;
-use serde::{Deserialize, Serialize};
-
-use crate::cores::bind_current_thread;
-use crate::host::field;
-use crate::threads::thread_pool;
+use crate::host::allowed_core_list;
 
 /// The folder in which Linux describes the nodes.
 const NODES: &str = "/sys/devices/system/node";
@@ -24,8 +19,7 @@ pub struct NumaNodes(Vec<Vec<usize>>);
 impl NumaNodes {
     /// Empty where the kernel does not describe nodes.
     pub fn detect() -> Self {
-        let status = fs::read_to_string("/proc/self/status").ok();
-        let allowed = status.as_deref().and_then(|status| field(status, "Cpus_allowed_list", ':')).and_then(parse_list);
+        let allowed = allowed_core_list().and_then(|list| parse_list(&list));
         allowed.map_or_else(Self::default, |allowed| Self::read(Path::new(NODES), &allowed))
     }
 
@@ -62,36 +56,6 @@ impl NumaNodes {
     }
 }
 
-/// The threads that a rank computes with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankThreads {
-    pub count: usize,
-    /// The cores that they may run on; empty: all that the process may use.
-    pub cores: Vec<usize>,
-}
-
-impl From<usize> for RankThreads {
-    fn from(count: usize) -> Self {
-        Self { count, cores: Vec::new() }
-    }
-}
-
-impl RankThreads {
-    /// A pool of these threads, with stacks that deep models need.
-    ///
-    /// # Errors
-    /// If the system does not give that many threads, or does not let them run on these cores.
-    pub fn pool(&self) -> io::Result<ThreadPool> {
-        let pool = thread_pool(self.count)?;
-        if !self.cores.is_empty() {
-            let bound: io::Result<()> = pool.broadcast(|_| bind_current_thread(&self.cores)).into_iter().collect();
-            let explain = |error| io::Error::other(format!("cannot bind threads to the cores of a NUMA node: {error}"));
-            bound.map_err(explain)?;
-        }
-        Ok(pool)
-    }
-}
-
 /// The numbers of a list in the form of the kernel, such as `0-3,8`; `None` if it has another form.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let parts = text.trim().split(',').filter(|part| !part.is_empty());
@@ -105,13 +69,6 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_pool_has_the_threads_that_were_asked_for() {
-        assert_eq!(RankThreads::from(3).pool().unwrap().current_num_threads(), 3);
-        let bound = RankThreads { count: 1, cores: vec![100_000] };
-        assert!(bound.pool().is_err(), "no machine has this core");
-    }
 
     fn nodes(lists: &[(&str, &str)], allowed: &str) -> NumaNodes {
         let folder = tempfile::tempdir().unwrap();
@@ -148,22 +105,9 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_thread_is_bound_and_those_that_it_starts() {
-        let allowed = || {
-            let status = fs::read_to_string("/proc/thread-self/status").unwrap();
-            parse_list(field(&status, "Cpus_allowed_list", ':').unwrap()).unwrap()
-        };
-        let last = *allowed().last().unwrap();
-        std::thread::spawn(move || {
-            bind_current_thread(&[last]).unwrap();
-            assert_eq!(allowed(), [last]);
-            assert_eq!(std::thread::spawn(allowed).join().unwrap(), [last]);
-            assert!(bind_current_thread(&[]).is_err(), "no core to run on");
-        })
-        .join()
-        .unwrap();
-        // A machine that describes its nodes describes those of this process's cores.
+    fn nodes_of_this_machine_have_the_cores_of_this_process() {
+        let allowed = parse_list(&allowed_core_list().unwrap()).unwrap();
         let nodes = NumaNodes::detect();
-        assert!(nodes.count() == 0 || nodes.cores_of_rank(0, 1).contains(&last), "{nodes:?}");
+        assert!(nodes.count() == 0 || nodes.cores_of_rank(0, 1).contains(allowed.last().unwrap()), "{nodes:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{MlflowError, REQUEST_TIMEOUT};
 use crate::upload::{RunFile, Server, Upload};
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// How often the thread reads the record.
 const SEND_INTERVAL: Duration = Duration::from_secs(1);

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use runner_machine::host::Git;
 use runner_machine::local_cluster::local_cluster;
-use runner_machine::numa::{NumaNodes, RankThreads};
+use runner_machine::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, KernelWorkspace};
+use runner_threads::threads::RankThreads;
 
 use crate::calibration;
 use runner_spec::error::{CommandError, Result};

@@ -23,11 +23,11 @@ use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::summary::Summary;
 use super::tags;
 use runner_files::if_present;
-use runner_machine::threads::start_global_pool;
 use runner_spec::event::Evaluation;
 use runner_spec::format::quoted_line;
 use runner_spec::measure::Measured;
 use runner_spec::safe_text::is_plain_line;
+use runner_threads::threads::start_global_pool;
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.

@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::{io, panic};
 
 use runner_data::Progress;
-use runner_machine::threads;
 use runner_spec::line_part::LinePart;
+use runner_threads::threads;
 
 use crate::data_progress::show_data_progress;
 use crate::{JsonEvent, OutputMode, Screen};

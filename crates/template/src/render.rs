@@ -17,10 +17,10 @@ use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
 use super::value::printed;
-use runner_machine::threads::explain_start_error;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::error::PlainError;
 use runner_spec::panics::{CaughtPanic, catch_panic, panic_message};
+use runner_threads::threads::explain_start_error;
 use runner_yaml::source::{Place, Source, TemplateLines};
 
 /// Bytes of stack for deep expressions and nested macros.

@@ -15,9 +15,9 @@ use crate::waiting::{MAX_SLEEP, OperationTimeout};
 /// the ranks' background threads share those cores with the computation.
 const SPIN_ROUNDS: u32 = 200;
 const YIELD_ROUNDS: u32 = 20;
-/// A rank that waits looks this often, and at most so many times, whether the other rank has a core to compute on.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-const LOOKS: u64 = 64;
+/// A rank that waits samples this often, and at most so many times, whether the other rank has a core to compute on.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(1);
+const SAMPLES: u64 = 64;
 
 /// One rank's place in a region.
 pub struct LocalRank {
@@ -67,7 +67,7 @@ impl LocalRank {
         self.status().wait_for_rank(queue, peer, || {
             let started = Instant::now();
             let thread = &self.region.status_of(peer).thread;
-            let (mut has_changed, mut look) = (false, thread.look());
+            let (mut has_swapped, mut sample) = (false, thread.sample_cpu_time());
             for round in 0_u64.. {
                 if ready() {
                     return Ok(());
@@ -85,12 +85,12 @@ impl LocalRank {
                     continue;
                 }
                 let left = self.timeout.time_left(operation, self.rank, peer, started, &status.snapshot())?;
-                let looks = !has_changed && round < u64::from(YIELD_ROUNDS) + LOOKS;
+                let samples = !has_swapped && round < u64::from(YIELD_ROUNDS) + SAMPLES;
                 let own = self.status();
-                has_changed |= looks && own.is_idle() && own.thread.swap_cores_with(thread, &look);
-                let longest = if looks { LOOK_INTERVAL } else { MAX_SLEEP };
+                has_swapped |= samples && own.is_idle() && own.thread.swap_cores_with(thread, &sample);
+                let longest = if samples { SAMPLE_INTERVAL } else { MAX_SLEEP };
                 let must_wake = || ready() || status.has_left() || self.ensure_running(operation).is_err();
-                look = thread.look();
+                sample = thread.sample_cpu_time();
                 own.wake_signals[queue].sleep(left.min(longest), must_wake);
             }
             Ok(())
@@ -100,7 +100,7 @@ impl LocalRank {
 
 impl Drop for LocalRank {
     fn drop(&mut self) {
-        self.status().thread.leave();
+        self.status().thread.vacate();
         self.status().release();
         self.region.wake_all_ranks();
     }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::library::{Library, Mpi, MpiError, Transfer};
 use crate::error::JoinError;
 use crate::tcp::{Connections, DataQueues, Frame, FrameError, TcpMesh};
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// The messages to one rank that MPI has at a time. The others wait in their queue, whose length is limited.
 const MAX_SENDS_PER_PEER: usize = 16;

@@ -17,7 +17,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// The time that members may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(10);

@@ -17,7 +17,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
 use crate::waiting::OPERATION_TIMEOUT;
 use runner_compute::gpu::Gpu;
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// The time between two checks of the links.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

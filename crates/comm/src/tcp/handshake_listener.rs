@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::handshake::{Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, RankToken};
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// The number of connections whose handshake may be awaited at once, besides those of the ranks.
 const MAX_PENDING_HANDSHAKES: usize = 64;

@@ -14,9 +14,9 @@ use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};
 use crate::error::JoinError;
-use runner_machine::threads;
 use runner_spec::format::json_bytes;
 use runner_spec::topology::Topology;
+use runner_threads::threads;
 
 /// The time between two heartbeats, unless the timeout for them is only a few times as long.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);

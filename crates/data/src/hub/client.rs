@@ -14,8 +14,8 @@ use ureq::{Agent, Body};
 
 use super::error::{HubError, Result, quoted};
 use super::settings::Settings;
-use runner_machine::threads::explain_panic;
 use runner_spec::panics::catch_panic;
+use runner_threads::threads::explain_panic;
 
 const MAX_REDIRECTS: usize = 10;
 /// Attempts at one request that receive nothing.

@@ -156,7 +156,7 @@ impl Downloads {
             let count = self.shared.origin.settings.downloads.min(self.shared.files.len()).max(1);
             for _ in 0..count {
                 let shared = self.shared.clone();
-                let thread = runner_machine::threads::spawn("download", move || shared.download_files());
+                let thread = runner_threads::threads::spawn("download", move || shared.download_files());
                 threads.push(thread.map_err(|error| HubError::Other(error.to_string()))?);
             }
         }

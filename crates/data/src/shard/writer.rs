@@ -17,7 +17,7 @@ use crate::error::{DataError, Result};
 use crate::source::LocatedSource;
 use crate::split_name::SplitName;
 use crate::tokenizer::TextTokenizer;
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// The interval between two reports while a file is waited for.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use candle_core::{Result, bail};
 
-use runner_machine::threads;
 use runner_spec::rates::ConcurrentLoad;
+use runner_threads::threads;
 
 /// Repetitions after the first, and the seconds after which they end.
 #[derive(Debug, Clone, Copy)]

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Barrier;
 use std::time::Instant;
 
-use runner_machine::threads;
+use runner_threads::threads;
 
 /// Bytes of a buffer: beyond the caches of most machines.
 const BYTES: usize = 32 << 20;

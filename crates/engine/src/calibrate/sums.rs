@@ -5,8 +5,8 @@ use std::time::Instant;
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
 use runner_comm::{Communicator as _, LocalComm, Region};
-use runner_machine::threads;
 use runner_spec::topology::{GroupId, Topology};
+use runner_threads::threads;
 
 /// Numbers of a buffer of 16 MiB: beyond the caches that a core has alone.
 const BUFFER_LENGTH: usize = 4 << 20;

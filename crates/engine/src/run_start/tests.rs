@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::fs;
 
 use runner_config::LoadOptions;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, IgnoreEvents, PreparedRun, local_devices};
 use runner_record::run_dir::MANIFEST;
 use runner_spec::cluster::KernelWorkspace;
 use runner_spec::program::DataPosition;
+use runner_threads::stop::StopSwitch;
 
 use super::*;
 use crate::session::SessionOptions;

@@ -9,7 +9,6 @@ use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{NumberDifference, ReproductionVerdict, Verdict};
 use runner_files::safetensors_header::SafetensorsHeader;
 use runner_files::{remove_abandoned, temporary_dir, temporary_prefix};
-use runner_machine::stop::{StopReason, StopSwitch};
 use runner_prepare::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint::{self, MODEL};
 use runner_record::manifest::SessionLayout;
@@ -21,6 +20,7 @@ use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, counted, quoted_line};
 use runner_spec::model::layout::ParamLayout;
+use runner_threads::stop::{StopReason, StopSwitch};
 use runner_weights::OpenedWeights;
 use serde::Serialize;
 

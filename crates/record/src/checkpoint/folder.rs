@@ -24,9 +24,9 @@ use crate::error::RecordError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
 use crate::own_files::is_own_checkpoint;
 use runner_files::create_owned_dir;
-use runner_machine::threads;
 use runner_spec::event::BestValidation;
 use runner_spec::program::{DataPosition, RowSequence};
+use runner_threads::threads;
 
 /// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]

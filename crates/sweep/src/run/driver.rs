@@ -30,8 +30,8 @@ use super::segment_worker::{SegmentWorker, SegmentWorkers};
 use super::trunks::{Branch, Trunks};
 use super::work_tally::WorkTally;
 use branches::Beginning;
-use runner_machine::stop::StopSwitch;
 use runner_prepare::{Host, local_devices};
+use runner_threads::stop::StopSwitch;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// How long a sweep waits for the next step of a run on which another process works: one of an earlier call, which ends after its current

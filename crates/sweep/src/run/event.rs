@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use runner_machine::stop::StopReason;
+use runner_threads::stop::StopReason;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;

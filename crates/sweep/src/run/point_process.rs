@@ -13,10 +13,10 @@ use super::segment_outcome::SegmentEnd;
 use crate::record::sweep_dir::{damaged_copy, point_file};
 use crate::record::{PlannedPoint, SweepRecord};
 use runner_files::{append_owned, read_log_end};
-use runner_machine::{process, threads};
 use runner_record::metrics::TrainLine;
 use runner_record::{RecordError, time};
 use runner_spec::diagnostic::ConfigError;
+use runner_threads::{process, threads};
 
 /// The variable that names the CUDA devices that a process sees.
 pub(super) const DEVICES: &str = "CUDA_VISIBLE_DEVICES";

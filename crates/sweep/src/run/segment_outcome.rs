@@ -1,7 +1,7 @@
 //! Decides what happens to a segment after its process or its job has ended.
 
 use crate::SegmentResult;
-use runner_machine::signal::signal_name;
+use runner_threads::signal::signal_name;
 
 use runner_spec::exit::Exit;
 

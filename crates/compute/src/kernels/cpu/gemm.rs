@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use runner_machine::team;
+use runner_threads::work_stealing;
 
 use super::Real;
 use super::elementwise::written;
@@ -125,7 +125,7 @@ pub fn add_product<T: Real>(sum: &mut [T], a: Mat<T>, b: Mat<T>) {
 unsafe fn multiply<T: Real>(out: Shared<T>, keep: T, a: Mat<T>, b: Mat<T>, bias: Option<&[T]>) {
     let width = b.cols;
     let [row_pieces, column_pieces] = split(a, b, task_count(PIECES_PER_THREAD));
-    team::for_each_piece(row_pieces * column_pieces, |piece| {
+    work_stealing::for_each_piece(row_pieces * column_pieces, |piece| {
         let rows = part(a.rows, ROWS, row_pieces, piece / column_pieces);
         let columns = part(width, COLUMNS, column_pieces, piece % column_pieces);
         let (a, b) = (a.rows_of(&rows), b.t().rows_of(&columns).t());
@@ -220,7 +220,7 @@ mod tests {
             let products = |threads: usize| {
                 let a = [Mat::new(&a, rows, inner), Mat::new(&a, inner, rows).t()];
                 let b = [Mat::new(&b, inner, cols), Mat::new(&b, cols, inner).t()];
-                runner_machine::threads::thread_pool(threads).unwrap().install(|| {
+                runner_threads::threads::thread_pool(threads).unwrap().install(|| {
                     let mut sum = numbers(rows * cols);
                     add_product(&mut sum, a[0], b[0]);
                     let all = a.iter().flat_map(|a| b.iter().map(|b| product(*a, *b, Some(&bias))));

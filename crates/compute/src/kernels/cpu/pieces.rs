@@ -1,10 +1,10 @@
-//! Parallel iterators whose items are pieces of a region ([`runner_machine::team`]).
+//! Parallel iterators whose items are pieces of a region ([`runner_threads::work_stealing`]).
 
 use std::cell::UnsafeCell;
 
 use rayon::iter::plumbing::{Producer, ProducerCallback};
 use rayon::prelude::*;
-use runner_machine::team;
+use runner_threads::work_stealing;
 
 /// The most pieces of a region: enough to balance them among the cores of a large machine.
 const MAX_PIECES: usize = 1024;
@@ -44,7 +44,7 @@ impl<T, F: Fn(T) + Sync> ProducerCallback<T> for EachPiece<F> {
         }
         pieces.push(Piece(UnsafeCell::new(Some(rest))));
         let pieces = &pieces;
-        team::for_each_piece(pieces.len(), |i| {
+        work_stealing::for_each_piece(pieces.len(), |i| {
             // SAFETY: each piece is taken once, by the thread that was given its number.
             let piece = unsafe { (*pieces[i].0.get()).take() };
             piece.into_iter().flat_map(Producer::into_iter).for_each(&f);

@@ -12,7 +12,7 @@ use std::ops::Range;
 use half::bf16;
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
-use runner_machine::team;
+use runner_threads::work_stealing;
 
 use super::panels::{PanelRow, each, pack_panel, padded, sum_tile};
 use super::{Destination, FreeBuffers, PANEL_COLUMNS, SUM_BYTES, TASKS_PER_THREAD, grow_to, split_range};
@@ -79,7 +79,7 @@ pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destinati
                 let [down, across] = task_size(tiles, count);
                 let tasks_down = tiles.div_ceil(down);
                 // Tasks that follow each other share panels.
-                team::for_each_piece(tasks_down * count.div_ceil(across), |task| {
+                work_stealing::for_each_piece(tasks_down * count.div_ceil(across), |task| {
                     let [tile, panel] = [task % tasks_down * down, task / tasks_down * across];
                     let first_row = row_range.start + tile * tile_rows;
                     let task = Task {

@@ -12,7 +12,7 @@ use std::mem::transmute;
 use std::ops::Range;
 
 use half::bf16;
-use runner_machine::team;
+use runner_threads::work_stealing;
 
 use super::packing::{REGISTER_LANES, RowPair, copy_rows, copy_some_rows, lane_mask, pack_panels, pack_some_panels};
 use super::panels::{Left, Panels, each};
@@ -172,7 +172,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     }
     let [down, across] = tasks_of(size);
     // Tasks that follow each other share panels.
-    team::for_each_piece(down * across, |task| {
+    work_stealing::for_each_piece(down * across, |task| {
         let [i, j] = [task % down * size, task / down * size];
         let task = || {
             let mut sums = T::Sums::default();

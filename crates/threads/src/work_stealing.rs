@@ -1,12 +1,12 @@
-//! Work in pieces, which the threads of a pool take one after another.
+//! Work stealing: the threads of a pool compute a region of work in pieces.
 //!
 //! Rayon divides the work of a parallel iterator in halves, wakes a thread for each, and sleeps until they are done. A training step has
 //! hundreds of such regions, many shorter than waking a thread takes. Here threads stay awake between regions that follow each other. Each
-//! begins with its own part of the pieces, so that it often finds in its cache what it wrote in the region before, and then helps others.
-//! Which thread computes a piece makes no difference to its result.
+//! starts with its own part of the pieces, so that it often finds in its cache what it wrote in the region before, and then steals pieces
+//! from the others. Which thread computes a piece makes no difference to its result.
 //!
 //! Where other programs use the cores too, a thread may wait for its core while it holds a piece that the others wait for. They notice, and
-//! let it run on a core of theirs ([`crate::cores`]).
+//! let it run on one of their cores ([`crate::movable_thread`]).
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, UnsafeCell};
@@ -17,22 +17,22 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::cores::MovableThread;
+use crate::movable_thread::MovableThread;
 
-/// A thread that waits looks so long without sleeping: about as long as sleeping and waking take.
+/// How long a waiting thread spins before it sleeps: about the cost of sleeping and waking.
 const SPIN: Duration = Duration::from_micros(50);
-/// And so long while other programs use the cores too.
+/// The same while other programs use the cores too.
 const SHORT_SPIN: Duration = Duration::from_micros(10);
 /// A thread returns to the pool after this time without a region.
 const STAY: Duration = Duration::from_millis(2);
 /// It returns after this time even if there are regions, because the pool may have other jobs.
 const MAX_STAY: Duration = Duration::from_millis(100);
-/// A thread that waits for others looks this often whether they have cores.
-const LOOK_INTERVAL: Duration = Duration::from_micros(100);
+/// How often a thread that waits for others samples their CPU time.
+const SAMPLE_INTERVAL: Duration = Duration::from_micros(100);
 
 thread_local! {
-    /// The team that computes the regions of this thread.
-    static TEAM: OnceCell<Arc<Team>> = const { OnceCell::new() };
+    /// The pool that computes the regions of this thread.
+    static POOL: OnceCell<Arc<WorkStealingPool>> = const { OnceCell::new() };
     /// True while this thread computes a piece.
     static IN_PIECE: Cell<bool> = const { Cell::new(false) };
 }
@@ -46,7 +46,7 @@ pub fn for_each_piece(count: usize, work: impl Fn(usize) + Sync) {
     if threads < 2 {
         return (0..count).for_each(work);
     }
-    TEAM.with(|team| team.get_or_init(|| Arc::new(Team::new(threads))).compute(count, threads, &work));
+    POOL.with(|pool| pool.get_or_init(|| Arc::new(WorkStealingPool::new(threads))).compute(count, threads, &work));
 }
 
 /// The pieces of a region.
@@ -56,21 +56,21 @@ struct Region {
     work: *const (dyn Fn(usize) + Sync),
 }
 
-/// The threads that compute the regions of one thread, its owner. They are jobs of the owner's pool.
-struct Team {
-    /// The region, valid from the opening of its generation until no helper is inside.
+/// The threads that compute the regions of one thread, its owner. The other threads are jobs of the owner's rayon pool.
+struct WorkStealingPool {
+    /// The region, valid from the opening of its generation until no worker is inside.
     region: UnsafeCell<Option<Region>>,
     state: AtomicU64,
-    /// For the owner, then each helper: the next of its pieces, which are a range of the region's.
+    /// For the owner, then each worker: the next of its pieces, which are a range of the region's.
     next_pieces: Box<[NextPiece]>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     owner: Thread,
     owner_sleeps: AtomicBool,
     owner_on_cores: MovableThread,
-    /// The number of jobs that the pool was given to help, and that have not ended.
+    /// The number of workers that the rayon pool was given as jobs, and that have not ended.
     jobs: AtomicUsize,
-    helpers: Box<[Helper]>,
-    /// Helpers that sleep, woken through `opened`.
+    workers: Box<[Worker]>,
+    /// Workers that sleep, woken through `opened`.
     sleeping: AtomicUsize,
     sleep: Mutex<()>,
     opened: Condvar,
@@ -82,20 +82,20 @@ struct Team {
 struct NextPiece(AtomicUsize);
 
 #[derive(Default)]
-struct Helper {
+struct Worker {
     is_taken: AtomicBool,
     is_inside: AtomicBool,
     thread: MovableThread,
 }
 
-// SAFETY: `region` is written by the owner alone, while no helper is inside; `work` is `Sync`.
+// SAFETY: `region` is written by the owner alone, while no worker is inside; `work` is `Sync`.
 #[expect(unsafe_code, reason = "shares the region's closure, which outlives it")]
-unsafe impl Send for Team {}
+unsafe impl Send for WorkStealingPool {}
 // SAFETY: as for `Send`.
 #[expect(unsafe_code, reason = "shares the region's closure, which outlives it")]
-unsafe impl Sync for Team {}
+unsafe impl Sync for WorkStealingPool {}
 
-/// The parts of [`Team::state`]: the number of helpers inside, whether more may enter, and the number of the region.
+/// The parts of [`WorkStealingPool::state`]: the number of workers inside, whether more may enter, and the number of the region.
 const OPEN: u64 = 1 << 31;
 const GENERATION: u64 = 1 << 32;
 
@@ -103,10 +103,10 @@ fn inside(state: u64) -> u64 {
     state % OPEN
 }
 
-impl Team {
+impl WorkStealingPool {
     fn new(threads: usize) -> Self {
         let owner_on_cores = MovableThread::default();
-        owner_on_cores.enter();
+        owner_on_cores.occupy();
         Self {
             region: UnsafeCell::new(None),
             state: AtomicU64::new(0),
@@ -116,7 +116,7 @@ impl Team {
             owner_sleeps: AtomicBool::new(false),
             owner_on_cores,
             jobs: AtomicUsize::new(0),
-            helpers: (1..threads).map(|_| Helper::default()).collect(),
+            workers: (1..threads).map(|_| Worker::default()).collect(),
             sleeping: AtomicUsize::new(0),
             sleep: Mutex::new(()),
             opened: Condvar::new(),
@@ -124,10 +124,10 @@ impl Team {
     }
 
     fn compute(self: &Arc<Self>, count: usize, threads: usize, work: &(dyn Fn(usize) + Sync)) {
-        // SAFETY: only the lifetime is changed, and this function does not return before all helpers have left the region.
+        // SAFETY: only the lifetime is changed, and this function does not return before all workers have left the region.
         #[expect(unsafe_code, reason = "the closure outlives the region")]
         let work = unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
-        // SAFETY: the region is closed, and no helper is inside.
+        // SAFETY: the region is closed, and no worker is inside.
         #[expect(unsafe_code, reason = "shares the region")]
         unsafe {
             *self.region.get() = Some(Region { count, work });
@@ -137,8 +137,8 @@ impl Team {
         }
         let closed = self.state.load(Ordering::Relaxed);
         self.state.store(((closed / GENERATION + 1) * GENERATION) | OPEN, Ordering::SeqCst);
-        self.summon((threads - 1).min(count - 1));
-        let own = catch_unwind(AssertUnwindSafe(|| self.take_pieces(0)));
+        self.wake_workers((threads - 1).min(count - 1));
+        let own = catch_unwind(AssertUnwindSafe(|| self.compute_pieces(0)));
         let state = self.state.fetch_and(!OPEN, Ordering::SeqCst);
         if inside(state) > 0 {
             self.wait_until_empty();
@@ -149,8 +149,8 @@ impl Team {
         }
     }
 
-    /// Wakes or adds helpers, so that there are `wanted`.
-    fn summon(self: &Arc<Self>, wanted: usize) {
+    /// Wakes or adds workers, so that there are `wanted`.
+    fn wake_workers(self: &Arc<Self>, wanted: usize) {
         let sleeping = self.sleeping.load(Ordering::SeqCst);
         if sleeping > 0 {
             let _sleep = lock(&self.sleep);
@@ -158,10 +158,10 @@ impl Team {
         }
         for _ in self.jobs.load(Ordering::Relaxed)..wanted {
             self.jobs.fetch_add(1, Ordering::Relaxed);
-            let team = Arc::clone(self);
+            let pool = Arc::clone(self);
             rayon::spawn(move || {
-                team.help();
-                team.jobs.fetch_sub(1, Ordering::Relaxed);
+                pool.run_worker();
+                pool.jobs.fetch_sub(1, Ordering::Relaxed);
             });
         }
     }
@@ -171,9 +171,9 @@ impl Team {
         number * count / self.next_pieces.len()
     }
 
-    /// Computes the pieces of thread `me`, then those that other threads have left. The caller is the owner, or inside.
-    fn take_pieces(&self, me: usize) {
-        // SAFETY: the owner does not change the region while it is open or a helper is inside.
+    /// Computes the pieces of thread `me`, then steals pieces from the other threads. The caller is the owner, or inside.
+    fn compute_pieces(&self, me: usize) {
+        // SAFETY: the owner does not change the region while it is open or a worker is inside.
         #[expect(unsafe_code, reason = "shares the region")]
         let region = unsafe { *self.region.get() };
         let Some(Region { count, work }) = region else { return };
@@ -194,20 +194,20 @@ impl Team {
         drop(guard);
     }
 
-    /// The job of a helper: computes pieces of one region after another, until there is none for a while.
-    fn help(&self) {
-        let free = |helper: &Helper| {
-            helper.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    /// The job of a worker: computes pieces of one region after another, until there is none for a while.
+    fn run_worker(&self) {
+        let free = |worker: &Worker| {
+            worker.is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let Some((number, me)) = self.helpers.iter().enumerate().find(|(_, helper)| free(helper)) else { return };
-        me.thread.enter();
+        let Some((number, me)) = self.workers.iter().enumerate().find(|(_, worker)| free(worker)) else { return };
+        me.thread.occupy();
         let (start, mut seen) = (Instant::now(), 0);
         while start.elapsed() < MAX_STAY
             && let Some(generation) = self.enter(seen, &me.thread)
         {
             seen = generation;
             me.is_inside.store(true, Ordering::Relaxed);
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.take_pieces(number + 1))) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.compute_pieces(number + 1))) {
                 lock(&self.panic).get_or_insert(panic);
             }
             me.is_inside.store(false, Ordering::Relaxed);
@@ -217,11 +217,11 @@ impl Team {
             }
             me.thread.return_core();
         }
-        me.thread.leave();
+        me.thread.vacate();
         me.is_taken.store(false, Ordering::Release);
     }
 
-    /// Waits for a region that is not that of `seen`, and enters it. Returns its generation; `None` if there is none for a while.
+    /// Waits for a region other than that of generation `seen`, and enters it. Returns its generation; `None` if there is none for a while.
     fn enter(&self, seen: u64, me: &MovableThread) -> Option<u64> {
         let is_new = |state: u64| state & OPEN != 0 && state / GENERATION != seen;
         let try_enter = |state: u64| {
@@ -243,24 +243,24 @@ impl Team {
                 return None;
             } else {
                 let is_first = owner.is_none();
-                let look = owner.get_or_insert_with(|| self.owner_on_cores.look());
+                let sample = owner.get_or_insert_with(|| self.owner_on_cores.sample_cpu_time());
                 if !is_first {
-                    me.swap_cores_with(&self.owner_on_cores, look);
+                    me.swap_cores_with(&self.owner_on_cores, sample);
                 }
                 let sleep = lock(&self.sleep);
                 self.sleeping.fetch_add(1, Ordering::SeqCst);
                 if !is_new(self.state.load(Ordering::SeqCst)) {
-                    drop(self.opened.wait_timeout(sleep, if is_first { LOOK_INTERVAL } else { STAY }));
+                    drop(self.opened.wait_timeout(sleep, if is_first { SAMPLE_INTERVAL } else { STAY }));
                 }
                 self.sleeping.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
 
-    /// Waits until all helpers have left the closed region. One that waits for its core runs on that of the owner meanwhile.
+    /// Waits until all workers have left the closed region. A worker that waits for its core runs on the owner's core meanwhile.
     fn wait_until_empty(&self) {
         let is_empty = || inside(self.state.load(Ordering::SeqCst)) == 0;
-        let spin = if self.helpers.iter().any(|helper| helper.thread.is_bound()) { SHORT_SPIN } else { SPIN };
+        let spin = if self.workers.iter().any(|worker| worker.thread.is_bound()) { SHORT_SPIN } else { SPIN };
         let start = Instant::now();
         while start.elapsed() < spin {
             if is_empty() {
@@ -271,11 +271,11 @@ impl Team {
         self.owner_sleeps.store(true, Ordering::SeqCst);
         let mut is_lent = false;
         while !is_empty() {
-            let looks: Vec<_> = self.helpers.iter().map(|helper| helper.thread.look()).collect();
-            thread::park_timeout(LOOK_INTERVAL);
+            let samples: Vec<_> = self.workers.iter().map(|worker| worker.thread.sample_cpu_time()).collect();
+            thread::park_timeout(SAMPLE_INTERVAL);
             let mut inside =
-                self.helpers.iter().zip(&looks).filter(|(helper, _)| helper.is_inside.load(Ordering::Relaxed));
-            is_lent = is_lent || inside.any(|(helper, look)| helper.thread.lend_core(look));
+                self.workers.iter().zip(&samples).filter(|(worker, _)| worker.is_inside.load(Ordering::Relaxed));
+            is_lent = is_lent || inside.any(|(worker, sample)| worker.thread.lend_core(sample));
         }
         self.owner_sleeps.store(false, Ordering::SeqCst);
     }
@@ -349,7 +349,7 @@ mod tests {
             for pause in [0, 1, 100, 1_000, 5_000, 0, 20_000] {
                 thread::sleep(Duration::from_micros(pause));
                 let start = Instant::now();
-                // A helper that is leaving takes no piece, and is replaced for the next region.
+                // A worker that is leaving takes no piece, and is replaced for the next region.
                 let three_met = || {
                     let met = Mutex::new(HashSet::new());
                     for_each_piece(3, |_| {

@@ -8,6 +8,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use runner_spec::format::counted;
 use runner_spec::panics::CaughtPanic;
+use serde::{Deserialize, Serialize};
 
 use crate::cores;
 
@@ -38,7 +39,7 @@ pub fn spawn_scoped<'scope, T: Send + 'scope>(
 
 /// `work` of a new thread, which may run on all the cores of the calling one.
 fn on_own_cores<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-    let cores = cores::own_cores();
+    let cores = cores::own_cores().cores;
     move || {
         cores::start_on(cores);
         work()
@@ -65,10 +66,41 @@ pub fn run_together<T: Send>(name: &str, works: Vec<impl FnOnce() -> T + Send>) 
 /// If the system refuses one of them.
 pub fn thread_pool(count: usize) -> io::Result<ThreadPool> {
     let count = count.max(1);
-    let cores = cores::own_cores();
+    let cores = cores::own_cores().cores;
     let builder = ThreadPoolBuilder::new().num_threads(count).stack_size(STACK_BYTES);
     let builder = builder.start_handler(move |_| cores::start_on(cores));
     builder.build().map_err(|error| explain_start_error(&counted(count as u64, "thread"), &io::Error::other(error)))
+}
+
+/// The threads that a rank computes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankThreads {
+    pub count: usize,
+    /// The cores that they may run on; empty: all that the process may use.
+    pub cores: Vec<usize>,
+}
+
+impl From<usize> for RankThreads {
+    fn from(count: usize) -> Self {
+        Self { count, cores: Vec::new() }
+    }
+}
+
+impl RankThreads {
+    /// A pool of these threads, with stacks that deep models need.
+    ///
+    /// # Errors
+    /// If the system does not give that many threads, or does not let them run on these cores.
+    pub fn pool(&self) -> io::Result<ThreadPool> {
+        let pool = thread_pool(self.count)?;
+        if !self.cores.is_empty() {
+            let bound: io::Result<()> =
+                pool.broadcast(|_| cores::bind_current_thread(&self.cores)).into_iter().collect();
+            let explain = |error| io::Error::other(format!("cannot bind threads to the cores of a NUMA node: {error}"));
+            bound.map_err(explain)?;
+        }
+        Ok(pool)
+    }
 }
 
 /// Starts the pool that runs parallel iterators outside of any other pool.
@@ -148,6 +180,13 @@ mod tests {
             }
         };
         assert_eq!(run_together("test", (0..3).map(work).collect()).unwrap(), [Some(0), None, Some(2)]);
+    }
+
+    #[test]
+    fn a_pool_has_the_threads_that_were_asked_for() {
+        assert_eq!(RankThreads::from(3).pool().unwrap().current_num_threads(), 3);
+        let bound = RankThreads { count: 1, cores: vec![100_000] };
+        assert!(bound.pool().is_err(), "no machine has this core");
     }
 
     #[test]

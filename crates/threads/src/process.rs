@@ -1,5 +1,5 @@
-//! The operating system: a clock that all processes of a machine share, what a child process inherits, and what the kernel reports
-//! about processes.
+//! This process and its children: a clock that all processes of a machine share, what a child process inherits, and whether a process
+//! is stopped.
 
 use std::fs;
 use std::io;
@@ -96,15 +96,10 @@ pub fn name_process(name: &str) {
     let _ = name;
 }
 
-/// Reads a file in which the kernel describes processes or the machine. `None` where the kernel has no such file.
-fn read_kernel_file(path: &str) -> Option<String> {
-    fs::read_to_string(path).ok()
-}
-
 /// True if the process `pid` is stopped, as by SIGSTOP; false where the kernel does not report it.
 pub fn is_stopped(pid: u32) -> bool {
     // The name before the last parenthesis may hold anything.
-    let stat = read_kernel_file(&format!("/proc/{pid}/stat"));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     stat.as_deref().and_then(|stat| stat.rsplit_once(") ")).is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
@@ -115,24 +110,6 @@ pub fn user() -> u32 {
     unsafe {
         libc::geteuid()
     }
-}
-
-/// The machine that this process runs on, by its name and the time of its start, because two machines may have one name. `host_name`
-/// is its name where the kernel does not report it.
-pub fn machine(host_name: Option<&str>) -> String {
-    let name = read_kernel_file("/proc/sys/kernel/hostname");
-    let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty()).or(host_name);
-    let boot = read_kernel_file("/proc/sys/kernel/random/boot_id");
-    let boot = boot.as_deref().and_then(|id| id.trim().split('-').next());
-    format!("{} {}", name.unwrap_or("unknown"), boot.unwrap_or("unknown"))
-}
-
-/// The cores that this process may use, such as `0-3,8`; `unknown` where the kernel does not report them.
-pub fn cores() -> String {
-    let status = read_kernel_file("/proc/self/status");
-    let mut lines = status.iter().flat_map(|status| status.lines());
-    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    list.map_or("unknown", str::trim).to_owned()
 }
 
 #[cfg(test)]
