@@ -82,7 +82,7 @@ pub(crate) fn own_cores() -> OwnCores {
 }
 
 /// Lets the calling thread run on `cores`, the [`own_cores`] of the thread that started it: if that is bound to one core, the system gives
-/// a new thread this core alone, for good.
+/// a new thread only this core, for good.
 pub(crate) fn start_on(cores: Cores) {
     let own = system::own_thread();
     if !cores.is_empty() && system::allowed_cores(own.thread) != Some(cores) {
@@ -105,7 +105,7 @@ impl ThreadId {
     }
 }
 
-/// Lets the calling thread, and those that it starts later, run on `cores` alone.
+/// Lets the calling thread, and the threads that it starts later, run only on `cores`.
 ///
 /// # Errors
 /// If the system refuses, or has no such call.

@@ -221,7 +221,7 @@ impl WorkStealingPool {
         me.is_taken.store(false, Ordering::Release);
     }
 
-    /// Waits for a region other than that of generation `seen`, and enters it. Returns its generation; `None` if there is none for a while.
+    /// Waits for a region of a generation other than `seen`, and enters it. Returns its generation; `None` if there is none for a while.
     fn enter(&self, seen: u64, me: &MovableThread) -> Option<u64> {
         let is_new = |state: u64| state & OPEN != 0 && state / GENERATION != seen;
         let try_enter = |state: u64| {
