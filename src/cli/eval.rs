@@ -24,7 +24,7 @@ use runner_spec::experiment::{
     ChoiceText, Corpus, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Layout, Task,
 };
 use runner_spec::format::{counted, printable, significant};
-use runner_spec::measure::{Measure, Measured};
+use runner_spec::measure::{Measure, Measured, serialize_with_nulls};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -91,14 +91,14 @@ struct Evaluation {
     /// The files that `val_loss` was measured on; none for the run's validation data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     text: Vec<String>,
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "serialize_with_nulls")]
     measured: Measured,
     /// The rows that it is over, and their form.
     #[serde(skip)]
     rows: Option<String>,
     /// For each task `TASK_text`, how the text of its items was prepared, and `TASK_prefix`, the special tokens that each context was put after.
     #[serde(flatten)]
-    texts: BTreeMap<String, String>,
+    texts: BTreeMap<String, Option<String>>,
     /// The items of each task that lost a part of an ending, because they are longer than the model's context.
     #[serde(skip)]
     cut_endings: BTreeMap<String, usize>,
@@ -192,12 +192,12 @@ impl EvalArgs {
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
             if self.hellaswag.is_some() || self.builtin {
-                (experiment.eval.hellaswag, experiment.eval.tasks) = (None, BTreeMap::new());
+                (experiment.eval.hellaswag, experiment.eval.tasks) = (None, None);
             }
             self.data.moved()?.place(&run.path, &mut experiment, &host)?;
             let mut tasks: BTreeMap<String, Task> = self.tasks(Some(&experiment.eval))?.into_iter().collect();
             experiment.eval.hellaswag = tasks.remove(HELLASWAG);
-            experiment.eval.tasks = tasks;
+            experiment.eval.tasks = Some(tasks);
             let choice_texts = experiment.eval.tasks().map(|(_, task)| task.text).collect();
             let batch = &run.program()?.batch;
             let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
@@ -285,14 +285,16 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     if let Some(loss) = loss {
         loss.add_to(&mut measured);
     }
-    let (mut texts, mut cut_endings) = (BTreeMap::new(), BTreeMap::new());
+    let mut texts = BTreeMap::from([(format!("{HELLASWAG}_text"), None)]);
+    let mut cut_endings = BTreeMap::new();
     for ((task, items), text) in items.iter().zip(&settings.choice_texts) {
         let score = ChoiceScore::new(items);
         score.add_to(&mut measured, task);
+        measured.extend(Measure::of_key(&format!("{task}_cut")).map(|measure| (measure, score.cut as f64)));
         cut_endings.insert(task.clone(), score.cut_endings);
-        texts.insert(format!("{task}_text"), text.name().to_owned());
+        texts.insert(format!("{task}_text"), Some(text.name().to_owned()));
         if !settings.prefix.is_empty() {
-            texts.insert(format!("{task}_prefix"), settings.prefix.clone());
+            texts.insert(format!("{task}_prefix"), Some(settings.prefix.clone()));
         }
     }
     let result = Evaluation {
@@ -386,7 +388,7 @@ impl Evaluation {
                 "            acc_norm: loss per token; acc_norm_chars: loss per character, lm-eval's acc_norm"
                     .to_owned(),
             );
-            if let Some(cut) = scores.cut {
+            if let Some(cut) = scores.cut.filter(|&cut| cut > 0) {
                 let endings = match self.cut_endings.get(scores.task) {
                     None | Some(0) => String::new(),
                     Some(n) => format!("; {n} lost a part of an ending"),
@@ -395,10 +397,10 @@ impl Evaluation {
                     format!("            {cut} of them are longer than the context, and lost their beginning{endings}");
                 lines.push(line);
             }
-            let text = self.texts.get(&format!("{}_text", scores.task)).map_or("", String::as_str);
-            let prefix = self.texts.get(&format!("{}_prefix", scores.task));
+            let text = |end: &str| self.texts.get(&format!("{}_{end}", scores.task)).and_then(Option::as_deref);
+            let prefix = text("prefix");
             let prefix = prefix.map_or_else(String::new, |prefix| format!("; contexts after {}", printable(prefix)));
-            lines.push(format!("            text: {text}{prefix}"));
+            lines.push(format!("            text: {}{prefix}", text("text").unwrap_or_default()));
         }
         lines.push(format!("time        {:.1} s\n", self.eval_ms / 1e3));
         lines.join("\n")

@@ -40,15 +40,34 @@ fn a_fork_inherits_only_evaluations_that_compare_with_its_own() {
         ("optimizer.adamw.lr=2e-3", None, all, all),
         ("eval.every=2", None, all, all),
         ("eval.loss.rows=5", Some("validation losses (this run reads 5 validation rows, but ID reads 3)"), own, all),
-        ("data.validation.fraction=0.2", Some("validation losses (TODO)"), own, all),
-        ("data.layout.packed.length=16", Some("validation losses (TODO)"), own, all),
-        ("model.causal=false eval.hellaswag=null", Some("validation losses (TODO)"), own, &[]),
+        (
+            "data.validation.fraction=0.2",
+            Some("validation losses (this run and ID have different validation text)"),
+            own,
+            all,
+        ),
+        (
+            "data.layout.packed.length=16",
+            Some(
+                "validation losses (this run and ID read different parts of the validation text (3 of 14 rows, 3 of 28 rows); with `eval.loss.rows` of 28 both read all of it)",
+            ),
+            own,
+            all,
+        ),
+        (
+            "model.causal=false|eval.hellaswag=null",
+            Some(
+                "validation losses (this run has `model.causal: false`, so its attention sees the tokens that it predicts; ID is causal) and hellaswag (this run measures none)",
+            ),
+            own,
+            &[],
+        ),
         ("eval.loss=null", Some("validation losses (this run measures none)"), &[], all),
-        (items, Some("hellaswag (this run scores 1 multiple-choice items, but ID scores 2)"), all, own),
+        (items, Some("hellaswag (this run scores 1 items of hellaswag, but ID scores 2)"), all, own),
         ("eval.hellaswag=null", Some("hellaswag (this run measures none)"), all, &[]),
     ] {
         let fork = ["fork", &id, "--from", "4", "--name", "other", "--threads", "1", "--quiet"];
-        let sets: Vec<&str> = set.split(' ').flat_map(|set| ["--set", set]).collect();
+        let sets: Vec<&str> = set.split('|').flat_map(|set| ["--set", set]).collect();
         let printed = sandbox.expect(0, &[&fork[..], &sets[..]].concat());
         let run = named(&sandbox, "other");
         let reason = reason.map(|reason| reason.replace("ID", &id));
@@ -84,7 +103,7 @@ fn a_fork_does_not_inherit_accuracies_of_contexts_that_start_with_a_different_to
     let fork =
         ["fork", &id, "--from", "4", "--name", "other", "--threads", "1", "--quiet", "--set", train, "--set", padded];
     let printed = sandbox.expect(0, &fork);
-    assert!(printed.contains("contexts of multiple choice begin with different tokens"), "{printed}");
+    assert!(printed.contains("the contexts of hellaswag begin with different tokens"), "{printed}");
     assert_eq!(steps_with(&named(&sandbox, "other"), "hellaswag_acc"), [6, 8]);
 }
 

@@ -217,7 +217,7 @@ fn lm_evals_text_is_an_option() {
     assert!((item["losses"][0].as_f64().unwrap() - losses[3]).abs() < 1e-4);
     for (command, words) in [
         ("eval a --hellaswag full.jsonl", "line 1: no field `ctx`"),
-        ("eval a --hellaswag items.jsonl --hellaswag-text lm_eval", "`text: lm_eval` needs activity_label"),
+        ("eval a --hellaswag items.jsonl --hellaswag-text lm_eval", "an item must have `activity_label`"),
         ("eval a --text held_out.jsonl --hellaswag-text lm_eval", "--hellaswag-text needs --hellaswag or --builtin"),
     ] {
         let said = sandbox.expect(2, command);

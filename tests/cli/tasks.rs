@@ -69,22 +69,22 @@ fn a_sweep_may_compare_its_points_by_a_task() {
         "sweep.yaml",
         "sweep: {base: exp.yaml, grid: {optimizer.adamw.lr: [1e-3, 1e-2]}, objective: {metric: pairs_acc_norm}}\n",
     );
-    let printed = sandbox.expect(0, "apply sweep.yaml --threads 1 --quiet");
+    let printed = sandbox.expect(0, "sweep sweep.yaml --threads 1");
     assert!(printed.contains("pairs_acc_norm"), "{printed}");
     let refused =
         sandbox.with("sweep.yaml", "sweep: {base: exp.yaml, grid: {seed: [1, 2]}, objective: {metric: other_acc}}\n");
-    let refused = refused.expect(2, "validate sweep.yaml");
+    let refused = refused.expect(2, "sweep sweep.yaml --dry-run");
     assert!(refused.contains("it needs eval.tasks.other"), "{refused}");
 }
 
 #[test]
 fn mistakes_of_tasks_are_named_at_their_place() {
     for (task, expected) in [
-        ("a.b: {file: lists.jsonl}", "`a.b` cannot be the name of a task"),
+        ("1st: {file: lists.jsonl}", "`1st` cannot be the name of a task"),
         ("hellaswag: {file: items.jsonl}", "the task `hellaswag` is `eval.hellaswag`"),
         ("quiz: {limit: 3}", "`eval.tasks.quiz` names no items"),
         ("quiz: {file: absent.jsonl}", "there is no file `absent.jsonl`"),
-        ("quiz: {file: lists.jsonl, contxt: q}", "`eval.tasks.quiz.contxt`"),
+        ("quiz: {file: lists.jsonl, contxt: q}", "unknown key `contxt` in `eval.tasks.quiz`"),
         ("quiz: {file: lists.jsonl, context: 'Q {{ q.stem '}", "`eval.tasks.quiz.context`"),
         ("quiz: {builtin: stories, answer: key}", "`eval.tasks.quiz` names fields"),
     ] {

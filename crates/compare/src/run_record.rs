@@ -16,7 +16,7 @@ use runner_record::summary::{Summary, median};
 use runner_spec::error::Result;
 use runner_spec::event::Evaluation;
 use runner_spec::experiment::Experiment;
-use runner_spec::measure::Measured;
+use runner_spec::measure::{Measured, serialize_with_nulls};
 use runner_spec::plan::Plan;
 
 /// The record of a run.
@@ -46,7 +46,7 @@ pub struct RunFigures {
     pub own_wall_seconds: Option<f64>,
     pub train_loss: Option<f64>,
     /// The last evaluations: of the loss, and of each task.
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "serialize_with_nulls")]
     pub evaluated: Measured,
     pub best_val_loss: Option<f64>,
     /// The loss of the best checkpoint on the test data.

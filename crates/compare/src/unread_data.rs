@@ -60,7 +60,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         hash: hash(&[value_at(&document, &task_key(name)).cloned().unwrap_or_default(), tokenizer.clone()]),
     };
     let choice = experiment.eval.hellaswag.as_ref().map(|task| facts(HELLASWAG, task));
-    let tasks: BTreeMap<String, ChoiceFacts> = if experiment.eval.tasks.is_empty() {
+    let tasks: BTreeMap<String, ChoiceFacts> = if experiment.eval.tasks.is_none() {
         BTreeMap::new()
     } else {
         experiment.eval.tasks().map(|(name, task)| (name.to_owned(), facts(name, task))).collect()

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use runner_yaml::document::{self, Mapping, Value};
+use runner_yaml::document::{self, Value};
 
 use super::check::join;
 use super::layers::Layers;
@@ -78,7 +78,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("schedule", "cooldown", Value::Null),
         ("schedule.decay.cosine", "repeat", text("never")),
         ("schedule.decay.cosine", "period_factor", Value::from(1)),
-        ("eval", "tasks", Value::Mapping(Mapping::new())),
+        ("eval", "tasks", Value::Null),
         ("eval.hellaswag", "every", Value::Null),
         ("eval.hellaswag", "context", Value::Null),
         ("eval.hellaswag", "choices", Value::Null),

@@ -115,7 +115,7 @@ impl Resolver<'_> {
             let key = "eval.samples.temperature";
             self.error(&[key], format!("`{key}` must be 0 or at least 1e-6, got {temperature:e}"), help);
         }
-        if eval.tasks.contains_key(HELLASWAG) {
+        if eval.tasks.as_ref().is_some_and(|tasks| tasks.contains_key(HELLASWAG)) {
             let (key, help) = (task_key(HELLASWAG), "move it to `eval.hellaswag`");
             return self.refuse(&["eval.tasks.hellaswag"], format!("the task `{HELLASWAG}` is `{key}`"), help);
         }

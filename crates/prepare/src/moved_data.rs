@@ -104,7 +104,7 @@ fn data_places(experiment: &mut Experiment) -> Vec<(DataPart, Place<'_>)> {
         Tokenizer::File(path) => places.push((DataPart::Tokenizer, Place::File(path))),
         _ => {}
     }
-    let tasks = eval.hellaswag.iter_mut().chain(eval.tasks.values_mut());
+    let tasks = eval.hellaswag.iter_mut().chain(eval.tasks.iter_mut().flat_map(|tasks| tasks.values_mut()));
     places.extend(tasks.filter_map(|task| task.file.as_mut()).map(|path| (DataPart::Choice, Place::File(path))));
     if let Some(WeightInit::From(WeightsSource::Path(path))) = &mut experiment.model.init {
         places.push((DataPart::Weights, Place::Weights(path)));

@@ -25,7 +25,7 @@ use super::tags;
 use runner_files::if_present;
 use runner_spec::event::Evaluation;
 use runner_spec::format::quoted_line;
-use runner_spec::measure::Measured;
+use runner_spec::measure::{Measured, serialize_with_nulls};
 use runner_spec::safe_text::is_plain_line;
 use runner_threads::threads::start_global_pool;
 
@@ -85,7 +85,7 @@ pub struct ListedRun {
     pub own_seconds: Option<f64>,
     pub loss: Option<f64>,
     /// The last evaluation, and the lowest validation loss, which is absent while the run trains.
-    #[serde(flatten)]
+    #[serde(flatten, serialize_with = "serialize_with_nulls")]
     pub last_eval: Measured,
     pub best_val_loss: Option<f64>,
     /// Median over the steps of the run; over the latest steps of a run that trains or was killed.

@@ -8,6 +8,7 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::experiment::HELLASWAG;
 use crate::format::{count, counted, loss, percent, rate, significant};
 
 /// A number that a run is measured by.
@@ -169,6 +170,12 @@ impl Measure {
         }
     }
 
+    /// Its place among others: losses come first, then tasks by their names, each in the order of its table.
+    fn order(&self) -> (Option<&str>, usize) {
+        let table = if self.task.is_some() { TASK_KINDS } else { KINDS };
+        (self.task(), table.iter().position(|kind| kind == self.kind).unwrap_or(usize::MAX))
+    }
+
     /// Its name in a line about its task, or in a narrow column.
     #[must_use]
     pub fn label(&self) -> &'static str {
@@ -267,7 +274,7 @@ impl<'de> Deserialize<'de> for Measure {
     }
 }
 
-/// What was measured, by measures, in the order in which it was measured. Every number is finite.
+/// What was measured, in the order of [`Measure::order`]. Every number is finite.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured(Vec<(Measure, f64)>);
 
@@ -287,7 +294,8 @@ impl Measured {
     pub fn set(&mut self, measure: Measure, value: f64) {
         self.0.retain(|(known, _)| *known != measure);
         if value.is_finite() {
-            self.0.push((measure, value));
+            let at = self.0.partition_point(|(known, _)| known.order() < measure.order());
+            self.0.insert(at, (measure, value));
         }
     }
 
@@ -320,7 +328,7 @@ impl Measured {
     /// Adds a later measurement. It replaces those of the tasks that it has, and that of the loss if it has one.
     pub fn update(&mut self, later: &Self) {
         self.retain(|known| later.iter().all(|(measure, _)| measure.task != known.task));
-        self.0.extend(later.0.iter().cloned());
+        self.extend(later.0.iter().cloned());
     }
 
     #[must_use]
@@ -339,6 +347,16 @@ impl Measured {
         let count = |measure| self.get(&measure).map(|count| count as u64);
         let (tokens, rows) = (count(Measure::VAL_TOKENS)?, count(Measure::VAL_ROWS)?);
         Some(LossSample { tokens, rows, standard_error: self.get(&Measure::VAL_LOSS_SE) })
+    }
+
+    fn serialize_into<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        for (measure, value) in self.iter() {
+            match measure.form() {
+                MeasureForm::Count => map.serialize_entry(&measure.key(), &(value as u64))?,
+                _ => map.serialize_entry(&measure.key(), &value)?,
+            }
+        }
+        Ok(())
     }
 
     /// The validation loss in all its forms.
@@ -367,9 +385,17 @@ impl Measured {
     }
 }
 
+impl Extend<(Measure, f64)> for Measured {
+    fn extend<I: IntoIterator<Item = (Measure, f64)>>(&mut self, numbers: I) {
+        numbers.into_iter().for_each(|(measure, value)| self.set(measure, value));
+    }
+}
+
 impl FromIterator<(Measure, f64)> for Measured {
     fn from_iter<I: IntoIterator<Item = (Measure, f64)>>(numbers: I) -> Self {
-        numbers.into_iter().fold(Self::default(), |measured, (measure, value)| measured.with(measure, value))
+        let mut measured = Self::default();
+        measured.extend(numbers);
+        measured
     }
 }
 
@@ -386,14 +412,24 @@ impl TaskScores<'_> {
 impl Serialize for Measured {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut map = to.serialize_map(Some(self.0.len()))?;
-        for (measure, value) in self.iter() {
-            match measure.form() {
-                MeasureForm::Count => map.serialize_entry(&measure.key(), &(value as u64))?,
-                _ => map.serialize_entry(&measure.key(), &value)?,
-            }
-        }
+        self.serialize_into(&mut map)?;
         map.end()
     }
+}
+
+/// Serializes `measured` with `null` for what other runs may have and it lacks: the measures of evaluations, and those of the task `hellaswag`.
+///
+/// # Errors
+/// Those of `to`.
+pub fn serialize_with_nulls<S: Serializer>(measured: &Measured, to: S) -> Result<S::Ok, S::Error> {
+    let usual = Measure::all_fixed().filter(Measure::is_evaluated).chain(Measure::all_of_task(HELLASWAG));
+    let absent = usual.filter(|measure| measured.get(measure).is_none());
+    let mut map = to.serialize_map(None)?;
+    measured.serialize_into(&mut map)?;
+    for measure in absent {
+        map.serialize_entry(&measure.key(), &None::<f64>)?;
+    }
+    map.end()
 }
 
 impl<'de> Deserialize<'de> for Measured {
@@ -423,7 +459,7 @@ impl<'de> Deserialize<'de> for Measured {
                         map.next_value::<Option<f64>>()?
                     };
                     // What is not finite is `null`.
-                    measured.0.extend(value.map(|value| (measure, value)));
+                    measured.extend(value.map(|value| (measure, value)));
                 }
                 Ok(measured)
             }
@@ -491,6 +527,8 @@ mod tests {
         let json = serde_json::to_string(&measured).unwrap();
         assert_eq!(json, r#"{"val_loss":0.30000000000000004,"val_tokens":4096,"quiz_acc":1.0,"quiz_n":3}"#);
         assert_eq!(serde_json::from_str::<Measured>(&json).unwrap(), measured);
+        let sorted = serde_json::to_string(&serde_json::from_str::<serde_json::Value>(&json).unwrap()).unwrap();
+        assert_eq!(serde_json::from_str::<Measured>(&sorted).unwrap(), measured, "in any order of keys");
         let read = |text| serde_json::from_str::<Measured>(text);
         assert!(read(r#"{"val_loss":null,"other":"x"}"#).unwrap().is_empty());
         assert!(read(r#"{"val_loss":1,"val_loss":2}"#).unwrap_err().to_string().contains("duplicate"));

@@ -24,8 +24,9 @@ pub struct Eval {
     pub hellaswag: Option<Task>,
     /// More tasks of multiple choice, by their names, which begin the names of their scores: `quiz` has `quiz_acc`. Each has the
     /// keys of `eval.hellaswag`. Default: none.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub tasks: BTreeMap<String, Task>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub tasks: Option<BTreeMap<String, Task>>,
     /// Texts that the model continues. Default: none.
     pub samples: Option<Samples>,
     /// A source as in `data.train`. After the last step, the loss of the best checkpoint (by validation loss) on it is
@@ -45,7 +46,7 @@ impl Default for Eval {
             at_start: false,
             loss: None,
             hellaswag: None,
-            tasks: BTreeMap::new(),
+            tasks: None,
             samples: None,
             test: None,
             test_rows: None,
@@ -57,13 +58,13 @@ impl Eval {
     /// The tasks, by their names.
     pub fn tasks(&self) -> impl Iterator<Item = (&str, &Task)> {
         let hellaswag = self.hellaswag.iter().map(|task| (HELLASWAG, task));
-        hellaswag.chain(self.tasks.iter().map(|(name, task)| (name.as_str(), task)))
+        hellaswag.chain(self.tasks.iter().flatten().map(|(name, task)| (name.as_str(), task)))
     }
 
     /// The tasks, by their names.
     pub fn tasks_mut(&mut self) -> impl Iterator<Item = (&str, &mut Task)> {
         let hellaswag = self.hellaswag.iter_mut().map(|task| (HELLASWAG, task));
-        hellaswag.chain(self.tasks.iter_mut().map(|(name, task)| (name.as_str(), task)))
+        hellaswag.chain(self.tasks.iter_mut().flatten().map(|(name, task)| (name.as_str(), task)))
     }
 
     /// Steps between scores of `task`.
