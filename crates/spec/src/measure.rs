@@ -274,7 +274,7 @@ impl<'de> Deserialize<'de> for Measure {
     }
 }
 
-/// What was measured, in the order of [`Measure::order`]. Every number is finite.
+/// What was measured: losses, then tasks by their names. Every number is finite.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured(Vec<(Measure, f64)>);
 
