@@ -237,7 +237,10 @@ fn a_fork_continues_with_lions_moment() {
         assert_eq!(String::from_utf8_lossy(&a).contains("wte.weight.m"), file == "optimizer.safetensors", "{file}");
     }
     let refused = fork(2, [&first.id(), "4", "sgd", "optimizer={sgd: {lr: 1e-3, momentum: 0.9}}"]);
-    assert!(refused.contains("has 1 moment of lion, but sgd with these settings needs 1 of its own"), "{refused}");
+    assert!(
+        refused.contains("has 1 moment of lion, but sgd with these settings needs 1, and no optimizer uses another's"),
+        "{refused}"
+    );
 }
 
 /// Documents of 1 to 6 bytes in rows of 8 tokens: each has its bytes and the end of the text as targets.

@@ -15,7 +15,7 @@ impl CurveMetric {
     /// The metrics of steps that have curves.
     const OF_STEPS: [&str; 5] = ["loss", "lr", "grad_norm", "tokens_per_second", "mfu"];
 
-    /// The metrics that every run may have; that of a task is named after it, such as `hellaswag_acc_norm`.
+    /// The metrics that every run may have. A task adds its scores, such as `hellaswag_acc_norm`.
     #[must_use]
     pub fn names() -> Vec<Cow<'static, str>> {
         let evaluated = Measure::all_fixed().filter(|measure| measure.is_evaluated() && measure.is_comparable());

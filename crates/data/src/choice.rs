@@ -26,7 +26,7 @@ struct RawItem {
     label: usize,
 }
 
-/// Loads and encodes the first items of `path`, those of the task `task`, which is under `key` in a file.
+/// Loads and encodes the items of `task` in the file `path`. `key` names the task in messages.
 pub(super) fn load_items(
     path: &Path,
     key: &str,
@@ -225,7 +225,7 @@ fn encode(item: &RawItem, path: &Path, tokenizer: &ModelTokenizer) -> Result<Cho
         let whole = encode(&format!("{} {ending}", item.context))?;
         let tokens = whole.get(context.len()..).unwrap_or_default().to_vec();
         if tokens.is_empty() {
-            let message = format!("{}: ending {index} adds no tokens to those of the context", item.place);
+            let message = format!("{}: ending {index} adds no tokens after the context", item.place);
             return Err(DataError::file(path, message));
         }
         endings.push(tokens);
@@ -315,7 +315,7 @@ mod tests {
         std::fs::write(&file, r#"{"ctx": "a", "label": 0, "endings": ["b", " "]}"#).unwrap();
         let tokenizer = ModelTokenizer::of_weights(load_tokenizer(&Tokenizer::File(tokenizer)).unwrap());
         let error = load_items(&file, "eval.hellaswag", &Task::default(), &tokenizer).unwrap_err().to_string();
-        assert!(error.ends_with("line 1: ending 1 adds no tokens to those of the context"), "{error}");
+        assert!(error.ends_with("line 1: ending 1 adds no tokens after the context"), "{error}");
     }
 
     #[test]

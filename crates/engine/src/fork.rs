@@ -373,7 +373,9 @@ fn moments_problem(old: &Program, new: &Program) -> Option<(String, String)> {
     }
     let moments = counted(had as u64, "moment");
     Some((
-        format!("the checkpoint has {moments} of {old}, but {new} with these settings needs {needs} of its own"),
+        format!(
+            "the checkpoint has {moments} of {old}, but {new} with these settings needs {needs}, and no optimizer uses another's"
+        ),
         format!("keep {old}, use sgd without momentum, or use --from start to train from scratch"),
     ))
 }

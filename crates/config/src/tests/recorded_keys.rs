@@ -131,7 +131,7 @@ fn visit(
     else {
         return;
     };
-    // Names of the file's own, such as those of tasks.
+    // The file chooses the names, such as the names of tasks.
     if schema["additionalProperties"].is_object() {
         return;
     }
