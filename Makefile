@@ -49,7 +49,7 @@ check-cuda: ## lints of what only that build has
 
 .PHONY: wheel test-wheel
 WHEELS ?= target/wheels
-wheel: ## a Python wheel with the program and the module runner_lab (python/)
+wheel: ## a Python wheel with the program and the module runner_runs (python/)
 	test -x target/wheel-tools/bin/maturin || { $(PYTHON) -m venv target/wheel-tools && target/wheel-tools/bin/pip install --quiet 'maturin>=1.9,<2'; }
 	rm -rf $(WHEELS)
 	cd python && $(CURDIR)/target/wheel-tools/bin/maturin build --release --out $(abspath $(WHEELS))

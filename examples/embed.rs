@@ -5,11 +5,11 @@
 use std::path::PathBuf;
 
 use runner_config::{LoadOptions, ModelFetcher, load};
-use runner_engine::apply::{ApplyRequest, apply};
-use runner_prepare::{Host, RunEvent, RunObserver};
+use runner_inputs::{Host, RunEvent, RunObserver};
 use runner_record::run_dir;
 use runner_spec::event::Event;
 use runner_threads::stop::StopSwitch;
+use runner_workflows::apply::{ApplyRequest, apply};
 
 /// Keeps the loss of every step.
 #[derive(Default)]

@@ -16,11 +16,11 @@ use runner_compute::nn::MicroBatch;
 use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
-use runner_exec::Observer;
-use runner_exec::{Resources, initial_state};
-use runner_launch::threads;
-use runner_launch::threads::ThreadRank;
+use runner_executor::Observer;
+use runner_executor::{Resources, initial_state};
 use runner_plan::compile;
+use runner_ranks::threads;
+use runner_ranks::threads::ThreadRank;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};
 use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
@@ -122,7 +122,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
     let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
-    let bits = |o: &runner_exec::TrainedRank| {
+    let bits = |o: &runner_executor::TrainedRank| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()
     };

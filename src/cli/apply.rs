@@ -2,12 +2,12 @@
 
 use clap::Args;
 use runner_config::{ExperimentFile, LoadOptions, ModelFetcher};
-use runner_engine::apply::{ApplyRequest, apply};
-use runner_engine::continuation::ContinueRequest;
-use runner_engine::session::SessionOptions;
-use runner_prepare::{Host, RunObserver};
+use runner_inputs::{Host, RunObserver};
 use runner_record::manifest::SweepPoint;
 use runner_threads::stop::StopSwitch;
+use runner_workflows::apply::{ApplyRequest, apply};
+use runner_workflows::continuation::ContinueRequest;
+use runner_workflows::session::SessionOptions;
 
 use super::common::ExperimentArgs;
 use super::completions::runs_completer;

@@ -7,14 +7,14 @@ use super::common::cache_dir;
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output;
 use runner_data::claim_cache;
-use runner_engine::calibrate::{measure_parts, part_count};
-use runner_exec::ExecError;
-use runner_machine::host::load_average;
-use runner_prepare::calibration::{
+use runner_executor::ExecError;
+use runner_inputs::calibration::{
     CalibrationParts, MAX_SPREAD, load, load_parts, path, save, save_parts, this_processor,
 };
+use runner_machine::host::load_average;
 use runner_report::calibration::calibration_text;
 use runner_spec::format::{counted, percent};
+use runner_workflows::calibrate::{measure_parts, part_count};
 
 /// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///

@@ -12,7 +12,7 @@ use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
 use runner_data::hub::{self, DEFAULT_DOWNLOADS, HubAccess};
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, claim_cache, write_shards};
-use runner_prepare::local_tokenizer;
+use runner_inputs::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
 use runner_report::{OutputMode, Screen};

@@ -17,9 +17,8 @@ use runner_compare::planned_experiment::{cluster_for, cluster_of};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::unread_data::{assume_data, sufficient_rows};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
-use runner_engine::session_facts::describe_session;
+use runner_inputs::prepare_inputs;
 use runner_plan::search::largest_micro_batch;
-use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
@@ -33,6 +32,7 @@ use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_sweep::{PickedFrom, stopped_points};
+use runner_workflows::session_facts::describe_session;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///

@@ -2,9 +2,9 @@
 
 use super::exit::{Exit, Result};
 use super::output::print_result;
-use runner_engine::session_facts::cpu_instructions;
 use runner_machine::doctor::DoctorReport;
 use runner_report::doctor::doctor_text;
+use runner_workflows::session_facts::cpu_instructions;
 
 /// Show the processor, driver, GPUs and libraries of this machine, and which features are ready to use.
 ///

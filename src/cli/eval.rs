@@ -15,9 +15,8 @@ use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, files_help, parse_hub_name, printable_path, reword_for_flags, text_help};
 use runner_data::{EvaluationData, EvaluationRequest, Split};
-use runner_engine::evaluated_model::EvaluatedModel;
-use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
-use runner_prepare::{local_tasks, prepare_evaluation};
+use runner_executor::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
+use runner_inputs::{local_tasks, prepare_evaluation};
 use runner_report::Screen;
 use runner_spec::data::ChoiceItem;
 use runner_spec::experiment::{
@@ -26,6 +25,7 @@ use runner_spec::experiment::{
 use runner_spec::format::{counted, printable, significant};
 use runner_spec::measure::{Measure, Measured, serialize_with_nulls};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
+use runner_workflows::evaluated_model::EvaluatedModel;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {

@@ -20,8 +20,8 @@ pub(crate) fn render(error: &CommandError, color: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use runner_exec::ExecError;
-    use runner_exec::eval::EvalError;
+    use runner_executor::ExecError;
+    use runner_executor::eval::EvalError;
     use runner_record::RecordError;
 
     use super::*;

@@ -11,13 +11,13 @@ use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, Result, refuse};
 use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
-use runner_engine::exported_weights::{HfOptions, WeightSink};
-use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_record::checkpoint;
 use runner_record::checkpoint::MODEL;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_report::Screen;
 use runner_weights::{Dtype, LlmcExport, TorchExport, WrittenFiles};
+use runner_workflows::exported_weights::{HfOptions, WeightSink};
+use runner_workflows::opened_run::{OpenedRun, open_run};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {

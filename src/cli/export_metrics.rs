@@ -10,13 +10,13 @@ use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_compare::stored_plan::resolved_experiment;
-use runner_engine::tracking::{describe, run_files, server_of_experiment};
 use runner_mlflow::{MlflowError, Upload};
 use runner_record::timed_metrics::TimedRecord;
 use runner_record::{RunLock, catalog};
 use runner_report::export::{export_csv, export_parquet, export_tensorboard};
 use runner_spec::experiment::Mlflow;
 use runner_spec::format::{bytes, count, printable};
+use runner_workflows::tracking::{describe, run_files, server_of_experiment};
 
 /// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet; or send them to MLflow.
 #[derive(Debug, Clone, Args)]

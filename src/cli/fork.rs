@@ -1,11 +1,11 @@
 //! `runner fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
 use clap::Args;
-use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
-use runner_engine::session::SessionOptions;
-use runner_prepare::{Host, RunObserver};
+use runner_inputs::{Host, RunObserver};
 use runner_record::CheckpointChoice;
 use runner_threads::stop::StopSwitch;
+use runner_workflows::fork::{Cooldown, ForkRequest, ForkStart, fork};
+use runner_workflows::session::SessionOptions;
 
 use super::completions::runs_completer;
 use super::exit::{Exit, Result};

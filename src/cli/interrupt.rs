@@ -5,9 +5,9 @@ use std::fs;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use runner_engine::launched::LaunchedRank;
 use runner_threads::stop::{SignalMeaning, StopReason, StopSwitch};
 use runner_threads::threads;
+use runner_workflows::launched::LaunchedRank;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 

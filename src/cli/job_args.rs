@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use runner_batch_jobs::{JobSettings, Scheduler, parse_time_limit};
 use runner_files::{if_present, read_regular_text};
-use runner_jobs::{JobSettings, Scheduler, parse_time_limit};
 use runner_spec::format::printable;
 
 use super::exit::{Result, refuse};

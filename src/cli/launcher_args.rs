@@ -4,10 +4,10 @@ use std::env;
 use std::os::unix::process::CommandExt;
 
 use clap::{Args, ValueEnum};
-use runner_engine::launched::LaunchedRank;
-use runner_launch::launcher_environment::{RESTARTS, assigned_rank, assigned_rank_of_several, restart_count};
+use runner_ranks::launcher_environment::{RESTARTS, assigned_rank, assigned_rank_of_several, restart_count};
 use runner_spec::error::PlainError;
 use runner_threads::process;
+use runner_workflows::launched::LaunchedRank;
 
 use super::common::utf8_environment;
 use super::exit::{CommandError, Result};

@@ -8,7 +8,7 @@ use clap::Args;
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use runner_compute::kernels::on_host;
-use runner_exec::ExecError;
+use runner_executor::ExecError;
 use runner_files::read_regular_text;
 use runner_report::Screen;
 

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::builder::PossibleValue;
 use runner_data::ModelTokenizer;
-use runner_engine::evaluated_model::EvaluatedModel;
-use runner_engine::opened_run::open_run;
-use runner_prepare::fetch_model_folder;
+use runner_inputs::fetch_model_folder;
 use runner_report::Screen;
 use runner_spec::experiment::{DeviceChoice, HubModel, Precision};
 use runner_spec::program::Device;
+use runner_workflows::evaluated_model::EvaluatedModel;
+use runner_workflows::opened_run::open_run;
 
 use super::checkpoint_args::CheckpointArgs;
 use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs, word_parser};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use runner_engine::rank_inputs::work_as_process;
-use runner_launch::RankProcess;
+use runner_ranks::RankProcess;
+use runner_workflows::rank_inputs::work_as_process;
 use signal_hook::consts::{SIGTERM, SIGUSR1};
 
 use super::common::{ThreadArgs, host};

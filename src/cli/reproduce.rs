@@ -4,11 +4,11 @@ use std::ops::RangeInclusive;
 
 use clap::Args;
 use runner_compare::verdict::Verdict;
-use runner_engine::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
-use runner_engine::session::SessionOptions;
-use runner_prepare::{RunEvent, RunObserver};
+use runner_inputs::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
+use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
+use runner_workflows::session::SessionOptions;
 
 use super::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
 use super::completions::runs_completer;

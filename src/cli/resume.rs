@@ -2,8 +2,8 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use runner_engine::resume::{ResumeRequest, resume};
-use runner_engine::session::SessionOptions;
+use runner_workflows::resume::{ResumeRequest, resume};
+use runner_workflows::session::SessionOptions;
 
 use super::common::MovedDataArgs;
 use super::completions::runs_completer;

@@ -136,7 +136,7 @@ fn list(args: &ListArgs) -> Result<Exit> {
 
 /// Gives `runs` in the folder `root` the status that they have by a scheduler's queue. Warns if the queue cannot be read.
 fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
-    if let Err(error) = runner_jobs::mark_queued(root, runs) {
+    if let Err(error) = runner_batch_jobs::mark_queued(root, runs) {
         print_to_stderr(&printable(&format!("warning: skipped the queue of jobs: {error}")));
     }
 }

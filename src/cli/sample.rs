@@ -9,7 +9,7 @@ use clap::Args;
 use super::exit::{Context as _, Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
-use runner_exec::eval::{Continuation, Drawn, generate};
+use runner_executor::eval::{Continuation, Drawn, generate};
 use runner_report::{Screen, is_reader_gone};
 use runner_spec::experiment::Samples;
 use runner_spec::format::printable;

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use runner_compare::stored_plan::resolved_experiment;
-use runner_engine::event_lines::EventLines;
-use runner_engine::outcome::{RunOutcome, RunReport};
-use runner_prepare::{RunEvent, RunObserver};
+use runner_inputs::{RunEvent, RunObserver};
 use runner_record::checkpoint;
 use runner_record::run_dir::{CHECKPOINTS, METRICS};
 use runner_record::summary::headline;
@@ -17,6 +15,8 @@ use runner_spec::error::CommandError;
 use runner_spec::event::Event;
 use runner_spec::experiment::Log;
 use runner_spec::format::printable;
+use runner_workflows::event_lines::EventLines;
+use runner_workflows::outcome::{RunOutcome, RunReport};
 
 use super::exit::{Exit, Result};
 use super::output::{exit_of_screen, is_verbose};

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
-use runner_engine::seal::{SealRequest, seal};
 use runner_report::Screen;
 use runner_spec::format::{bytes, count, counted, json_value, printable};
+use runner_workflows::seal::{SealRequest, seal};
 
 use super::checkpoint_args::CheckpointArgs;
 use super::common::{RunsFolderArgs, ThreadArgs, host};

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use runner_batch_jobs::{BatchJob, JobNeeds, Scheduler, check_folder, describe_time_limit, slurm};
 use runner_config::{LoadOptions, ModelFetcher};
-use runner_engine::apply::ApplyRequest;
-use runner_engine::session::SessionOptions;
-use runner_engine::submission::{RunToSubmit, SubmissionTarget, open_to_submit};
-use runner_jobs::{BatchJob, JobNeeds, Scheduler, check_folder, describe_time_limit, slurm};
 use runner_record::catalog::serialize_path;
 use runner_record::files::file_name;
 use runner_record::write_atomic;
 use runner_report::Screen;
 use runner_spec::format::{counted, duration, printable, shell_word};
 use runner_sweep::sweep_dir::absolute_path;
+use runner_workflows::apply::ApplyRequest;
+use runner_workflows::session::SessionOptions;
+use runner_workflows::submission::{RunToSubmit, SubmissionTarget, open_to_submit};
 use serde::Serialize;
 
 use super::common::{BF16_PRODUCTS, ExperimentArgs, JobThreadArgs, RunsFolderArgs, host, read_cluster};

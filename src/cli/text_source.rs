@@ -10,7 +10,7 @@ use super::screen_observer::PreparationObserver;
 use runner_config::{ExperimentFile, LoadOptions};
 use runner_data::{DataError, compression_advice};
 use runner_files::special_file_kind;
-use runner_prepare::local_tokenizer;
+use runner_inputs::local_tokenizer;
 use runner_report::Screen;
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::error::CommandError;

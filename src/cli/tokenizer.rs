@@ -12,7 +12,7 @@ use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
 use runner_files::parent_folder;
-use runner_prepare::lower_hub;
+use runner_inputs::lower_hub;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use runner_engine::outcome::{RunOutcome, RunReport};
-use runner_engine::session::SessionOptions;
+use runner_inputs::{Host, RunObserver};
 use runner_machine::numa::NumaNodes;
-use runner_prepare::{Host, RunObserver};
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
 use runner_spec::format::counted;
 use runner_threads::stop::StopSwitch;
+use runner_workflows::outcome::{RunOutcome, RunReport};
+use runner_workflows::session::SessionOptions;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host};
 use super::exit::{Exit, Result, refuse};

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use runner_compare::verdict::Verdict;
-use runner_engine::seal::{FileChange, SealVerdict, Verification, VerificationEnd, VerifyRequest, verify};
-use runner_engine::session::SessionOptions;
 use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
 use runner_spec::format::{bytes, count, counted, json_value, printable, quoted_line};
+use runner_workflows::seal::{FileChange, SealVerdict, Verification, VerificationEnd, VerifyRequest, verify};
+use runner_workflows::session::SessionOptions;
 
 use super::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
 use super::exit::{Exit, Result};

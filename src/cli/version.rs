@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use runner_engine::session_facts::cpu_instructions;
-use runner_prepare::ProgramBuild;
+use runner_inputs::ProgramBuild;
 use runner_spec::format::short_hash;
+use runner_workflows::session_facts::cpu_instructions;
 
 /// The target that this program was built for, and the hash of its sources.
 pub(super) fn program_build() -> ProgramBuild {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
-use runner_exec::Trainer;
+use runner_executor::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Optimizer, Precision, Recompute};
 use runner_spec::model::ModelOptions;

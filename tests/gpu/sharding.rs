@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use runner_compute::state::TrainState;
-use runner_exec::{Observer, RunControls, TrainedRank, initial_state};
+use runner_executor::{Observer, RunControls, TrainedRank, initial_state};
 use runner_spec::event::{Event, ObserveError, TraceLine, WatchedMemory};
 
 use crate::common::layouts::{LayoutCase, MODELS, ObservedRun, layout_case_on, run_with_controls, weights};

@@ -14,7 +14,7 @@ use crate::common::{
 use candle_core::{DType, Device, Tensor};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_compute::state::TrainState;
-use runner_exec::Trainer;
+use runner_executor::Trainer;
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;

@@ -10,10 +10,10 @@ use crate::common::layouts::{
 use candle_core::{DType, Device, Tensor};
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
-use runner_exec::Observer;
-use runner_exec::{Resources, RunControls, initial_state};
-use runner_launch::threads;
-use runner_launch::threads::ThreadRank;
+use runner_executor::Observer;
+use runner_executor::{Resources, RunControls, initial_state};
+use runner_ranks::threads;
+use runner_ranks::threads::ThreadRank;
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::plan::RankPlan;
 

@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use runner_compute::model::{Output, Params};
 use runner_compute::nn::{DropoutSite, MicroBatch};
 use runner_compute::optim;
-use runner_exec::{Trainer, initial_state};
+use runner_executor::{Trainer, initial_state};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;

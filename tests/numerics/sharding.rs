@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::common::layouts::{ENCODER, LayoutCase, MODELS, ObservedRun, layout_case, run, run_from, weights};
 use candle_core::DType;
-use runner_exec::initial_state;
+use runner_executor::initial_state;
 
 const STEPS: usize = 12;
 

@@ -9,7 +9,7 @@ use candle_core::{DType, Tensor};
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
-use runner_exec::eval::{
+use runner_executor::eval::{
     Batches, ChoiceBatches, ChunkDecoder, Drawn, EvalError, LossBatches, TokenFeed, continue_prompt, generate,
     indices_of_replica, run_all_batches,
 };

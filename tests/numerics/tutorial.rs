@@ -6,7 +6,7 @@ use std::path::Path;
 
 use candle_core::{DType, Device, Tensor};
 use runner_compute::state::TrainState;
-use runner_exec::{Observer, initial_state};
+use runner_executor::{Observer, initial_state};
 use runner_machine::local_cluster::cpu_cluster;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::Program;

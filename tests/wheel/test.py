@@ -1,4 +1,4 @@
-"""Installs the wheel in a fresh virtual environment, trains with the program in it, and reads the run with `runner_lab`.
+"""Installs the wheel in a fresh virtual environment, trains with the program in it, and reads the run with `runner_runs`.
 
 Usage: test.py WHEEL [--transformers]   (with --transformers also load_hf, which needs torch from PyPI)
 """
@@ -23,30 +23,30 @@ checkpoint: {every: 3}
 
 READ = """\
 import sys
-import numpy, pandas, polars, runner_lab
+import numpy, pandas, polars, runner_runs
 
-(run,) = runner_lab.runs()
+(run,) = runner_runs.runs()
 assert (run.name, run.status, run.step, run.steps) == ("micro", "done", 6, 6), run
-assert runner_lab.run("micro") == run and runner_lab.run(run) == run
+assert runner_runs.run("micro") == run and runner_runs.run(run) == run
 
-frame = runner_lab.metrics("micro")
+frame = runner_runs.metrics("micro")
 train = frame[frame.kind == "train"]
 assert list(train.step) == [1, 2, 3, 4, 5, 6] and train.loss.iloc[-1] == run.loss, frame
 assert frame[frame.kind == "eval"].val_loss.iloc[-1] == run.val_loss, frame
-other = runner_lab.metrics(run, frames="polars")
+other = runner_runs.metrics(run, frames="polars")
 assert other["loss"].drop_nulls().to_list() == train.loss.to_list(), other
 
 for format, file in [("llmc", "s_train_000001.bin"), ("nanogpt", "train.bin"), ("npy", "s_train_000001.npy")]:
-    tokens = runner_lab.read_tokens(f"shards-{format}/{file}")
+    tokens = runner_runs.read_tokens(f"shards-{format}/{file}")
     text = tokens if format == "nanogpt" else tokens[1:]  # the others start with the end-of-text token
     assert tokens.dtype == numpy.uint16 and bytes(text[:50].astype("u1")) == TEXT[:50], (format, tokens)
     assert len(tokens) > 10_000, (format, tokens)
 with open("cut.bin", "wb") as cut:
     cut.write(open("shards-llmc/s_train_000001.bin", "rb").read()[:-2])
 for wrong, error in [
-    (lambda: runner_lab.read_tokens("cut.bin"), ValueError),
-    (lambda: runner_lab.run("nothing"), runner_lab.RunnerError),
-    (lambda: runner_lab.metrics("micro", frames="arrow"), ValueError),
+    (lambda: runner_runs.read_tokens("cut.bin"), ValueError),
+    (lambda: runner_runs.run("nothing"), runner_runs.RunnerError),
+    (lambda: runner_runs.metrics("micro", frames="arrow"), ValueError),
 ]:
     try:
         wrong()
@@ -57,7 +57,7 @@ for wrong, error in [
 if "--transformers" in sys.argv:
     import torch
 
-    model, tokenizer = runner_lab.load_hf("micro", best=True)
+    model, tokenizer = runner_runs.load_hf("micro", best=True)
     assert model.config.n_layer == 1, model.config
     rows = torch.tensor([list(b"Once upon a time there was a dog")])
     assert model(rows, labels=rows).loss.isfinite()

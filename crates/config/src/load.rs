@@ -40,7 +40,7 @@ pub struct ExperimentFile {
 pub struct Loaded {
     pub experiment: Experiment,
     /// True if `batch.micro_batch` is `auto`. Until the data and the devices are known, `experiment` has all sequences of a replica as its
-    /// micro-batch; `runner_prepare::settle_micro_batch` then makes it as small as the memory needs.
+    /// micro-batch; `runner_inputs::settle_micro_batch` then makes it as small as the memory needs.
     pub has_auto_micro_batch: bool,
     pub path: PathBuf,
     /// The text of the file; for a template, the rendered text.

@@ -30,7 +30,7 @@ use super::segment_worker::{SegmentWorker, SegmentWorkers};
 use super::trunks::{Branch, Trunks};
 use super::work_tally::WorkTally;
 use branches::Beginning;
-use runner_prepare::{Host, local_devices};
+use runner_inputs::{Host, local_devices};
 use runner_threads::stop::StopSwitch;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);

@@ -16,7 +16,7 @@ use super::plan_points::{PlannedSweep, load_points, plan_points};
 use super::point_sources::is_unchanged;
 use super::request::{SweepLauncher, SweepRequest};
 use super::slurm;
-use runner_prepare::{Host, RunEvent, RunObserver};
+use runner_inputs::{Host, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// The sweep of a request.
@@ -56,9 +56,9 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
         return resume(request, host, path, record, observer);
     }
     if matches!(request.launcher, SweepLauncher::Slurm(_)) {
-        runner_jobs::check_folder(&sweep_dir::absolute_path(&host.runs))?;
+        runner_batch_jobs::check_folder(&sweep_dir::absolute_path(&host.runs))?;
         if !request.dry_run {
-            runner_jobs::slurm::check_commands()?;
+            runner_batch_jobs::slurm::check_commands()?;
         }
     }
     let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;

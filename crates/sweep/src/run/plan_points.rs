@@ -12,17 +12,17 @@ use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::schedule::race::check_same_seeds;
 use crate::spec::measurement_interval;
 use crate::{Budget, ExpandedPoint, Objective, RunLength, SweepSpec, expand, load_options, rungs};
+use runner_batch_jobs::JobNeeds;
 use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
-use runner_jobs::JobNeeds;
-use runner_machine::local_cluster::without_memory_limit;
-use runner_plan::MeasurementBasis;
-use runner_plan::Trajectory;
-use runner_prepare::{
+use runner_inputs::{
     Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
     prepare_inputs, settle_micro_batch,
 };
+use runner_machine::local_cluster::without_memory_limit;
+use runner_plan::MeasurementBasis;
+use runner_plan::Trajectory;
 use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::record::PlannedPoint;
 use crate::{AshaSettings, Milestone, Objective, PointValues, RunLength, SweepSpec};
+use runner_inputs::{RunEvent, RunObserver};
 use runner_plan::comparability::{MeasurementBasis, find_incomparable};
-use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::task_key;

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::SweepSpec;
+use runner_batch_jobs::JobSettings;
 use runner_config::LoadOptions;
-use runner_jobs::JobSettings;
 
 /// A sweep file, and how its points are to be run.
 pub struct SweepRequest<'a> {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::progress::SweepProgress;
 use crate::record::sweep_dir::{SweepDir, absolute_path, runs_folder};
 use crate::record::{PlannedPoint, SweepRecord};
-use runner_jobs::{BatchJob, JobArray, JobNeeds, JobSettings, slurm};
+use runner_batch_jobs::{BatchJob, JobArray, JobNeeds, JobSettings, slurm};
 use runner_record::catalog::{SLURM_SCRIPT, SWEEP_POINTS};
 
 use super::request::SweepRequest;
-use runner_prepare::Host;
+use runner_inputs::Host;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::shell_word;
 

@@ -1,0 +1,198 @@
+//! A model to evaluate or to sample from: that of a run's checkpoint, or weights of another program.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::opened_run::OpenedRun;
+use runner_compute::model::{Model, Params};
+use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
+use runner_executor::eval::{EvalError, InferenceSettings};
+use runner_inputs::{Host, RunEvent, RunObserver, foreign_tokenizer};
+use runner_machine::local_cluster::local_cluster;
+use runner_record::CheckpointChoice;
+use runner_spec::diagnostic::list;
+use runner_spec::error::{CommandError, Result};
+use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::program::Device;
+use runner_weights::OpenedWeights;
+
+/// A model to evaluate or to sample from. Its weights are not read yet.
+#[derive(Debug)]
+pub struct EvaluatedModel {
+    pub inference: InferenceSettings,
+    origin: ModelOrigin,
+}
+
+#[derive(Debug)]
+enum ModelOrigin {
+    Checkpoint(Box<OpenedRun>, CheckpointChoice),
+    /// The path is that of the folder or file.
+    Weights(Box<OpenedWeights>, PathBuf),
+}
+
+impl EvaluatedModel {
+    /// The model of a checkpoint of `run`. `precision` replaces that of the run.
+    ///
+    /// # Errors
+    /// If the run's plan is damaged.
+    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self> {
+        let mut inference = InferenceSettings::from(run.program()?);
+        if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
+            inference = InferenceSettings { precision, ..inference };
+        }
+        Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
+    }
+
+    /// The model of the weights at `path`, a Hugging Face folder, a state dict of PyTorch or a model file of llm.c.
+    ///
+    /// # Errors
+    /// If there are no weights, they are a state dict that lacks sizes or the head, or they are of a model that cannot be computed here.
+    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self> {
+        let weights = OpenedWeights::open(path)?;
+        if weights.lacks_head() {
+            return Err(CommandError::request(format!(
+                "{}: this state dict has no head; put the model's `config.json` beside the file, whose `tie_word_embeddings` shows whether \
+                 the head is the embedding",
+                path.display()
+            )));
+        }
+        let unknown = ["heads", "context_length"].into_iter().filter(|key| !weights.described.gives(key));
+        let unknown: Vec<&str> = unknown.collect();
+        if !unknown.is_empty() {
+            return Err(CommandError::request(format!(
+                "{}: this state dict does not record {} of its model; put the model's `config.json` beside the file, or use nanoGPT's \
+                 checkpoint with `model_args`",
+                path.display(),
+                list(&unknown, "and")
+            )));
+        }
+        let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
+        let inference = InferenceSettings { spec, precision };
+        Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        &self.inference.spec
+    }
+
+    /// # Errors
+    /// If attention sees what follows a token: such a model has no `what`, since it has learned to see the words that it is to predict.
+    pub fn check_mask(&self, what: &str) -> Result<()> {
+        if !self.spec().options.mask.sees_ahead() {
+            return Ok(());
+        }
+        Err(CommandError::request(format!(
+            "the model was trained with `model.causal: false`, so it sees the words to predict and has no {what}"
+        )))
+    }
+
+    /// The run that the model is of, if it is of a run.
+    pub fn run(&self) -> Option<&OpenedRun> {
+        match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => Some(run),
+            ModelOrigin::Weights(..) => None,
+        }
+    }
+
+    /// The model's tokenizer: that of the run, or `named`, which is in files of this machine, or else the one beside the weights. Weights
+    /// without a tokenizer know ids alone.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model.
+    pub fn tokenizer(
+        &self,
+        named: Option<&Tokenizer>,
+        pool: &rayon::ThreadPool,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<ModelTokenizer> {
+        let rows = self.spec().vocab_size;
+        let (path, given) = match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => {
+                let own = run.tokenizer(pool, host, observer)?;
+                match named {
+                    None => return Ok(ModelTokenizer::of_rows(own, &run.experiment.data.layout)),
+                    Some(_) if own.knows_text() => {
+                        let message =
+                            "--tokenizer: the run already has the tokenizer with which it was trained; omit the flag";
+                        return Err(CommandError::request(message.to_owned()));
+                    }
+                    Some(named) => (&run.path, Some(named.clone())),
+                }
+            }
+            ModelOrigin::Weights(weights, path) => {
+                if let Some(warning) = weights.described.assumptions(|_| false) {
+                    observer.observe(&RunEvent::Warning(&warning));
+                }
+                (path, named.cloned().or_else(|| weights.described.tokenizer()))
+            }
+        };
+        let Some(tokenizer) = given else { return Ok(ModelTokenizer::of_weights(TextTokenizer::ids(rows))) };
+        let tokenizer = load_tokenizer(&tokenizer)?;
+        let tokens = tokenizer.vocab_size();
+        if tokens > rows {
+            let path = path.display();
+            return Err(CommandError::request(format!(
+                "the tokenizer has {tokens} tokens, but the model of {path} has {rows}; use `--tokenizer` to name \
+                 the tokenizer that the model was trained with"
+            )));
+        }
+        if let ModelOrigin::Weights(weights, _) = &self.origin
+            && let Some(warning) = foreign_tokenizer(weights, &tokenizer, "--tokenizer")
+        {
+            observer.observe(&RunEvent::Warning(&warning));
+        }
+        Ok(match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => ModelTokenizer::of_rows(tokenizer, &run.experiment.data.layout),
+            ModelOrigin::Weights(..) => ModelTokenizer::of_weights(tokenizer),
+        })
+    }
+
+    /// The device that `choice` means for reading this model, in a process with `threads` threads. Notes about the choice go to `notes`.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device> {
+        match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => run.device(choice, threads, notes),
+            ModelOrigin::Weights(..) if choice == DeviceChoice::Cpu => Ok(Device::Cpu),
+            ModelOrigin::Weights(..) => {
+                Ok(runner_plan::device_for_reading(choice, Device::Cpu, &local_cluster(threads), notes)?)
+            }
+        }
+    }
+
+    /// The model on `device`, for the calling thread; the weights that its forward reads; and the step of its checkpoint.
+    ///
+    /// # Errors
+    /// If the weights cannot be read, the device cannot be opened, or its memory is short.
+    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>)> {
+        // The layout is the whole model's, whatever the ranks of a run hold of it.
+        let layout = Arc::new(ParamLayout::new(parameters(self.spec())));
+        let (flat, step) = match &self.origin {
+            ModelOrigin::Checkpoint(run, which) => {
+                let (flat, step) = run.weights(*which, &layout)?;
+                (flat, Some(step))
+            }
+            ModelOrigin::Weights(weights, _) => {
+                let flat = Tensor::from_vec(read_weights(weights, &layout)?, layout.total, &candle_core::Device::Cpu);
+                (flat.map_err(EvalError::from)?, None)
+            }
+        };
+        let (model, weights) = self.inference.open(Params::new(layout, flat), device)?;
+        Ok((model, weights, step))
+    }
+}
+
+/// The numbers of `weights`, as f32 in the order of `layout`.
+pub(crate) fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Vec<f32>> {
+    let mut values = vec![0.0_f32; layout.total];
+    for entry in &layout.entries {
+        weights.read(&entry.spec.name, &entry.spec.shape, &mut values[entry.range()])?;
+    }
+    Ok(values)
+}
