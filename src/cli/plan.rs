@@ -245,7 +245,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
 
 fn draw(plan: &Plan, path: &Path) -> Result<()> {
     check_picture_path("--timeline", path)?;
-    let Some(timeline) = runner_plan::timeline::timeline(plan) else {
+    let Some(timeline) = runner_plan::forecast::timeline::timeline(plan) else {
         refuse!("--timeline: the step has too many parts for a picture");
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);

@@ -9,7 +9,7 @@ use crate::common::layouts::{LayoutCase, compile_file};
 use runner_comm::{LocalComm, Region};
 use runner_compute::state::TrainState;
 use runner_executor::{IgnoreEvents, InstructionList, Observer, Peers, ProgressMonitor, Resources, initial_state};
-use runner_plan::topology::topology;
+use runner_plan::ranks::topology::topology;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::{Instruction, Program};
 

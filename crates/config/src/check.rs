@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde_json::{Map, Number, Value, json};
 
-use super::foreign_keys;
-use super::mistakes::Mistakes;
-use super::presets;
-use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, sections_by_key, texts, variants};
+use crate::foreign_keys;
+use crate::mistakes::Mistakes;
+use crate::presets;
+use crate::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, sections_by_key, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_spec::format::counted;
 use runner_yaml::source::{Place, Source};

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use runner_yaml::document::{self, Value};
 
-use super::check::join;
-use super::layers::Layers;
+use crate::check::join;
+use crate::layers::Layers;
 use runner_spec::experiment::{Experiment, Family};
 use runner_spec::format::{json_value, setting_text};
 use runner_spec::model::options::{OptionKey, option_keys};

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use super::layers::{Layer, LayerOrigin};
-use super::mistakes::Mistakes;
-use super::overrides::{LoadOptions, ModelFetchError, ModelFetchFailure};
+use crate::layers::{Layer, LayerOrigin};
+use crate::mistakes::Mistakes;
+use crate::overrides::{LoadOptions, ModelFetchError, ModelFetchFailure};
 use runner_files::is_absent;
 use runner_spec::experiment::{HubModel, ModelFolder, Tokenizer, WeightsSource};
 use runner_spec::hub_name::is_commit;

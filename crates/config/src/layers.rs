@@ -8,9 +8,9 @@ use figment::Figment;
 use figment::providers::Serialized;
 use serde_json::{Map, Value};
 
-use super::check::{join, one_line};
-use super::mistakes::Mistakes;
-use super::shape::{KeyShape, Shape, root, variants};
+use crate::check::{join, one_line};
+use crate::mistakes::Mistakes;
+use crate::shape::{KeyShape, Shape, root, variants};
 use runner_spec::diagnostic::{Diagnostic, list};
 use runner_yaml::source::{Place, Source, SourceKind};
 use runner_yaml::tree::{Node, Yaml};

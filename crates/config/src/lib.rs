@@ -14,18 +14,7 @@ mod overridden;
 mod overrides;
 mod presets;
 mod raw;
-mod raw_data;
-mod raw_parallel;
 pub mod resolve;
-mod resolve_batch;
-mod resolve_data;
-mod resolve_devices;
-mod resolve_model;
-mod resolve_parallel;
-mod resolve_run;
-mod resolve_source;
-mod resolve_token_ids;
-mod resolver;
 mod schema;
 pub mod shape;
 

@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::check::join;
-use super::layers::{Layer, LayerOrigin, prune};
-use super::shape::root;
+use crate::check::join;
+use crate::layers::{Layer, LayerOrigin, prune};
+use crate::shape::root;
 use runner_yaml::source::SourceKind;
 
 /// A setting that a later one replaces.

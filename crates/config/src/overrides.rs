@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::check::{check, check_key_path, join};
-use super::foreign_keys::find_counterpart;
-use super::layers::{Layer, LayerOrigin};
-use super::mistakes::Mistakes;
-use super::shape::{Shape, root, sections_by_key};
+use crate::check::{check, check_key_path, join};
+use crate::foreign_keys::find_counterpart;
+use crate::layers::{Layer, LayerOrigin};
+use crate::mistakes::Mistakes;
+use crate::shape::{Shape, root, sections_by_key};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;

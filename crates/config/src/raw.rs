@@ -3,11 +3,14 @@
 //! These types, and those of `runner_spec::experiment` in them, define the format. An editor shows their doc comments, and their
 //! attributes become the JSON Schema that files are checked against. `resolve` checks rules about several keys.
 
+pub(crate) mod data;
+pub(crate) mod parallel;
+
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use super::raw_data::RawData;
-use super::raw_parallel::RawParallel;
+use crate::raw::data::RawData;
+use crate::raw::parallel::RawParallel;
 use runner_spec::experiment::{
     Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
     Schedule, Seeds, Train, WeightInit,

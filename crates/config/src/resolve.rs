@@ -1,11 +1,21 @@
 //! Lowers the merged layers to an `Experiment`: fills in the defaults that depend on other keys, and reports keys that
 //! contradict each other.
 
+pub(crate) mod batch;
+mod data;
+mod devices;
+mod model;
+mod parallel;
+pub(crate) mod resolver;
+mod run;
+mod source;
+mod token_ids;
+
 use std::path::Path;
 
-use super::raw::RawExperiment;
-use super::resolve_run::resolve_train;
-use super::resolver::Resolver;
+use crate::raw::RawExperiment;
+use crate::resolve::resolver::Resolver;
+use run::resolve_train;
 use runner_spec::experiment::{AutoOr, Experiment};
 use runner_spec::hub_name::{character_problem, is_legal_in_name};
 

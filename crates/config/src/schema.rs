@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use super::raw::RawExperiment;
+use crate::raw::RawExperiment;
 
 /// The text of `schemas/experiment.schema.json`.
 #[must_use]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::check::join;
-use super::schema::schema_ref;
+use crate::check::join;
+use crate::schema::schema_ref;
 use runner_spec::format::count;
 
 /// The legal content of a place in the experiment file.

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
+use runner_plan::memory::device;
 use runner_plan::memory::{MemoryBasis, estimate};
 use runner_plan::quantity::bytes;
-use runner_plan::{device_memory, suggest_change_for_rank};
+use runner_plan::suggest_change_for_rank;
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate};
 use runner_spec::program::{Device, Instruction, Program, ShardedState};
@@ -128,7 +129,7 @@ impl DriverMemory {
 
     /// The bytes that a plan may fill beside other processes.
     fn usable_by_this_process(&self, planned: &MemoryEstimate) -> u64 {
-        device_memory::usable(self.total).saturating_sub(self.held_by_others(planned))
+        device::usable(self.total).saturating_sub(self.held_by_others(planned))
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::cmp::Ordering;
 
-use crate::cost::count_chunks;
 use crate::error::{PlanError, Result, refuse};
+use crate::forecast::cost::count_chunks;
 use crate::forecast::forecast;
+use crate::forecast::slow_sizes::describe_slow_sizes;
 use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::memory::MemoryBasis;
+use crate::memory::shortage;
+use crate::ranks::{devices, shard};
 use crate::run_length::{StepSizes, run_steps};
-use crate::slow_sizes::describe_slow_sizes;
-use crate::{check, devices, memory_shortage, ranks, shard};
+use crate::{check, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
@@ -156,12 +158,12 @@ pub fn compile_continuation(
     };
     let basis = MemoryBasis { kernels: cluster.kernels, slots, is_launched: cluster.has_launcher() };
     let mut ranks = ranks::rank_plans(programs, &executions, hardware, basis);
-    notes.extend(memory_shortage::drop_saved_copies(&mut ranks));
+    notes.extend(shortage::drop_saved_copies(&mut ranks));
     if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }
     notes.extend(shard::describe_shards(&ranks, &executions, basis));
-    let shortage = memory_shortage::describe_shortage(&layout, &ranks, basis);
+    let shortage = shortage::describe_shortage(&layout, &ranks, basis);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
         format: PLAN_FORMAT,

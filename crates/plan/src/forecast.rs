@@ -1,10 +1,19 @@
 //! The predicted time of a plan's step, and the part of it in which ranks wait. It is not part of the plan's hash.
 
-use crate::simulate::{self, SimulatedStep};
-use crate::step_costs::PlanCosts;
+pub(crate) mod block_time;
+pub(crate) mod cost;
+mod interpolation;
+pub(crate) mod simulate;
+pub(crate) mod slow_sizes;
+pub(crate) mod step_costs;
+pub mod timeline;
+pub(crate) mod wire;
+
+use crate::forecast::step_costs::PlanCosts;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::{Forecast, MAX_SPANS, StageForecast};
 use runner_spec::plan::{RankPlan, Totals};
+use simulate::SimulatedStep;
 
 /// The prediction for `ranks`; `None` if a device or a link that it needs has no rates.
 pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluster: &ClusterFacts) -> Option<Forecast> {

@@ -4,11 +4,14 @@
 //!
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
+pub mod device;
+pub(crate) mod shortage;
+
 use crate::check::LiveMicroBatches;
-use crate::cost::count_chunks;
-use crate::device_memory::{self, is_hopper_or_newer};
-use crate::shard::{HeldElements, gathered_element_bytes};
-use crate::topology::longest_message;
+use crate::forecast::cost::count_chunks;
+use crate::ranks::shard::{HeldElements, gathered_element_bytes};
+use crate::ranks::topology::longest_message;
+use device::is_hopper_or_newer;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
@@ -175,7 +178,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         items.push(MemoryItem {
             category: MemoryCategory::Context,
             what: "the driver's context and the kernels' code (assumed)".to_owned(),
-            bytes: device_memory::context_bytes(hardware.compute_capability),
+            bytes: device::context_bytes(hardware.compute_capability),
             count: 1,
         });
     }
@@ -301,7 +304,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients in flight", message, channels);
         push("activations and gradients that were sent", message, channels * slots);
-        push("communicators (assumed)", device_memory::COMMUNICATOR_BYTES, device_memory::communicators(program));
+        push("communicators (assumed)", device::COMMUNICATOR_BYTES, device::communicators(program));
     }
     items
 }

@@ -1,16 +1,21 @@
 //! The ranks of a run: the blocks that each rank holds, the rows that it takes, and its program.
 
+pub(crate) mod devices;
+mod partition;
+pub(crate) mod shard;
+pub mod topology;
+
 use std::ops::Range;
 
-use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
-use crate::cost::{self, count_chunks};
 use crate::error::{Result, refuse};
+use crate::forecast::block_time::BlockTimer;
+use crate::forecast::cost::{self, count_chunks};
 use crate::memory::{MemoryBasis, MemoryFacts, estimate};
-use crate::partition::{self, BlockCosts};
+use crate::ranks::shard::divide_parameters;
 use crate::schedule::{ScheduledPass, schedule};
-use crate::shard::divide_parameters;
 use crate::step_program::{gradient_buckets, step_instructions};
+use partition::BlockCosts;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{Parallel, PipelineSchedule, Recompute};

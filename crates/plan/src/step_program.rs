@@ -1,6 +1,6 @@
 //! Turns the schedule of a stage into the instructions of one rank's step: adds messages, gradient buckets and collectives.
 
-use crate::cost::block_params;
+use crate::forecast::cost::block_params;
 use crate::schedule::{Pass, ScheduledPass};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::model::ModelSpec;

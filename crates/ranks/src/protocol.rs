@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use runner_executor::{RunControls, StopRequest};
-use runner_plan::topology::topology;
+use runner_plan::ranks::topology::topology;
 use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
 use runner_spec::event::{BestValidation, Event, TraceLine};

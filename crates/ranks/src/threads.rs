@@ -9,7 +9,7 @@ use super::rank_training::{RankTraining, connect_rank};
 use runner_comm::Region;
 use runner_compute::state::TrainState;
 use runner_executor::{ExecError, IgnoreEvents, Observer, Resources, RunControls, TrainedRank};
-use runner_plan::topology::topology;
+use runner_plan::ranks::topology::topology;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
 use runner_threads::threads;

@@ -19,7 +19,7 @@ use runner_comm::{
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_machine::host::{allowed_core_list, machine_id};
-use runner_plan::topology::topology;
+use runner_plan::ranks::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::experiment::Precision;
 use runner_spec::format::json_bytes;

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::super::shape::sections_by_key;
 use super::*;
+use crate::shape::sections_by_key;
 use crate::tests::diagnostics::{render_mistakes, with};
 
 #[test]

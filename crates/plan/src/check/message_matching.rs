@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::error::{CheckError, Result, instruction_name};
-use crate::interleaving::{StoppedRanks, interleave_steps};
+use crate::schedule::interleaving::{StoppedRanks, interleave_steps};
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::{Instruction, Program};
 use runner_spec::topology::Lane;

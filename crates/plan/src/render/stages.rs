@@ -2,7 +2,7 @@
 
 use super::page::Page;
 use super::rank::{computation_lines, model_line, parameter_lines, program_lines};
-use crate::cost::count_chunks;
+use crate::forecast::cost::count_chunks;
 use crate::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{choice_name, count, counted};

@@ -8,6 +8,8 @@ mod tests;
 
 pub use pass::{Pass, ScheduledPass};
 
+pub(crate) mod interleaving;
+
 use runner_spec::experiment::PipelineSchedule;
 
 /// The passes of each stage, in order. `chunks` is 1 except for `Interleaved`, which needs `micro_batches` to be a multiple of

@@ -20,9 +20,9 @@ pub use micro_batch::{FittingMicroBatch, largest_micro_batch};
 
 use crate::compile;
 use crate::error::{PlanError, Result, refuse};
+use crate::forecast::wire::bytes_sent;
 use crate::quantity::bytes;
 use crate::schedule::{ScheduledPass, schedule};
-use crate::wire::bytes_sent;
 use candidate::{Candidate, front, insert, stands_for};
 use evaluate::{Evaluator, LayoutCosts, Unfit};
 use layout::PipelineShape;

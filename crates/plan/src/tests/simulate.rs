@@ -1,10 +1,10 @@
 //! The simulation against the literature in unit times, and what it says of communication and of known machines.
 
 use crate::compile;
+use crate::forecast::simulate::{StepCosts, Transfer, UnitCosts, simulate};
+use crate::forecast::timeline::timeline;
 use crate::render::{RenderOptions, render};
-use crate::simulate::{StepCosts, Transfer, UnitCosts, simulate};
 use crate::testing::{cluster, compiled, data, experiment, measured};
-use crate::timeline::timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment as e;
 use runner_spec::forecast::ForecastBasis;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use runner_plan::timeline::timeline;
+use runner_plan::forecast::timeline::timeline;
 use runner_spec::event::WatchedStep;
 use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;

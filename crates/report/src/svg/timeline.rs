@@ -1,7 +1,7 @@
 //! The timeline of one step as a picture: a row for each stage.
 
 use super::{Picture, ticks};
-use runner_plan::timeline::{Timeline, label};
+use runner_plan::forecast::timeline::{Timeline, label};
 use runner_spec::forecast::{Activity, ForecastSpan};
 
 const LEFT: f64 = 70.0;
@@ -84,8 +84,8 @@ fn tooltip(span: &ForecastSpan, name: &str, in_seconds: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_plan::forecast::timeline::timeline;
     use runner_plan::testing::{compiled, experiment};
-    use runner_plan::timeline::timeline;
 
     /// Every tag is closed in order, text is escaped, and each span has a rectangle.
     #[test]

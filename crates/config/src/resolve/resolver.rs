@@ -4,9 +4,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::layers::{Layers, Location};
-use super::mistakes::Mistakes;
-use super::overrides::LoadOptions;
+use crate::layers::{Layers, Location};
+use crate::mistakes::Mistakes;
+use crate::overrides::LoadOptions;
 use runner_spec::diagnostic::Diagnostic;
 use runner_weights::DescribedModel;
 

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::block_time::PerBlockKind;
+use crate::forecast::block_time::PerBlockKind;
 use runner_spec::experiment::AutoOr;
 use runner_spec::program::BlockRange;
 

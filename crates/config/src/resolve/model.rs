@@ -1,8 +1,8 @@
 //! The `model` section: presets, sizes that must fit each other, and what belongs to which family.
 
-use super::presets;
-use super::raw::RawModel;
-use super::resolver::Resolver;
+use crate::presets;
+use crate::raw::RawModel;
+use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::list;
 use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};

@@ -1,10 +1,10 @@
 //! The `batch` section: sequences that divide into replicas, and the micro-batches of a replica, of which the last one may be smaller.
 
-use super::raw::RawBatch;
-use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
-use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
-use super::resolve_parallel::{MICROBATCHES, REPLICAS, RawMesh, STAGES};
-use super::resolver::Resolver;
+use crate::raw::RawBatch;
+use crate::raw::parallel::{MAX_MICROBATCHES, RawPipeline};
+use crate::resolve::model::{divisors, divisors_near, join_or, multiples_near, neighbours};
+use crate::resolve::parallel::{MICROBATCHES, REPLICAS, RawMesh, STAGES};
+use crate::resolve::resolver::Resolver;
 use runner_spec::experiment::{AutoOr, Batch};
 use runner_spec::format::division;
 

@@ -1,6 +1,6 @@
 //! The sections `train`, `optimizer`, `schedule` and `eval`.
 
-use super::resolver::Resolver;
+use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::KeyMistake;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::{

@@ -1,7 +1,7 @@
 //! The `parallel` section: a mode and the keys that belong to it, stages that fit the model.
 
-use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
-use super::resolver::Resolver;
+use crate::raw::parallel::{MAX_RANKS, RawParallel, RawPipeline};
+use crate::resolve::resolver::Resolver;
 use runner_spec::experiment::{
     AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState,
 };

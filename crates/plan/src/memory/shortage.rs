@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::check::{LiveMicroBatches, execute};
-use crate::device_memory::usable_bytes;
+use crate::memory::device::usable_bytes;
 use crate::memory::{MemoryBasis, MemoryFacts, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
-use crate::shard::divide_parameters;
+use crate::ranks::shard::divide_parameters;
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};

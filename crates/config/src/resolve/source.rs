@@ -1,6 +1,6 @@
 //! Sources: `data.train`, and those of `data.validation` and `eval.test`.
 
-use super::resolver::Resolver;
+use crate::resolve::resolver::Resolver;
 use runner_spec::experiment::{DEFAULT_FIELD, HubSource, Source, Validation};
 use runner_spec::hub_name;
 use runner_template::RecordTemplate;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::resolve_parallel::{REPLICAS, RawMesh, SHOWN, STAGES};
-use super::resolver::Resolver;
+use crate::resolve::parallel::{REPLICAS, RawMesh, SHOWN, STAGES};
+use crate::resolve::resolver::Resolver;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
 use runner_spec::format::choice_name;
 use runner_spec::program::Device;

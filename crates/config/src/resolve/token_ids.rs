@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::resolver::Resolver;
+use crate::resolve::resolver::Resolver;
 use std::borrow::Cow;
 
 use runner_spec::experiment::task_key;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::block_time::{BlockKindSeconds, BlockTimer};
-use crate::cost::block_params;
-use crate::shard::gathered_element_bytes;
-use crate::simulate::{StepCosts, Transfer};
+use crate::forecast::block_time::{BlockKindSeconds, BlockTimer};
+use crate::forecast::cost::block_params;
+use crate::forecast::simulate::{StepCosts, Transfer};
+use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::Optimizer;
 use runner_spec::forecast::ForecastBasis;

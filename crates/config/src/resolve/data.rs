@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::raw_data::{RawData, RawLayout};
-use super::resolver::Resolver;
+use crate::raw::data::{RawData, RawLayout};
+use crate::resolve::resolver::Resolver;
 use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{

@@ -1,6 +1,6 @@
 //! The activities of each stage over the time of one step: as data, and as a grid of text.
 
-use crate::simulate::{UnitCosts, simulate};
+use crate::forecast::simulate::{UnitCosts, simulate};
 use runner_spec::forecast::{Activity, ForecastSpan, MAX_SPANS};
 use runner_spec::plan::Plan;
 

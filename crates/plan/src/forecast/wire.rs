@@ -1,8 +1,8 @@
 //! The bytes that the ranks of a plan send in a step.
 
-use crate::cost::block_params;
-use crate::shard::gathered_element_bytes;
-use crate::step_costs::gradient_elements;
+use crate::forecast::cost::block_params;
+use crate::forecast::step_costs::gradient_elements;
+use crate::ranks::shard::gathered_element_bytes;
 use runner_spec::plan::Plan;
 use runner_spec::precision;
 use runner_spec::program::{Instruction, Program};

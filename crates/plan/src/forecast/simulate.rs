@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-use crate::interleaving::interleave_steps;
+use crate::schedule::interleaving::interleave_steps;
 use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 use runner_spec::topology::Lane;

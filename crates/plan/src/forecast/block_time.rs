@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::cost;
-use crate::interpolation::{by_size, by_width};
+use crate::forecast::cost;
+use crate::forecast::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Optimizer, Precision, Recompute};
 use runner_spec::model::parts::{Buffer, Layer, Linear};

@@ -48,8 +48,8 @@ pub(crate) fn is_hopper_or_newer(capability: Option<ComputeCapability>) -> bool 
 mod tests {
     use super::*;
     use crate::compile;
+    use crate::ranks::topology::topology;
     use crate::testing::{data, experiment};
-    use crate::topology::topology;
     use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
     use runner_spec::mesh::RankGroup;
 
