@@ -29,12 +29,12 @@ fn report_panic(info: &PanicHookInfo<'_>) {
     }
     let message = panic_message(info.payload());
     let place = info.location().map_or_else(String::new, |location| format!(" ({location})"));
-    cli::output::print_to_stderr(&format!(
+    cli::terminal::output::print_to_stderr(&format!(
         "error: this is a bug in runner: {message}{place}\n  please report it to whoever provided this build of \
          runner, with the command, its files, and the output of `runner --version` and `runner doctor`"
     ));
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        cli::output::print_to_stderr(&backtrace.to_string());
+        cli::terminal::output::print_to_stderr(&backtrace.to_string());
     }
 }

@@ -5,15 +5,18 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::common::apply_process_variables;
-use super::exit::{CommandError, Exit, Result, render};
-use super::interrupt::ignore_signal;
-use super::output::{print_to_stderr, set_verbose};
-use super::{
-    apply, calibrate, compare, completions, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init,
-    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, seal, submit,
-    suggestions, sweep, tokenizer, validate, verify, version,
-};
+use super::experiment::{import, init, plan, render, schema, validate};
+use super::machine::{calibrate, completions, doctor, man, version};
+use super::models::{eval, export, logits, sample};
+use super::terminal::suggestions;
+use super::training::{apply, fork, rank, reproduce, resume, seal, submit, verify};
+use super::{data, runs, sweep};
+use crate::cli::common::apply_process_variables;
+use crate::cli::data::tokenizer;
+use crate::cli::runs::{compare, diff, export_metrics, gc, report, tag};
+use crate::cli::terminal::exit::{CommandError, Exit, Result, render};
+use crate::cli::terminal::interrupt::ignore_signal;
+use crate::cli::terminal::output::{print_to_stderr, set_verbose};
 use runner_report::is_reader_gone;
 
 /// Train language models from one declarative file.
@@ -112,7 +115,7 @@ pub(crate) fn run() -> ExitCode {
     ignore_signal(libc::SIGXFSZ);
     // Before arguments are parsed: the version names what the variables choose.
     let variables = apply_process_variables();
-    let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
+    let cli = match Cli::try_parse_from(tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             let error = suggestions::with_tip(error, &Cli::command());
@@ -263,7 +266,7 @@ mod tests {
             "runner man d -v",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
-            let words = runs_tag::expand_removed_tags(line.split(' ').map(Into::into).collect());
+            let words = tag::expand_removed_tags(line.split(' ').map(Into::into).collect());
             Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
         for line in [

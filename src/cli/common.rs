@@ -22,9 +22,9 @@ use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
 use serde::de::DeserializeOwned;
 
-use super::exit::{CommandError, Context as _, Result, refuse};
-use super::output::{print_detail, print_to_stderr};
-use super::screen_observer::PreparationObserver;
+use crate::cli::terminal::exit::{CommandError, Context as _, Result, refuse};
+use crate::cli::terminal::output::{print_detail, print_to_stderr};
+use crate::cli::terminal::screen_observer::PreparationObserver;
 
 /// The variable with the folder of runs, which `--runs` overrides.
 pub(crate) const RUNS: &str = "RUNNER_RUNS";
@@ -372,7 +372,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
         platform_environment: runner_machine::doctor::shown_variables(utf8_environment()),
-        build: super::version::program_build(),
+        build: crate::cli::machine::version::program_build(),
         kernels: runner_compute::kernel_workspace(),
         working_folder: env::current_dir().ok(),
         report_page: Some(report_page),

@@ -1,5 +1,14 @@
 //! `runner runs`: lists, shows, tags and removes recorded runs.
 
+pub(crate) mod compare;
+pub(crate) mod diff;
+pub(crate) mod export_metrics;
+pub(crate) mod gc;
+pub(crate) mod report;
+pub(crate) mod rm;
+pub(crate) mod run_groups;
+pub(crate) mod tag;
+
 use std::path::Path;
 use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,11 +17,10 @@ use clap::{Args, Subcommand};
 use glob::Pattern;
 use rayon::prelude::*;
 
-use super::common::RunsFolderArgs;
-use super::completions::{runs_completer, sweeps_completer};
-use super::exit::{CommandError, Exit, Result, refuse};
-use super::output::{print_result, print_to_stderr, table_width};
-use super::{runs_rm, runs_tag};
+use crate::cli::common::RunsFolderArgs;
+use crate::cli::machine::completions::{runs_completer, sweeps_completer};
+use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
 use runner_compare::stored_plan;
 use runner_housekeeping::select;
 use runner_plan::comparability::{ComparableRuns, MeasurementBasis, find_incomparable, group_comparable};
@@ -78,8 +86,8 @@ pub(crate) enum RunsCommand {
     List(ListArgs),
     /// Show one run: its experiment, machine, progress and results.
     Show(ShowArgs),
-    Tag(runs_tag::TagArgs),
-    Rm(runs_rm::RmArgs),
+    Tag(tag::TagArgs),
+    Rm(rm::RmArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -101,8 +109,8 @@ pub(crate) fn run(args: &RunsArgs) -> Result<Exit> {
         None => list(&args.list),
         Some(RunsCommand::List(args)) => list(args),
         Some(RunsCommand::Show(args)) => show(args),
-        Some(RunsCommand::Tag(args)) => runs_tag::run(args),
-        Some(RunsCommand::Rm(args)) => runs_rm::run(args),
+        Some(RunsCommand::Tag(args)) => tag::run(args),
+        Some(RunsCommand::Rm(args)) => rm::run(args),
     }
 }
 

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::cli::args::job::JobArgs;
+use crate::cli::args::training::TrainingArgs;
 use crate::cli::common::{JobThreadArgs, RunsFolderArgs, ThreadArgs};
-use crate::cli::completions::sweeps_completer;
-use crate::cli::job_args::JobArgs;
-use crate::cli::training_args::TrainingArgs;
+use crate::cli::machine::completions::sweeps_completer;
 use runner_sweep::ladder::LadderTarget;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::args::{FitArgs, SweepNameArgs};
 use super::results::ReadSweep;
-use crate::cli::exit::{CommandError, Exit, Result, refuse};
-use crate::cli::output::print_result;
+use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::terminal::output::print_result;
 use runner_report::ladder::{comparison_text, describe_fit, paragraphs_text};
 use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
 use runner_sweep::progress::SweepProgress;

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use super::args::ListArgs;
 use super::results::ReadSweep;
-use crate::cli::exit::{Exit, Result};
-use crate::cli::output::{print_result, print_to_stderr, table_width};
+use crate::cli::terminal::exit::{Exit, Result};
+use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
 use runner_record::RunLock;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};

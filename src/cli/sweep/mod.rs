@@ -13,7 +13,7 @@ mod status;
 use args::SweepCommand;
 pub(crate) use args::{RunArgs, SweepArgs};
 
-use super::exit::{Exit, Result};
+use super::terminal::exit::{Exit, Result};
 
 /// Trains the group of an experiment.
 ///

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::args::PointArgs;
 use crate::cli::common;
-use crate::cli::exit::{Context as _, Exit, Result, refuse};
-use crate::cli::output::print;
+use crate::cli::terminal::exit::{Context as _, Exit, Result, refuse};
+use crate::cli::terminal::output::print;
 use runner_sweep::run::point_arguments;
 use runner_sweep::sweep_dir;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::{ResultsArgs, SweepNameArgs};
-use crate::cli::exit::{CommandError, Exit, Result};
-use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
+use crate::cli::terminal::exit::{CommandError, Exit, Result};
+use crate::cli::terminal::output::{print_content, print_result, print_to_stderr, table_width};
 use runner_record::RecordError;
 use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_sweep::ladder::LadderOutcome;

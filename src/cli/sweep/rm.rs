@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use super::args::RmArgs;
-use crate::cli::confirm::confirmed;
-use crate::cli::exit::{Exit, Result, refuse};
-use crate::cli::output::{print_result, print_to_stderr};
+use crate::cli::terminal::confirm::confirmed;
+use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_files::FreedBytes;
 use runner_housekeeping::remove;
 use runner_housekeeping::remove_sweep::{self, SweepRuns};

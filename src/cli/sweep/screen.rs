@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::cli::output::{print_to_stderr, table_width};
-use crate::cli::repeated_command::repeated_command;
+use crate::cli::terminal::output::{print_to_stderr, table_width};
+use crate::cli::terminal::repeated_command::repeated_command;
 use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::args::StatusArgs;
 use super::results::ReadSweep;
-use crate::cli::exit::{Exit, Result};
-use crate::cli::output::{print_result, table_width};
+use crate::cli::terminal::exit::{Exit, Result};
+use crate::cli::terminal::output::{print_result, table_width};
 use runner_record::RunLock;
 use runner_spec::format::{counted, printable, quoted_line};
 use runner_sweep::ladder::LadderOutcome;

@@ -1,0 +1,122 @@
+//! Flags of the commands that train a run, and the common work of `apply`, `fork` and `resume`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use runner_inputs::{Host, RunObserver};
+use runner_machine::numa::NumaNodes;
+use runner_report::OutputMode;
+use runner_spec::error::CommandError;
+use runner_spec::format::counted;
+use runner_threads::stop::StopSwitch;
+use runner_workflows::outcome::{RunOutcome, RunReport};
+use runner_workflows::session::SessionOptions;
+
+use crate::cli::args::launcher::restart_command;
+use crate::cli::common::{RunsFolderArgs, ThreadArgs, host};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::interrupt::Interrupt;
+use crate::cli::terminal::output::print_detail;
+use crate::cli::terminal::repeated_command::repeated_command;
+use crate::cli::terminal::screen_observer::ScreenObserver;
+
+/// Follows the message of `apply` and `fork` that nothing is left to do.
+pub(crate) const NEW_HINT: &str = " (use `--new` to start another)";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrainingArgs {
+    #[command(flatten)]
+    pub threads: RankThreadArgs,
+    #[command(flatten)]
+    pub root: RunsFolderArgs,
+    /// Stop after step N with a checkpoint; `runner resume` continues from it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_step: Option<u64>,
+    /// Print only errors, warnings and the last line.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print events as JSON lines on standard output, everything else on standard error.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The threads of ranks on this machine.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RankThreadArgs {
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Bind each rank's threads to the cores of its NUMA node, or of several nodes if there are fewer ranks, so that its memory is local.
+    #[arg(long, value_name = "TO")]
+    pub bind: Option<Binding>,
+}
+
+impl RankThreadArgs {
+    /// This machine with these threads, and its runs in `runs`.
+    ///
+    /// # Errors
+    /// Those of [`host`]; if the kernel does not describe the parts to bind to.
+    pub(crate) fn host(self, runs: PathBuf) -> Result<Host> {
+        let mut host = host(runs, self.threads)?;
+        if let Some(binding) = self.bind {
+            let nodes = nodes_to_bind(binding)?;
+            host.threads = host.threads.min(nodes.core_count());
+            host.bound_nodes = Some(nodes);
+        }
+        Ok(host)
+    }
+}
+
+/// The parts of a machine that `--bind` gives to ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    Numa,
+}
+
+/// # Errors
+/// If the kernel does not describe NUMA nodes.
+fn nodes_to_bind(binding: Binding) -> Result<NumaNodes> {
+    let nodes = match binding {
+        Binding::Numa => NumaNodes::detect(),
+    };
+    if nodes.count() == 0 {
+        refuse!("--bind numa: this system does not report NUMA nodes; omit the flag to run threads on all cores");
+    }
+    print_detail(|| format!("bind   ranks to {}", counted(nodes.count() as u64, "NUMA node")));
+    Ok(nodes)
+}
+
+impl TrainingArgs {
+    /// The options of a session that these flags set.
+    pub(crate) fn options(&self) -> SessionOptions {
+        SessionOptions {
+            until_step: self.until_step,
+            has_other_runs_folder: self.root.runs.is_some(),
+            ..SessionOptions::default()
+        }
+    }
+
+    /// Does `work` on a run, which `interrupt` can stop, and shows its events. `up_to_date_hint` follows the message that the run is done.
+    /// `is_launched` is true if a launcher started this process.
+    ///
+    /// # Errors
+    /// Those of `work`; standard output that cannot be written.
+    pub(crate) fn train(
+        &self,
+        interrupt: &Interrupt,
+        up_to_date_hint: &'static str,
+        is_launched: bool,
+        work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, CommandError>,
+    ) -> Result<Exit> {
+        // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
+        let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
+        let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
+        let host = self.threads.host(self.root.root())?;
+        let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
+        let restart = match result.as_ref().map(|report| report.outcome) {
+            Ok(RunOutcome::RankLost { restart }) => Some(restart),
+            _ => None,
+        };
+        let exit = observer.close(result, up_to_date_hint)?;
+        restart.map_or(Ok(exit), |restart| Err(restart_command(restart)))
+    }
+}

@@ -1,0 +1,7 @@
+//! Commands that use a trained model.
+
+pub(crate) mod eval;
+pub(crate) mod export;
+pub(crate) mod logits;
+pub(crate) mod sample;
+pub(crate) mod text_source;
