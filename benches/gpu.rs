@@ -16,7 +16,8 @@ use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::optim::{self, UpdateInputs};
-use runner_spec::experiment::{Activation, Optimizer};
+use runner_spec::experiment::Activation;
+use runner_spec::optimizer::{Optimizer, ParameterGroup};
 use runner_spec::philox::Philox;
 
 /// The sizes of a training step.
@@ -225,9 +226,10 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
 fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (gpu, n) = (bench.gpu, s.parameters);
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
-    let (optimizer, inputs) = (Optimizer::default(), UpdateInputs { lr: 1e-3, t: 1, grad_scale: 1.0 });
+    let group = ParameterGroup { elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
+    let inputs = UpdateInputs { lr: 1e-3, t: 1, grad_scale: 1.0 };
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
-        optim::update_buffer(&state, &optimizer, &grads, n, inputs, Some(&copy))
+        optim::update_group(&group, &state, &grads, inputs, Some(&copy))
     })?;
     bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
     bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))

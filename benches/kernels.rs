@@ -20,8 +20,9 @@ use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
 use runner_compute::optim::{self, UpdateInputs};
-use runner_spec::experiment::{Activation, Optimizer};
+use runner_spec::experiment::Activation;
 use runner_spec::model::{Heads, Mask};
+use runner_spec::optimizer::{Optimizer, ParameterGroup};
 use runner_threads::large_blocks::LargeBlocks;
 
 /// The allocator of the program.
@@ -203,11 +204,12 @@ impl Kernels {
         let state = Tensor::randn(0.0_f32, 1.0, 3 * n, &Device::Cpu).unwrap().abs().unwrap();
         let grads = Tensor::randn(0.0_f32, 1.0, n, &Device::Cpu).unwrap();
         let copy = (self.dtype == DType::BF16).then(|| Tensor::zeros(n, DType::BF16, &Device::Cpu).unwrap());
-        let (default, inputs) = (Optimizer::default(), UpdateInputs { lr: 1e-4, t: 10, grad_scale: 1.0 });
+        let group = ParameterGroup { elements: 0..n, optimizer: Optimizer::default(), lr_scale: 1.0 };
+        let inputs = UpdateInputs { lr: 1e-4, t: 10, grad_scale: 1.0 };
         let bytes = 7 * 4 + if copy.is_some() { 2 } else { 0 };
         let g = grads.clone();
         self.add("adamw", Work::Bytes(n * bytes), move || {
-            optim::update_buffer(&state, &default, &g, n, inputs, copy.as_ref()).unwrap();
+            optim::update_group(&group, &state, &g, inputs, copy.as_ref()).unwrap();
         });
         let g = grads.clone();
         self.add("gradients' norm", Work::Bytes(4 * n), move || _ = optimizer::norm(&g).unwrap());

@@ -7,6 +7,7 @@ use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
+use runner_spec::model::layout::ParamLayout;
 use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
@@ -321,7 +322,7 @@ fn products_in_tf32() {
 /// State as a run keeps it: f32 masters, and in bf16 runs bf16 tensors.
 #[test]
 fn optimizers() {
-    for (n, decayed, copied) in [(1, 1, 0), (1003, 500, 500), (4096, 0, 4096), (2049, 2049, 1001)] {
+    for (n, matrices, copied) in [(1, 1, 0), (1003, 500, 500), (4096, 0, 4096), (2049, 2049, 1001)] {
         compare(&format!("updates of {n}"), |side| {
             let state = |slots: usize| {
                 // Second moments are squares.
@@ -338,8 +339,10 @@ fn optimizers() {
                 let inputs = UpdateInputs { lr: 0.01, t, grad_scale: 0.7 };
                 let (masters, stored) = state(1 + optimizer.description().moments());
                 let copy = side.bf16.then(|| side.stored(&vec![0.0; copied], &[copied]));
-                optim::update_buffer(&masters, &optimizer, &grads, decayed, inputs, copy.as_ref())?;
-                optim::update_buffer(&stored, &optimizer, &stored_grads, decayed, inputs, None)?;
+                for group in optimizer.groups(&ParamLayout { entries: Vec::new(), total: n, matrices }) {
+                    optim::update_group(&group, &masters, &grads, inputs, copy.as_ref())?;
+                    optim::update_group(&group, &stored, &stored_grads, inputs, None)?;
+                }
                 outs.extend([Out::stored("masters", &masters, 1), Out::stored("without masters", &stored, 1)]);
                 outs.extend(copy.map(|copy| Out::stored("copy", &copy, 1)));
             }

@@ -300,8 +300,9 @@ fn bf16_tensors_under_fused_optimizers() {
         let part = |name: &str| tensors[&format!("{prefix}{name}")].flatten_all().unwrap().to_vec1::<f32>().unwrap();
         [part("matrix"), part("vector")].concat()
     };
-    let (weights, decayed) = (both("weights."), tensors["weights.matrix"].elem_count());
+    let (weights, matrices) = (both("weights."), tensors["weights.matrix"].elem_count());
     let run = |dtype: DType, optimizer: Optimizer| -> Vec<Vec<f32>> {
+        let groups = optimizer.groups(&ParamLayout { entries: Vec::new(), total: weights.len(), matrices });
         let stored = |values: Vec<f32>| Tensor::new(values, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
         let mut buffer = weights.clone();
         buffer.resize(weights.len() * (1 + optimizer.description().moments()), 0.0);
@@ -309,7 +310,9 @@ fn bf16_tensors_under_fused_optimizers() {
         for step in 0..20 {
             let grads = stored(both(&format!("grads.{step}.")));
             let inputs = UpdateInputs { lr: optimizer.description().lr(), t: step + 1, grad_scale: 1.0 };
-            optim::update_buffer(&state, &optimizer, &grads, decayed, inputs, None).unwrap();
+            for group in &groups {
+                optim::update_group(group, &state, &grads, inputs, None).unwrap();
+            }
         }
         let flat: Vec<f32> = state.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.chunks(weights.len()).map(<[f32]>::to_vec).collect()

@@ -361,7 +361,7 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let spec = tiny(Family::Gpt2);
     let layout = Arc::new(ParamLayout::new(parameters(&spec)));
     let mut flat = initial_weights(&layout);
-    flat[..layout.decayed].iter_mut().for_each(|w| *w *= 8.0);
+    flat[..layout.matrices].iter_mut().for_each(|w| *w *= 8.0);
     let params = with_values(&layout, flat, DType::F32);
     let model = model_for(&spec, &params);
     let items: Vec<ChoiceItem> = (0..150).map(choice_item).collect();

@@ -383,7 +383,7 @@ fn bf16_without_master_weights_holds_nothing_else() {
         let mut program = program(base, Precision::Bf16, 2, 12);
         program.master_weights = false;
         let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
-        let other = trainer.state.layout.total - trainer.state.layout.decayed;
+        let other = trainer.state.layout.total - trainer.state.layout.matrices;
         assert!(!trainer.has_rounded_copy && trainer.copied_weight_bytes() == 4 * other);
         let ids = below("ids", 24, program.model.vocab_size);
         let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();

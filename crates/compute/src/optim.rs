@@ -1,4 +1,4 @@
-//! Clipping, and one optimizer step over the whole flat state. Each optimizer's arithmetic is in a file of its name.
+//! Clipping, and one optimizer step over the flat state, group by group. Each optimizer's arithmetic is in a file of its name.
 
 #![allow(clippy::inline_always, reason = "see `kernels::cpu::simd::vectorize`")]
 
@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 
 use crate::kernels::optimizer;
 use crate::state::TrainState;
-use runner_spec::optimizer::{Decays, Optimizer};
+use runner_spec::optimizer::{Optimizer, ParameterGroup};
 
 pub(crate) mod adamw;
 pub(crate) mod lion;
@@ -46,30 +46,28 @@ pub fn update(
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let inputs = UpdateInputs { lr, t: state.step + 1, grad_scale };
-    let decayed = match optimizer.description().decays() {
-        Decays::Matrices => state.layout.decayed,
-        Decays::All => state.layout.total,
-    };
-    update_buffer(&state.buffer, optimizer, grads, decayed, inputs, copy)
+    let mut groups = optimizer.groups(&state.layout).into_iter();
+    groups.try_for_each(|group| update_group(&group, &state.buffer, grads, inputs, copy))
 }
 
-/// [`update`] of a flat buffer of weights and moments, whose first `decayed` weights decay.
-pub fn update_buffer(
+/// [`update`] of the weights and moments of one group.
+pub fn update_group(
+    group: &ParameterGroup,
     buffer: &Tensor,
-    optimizer: &Optimizer,
     grads: &Tensor,
-    decayed: usize,
     inputs: UpdateInputs,
     copy: Option<&Tensor>,
 ) -> Result<()> {
-    match *optimizer {
-        Optimizer::Adamw(adamw) => optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, decayed, copy),
-        Optimizer::Lion(lion) => optimizer::update(&LionUpdate(lion, inputs), buffer, grads, decayed, copy),
+    let elements = &group.elements;
+    let inputs = UpdateInputs { lr: inputs.lr * group.lr_scale, ..inputs };
+    match group.optimizer {
+        Optimizer::Adamw(adamw) => optimizer::update(&AdamWUpdate(adamw, inputs), buffer, grads, elements, copy),
+        Optimizer::Lion(lion) => optimizer::update(&LionUpdate(lion, inputs), buffer, grads, elements, copy),
         Optimizer::Sgd(sgd) if sgd.momentum == 0.0 => {
-            optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, decayed, copy)
+            optimizer::update(&PlainSgdUpdate(inputs), buffer, grads, elements, copy)
         }
         Optimizer::Sgd(sgd) => {
-            optimizer::update(&MomentumSgdUpdate(sgd.momentum, inputs), buffer, grads, decayed, copy)
+            optimizer::update(&MomentumSgdUpdate(sgd.momentum, inputs), buffer, grads, elements, copy)
         }
     }
 }
@@ -78,7 +76,7 @@ pub fn update_buffer(
 mod tests {
     use super::*;
     use crate::testing::{random_state, values, with_buffer};
-    use runner_spec::optimizer::{AdamW, Lion};
+    use runner_spec::optimizer::{AdamW, Decays, Lion};
 
     /// With gradients of 0 and no moments an update is the decay alone, w·(1 − lr·decay).
     #[test]
@@ -96,8 +94,8 @@ mod tests {
                 let state = with_buffer(&state, [weights.clone(), zeros].concat());
                 let grads = state.weights().unwrap().zeros_like().unwrap();
                 update(&state, &optimizer, &grads, 0.5, 1.0, None).unwrap();
-                let decayed = if decays == Decays::All { total } else { state.layout.decayed };
-                assert!(state.layout.decayed > 0 && state.layout.decayed < total);
+                let decayed = if decays == Decays::All { total } else { state.layout.matrices };
+                assert!(state.layout.matrices > 0 && state.layout.matrices < total);
                 for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {
                     let factor = if i < decayed { 0.75 } else { 1.0 };
                     assert_eq!(f32::from_bits(after), before * factor, "{decays:?}, element {i} of {total}");

@@ -135,7 +135,7 @@ impl Trainer {
             if program.divides(state) { bucket_pieces(program, &layout, &elements) } else { Vec::new() }
         };
         let zeroed = |dtype| {
-            let matrices = pieces(ShardedState::Parameters, 0..layout.decayed);
+            let matrices = pieces(ShardedState::Parameters, 0..layout.matrices);
             Params::zeroed(layout.clone(), dtype, state.buffer.device(), matrices)
         };
         let weights = match program.precision {

@@ -133,8 +133,8 @@ impl ParamSpec {
         self.len() == 0
     }
 
-    /// True for tensors of two or more dimensions. Weight decay applies to them alone, except under [`Decays::All`](crate::optimizer::Decays::All).
-    pub fn decays(&self) -> bool {
+    /// True for tensors of two or more dimensions.
+    pub fn is_matrix(&self) -> bool {
         self.shape.len() >= 2
     }
 }

@@ -1,6 +1,7 @@
 //! The optimizers. Each has a file here that describes it, and a file of the same name in `compute/optim/` that computes it.
 
 mod adamw;
+mod group;
 mod lion;
 mod sgd;
 
@@ -12,6 +13,7 @@ use crate::diagnostic::KeyMistake;
 use crate::format::json_value;
 
 pub use adamw::AdamW;
+pub use group::ParameterGroup;
 pub use lion::Lion;
 pub use sgd::Sgd;
 
@@ -50,6 +52,9 @@ pub trait OptimizerDescription {
 
     /// The parameters that weight decay acts on.
     fn decays(&self) -> Decays;
+
+    /// The same settings without weight decay.
+    fn without_decay(&self) -> Optimizer;
 
     /// The settings other than the learning rate, as plans show them.
     fn describe(&self) -> String;

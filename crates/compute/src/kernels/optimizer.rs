@@ -1,6 +1,7 @@
 //! Optimizer steps, norms and checks of flat buffers.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 use half::bf16;
@@ -11,8 +12,9 @@ use super::cpu::{Real, Stored, elementwise, optimizer};
 
 pub use super::cpu::optimizer::ElementUpdate;
 
-/// One update of a flat buffer. `state` is weights and `MOMENTS` moments, of the gradients' length and type each, one after the other. The
-/// first `decayed` weights decay. `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+/// One update of the weights number `elements` in a flat buffer, and of their moments. `state` is weights and `MOMENTS` moments, of the
+/// gradients' length and type each, one after the other. `copy` (a bf16 tensor) has the first weights rounded, and gets those among
+/// `elements` in the same pass.
 ///
 /// # Errors
 /// If `state` has another length, or an error of the device.
@@ -20,18 +22,21 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     update: &U,
     state: &Tensor,
     grads: &Tensor,
-    decayed: usize,
+    elements: &Range<usize>,
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let (n, len) = (grads.elem_count(), state.elem_count());
     if len != (1 + MOMENTS) * n {
         bail!("{}: {len} numbers of state for {n} gradients and {MOMENTS} moments", U::KERNEL)
     }
-    on_gpu!(state => super::cuda::optimizer::update(update, state, grads, decayed, copy));
+    if elements.end > n {
+        bail!("{}: elements {elements:?} of {n}", U::KERNEL)
+    }
+    on_gpu!(state => super::cuda::optimizer::update(update, state, grads, elements, copy));
     with_copy(copy, |copy| {
         with_type!(state, S; g = grads => {
             write::<S>(state, U::KERNEL, |state| {
-                optimizer::update::<S, U, SCALARS, MOMENTS>(update, decayed, state, g, &mut copy.borrow_mut());
+                optimizer::update::<S, U, SCALARS, MOMENTS>(update, elements, state, g, &mut copy.borrow_mut());
             })
         })
     })

@@ -16,7 +16,8 @@ use crate::nn::transformer::LayerActivations;
 use crate::nn::{Params, WeightGradientTask};
 use runner_spec::experiment::Recompute;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parts::{Activation, Buffer, NormPlace, PositionKind};
+use runner_spec::model::parts::Buffer;
+use runner_spec::model::{Activation, NormPlace, PositionKind};
 use runner_spec::model::{Family, ModelOptions, ModelSpec, parameters};
 
 const ROWS: usize = 2;
@@ -146,7 +147,7 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
 #[test]
 fn products_are_the_matrices_of_layers() {
     for spec in models() {
-        let matrices = parameters(&spec).into_iter().filter(|p| p.block == 1 && p.decays());
+        let matrices = parameters(&spec).into_iter().filter(|p| p.block == 1 && p.is_matrix());
         let layers = spec.decoder().layers;
         assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), layers.pattern()[0].multiplications());
     }

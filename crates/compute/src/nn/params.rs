@@ -18,7 +18,7 @@ pub struct Params {
     pieces: Vec<Piece>,
     /// Buffers of released pieces, for the next pieces of their lengths. An allocator would put other tensors there, and come to hold more.
     spare: Vec<Tensor>,
-    /// Where `flat` holds bf16 weights: gains and biases in f32, `[layout.total − layout.decayed]`, for norms. A gain near 1 in bf16 would
+    /// Where `flat` holds bf16 weights: gains and biases in f32, `[layout.total − layout.matrices]`, for norms. A gain near 1 in bf16 would
     /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
 }
@@ -73,7 +73,8 @@ impl Params {
     pub fn zeroed(layout: Arc<ParamLayout>, dtype: DType, device: &Device, pieces: Vec<Range<usize>>) -> Result<Self> {
         let start = pieces.last().map_or(0, |last| last.end);
         let flat = storage::zeros(layout.total - start, dtype, device)?;
-        let vectors = (dtype == DType::BF16).then(|| storage::zeros(layout.total - layout.decayed, DType::F32, device));
+        let vectors =
+            (dtype == DType::BF16).then(|| storage::zeros(layout.total - layout.matrices, DType::F32, device));
         Ok(Self { exact_vectors: vectors.transpose()?, ..Self::in_pieces(layout, flat, pieces) })
     }
 
@@ -195,9 +196,9 @@ impl Params {
 
     /// The f32 gains and biases among the elements `range`, and their elements; `None` if there are none.
     fn exact_range(&self, range: &Range<usize>) -> Result<Option<(Tensor, Range<usize>)>> {
-        let vectors = range.start.max(self.layout.decayed)..range.end;
+        let vectors = range.start.max(self.layout.matrices)..range.end;
         let Some(exact) = self.exact_vectors.as_ref().filter(|_| !vectors.is_empty()) else { return Ok(None) };
-        Ok(Some((exact.narrow(0, vectors.start - self.layout.decayed, vectors.len())?, vectors)))
+        Ok(Some((exact.narrow(0, vectors.start - self.layout.matrices, vectors.len())?, vectors)))
     }
 
     /// Refreshes what [`Self::rounded`] copied from `all`.
@@ -228,7 +229,7 @@ impl Params {
     /// If the buffer does not match the layout.
     pub fn parameter(&self, index: usize) -> Result<Tensor> {
         let entry = &self.layout.entries[index];
-        match (&self.exact_vectors, entry.offset.checked_sub(self.layout.decayed)) {
+        match (&self.exact_vectors, entry.offset.checked_sub(self.layout.matrices)) {
             (Some(vectors), Some(start)) => {
                 vectors.narrow(0, start, entry.spec.len())?.reshape(entry.spec.shape.as_slice())
             }
@@ -271,7 +272,7 @@ impl Params {
 
 /// The gains and biases of the weights `all`, a view.
 fn vectors(layout: &ParamLayout, all: &Tensor) -> Result<Tensor> {
-    all.narrow(0, layout.decayed, layout.total - layout.decayed)
+    all.narrow(0, layout.matrices, layout.total - layout.matrices)
 }
 
 /// The index in `layout` of the parameter called `name`.

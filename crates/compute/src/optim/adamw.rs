@@ -24,13 +24,11 @@ impl ElementUpdate<11, 2> for AdamWUpdate {
     #[inline(always)]
     fn element<S: Stored>(
         scalars: &[S::Real; 11],
-        decays: bool,
         w: S::Real,
         [m, v]: [S::Real; 2],
         g: S::Real,
     ) -> (S::Real, [S::Real; 2]) {
         let [beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay] = *scalars;
-        let (shrink, decay) = if decays { (shrink, decay) } else { (S::Real::ONE, S::Real::ZERO) };
         let g = S::rounded(g * scale);
         if S::IS_BF16 {
             // In the fused kernel's own order, so that what is rounded is the same number.

@@ -20,13 +20,11 @@ impl ElementUpdate<7, 1> for LionUpdate {
     #[inline(always)]
     fn element<S: Stored>(
         &[beta1, beta2, rest1, rest2, lr, scale, shrink]: &[S::Real; 7],
-        decays: bool,
         w: S::Real,
         [m]: [S::Real; 1],
         g: S::Real,
     ) -> (S::Real, [S::Real; 1]) {
         let zero = S::Real::ZERO;
-        let shrink = if decays { shrink } else { S::Real::ONE };
         let g = S::rounded(g * scale);
         let direction = beta1.fma(m, rest1 * g);
         // 0 and NaN stay what they are.
@@ -41,8 +39,8 @@ mod tests {
     use candle_core::{DType, Device, Tensor};
 
     use super::*;
-    use crate::optim::update_buffer;
-    use runner_spec::optimizer::Optimizer;
+    use crate::optim::update_group;
+    use runner_spec::optimizer::{Optimizer, OptimizerDescription as _, ParameterGroup};
 
     /// The formula of the paper, one operation after the other in f64. The state is rounded to `dtype` after each step, as stored state is.
     fn oracle(lion: &Lion, start: &[f64], grads: &[Vec<f64>], decayed: usize, round: impl Fn(f64) -> f64) -> Vec<f64> {
@@ -87,7 +85,11 @@ mod tests {
             let state = tensor([numbers(0), vec![0.0; LEN]].concat());
             for (t, g) in grads.iter().enumerate() {
                 let inputs = UpdateInputs { lr: lion.lr, t: t as u64 + 1, grad_scale: 0.5 };
-                update_buffer(&state, &Optimizer::Lion(lion), &tensor(g.clone()), LEN / 2, inputs, None).unwrap();
+                for (elements, optimizer) in [(0..LEN / 2, Optimizer::Lion(lion)), (LEN / 2..LEN, lion.without_decay())]
+                {
+                    let group = ParameterGroup { elements, optimizer, lr_scale: 1.0 };
+                    update_group(&group, &state, &tensor(g.clone()), inputs, None).unwrap();
+                }
             }
             let got: Vec<f64> = state.to_dtype(DType::F64).unwrap().to_vec1().unwrap();
             let expected = oracle(&lion, &numbers(0), &grads, LEN / 2, round);

@@ -18,7 +18,6 @@ impl ElementUpdate<2, 0> for PlainSgdUpdate {
     #[inline(always)]
     fn element<S: Stored>(
         &[lr, scale]: &[S::Real; 2],
-        _decays: bool,
         w: S::Real,
         _: [S::Real; 0],
         g: S::Real,
@@ -43,7 +42,6 @@ impl ElementUpdate<3, 1> for MomentumSgdUpdate {
     #[inline(always)]
     fn element<S: Stored>(
         &[lr, momentum, scale]: &[S::Real; 3],
-        _decays: bool,
         w: S::Real,
         [m]: [S::Real; 1],
         g: S::Real,

@@ -48,7 +48,7 @@ pub(crate) fn count(parameters: &[PartParameter]) -> ParamCounts {
     let mut counts = ParamCounts::default();
     for PartParameter { spec, .. } in parameters {
         let len = spec.len() as u64;
-        if spec.decays() {
+        if spec.is_matrix() {
             counts.decayed_tensors += 1;
             counts.decayed += len;
         } else {

@@ -61,7 +61,7 @@ impl HeldElements {
         let shard = program.shard().filter(|_| program.divides(ShardedState::Gradients))?;
         let layout = program.parameter_layout();
         let released = if program.divides(ShardedState::Parameters) {
-            layout.decayed - gathered_at_most(program, &layout)
+            layout.matrices - gathered_at_most(program, &layout)
         } else {
             0
         };
@@ -114,12 +114,12 @@ fn gathered_at_most(program: &Program, layout: &ParamLayout) -> usize {
         let next = passes.get(index + 1).map_or(&[][..], Vec::as_slice);
         for bucket in now.iter().chain(next) {
             if !held.contains(bucket) {
-                buffers.hold(&piece_lengths(program, layout, *bucket, &(0..layout.decayed)));
+                buffers.hold(&piece_lengths(program, layout, *bucket, &(0..layout.matrices)));
                 held.push(*bucket);
             }
         }
         for bucket in now.iter().filter(|bucket| !next.contains(bucket)) {
-            buffers.give_up(&piece_lengths(program, layout, *bucket, &(0..layout.decayed)), false);
+            buffers.give_up(&piece_lengths(program, layout, *bucket, &(0..layout.matrices)), false);
             held.retain(|other| other != bucket);
         }
     }

@@ -29,7 +29,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
                 let common = |range| runner_spec::model::layout::common_range(&range, within);
                 ranges.into_iter().filter_map(common).map(|range| range.len()).collect()
             };
-            let (all, matrices) = (0..layout.total, 0..layout.decayed);
+            let (all, matrices) = (0..layout.total, 0..layout.matrices);
             // What is held, as lengths of buffers, and the buffers that were given up.
             let (mut weights, mut gradients) = (BTreeMap::new(), BTreeMap::new());
             let mut spare = [Vec::new(), Vec::new()];
@@ -79,7 +79,7 @@ fn sharded_gradients_and_weights_are_held_for_as_long_as_instructions_say() {
                 }
             }
             assert_eq!(summed, shard.len());
-            let vectors = layout.total - layout.decayed;
+            let vectors = layout.total - layout.matrices;
             let held = if state == e::ShardedState::Parameters { most[0] + vectors } else { layout.total };
             let want = [4 * (shard.len() + held), 4 * most[1]].map(|bytes| bytes as u64);
             assert_eq!([rank.memory.weights, rank.memory.gradients], want, "{state:?} {micro_batch} {tied}");

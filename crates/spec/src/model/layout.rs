@@ -1,6 +1,6 @@
 //! The places of parameters in a flat buffer.
 //!
-//! Decayed tensors come first, then the others, each group in registration order. Gradients and optimizer moments are
+//! Matrices come first, then gains and biases, each in registration order. Gradients and optimizer moments are
 //! buffers of the same shape, so an update, a norm, a bucket or a shard is a range.
 
 use std::ops::Range;
@@ -27,23 +27,23 @@ impl ParamEntry {
 pub struct ParamLayout {
     pub entries: Vec<ParamEntry>,
     pub total: usize,
-    /// Elements of the decayed group, which the buffer starts with.
-    pub decayed: usize,
+    /// Elements of the matrices, which the buffer starts with.
+    pub matrices: usize,
 }
 
 impl ParamLayout {
     /// Lays out parameters given in registration order.
     pub fn new(specs: Vec<ParamSpec>) -> Self {
-        let (decayed, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::decays);
-        let decayed_total = decayed.iter().map(ParamSpec::len).sum();
+        let (matrices, rest): (Vec<_>, Vec<_>) = specs.into_iter().partition(ParamSpec::is_matrix);
+        let elements = matrices.iter().map(ParamSpec::len).sum();
         let mut offset = 0;
-        let mut entries = Vec::with_capacity(decayed.len() + rest.len());
-        for spec in decayed.into_iter().chain(rest) {
+        let mut entries = Vec::with_capacity(matrices.len() + rest.len());
+        for spec in matrices.into_iter().chain(rest) {
             let len = spec.len();
             entries.push(ParamEntry { spec, offset });
             offset += len;
         }
-        Self { entries, total: offset, decayed: decayed_total }
+        Self { entries, total: offset, matrices: elements }
     }
 
     /// Divides the buffer into `parts` of about the same length, each of whole tensors, the first ones first. `None` if there are fewer
@@ -69,8 +69,8 @@ impl ParamLayout {
     pub fn part(&self, range: &Range<usize>) -> Self {
         let inside = self.entries.iter().filter(|entry| range.contains(&entry.offset));
         let moved = |entry: &ParamEntry| ParamEntry { spec: entry.spec.clone(), offset: entry.offset - range.start };
-        let decayed = self.decayed.clamp(range.start, range.end) - range.start;
-        Self { entries: inside.map(moved).collect(), total: range.len(), decayed }
+        let matrices = self.matrices.clamp(range.start, range.end) - range.start;
+        Self { entries: inside.map(moved).collect(), total: range.len(), matrices }
     }
 
     /// The elements of the parameters of `blocks`, in as few ranges as possible.
@@ -151,11 +151,11 @@ mod tests {
     #[test]
     fn a_part_has_the_layout_of_its_tensors() {
         let mut whole = layout(&[4, 5, 6, 7]);
-        whole.decayed = 9;
+        whole.matrices = 9;
         let part = whole.part(&(4..15));
-        assert_eq!((part.total, part.decayed), (11, 5));
+        assert_eq!((part.total, part.matrices), (11, 5));
         let places: Vec<_> = part.entries.iter().map(|entry| (entry.spec.name.as_str(), entry.range())).collect();
         assert_eq!(places, [("1", 0..5), ("2", 5..11)]);
-        assert_eq!((whole.part(&(9..22)).decayed, whole.part(&(0..4)).decayed), (0, 4));
+        assert_eq!((whole.part(&(9..22)).matrices, whole.part(&(0..4)).matrices), (0, 4));
     }
 }

@@ -58,6 +58,10 @@ impl OptimizerDescription for AdamW {
         self.decays
     }
 
+    fn without_decay(&self) -> Optimizer {
+        Optimizer::Adamw(Self { weight_decay: 0.0, ..*self })
+    }
+
     fn describe(&self) -> String {
         let Self { betas: [beta1, beta2], eps, weight_decay, decays, .. } = self;
         let (eps, decayed) = (scientific(*eps), decays.describe());

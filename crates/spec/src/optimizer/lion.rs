@@ -52,6 +52,10 @@ impl OptimizerDescription for Lion {
         self.decays
     }
 
+    fn without_decay(&self) -> Optimizer {
+        Optimizer::Lion(Self { weight_decay: 0.0, ..*self })
+    }
+
     fn describe(&self) -> String {
         let Self { betas: [beta1, beta2], weight_decay, decays, .. } = self;
         format!("betas {beta1} and {beta2}, weight decay {weight_decay}{}", decays.describe())

@@ -41,6 +41,10 @@ impl OptimizerDescription for Sgd {
         Decays::Matrices
     }
 
+    fn without_decay(&self) -> Optimizer {
+        Optimizer::Sgd(*self)
+    }
+
     fn describe(&self) -> String {
         format!("momentum {}", self.momentum)
     }

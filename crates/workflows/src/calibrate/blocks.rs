@@ -83,7 +83,7 @@ pub(super) fn embedding(busy: ConcurrentLoad, s: MeasuredShape, repetitions: Rep
 pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repetitions) -> Result<UpdatePoint> {
     let default = Optimizer::default();
     let [seconds] = timed(busy, repetitions, || {
-        let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, decayed: parameters });
+        let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, matrices: parameters });
         let mut state =
             TrainState::zeroed(layout, default.description().moments(), candle_core::DType::F32, &Device::Cpu)?;
         let grads = Tensor::full(1e-3_f32, parameters, &Device::Cpu)?;

@@ -2,6 +2,7 @@
 //! arithmetic, which is f32, as PyTorch's fused optimizers do with bfloat16 tensors.
 
 use std::array;
+use std::ops::Range;
 
 use half::bf16;
 use rayon::prelude::*;
@@ -45,21 +46,21 @@ pub trait ElementUpdate<const SCALARS: usize, const MOMENTS: usize>: Sync {
     /// The numbers that all elements share, in the order of the CUDA kernel's parameters.
     fn scalars(&self) -> [f64; SCALARS];
 
-    /// The new weight and moments from the old ones and the gradient `g`. `decays` is the same for many elements. Implementations must be
-    /// `#[inline(always)]`, because [`vectorize`] runs them.
+    /// The new weight and moments from the old ones and the gradient `g`. Implementations must be `#[inline(always)]`, because [`vectorize`]
+    /// runs them.
     fn element<S: Stored>(
         scalars: &[S::Real; SCALARS],
-        decays: bool,
         w: S::Real,
         moments: [S::Real; MOMENTS],
         g: S::Real,
     ) -> (S::Real, [S::Real; MOMENTS]);
 }
 
-/// Updates `state`: weights, and `MOMENTS` moments of the length of the gradients `g`. The first `decayed` elements decay.
+/// Updates the weights number `elements` of `state`, and their moments. `state` is weights and `MOMENTS` moments, as many as gradients `g`
+/// each.
 pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
-    decayed: usize,
+    elements: &Range<usize>,
     state: &mut [S],
     g: &[S],
     copy: &mut [bf16],
@@ -69,34 +70,31 @@ pub fn update<S: Stored, U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usiz
     let (w, moments) = state.split_at_mut(n);
     assert_eq!(moments.len(), MOMENTS * n, "moments of {n} weights");
     let (copy, moments) = (RoundedCopy::new(copy), Shared::new(moments));
-    let (w0, w1) = w.split_at_mut(decayed);
-    for (first, decays, w, g) in [(0, true, w0, &g[..decayed]), (decayed, false, w1, &g[decayed..])] {
-        let chunks = w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).enumerate();
-        chunks.for_each_piece(|(chunk, (w, g))| {
-            let first = first + chunk * TASK;
-            vectorize(inlined!(|| {
-                // Local values, so that the compiler knows that no store changes them.
-                let (scalars, len) = (scalars, w.len());
-                let (w, g) = (&mut w[..len], &g[..len]);
-                // SAFETY: chunks do not overlap, and each moment has an element for each weight.
-                let part = inlined!(|k: usize| unsafe { moments.slice(k * n + first, len) });
-                let moments: [&mut [S]; MOMENTS] = array::from_fn(part);
-                for i in 0..len {
-                    let mut old = [S::Real::ZERO; MOMENTS];
-                    for k in 0..MOMENTS {
-                        old[k] = moments[k][i].load();
-                    }
-                    let (weight, new) = U::element::<S>(&scalars, decays, w[i].load(), old, g[i].load());
-                    w[i] = S::store(weight);
-                    for k in 0..MOMENTS {
-                        moments[k][i] = S::store(new[k]);
-                    }
+    let chunks = w[elements.clone()].par_chunks_mut(TASK).zip(g[elements.clone()].par_chunks(TASK)).enumerate();
+    chunks.for_each_piece(|(chunk, (w, g))| {
+        let first = elements.start + chunk * TASK;
+        vectorize(inlined!(|| {
+            // Local values, so that the compiler knows that no store changes them.
+            let (scalars, len) = (scalars, w.len());
+            let (w, g) = (&mut w[..len], &g[..len]);
+            // SAFETY: chunks do not overlap, and each moment has an element for each weight.
+            let part = inlined!(|k: usize| unsafe { moments.slice(k * n + first, len) });
+            let moments: [&mut [S]; MOMENTS] = array::from_fn(part);
+            for i in 0..len {
+                let mut old = [S::Real::ZERO; MOMENTS];
+                for k in 0..MOMENTS {
+                    old[k] = moments[k][i].load();
                 }
-                // SAFETY: chunks do not overlap.
-                unsafe { copy.store(first, w) };
-            }));
-        });
-    }
+                let (weight, new) = U::element::<S>(&scalars, w[i].load(), old, g[i].load());
+                w[i] = S::store(weight);
+                for k in 0..MOMENTS {
+                    moments[k][i] = S::store(new[k]);
+                }
+            }
+            // SAFETY: chunks do not overlap.
+            unsafe { copy.store(first, w) };
+        }));
+    });
 }
 
 #[cfg(test)]
@@ -109,18 +107,19 @@ mod tests {
 
     type Update<'a> = &'a dyn Fn(&mut [f32], &mut [bf16]);
 
-    /// The copy ends before the weights, and the decayed weights end within a chunk.
+    /// The copy ends before the weights, and a group ends within a chunk.
     #[test]
     fn first_weights_are_copied_rounded() {
         const LEN: usize = 3 * TASK + 7;
         const COPIED: usize = 2 * TASK + 5;
+        const GROUPS: [Range<usize>; 2] = [0..TASK + 9, TASK + 9..LEN];
         let numbers = |scale: f32| (0..LEN).map(|i| ((i * 7919 % 1009) as f32 - 504.0) * scale).collect::<Vec<_>>();
         let grads = numbers(1e-3);
         let inputs = UpdateInputs { lr: 0.1, t: 1, grad_scale: 0.5 };
         let adamw = AdamWUpdate(AdamW::default(), inputs);
         let updates: [(usize, Update); 2] = [
-            (2, &|state, copy| update(&adamw, TASK + 9, state, &grads, copy)),
-            (0, &|state, copy| update(&PlainSgdUpdate(inputs), TASK + 9, state, &grads, copy)),
+            (2, &|state, copy| GROUPS.into_iter().for_each(|group| update(&adamw, &group, state, &grads, copy))),
+            (0, &|state, copy| update(&PlainSgdUpdate(inputs), &(0..LEN), state, &grads, copy)),
         ];
         for (moments, update) in updates {
             let mut state = numbers(0.01);

@@ -4,17 +4,21 @@
 
 #include "rows.cuh"
 
-// `w` is n weights, followed in memory by MOMENTS times n moments. Calls one(decays, w, m, g) for each element, which sets w and m[0], m[1] ... The
-// first `decayed` elements decay; the first `copied` go to `copy`, which may be null.
+// `w` is n weights, followed in memory by MOMENTS times n moments. Calls one(w, m, g) for each element from `start` to `end`, which sets w and
+// m[0], m[1] ... The first `copied` of all weights go to `copy`, which may be null.
 template <int MOMENTS, typename S, typename F>
-__device__ __forceinline__ void update_all(S* w, const S* g, bf16* copy, i64 n, i64 decayed, i64 copied, F one) {
+__device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n, i64 start, i64 end, i64 copied, F one) {
     constexpr int SECTIONS = 1 + MOMENTS;
+    w += start;
+    g += start;
+    copy = copy ? copy + start : copy;
+    copied -= start;
     bool vector = are_vectors(w, g, copy);
 #pragma unroll
     for (int k = 1; k < SECTIONS; k++) {
         vector = vector && is_vector(w + k * n);
     }
-    each_span(n, vector, [&](auto span, i64 i) {
+    each_span(end - start, vector, [&](auto span, i64 i) {
         float x[SECTIONS][span.N], d[span.N];
 #pragma unroll
         for (int k = 0; k < SECTIONS; k++) {
@@ -28,7 +32,7 @@ __device__ __forceinline__ void update_all(S* w, const S* g, bf16* copy, i64 n, 
             for (int k = 0; k < SECTIONS; k++) {
                 numbers[k] = x[k][j];
             }
-            one(i + j < decayed, numbers[0], numbers + 1, d[j]);
+            one(numbers[0], numbers + 1, d[j]);
 #pragma unroll
             for (int k = 0; k < SECTIONS; k++) {
                 x[k][j] = numbers[k];

@@ -1,5 +1,7 @@
 //! Optimizer steps, norms and checks of flat buffers.
 
+use std::ops::Range;
+
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type};
@@ -8,25 +10,26 @@ use crate::gpu;
 use crate::kernels::cpu::optimizer::ElementUpdate;
 use crate::kernels::on_host;
 
-/// `state` is weights and moments, f32 or bf16, as `grads`. `copy` (bf16, at most as long as the weights) becomes the first weights rounded.
+/// Updates the weights number `elements` and their moments. `state` is weights and moments, f32 or bf16, as `grads`. `copy` (bf16, at most as
+/// long as the weights) has the first weights rounded.
 pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MOMENTS: usize>(
     update: &U,
     state: &Tensor,
     grads: &Tensor,
-    decayed: usize,
+    elements: &Range<usize>,
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let n = grads.elem_count();
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let launch = Launch::for_tensor(state)?;
-    let dims = launch.dims_for_elements(n);
+    let dims = launch.dims_for_elements(elements.len());
     let launch = launch
         .array("weights and moments", state, dtype, (1 + MOMENTS) * n)?
         .array("gradients", grads, dtype, n)?
         .array("copy", copy, DType::BF16, copied)?
-        .longs([n, decayed, copied])
+        .longs([n, elements.start, elements.end, copied])
         .floats(update.scalars());
-    // SAFETY: (state, g, copy, n, decayed, copied, scalars...), as the kernels of optimizer.cuh take them.
+    // SAFETY: (state, g, copy, n, start, end, copied, scalars...), as the kernels of optimizer.cuh take them.
     unsafe { launch.run(&kernel_for_type(U::KERNEL, dtype)?, dims) }
 }
 

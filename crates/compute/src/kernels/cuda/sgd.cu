@@ -3,8 +3,8 @@
 
 #define SGD(name, S, ROUNDED)                                                                                                  \
     extern "C" __global__ void __launch_bounds__(256)                                                                          \
-        name(S* state, const S* grads, bf16* copy, i64 n, i64 decayed, i64 copied, float lr, float scale) {                    \
-        update_all<0>(state, grads, copy, n, decayed, copied, [&](bool, float& w, float*, float g) {                           \
+        name(S* state, const S* grads, bf16* copy, i64 n, i64 start, i64 end, i64 copied, float lr, float scale) {                    \
+        update_group<0>(state, grads, copy, n, start, end, copied, [&](float& w, float*, float g) {                           \
             w = ROUNDED ? round_bf16(w - lr * round_bf16(scale * g)) : w - lr * scale * g;                                     \
         });                                                                                                                    \
     }
@@ -24,8 +24,8 @@ template <bool ROUNDED> __device__ __forceinline__ void sgd_momentum_one(float& 
 
 #define SGD_MOMENTUM(name, S, ROUNDED)                                                                                         \
     extern "C" __global__ void __launch_bounds__(256)                                                                          \
-        name(S* state, const S* grads, bf16* copy, i64 n, i64 decayed, i64 copied, float lr, float momentum, float scale) {    \
-        update_all<1>(state, grads, copy, n, decayed, copied, [&](bool, float& w, float* m, float g) {                         \
+        name(S* state, const S* grads, bf16* copy, i64 n, i64 start, i64 end, i64 copied, float lr, float momentum, float scale) {    \
+        update_group<1>(state, grads, copy, n, start, end, copied, [&](float& w, float* m, float g) {                         \
             sgd_momentum_one<ROUNDED>(w, m[0], g, lr, momentum, scale);                                                        \
         });                                                                                                                    \
     }
