@@ -19,7 +19,7 @@ use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState, task_key};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
-use runner_spec::model::parts::{HeadMistake, head_mistakes};
+use runner_spec::model::{HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
     BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence,

@@ -19,10 +19,10 @@ mod weights_source;
 
 use crate::model::ModelSpec;
 pub use crate::model::family::Family;
-pub use crate::model::initial::PytorchEmbedding;
-use crate::model::initial::embedding_schema;
-pub use crate::model::options::ModelOptions;
-pub use crate::model::parts::{Activation, NormPlace, PositionKind, Recompute};
+pub use crate::model::parts::Recompute;
+pub use crate::model::pytorch_init::PytorchEmbedding;
+use crate::model::pytorch_init::embedding_schema;
+pub use crate::model::{Activation, ModelOptions, NormPlace, PositionKind};
 pub use crate::optimizer::Optimizer;
 pub use crate::schedule::{Schedule, ScheduleLength, ScheduleStart, Warmup};
 use crate::serde_defaults::{defaults, is_true, yes};

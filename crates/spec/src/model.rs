@@ -2,153 +2,33 @@
 //!
 //! The planner counts them, and the executor allocates them.
 
+mod activation;
 pub mod decoder;
 pub mod family;
-pub mod initial;
+
+mod heads;
+mod initial;
 pub mod layout;
+mod mask;
 pub mod options;
+mod parameter;
 pub mod parts;
+pub(crate) mod pytorch_init;
+mod spec;
 pub mod stage;
 
-use std::ops::Range;
-
-use serde::{Deserialize, Serialize};
-
-pub use crate::model::decoder::{Decoder, Layers};
-pub use crate::model::family::Family;
-pub use crate::model::initial::{ParamInit, PytorchEmbedding};
-pub use crate::model::options::ModelOptions;
-pub use crate::model::parts::{Activation, Heads, Mask, NormPlace, PositionKind};
-use crate::serde_defaults::is_default;
-
-/// The base of rotary frequencies where a file gives none.
-pub const DEFAULT_ROPE_THETA: f64 = 10_000.0;
-
-/// A decoder-only transformer. Sizes are counts of elements.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ModelSpec {
-    pub family: Family,
-    /// Rows of the embedding, padding included.
-    pub vocab_size: usize,
-    pub context_length: usize,
-    pub layers: usize,
-    pub heads: usize,
-    /// Equal to `heads` for GPT-2.
-    pub kv_heads: usize,
-    pub d_model: usize,
-    pub d_ff: usize,
-    pub dropout: f64,
-    pub tie_embeddings: bool,
-    pub norm_eps: f64,
-    pub rope_theta: f64,
-    /// The options that differ from the family's own model.
-    #[serde(rename = "variant", default, skip_serializing_if = "is_default")]
-    pub options: ModelOptions,
-}
-
-impl ModelSpec {
-    /// A model of `family` with the given vocabulary, context length, layers, heads and width, and the family's defaults. It has no dropout.
-    pub fn with_defaults(family: Family, [vocab_size, context_length, layers, heads, d_model]: [usize; 5]) -> Self {
-        Self {
-            family,
-            vocab_size,
-            context_length,
-            layers,
-            heads,
-            kv_heads: heads,
-            d_model,
-            d_ff: (family.defaults().d_ff)(d_model),
-            dropout: 0.0,
-            tie_embeddings: family.defaults().tie_embeddings,
-            norm_eps: 1e-5,
-            rope_theta: DEFAULT_ROPE_THETA,
-            options: ModelOptions::default(),
-        }
-    }
-
-    /// The model with whose layers calibration measures a family. As in the presets, heads are 64 wide, and a narrow model has four of them.
-    pub fn for_calibration(family: Family, [vocab_size, context_length, layers, d_model]: [usize; 4]) -> Self {
-        let heads = if d_model >= 256 { d_model / 64 } else { 4 };
-        let spec = Self::with_defaults(family, [vocab_size, context_length, layers, heads, d_model]);
-        Self { d_ff: family.defaults().calibrated_ff * d_model, tie_embeddings: false, ..spec }
-    }
-
-    /// An upper bound on the number of parameters that cannot overflow or allocate, to refuse absurd sizes by.
-    pub fn parameter_bound(&self) -> f64 {
-        let (vocab, d, ff) = (self.vocab_size as f64, self.d_model as f64, self.d_ff as f64);
-        let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
-        (2.0 * vocab + self.context_length as f64 + 2.0) * d + vocab + self.layers as f64 * layer
-    }
-
-    /// Width of one attention head.
-    pub fn head_dim(&self) -> usize {
-        self.d_model / self.heads
-    }
-
-    /// The sizes by their keys in the `model` section. None can be 0.
-    pub fn sizes(&self) -> [(&'static str, usize); 7] {
-        [
-            ("vocab_size", self.vocab_size),
-            ("context_length", self.context_length),
-            ("layers", self.layers),
-            ("heads", self.heads),
-            ("kv_heads", self.kv_heads),
-            ("d_model", self.d_model),
-            ("d_ff", self.d_ff),
-        ]
-    }
-
-    pub fn attention_heads(&self) -> Heads {
-        Heads { queries: self.heads, kv: self.kv_heads, width: self.head_dim() }
-    }
-
-    /// The number of layers among `blocks`, a part of the block list.
-    pub fn layers_in(&self, blocks: Range<usize>) -> usize {
-        blocks.end.min(self.layers + 1).saturating_sub(blocks.start.max(1))
-    }
-
-    /// The entries of the block list: embedding, layers, head.
-    pub fn block_count(&self) -> usize {
-        self.layers + 2
-    }
-}
-
-/// One parameter of a model, under its Hugging Face name. Matrices are `[out, in]`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ParamSpec {
-    pub name: String,
-    pub shape: Vec<usize>,
-    pub init: ParamInit,
-    /// The entry of the block list that owns it.
-    pub block: usize,
-}
-
-impl ParamSpec {
-    /// Number of elements.
-    pub fn len(&self) -> usize {
-        self.shape.iter().product()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// True for tensors of two or more dimensions.
-    pub fn is_matrix(&self) -> bool {
-        self.shape.len() >= 2
-    }
-}
+pub use activation::Activation;
+pub use decoder::{Decoder, Layers};
+pub use family::Family;
+pub use heads::{HeadMistake, Heads, head_mistakes};
+pub use initial::ParamInit;
+pub use mask::Mask;
+pub use options::{ModelOptions, NormPlace, PositionKind};
+pub use parameter::{InitialWeights, ParamSpec};
+pub use pytorch_init::PytorchEmbedding;
+pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
     spec.decoder().parameters().into_iter().map(|parameter| parameter.spec).collect()
-}
-
-/// A source of initial values that are not drawn.
-pub trait InitialWeights {
-    /// Writes the initial values of `parameter` into `values`. Leaves the drawn values where the source has none.
-    ///
-    /// # Errors
-    /// If the source cannot be read, or has the parameter in a different shape.
-    fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }

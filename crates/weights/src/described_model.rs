@@ -8,8 +8,8 @@ use super::error::WeightsError;
 use super::folder::{CONFIG, tokenizer_beside};
 use runner_files::strict_json;
 use runner_spec::experiment::Tokenizer;
-use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::model::{Family, ModelSpec};
+use runner_spec::model::{HeadMistake, head_mistakes};
 
 /// A model as its weights' own file describes it.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,8 +7,8 @@ use runner_spec::diagnostic::list;
 use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
-use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelOptions};
+use runner_spec::model::{HeadMistake, head_mistakes};
 use runner_weights::{CONTEXT, Difference, differences};
 use serde_json::Value;
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::ModelSpec;
 use super::parts::{Embedding, Head, Layer, PartParameter, Rotary};
+use super::spec::ModelSpec;
 
 /// The parts of a model: the embedding, the layers, the head.
 #[derive(Debug, Clone)]

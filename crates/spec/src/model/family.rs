@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::options::option_keys;
-use super::parts::{Names, NormKind};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -14,6 +13,27 @@ pub enum Family {
     #[default]
     Gpt2,
     Llama,
+}
+
+/// LayerNorm has a gain and a bias, RMSNorm a gain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    LayerNorm,
+    RmsNorm,
+}
+
+/// Names in folders of weights. Several names are matrices that lie next to each other and are used as one.
+#[derive(Debug)]
+pub struct Names {
+    pub(super) gpt2: &'static [&'static str],
+    pub(super) llama: &'static [&'static str],
+}
+
+impl Names {
+    /// The names in the folders of `family`.
+    pub(super) fn of(&self, family: Family) -> &'static [&'static str] {
+        (family.defaults().names)(self)
+    }
 }
 
 /// What the models of a family have in common.

@@ -2,13 +2,33 @@
 
 use std::fmt::Write as _;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::initial::PytorchEmbedding;
-use super::parts::{Activation, Mask, NormPlace, PositionKind};
+use super::activation::Activation;
+use super::mask::Mask;
+use super::pytorch_init::PytorchEmbedding;
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
+
+/// The place of a layer's norms (gpt2): x + f(norm(x)), or norm(x + f(x)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NormPlace {
+    #[default]
+    Pre,
+    Post,
+}
+
+/// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionKind {
+    #[default]
+    Learned,
+    Sinusoidal,
+}
 
 /// The options that differ from a family's own model. The default is GPT-2 itself, or a Llama. Records leave out options that have their
 /// default. Together they make the encoder of PyTorch's language-model tutorials: norms after the sums, ReLU, sinusoidal positions, a head that has

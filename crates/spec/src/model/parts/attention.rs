@@ -1,9 +1,11 @@
 //! Self-attention and its projections.
 
-use super::{Buffer, Linear, Mask, Names, Part, buffer, masked, statistic};
-use crate::model::ModelSpec;
-use crate::model::family::Family;
+use super::part::{Buffer, Linear, Part, buffer, masked, statistic};
+use crate::model::family::Names;
+use crate::model::heads::Heads;
 use crate::model::initial::ParamInit;
+use crate::model::mask::Mask;
+use crate::model::spec::ModelSpec;
 
 const QKV: Names =
     Names { gpt2: &["attn.c_attn"], llama: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"] };
@@ -16,34 +18,6 @@ pub struct Rotary {
     pub theta: f64,
     /// The longest row.
     pub context_length: usize,
-}
-
-/// Attention's heads. A row of its first product has the queries of all heads, then their keys, then their values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heads {
-    /// Heads of queries.
-    pub queries: usize,
-    /// Heads of keys, and of values. Each is shared by as many heads of queries.
-    pub kv: usize,
-    /// Elements of one head.
-    pub width: usize,
-}
-
-impl Heads {
-    /// Heads of queries that share keys and values.
-    pub fn group(self) -> usize {
-        self.queries / self.kv
-    }
-
-    /// The width of a row of queries, keys and values.
-    pub fn qkv_width(self) -> usize {
-        (self.queries + 2 * self.kv) * self.width
-    }
-
-    /// The width of a row of the heads' outputs.
-    pub fn out_width(self) -> usize {
-        self.queries * self.width
-    }
 }
 
 /// An attention layer: the projections of queries, keys and values, the heads, and the projection of their outputs.
@@ -115,31 +89,4 @@ impl Part for Attention {
     fn score_flops(&self, length: usize) -> f64 {
         4.0 * self.heads.out_width() as f64 * self.mask.most_keys(length) as f64
     }
-}
-
-/// A reason why numbers of heads do not fit the width or each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HeadMistake {
-    /// The heads do not divide the width.
-    Width,
-    /// Rotary positions turn pairs of a head's dimensions, and a head's width is odd.
-    OddWidth,
-    /// The family does not share keys and values among heads.
-    Grouped,
-    /// The key-value heads do not divide the heads.
-    Groups,
-}
-
-/// Checks numbers of heads, of which `kv` have keys and values. None is 0.
-pub fn head_mistakes(family: Family, d_model: usize, heads: usize, kv: usize) -> Vec<HeadMistake> {
-    if !d_model.is_multiple_of(heads) {
-        return vec![HeadMistake::Width];
-    }
-    let defaults = family.defaults();
-    let checks = [
-        (defaults.rotary && !(d_model / heads).is_multiple_of(2), HeadMistake::OddWidth),
-        (!defaults.grouped_heads && kv != heads, HeadMistake::Grouped),
-        (defaults.grouped_heads && !heads.is_multiple_of(kv), HeadMistake::Groups),
-    ];
-    checks.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, mistake)| mistake).collect()
 }

@@ -1,23 +1,13 @@
 //! The first block: the embedding of tokens, their positions, dropout.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use super::{Names, PartParameter, Place, Rows};
-use crate::model::ModelSpec;
+use super::part::{PartParameter, Place, Rows};
+use crate::model::family::Names;
 use crate::model::initial::ParamInit;
+use crate::model::options::PositionKind;
+use crate::model::spec::ModelSpec;
 
 const TOKENS: Names = Names { gpt2: &["transformer.wte.weight"], llama: &["model.embed_tokens.weight"] };
 const POSITIONS: &str = "transformer.wpe.weight";
-
-/// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PositionKind {
-    #[default]
-    Learned,
-    Sinusoidal,
-}
 
 /// The positions that are added to tokens' embeddings.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,7 +39,7 @@ impl Embedding {
     pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
         let defaults = spec.family.defaults();
         Self {
-            tokens: TOKENS.of(spec)[0],
+            tokens: TOKENS.of(spec.family)[0],
             vocab_size: spec.vocab_size,
             context_length: spec.context_length,
             width: spec.d_model,

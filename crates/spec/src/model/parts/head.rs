@@ -1,8 +1,11 @@
 //! The last block: a norm, the projection to the vocabulary, and the loss.
 
-use super::{Buffer, Linear, Names, Norm, PartParameter, Place, Rows, buffer, statistic};
-use crate::model::ModelSpec;
-use crate::model::initial::{ParamInit, PytorchEmbedding};
+use super::norm::Norm;
+use super::part::{Buffer, Linear, PartParameter, Place, Rows, buffer, statistic};
+use crate::model::family::Names;
+use crate::model::initial::ParamInit;
+use crate::model::pytorch_init::PytorchEmbedding;
+use crate::model::spec::ModelSpec;
 
 const NORM: Names = Names { gpt2: &["transformer.ln_f"], llama: &["model.norm"] };
 const PROJECTION: &str = "lm_head";

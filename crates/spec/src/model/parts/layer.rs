@@ -5,25 +5,19 @@ use std::ops::Deref;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Attention, Buffer, Linear, Mlp, Names, Norm, NormKind, Part, PartParameter, Place, buffer, masked, statistic,
-};
-use crate::model::ModelSpec;
+use super::attention::Attention;
+use super::mlp::Mlp;
+use super::norm::Norm;
+use super::part::{Buffer, Linear, Part, PartParameter, Place, buffer, masked, statistic};
+use crate::model::family::{Names, NormKind};
+use crate::model::options::NormPlace;
+use crate::model::spec::ModelSpec;
 
 /// Before attention and MLP, or after them.
 const NORMS: [Names; 2] = [
     Names { gpt2: &["ln_1"], llama: &["input_layernorm"] },
     Names { gpt2: &["ln_2"], llama: &["post_attention_layernorm"] },
 ];
-
-/// The place of a layer's norms (gpt2): x + f(norm(x)), or norm(x + f(x)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NormPlace {
-    #[default]
-    Pre,
-    Post,
-}
 
 /// The part of a layer's forward that its backward computes again, instead of keeping it: nothing; attention's projections, outputs
 /// and log-sum-exps; or all but the layer's input. The numbers are the same.

@@ -1,15 +1,9 @@
 //! Normalization of rows.
 
-use super::{Names, PartParameter, Place};
-use crate::model::ModelSpec;
+use super::part::{PartParameter, Place};
+use crate::model::family::{Names, NormKind};
 use crate::model::initial::ParamInit;
-
-/// LayerNorm has a gain and a bias, RMSNorm a gain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NormKind {
-    LayerNorm,
-    RmsNorm,
-}
+use crate::model::spec::ModelSpec;
 
 /// One norm.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +17,7 @@ pub struct Norm {
 impl Norm {
     pub(super) fn new(spec: &ModelSpec, names: &Names) -> Self {
         let kind = spec.family.defaults().norm;
-        Self { kind, name: names.of(spec)[0], width: spec.d_model, eps: spec.norm_eps }
+        Self { kind, name: names.of(spec.family)[0], width: spec.d_model, eps: spec.norm_eps }
     }
 
     pub fn has_bias(&self) -> bool {

@@ -1,0 +1,151 @@
+//! What the parts of a model say about themselves.
+
+use crate::model::family::{FamilyTraits, Names};
+use crate::model::initial::ParamInit;
+use crate::model::parameter::ParamSpec;
+use crate::model::spec::ModelSpec;
+
+/// The rows of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// One for each token of the vocabulary.
+    Tokens,
+    /// One for each position.
+    Positions,
+    /// As many as the widths of the model say.
+    Fixed,
+}
+
+/// A parameter of a part, and how folders of weights hold it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartParameter {
+    pub spec: ParamSpec,
+    pub rows: Rows,
+    /// True if a folder holds it as `[in, out]`.
+    pub transposed: bool,
+}
+
+/// Where a part is: the entry of the block list, and what the names of its parameters begin with.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub block: usize,
+    pub prefix: String,
+}
+
+impl Place {
+    pub(super) fn parameter(&self, name: &str, shape: Vec<usize>, init: ParamInit) -> PartParameter {
+        let spec = ParamSpec { name: format!("{}{name}", self.prefix), shape, init, block: self.block };
+        PartParameter { spec, rows: Rows::Fixed, transposed: false }
+    }
+}
+
+/// The product of activations and one or several matrices that lie next to each other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Linear {
+    /// The names of the matrices.
+    pub names: &'static [&'static str],
+    pub inputs: usize,
+    /// Rows of each matrix.
+    pub outputs: Vec<usize>,
+    pub(super) init: ParamInit,
+    pub(super) bias: Option<ParamInit>,
+    pub(super) rows: Rows,
+    pub(super) transposed: bool,
+}
+
+impl Linear {
+    /// A product of a layer. A family that has one name for several `outputs` has them in one matrix.
+    pub(super) fn new(spec: &ModelSpec, names: &Names, inputs: usize, outputs: &[usize], init: [ParamInit; 2]) -> Self {
+        let names = names.of(spec.family);
+        let outputs = if names.len() == outputs.len() { outputs.to_vec() } else { vec![outputs.iter().sum()] };
+        let FamilyTraits { biases, transposes, .. } = *spec.family.defaults();
+        let bias = biases.then_some(init[1]);
+        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed, transposed: transposes }
+    }
+
+    pub fn has_bias(&self) -> bool {
+        self.bias.is_some()
+    }
+
+    /// The width of the output.
+    pub fn width(&self) -> usize {
+        self.outputs.iter().sum()
+    }
+
+    /// Numbers in the matrices, which is also the number of multiplications for one position.
+    pub fn size(&self) -> usize {
+        self.inputs * self.width()
+    }
+
+    /// The widths of the rows of all its matrices: of the inputs, and of the outputs.
+    pub fn row_widths(&self) -> [usize; 2] {
+        [self.inputs, self.width()]
+    }
+
+    pub(super) fn parameters(&self, place: &Place) -> impl Iterator<Item = PartParameter> {
+        let Self { rows, transposed, .. } = *self;
+        self.names.iter().zip(&self.outputs).flat_map(move |(name, &out)| {
+            let matrix = place.parameter(&format!("{name}.weight"), vec![out, self.inputs], self.init);
+            let bias = self.bias.map(|init| place.parameter(&format!("{name}.bias"), vec![out], init));
+            let matrix = PartParameter { rows, transposed, ..matrix };
+            [matrix].into_iter().chain(bias.map(|bias| PartParameter { rows, ..bias }))
+        })
+    }
+}
+
+/// What a part of a layer says about itself. Counts, FLOPs, times and memory are sums of it over a model's parts.
+pub trait Part {
+    /// The matrix products, in the order of registration. The last one makes the part's output.
+    fn products(&self) -> Vec<&Linear>;
+
+    /// The tensors that the backward reads besides the part's input.
+    fn kept(&self) -> Vec<Buffer>;
+
+    /// The gradients that the backward holds at its peak.
+    fn held(&self) -> Buffer;
+
+    /// Elements of dropout masks that the forward and the backward draw for one position of rows of `length`, without the mask of the output.
+    fn mask_elements(&self, length: usize) -> [f64; 2];
+
+    /// FLOPs of products without weights for one position of rows of `length`.
+    fn score_flops(&self, _length: usize) -> f64 {
+        0.0
+    }
+
+    fn parameters(&self, place: &Place) -> Vec<PartParameter> {
+        self.products().into_iter().flat_map(|linear| linear.parameters(place)).collect()
+    }
+
+    /// FLOPs of the forward for one position of rows of `length`.
+    fn forward_flops(&self, length: usize) -> f64 {
+        2.0 * self.products().into_iter().map(Linear::size).sum::<usize>() as f64 + self.score_flops(length)
+    }
+
+    /// The FLOPs of [`Self::forward_flops`] whose results the part's own backward reads: all but those of the last product.
+    fn read_flops(&self, length: usize) -> f64 {
+        self.forward_flops(length) - 2.0 * self.products().last().map_or(0, |linear| linear.size()) as f64
+    }
+}
+
+/// `elements` where there is dropout, which draws a mask for them.
+pub(super) fn masked(dropout: f64, elements: f64) -> f64 {
+    if dropout > 0.0 { elements } else { 0.0 }
+}
+
+/// A tensor that a part keeps from its forward to its backward, or holds for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    pub name: &'static str,
+    /// Elements for one position of the micro-batch.
+    pub per_position: usize,
+    /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
+    pub always_f32: bool,
+}
+
+pub(super) fn buffer(name: &'static str, per_position: usize) -> Buffer {
+    Buffer { name, per_position, always_f32: false }
+}
+
+pub(super) fn statistic(name: &'static str, per_position: usize) -> Buffer {
+    Buffer { name, per_position, always_f32: true }
+}
