@@ -10,7 +10,7 @@ use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{describe_unfinished_decay, lr_schedule, zero_rate_warnings};
 use crate::memory::MemoryBasis;
 use crate::memory::shortage;
-use crate::ranks::{devices, shard};
+use crate::ranks::{devices, shard_note};
 use crate::run_length::{StepSizes, run_steps};
 use crate::{check, ranks};
 use runner_spec::cluster::ClusterFacts;
@@ -162,7 +162,7 @@ pub fn compile_continuation(
     if experiment.parallel.shard.is_some() && mesh.replicas == 1 {
         notes.push("parallel.shard has no effect with one replica, which holds the whole state".to_owned());
     }
-    notes.extend(shard::describe_shards(&ranks, &executions, basis));
+    notes.extend(shard_note::describe_shards(&ranks, &executions, basis));
     let shortage = shortage::describe_shortage(&layout, &ranks, basis);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {

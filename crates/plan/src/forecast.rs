@@ -1,7 +1,7 @@
 //! The predicted time of a plan's step, and the part of it in which ranks wait. It is not part of the plan's hash.
 
 pub(crate) mod block_time;
-pub(crate) mod cost;
+pub mod cost;
 mod interpolation;
 pub(crate) mod simulate;
 pub(crate) mod slow_sizes;

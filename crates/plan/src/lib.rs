@@ -13,7 +13,6 @@ mod learning_rate;
 pub mod memory;
 pub mod quantity;
 pub mod ranks;
-pub mod render;
 mod run_length;
 pub mod schedule;
 pub mod search;

@@ -6,7 +6,7 @@ pub fn bytes(n: u64) -> String {
 }
 
 /// `x` in decimal units with two decimals: `876.00 GFLOP`.
-pub(crate) fn si(x: f64, unit: &str) -> String {
+pub fn si(x: f64, unit: &str) -> String {
     let text = scaled(x, 1000.0, &["", "k", "M", "G", "T", "P", "E", "Z"]);
     format!("{text}{unit}")
 }
@@ -22,13 +22,13 @@ fn scaled(mut x: f64, base: f64, units: &[&str]) -> String {
 }
 
 /// At most three decimals.
-pub(crate) fn three_decimals(x: f64) -> String {
+pub fn three_decimals(x: f64) -> String {
     let text = format!("{x:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A time with three digits, in the unit that a person would take.
-pub(crate) fn seconds(s: f64) -> String {
+pub fn seconds(s: f64) -> String {
     let (value, unit) = match s {
         s if s < 1e-3 => (s * 1e6, "µs"),
         s if s < 1.0 => (s * 1e3, "ms"),

@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 mod partition;
 pub(crate) mod shard;
+pub(crate) mod shard_note;
 pub mod topology;
 
 use std::ops::Range;

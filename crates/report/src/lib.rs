@@ -1,4 +1,4 @@
-//! Everything that a person or another program reads of runs: progress on the terminal, tables and summaries, the HTML report,
+//! Everything that a person or another program reads of plans and runs: progress on the terminal, tables and summaries, the HTML report,
 //! exported metrics.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod html;
 mod item_bars;
 mod json_event;
 pub mod ladder;
+pub mod plan;
 pub mod printer;
 pub mod run_groups;
 pub mod run_page;

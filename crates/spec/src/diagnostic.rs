@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use unicode_width::UnicodeWidthStr as _;
 
-use super::error::ErrorKind;
+use super::error::{Classified, ErrorKind};
 use super::lookalikes::{code_point, is_unseen};
 use super::safe_text::{is_plain_line, is_unsafe};
 
@@ -128,6 +128,17 @@ impl ConfigError {
 impl From<Diagnostic> for ConfigError {
     fn from(mistake: Diagnostic) -> Self {
         Self::new(vec![mistake])
+    }
+}
+
+impl Classified for ConfigError {
+    fn kind(&self) -> ErrorKind {
+        let has_failure = self.diagnostics.iter().any(|mistake| mistake.kind == ErrorKind::Failure);
+        if has_failure { ErrorKind::Failure } else { ErrorKind::Request }
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        Some(self.render(color))
     }
 }
 

@@ -7,8 +7,6 @@ use std::error::Error;
 use std::fmt::{self, Display};
 use std::io;
 
-use super::diagnostic::ConfigError;
-
 /// What an error means for whoever made the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -39,17 +37,6 @@ impl Classified for io::Error {
 impl Classified for serde_json::Error {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Failure
-    }
-}
-
-impl Classified for ConfigError {
-    fn kind(&self) -> ErrorKind {
-        let has_failure = self.diagnostics.iter().any(|mistake| mistake.kind == ErrorKind::Failure);
-        if has_failure { ErrorKind::Failure } else { ErrorKind::Request }
-    }
-
-    fn report(&self, color: bool) -> Option<String> {
-        Some(self.render(color))
     }
 }
 
@@ -204,6 +191,7 @@ impl<T, E: Into<CommandError>> Context<T> for Result<T, E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::diagnostic::ConfigError;
 
     #[test]
     fn shows_the_attempt_then_the_cause_then_the_hints() {

@@ -26,9 +26,7 @@ pub use crate::model::{Activation, ModelOptions, NormPlace, PositionKind};
 pub use crate::optimizer::Optimizer;
 pub use crate::schedule::{Schedule, ScheduleLength, ScheduleStart, Warmup};
 use crate::serde_defaults::{defaults, is_true, yes};
-pub use data::{
-    Data, HUB_DEFAULT_BRANCH, HubModel, Layout, MAX_BPE_VOCABULARY, PaddingMask, Separator, Tokenizer, Validation,
-};
+pub use data::{Data, HubModel, Layout, MAX_BPE_VOCABULARY, PaddingMask, Separator, Tokenizer, Validation};
 pub use eval::{Eval, EvalLoss, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule, ShardedState};
 pub use seeds::Seeds;

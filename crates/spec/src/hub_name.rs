@@ -2,6 +2,9 @@
 
 use super::safe_text::is_plain_line;
 
+/// The branch of a hub repository that is read if the file names no other.
+pub const HUB_DEFAULT_BRANCH: &str = "main";
+
 /// The most bytes of a part of a name, the owner or the repository.
 const MAX_PART: usize = 96;
 const MAX_REVISION: usize = 255;

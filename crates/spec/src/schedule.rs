@@ -2,6 +2,7 @@
 
 mod cosine;
 mod decay;
+mod fall;
 mod lr;
 mod step;
 
@@ -11,8 +12,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::serde_defaults::is_default;
 
-pub use cosine::{CosineDecay, CosineRepeat};
-pub use decay::{Decay, DecayLength, DecayTarget, Fall};
+pub use cosine::CosineDecay;
+pub use decay::{Decay, DecayLength, DecayTarget};
+pub use fall::{CosineRepeat, Fall};
 pub use lr::LrSchedule;
 pub use step::{RowDecay, StepDecay};
 

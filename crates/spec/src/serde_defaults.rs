@@ -1,5 +1,7 @@
 //! Defaults of fields that a file or a record leaves out, and the tests for leaving them out.
 
+use schemars::{Schema, json_schema};
+
 /// Defines a function for each default of a key, by which serde and the JSON Schema know it.
 macro_rules! defaults {
     ($($name:ident: $type:ty = $value:expr;)*) => {
@@ -29,4 +31,14 @@ pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
 /// True if `value` is the default of its type, such as `false`, 0 or the first choice.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
+}
+
+/// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.
+pub(crate) fn or_text(schema: &mut Schema) {
+    let description = schema.remove("description");
+    let mapping = std::mem::take(schema);
+    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
+    if let Some(description) = description {
+        schema.insert("description".to_owned(), description);
+    }
 }

@@ -17,11 +17,11 @@ use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficie
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
 use runner_inputs::{local_devices, prepare_inputs, settle_micro_batch};
-use runner_plan::render::{RenderOptions, render};
 use runner_plan::{PlanError, compile_continuation};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
+use runner_report::plan::{RenderOptions, render};
 use runner_report::svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};

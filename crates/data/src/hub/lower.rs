@@ -16,9 +16,9 @@ use super::select::{self, Listing, Refusal, SelectedFiles};
 use super::settings::Settings;
 use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::{
-    Data, FileFormat, HUB_DEFAULT_BRANCH, HubChoice, HubModel, HubSource, Source, Task, Tokenizer, Validation, task_key,
+    Data, FileFormat, HubChoice, HubModel, HubSource, Source, Task, Tokenizer, Validation, task_key,
 };
-use runner_spec::hub_name::is_commit;
+use runner_spec::hub_name::{HUB_DEFAULT_BRANCH, is_commit};
 
 /// Bytes of a dataset's card.
 const MAX_CARD_BYTES: u64 = 4 << 20;

@@ -12,7 +12,7 @@ pub(crate) const CONVENTION: &str =
     "6·N + 12·L·d·T per token (nanoGPT, torchtitan): N without position and lookup-only embeddings, attention in full";
 
 /// Parameters of the parts of the model that one rank holds. A tied embedding counts on both stages that hold it.
-pub(crate) fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
+pub fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
     let decoder = spec.decoder();
     let holds = |block: usize| u64::from(chunks.iter().any(|chunk| chunk.contains(block)));
     let (first, last) = (holds(0), holds(spec.layers + 1));

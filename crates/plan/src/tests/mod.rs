@@ -6,10 +6,9 @@ mod shards;
 mod simulate;
 
 use crate::compile;
-use crate::render::{RenderOptions, render};
-use crate::testing::{Change, cluster, compiled, data, experiment, gpt2_124m};
+use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
-use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::data::DataFacts;
 use runner_spec::experiment as e;
 use runner_spec::format::choice_name;
 use runner_spec::optimizer::Sgd;
@@ -21,22 +20,6 @@ fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
     change(&mut experiment, &mut data);
     compile(&experiment, &data, &cluster()).expect_err("it cannot be planned").to_string()
-}
-
-#[test]
-fn the_plan_as_text() {
-    insta::assert_snapshot!(render(&compiled(&experiment()), &RenderOptions::default()));
-}
-
-#[test]
-fn the_plan_in_full() {
-    let mut experiment = experiment();
-    experiment.batch = e::Batch { sequences: 3, micro_batch: 2 };
-    experiment.precision = e::Precision::Bf16;
-    experiment.optimizer = e::Optimizer::Sgd(Sgd { lr: 5.0, momentum: 0.0 });
-    experiment.train.clip_norm = None;
-    let plan = compile(&experiment, &data(), &cluster().with_peak_flops(Some(2e11))).expect("plans");
-    insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
 }
 
 /// Recomputation costs FLOPs that MFU does not count, and saves activations.
@@ -53,33 +36,6 @@ fn recomputation_is_in_the_plan() {
         assert_eq!((&plan.math_hash, plan.hash == none.hash), (&none.math_hash, false));
         last = plan.ranks[0].memory.activations;
     }
-    insta::assert_snapshot!(render(&compiled(&experiment), &RenderOptions::default()));
-}
-
-/// GPT-2 124M as the file has it: 64 sequences of 1,024 tokens in micro-batches of 4.
-#[test]
-fn gpt2_124m_as_text() {
-    let mut experiment = experiment();
-    let m = gpt2_124m(50_304);
-    experiment.model = e::Model {
-        vocab_size: Some(50_257),
-        context_length: m.context_length,
-        layers: m.layers,
-        heads: m.heads,
-        kv_heads: m.kv_heads,
-        d_model: m.d_model,
-        d_ff: m.d_ff,
-        ..experiment.model
-    };
-    experiment.data.layout = e::Layout::packed(1024);
-    experiment.batch = e::Batch { sequences: 64, micro_batch: 4 };
-    let mut data = data();
-    data.tokenizer_vocab = 50_257;
-    (data.train.rows, data.train.tokens) = (297, 304_222);
-    data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, hash: "decaf".to_owned(), ..data.train.clone() });
-    let plan = compile(&experiment, &data, &cluster()).expect("plans");
-    assert_eq!(plan.ranks[0].program.model, m);
-    insta::assert_snapshot!(render(&plan, &RenderOptions::default()));
 }
 
 #[test]
@@ -335,12 +291,6 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
     let one = machines(1, 220 << 20);
     let refused = compile(&single, &data(), &one).expect("plans");
     assert!(refused.shortage.is_some(), "{}", refused.ranks[0].memory.total());
-    let page = render(&refused, &RenderOptions::default());
-    assert!(
-        page.starts_with("error: this plan does not fit: memory: ")
-            && page.matches(" more than fits into ").count() == 1,
-        "{page}"
-    );
     let plan = compile(&pipeline(3, e::AutoOr::Auto), &data(), &cluster).expect("plans");
     assert_eq!(plan.shortage, None);
     let whole = plan.totals.parameters;
@@ -420,8 +370,6 @@ fn a_sharded_optimizer_is_divided() {
     let alone = compiled(&sharded(1));
     assert!(alone.ranks[0].program.shards.is_empty(), "one replica has all");
     assert!(alone.notes.iter().any(|note| note.starts_with("parallel.shard has no effect")), "{:?}", alone.notes);
-    let page = render(&compiled(&sharded(2)), &RenderOptions::default());
-    insta::assert_snapshot!(page);
 }
 
 #[test]

@@ -3,9 +3,7 @@
 use crate::compile;
 use crate::forecast::simulate::{StepCosts, Transfer, UnitCosts, simulate};
 use crate::forecast::timeline::timeline;
-use crate::render::{RenderOptions, render};
-use crate::testing::{cluster, compiled, data, experiment, measured};
-use runner_spec::cluster::ClusterFacts;
+use crate::testing::{compiled, data, experiment, measured};
 use runner_spec::experiment as e;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
@@ -169,16 +167,12 @@ fn a_forecast_from_a_disturbed_calibration_says_so() {
         (basis(&plan), basis(&calm), &plan.hash),
         (ForecastBasis::Disturbed, ForecastBasis::Measured, &calm.hash)
     );
-    let text = render(&plan, &RenderOptions::default());
-    assert!(text.contains("calibrate --force measured on a busy machine, so it may be wrong"), "{text}");
-    assert!(!render(&calm, &RenderOptions::default()).contains("may be wrong"));
 }
 
 #[test]
 fn without_rates_there_is_no_forecast_and_it_is_not_in_the_hash() {
     let without = compiled(&experiment());
     assert_eq!(without.forecast, None);
-    assert!(render(&without, &RenderOptions::default()).contains("run `runner calibrate` to predict"));
     let with = compile(&experiment(), &data(), &measured(1e-6)).expect("plans");
     assert!(with.forecast.is_some());
     assert_eq!((with.hash, with.math_hash), (without.hash, without.math_hash));
@@ -287,22 +281,6 @@ fn measured_penalties_are_forecast() {
 }
 
 #[test]
-fn a_cluster_plan_as_text() {
-    let mut x = gpt2_124m();
-    x.batch = e::Batch { sequences: 512, micro_batch: 4 };
-    let partition = e::AutoOr::Auto;
-    let pipeline = e::Pipeline { stages: 4, partition, schedule: OneFOneB, chunks: 1, microbatches: 32 };
-    x.parallel.mode = e::ParallelMode::Pipeline;
-    (x.parallel.replicas, x.parallel.pipeline) = (4, Some(pipeline));
-    let named = runner_machine::cluster_description::named_cluster("2x8xH100").expect("known");
-    let cluster = ClusterFacts { kernels: cluster().kernels, ..named };
-    let plan = compile(&x, &data(), &cluster).expect("plans");
-    insta::assert_snapshot!(render(&plan, &RenderOptions { price: Some(2.5), ..RenderOptions::default() }));
-    let one = render(&plan, &RenderOptions { rank: Some(15), ..RenderOptions::default() });
-    assert!(one.contains("rank 15") && !one.contains("rank 14"), "{one}");
-}
-
-#[test]
 fn too_few_devices_is_a_mistake_of_the_file() {
     let cluster = runner_machine::cluster_description::named_cluster("1x4xH100").expect("known");
     let error = compile(&gpt2_124m(), &data(), &cluster).expect_err("8 replicas on 4 devices");
@@ -321,15 +299,6 @@ fn schedules_as_grids() {
     let long = grid(Gpipe, 1, 64);
     assert!(long.contains(" … ") && long.lines().all(|l| l.chars().count() <= 160), "{long}");
     insta::assert_snapshot!(long);
-}
-
-/// The root of dp is heavier than its replicas, and the text shows it.
-#[test]
-fn dps_root_is_heavier() {
-    let mut x = ddp(4);
-    x.parallel.mode = e::ParallelMode::Dp;
-    let plan = compiled(&x);
-    insta::assert_snapshot!(render(&plan, &RenderOptions::default()));
 }
 
 #[test]

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::source::Source;
-use crate::hub_name;
+use crate::hub_name::{self, HUB_DEFAULT_BRANCH};
 use crate::model::Mask;
 use crate::program::DataPosition;
-use crate::serde_defaults::{defaults, is_default, is_true, one, yes};
+use crate::serde_defaults::{defaults, is_default, is_true, one, or_text, yes};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -133,21 +133,8 @@ impl HubModel {
     }
 }
 
-/// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.
-pub(super) fn or_text(schema: &mut Schema) {
-    let description = schema.remove("description");
-    let mapping = std::mem::take(schema);
-    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
-    if let Some(description) = description {
-        schema.insert("description".to_owned(), description);
-    }
-}
-
 /// Most tokens of a trained BPE: far more than any language model has, and a table of them fits into memory.
 pub const MAX_BPE_VOCABULARY: u64 = 10_000_000;
-
-/// The branch of a hub repository that is read if the file names no other.
-pub const HUB_DEFAULT_BRANCH: &str = "main";
 
 defaults! {
     default_branch: String = HUB_DEFAULT_BRANCH.to_owned();

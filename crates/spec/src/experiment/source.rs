@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{HUB_DEFAULT_BRANCH, or_text};
-use crate::serde_defaults::defaults;
+use crate::hub_name::HUB_DEFAULT_BRANCH;
+use crate::serde_defaults::{defaults, or_text};
 
 defaults! {
     train_split: String = "train".to_owned();

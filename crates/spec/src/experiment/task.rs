@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{HUB_DEFAULT_BRANCH, or_text};
 use super::source::Corpus;
-use crate::serde_defaults::defaults;
+use crate::hub_name::HUB_DEFAULT_BRANCH;
+use crate::serde_defaults::{defaults, or_text};
 
 /// The name of the task of `eval.hellaswag`. All others are in `eval.tasks`.
 pub const HELLASWAG: &str = "hellaswag";

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::data::{HUB_DEFAULT_BRANCH, HubModel};
+use super::data::HubModel;
+use crate::hub_name::HUB_DEFAULT_BRANCH;
 
 /// The prefix of the name of a model of the hub, where a path may stand too.
 const HUB_PREFIX: &str = "hub:";

@@ -4,9 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::PI;
 
-use super::decay::Fall;
+use super::fall::{CosineRepeat, Fall};
 use crate::diagnostic::KeyMistake;
-use crate::format::{choice_name, count};
+use crate::format::choice_name;
 use crate::serde_defaults::{is_default, is_one};
 
 /// A decay along half a cosine, which may repeat.
@@ -69,56 +69,4 @@ impl CosineDecay {
         }
         mistakes
     }
-}
-
-/// What follows half a cosine: the last rate to the end of the run; a rise along the same curve, then a fall, and so on, as in PyTorch's
-/// CosineAnnealingLR; or the peak and another fall, again and again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CosineRepeat {
-    #[default]
-    Never,
-    Mirror,
-    Restart,
-}
-
-impl CosineRepeat {
-    /// The step within its fall, and the steps of this fall, of step `since`. The first fall has `steps` steps. With restarts, each has
-    /// `factor` times as many as the one before.
-    pub(super) fn phase(self, since: u64, steps: u64, factor: u64) -> (u64, u64) {
-        match self {
-            Self::Never => (since, steps),
-            Self::Mirror => (mirrored(since, steps), steps),
-            Self::Restart => restarted(since, steps, factor),
-        }
-    }
-
-    pub(super) fn describe(self, steps: u64, factor: u64) -> String {
-        match self {
-            Self::Never => "constant after".to_owned(),
-            Self::Mirror => format!("then it rises and falls, {} steps each", count(steps)),
-            Self::Restart if factor == 1 => format!("restarts every {} steps", count(steps)),
-            Self::Restart => format!("restarts, each period {factor} times as long as the one before"),
-        }
-    }
-}
-
-/// The step of a decay over `steps` steps that has the rate of step `since` of one that rises and falls again.
-fn mirrored(since: u64, steps: u64) -> u64 {
-    let phase = since.checked_rem(steps.saturating_mul(2)).unwrap_or(since);
-    phase.min(steps.saturating_mul(2) - phase.min(steps.saturating_mul(2)))
-}
-
-/// The step within its period, and the steps of this period, of step `since`; the first period has `steps` steps, and each one `factor` times
-/// as many as the one before.
-fn restarted(since: u64, steps: u64, factor: u64) -> (u64, u64) {
-    if factor <= 1 {
-        return (since.checked_rem(steps).unwrap_or(since), steps);
-    }
-    let (mut since, mut period) = (since, steps.max(1));
-    while since >= period {
-        since -= period;
-        period = period.saturating_mul(factor);
-    }
-    (since, period)
 }

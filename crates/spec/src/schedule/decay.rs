@@ -3,10 +3,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::cosine::{CosineDecay, CosineRepeat};
+use super::cosine::CosineDecay;
+use super::fall::{CosineRepeat, Fall};
 use super::step::{RowDecay, StepDecay};
 use crate::diagnostic::KeyMistake;
-use crate::format::{count, scientific};
 
 /// The shape of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,35 +58,6 @@ impl DecayTarget {
     fn fall(self, name: &'static str, left: fn(f64) -> f64) -> Fall {
         let Self { share, steps } = self;
         Fall { name, left, share, steps, repeat: CosineRepeat::Never, period_factor: 1 }
-    }
-}
-
-/// A decay along a curve, with an end.
-#[derive(Debug, Clone, Copy)]
-pub struct Fall {
-    pub(super) name: &'static str,
-    /// The part of the fall that is left when a part of the steps is over.
-    pub(super) left: fn(f64) -> f64,
-    /// The share of the peak that is reached.
-    pub(super) share: f64,
-    /// The length, if it is given.
-    pub steps: Option<u64>,
-    pub(super) repeat: CosineRepeat,
-    pub(super) period_factor: u64,
-}
-
-impl Fall {
-    fn rate(&self, peak: f64, since: u64) -> f64 {
-        let (since, steps) = self.repeat.phase(since, self.steps.unwrap_or(u64::MAX), self.period_factor);
-        let end = self.share * peak;
-        if since < steps { end + (self.left)(since as f64 / steps as f64) * (peak - end) } else { end }
-    }
-
-    fn describe(&self, peak: f64, start: u64) -> String {
-        let (name, end) = (self.name, scientific(self.share * peak));
-        let steps = self.steps.unwrap_or(u64::MAX);
-        let after = self.repeat.describe(steps, self.period_factor);
-        format!("{name} to {end} at step {}, {after}", count(start.saturating_add(steps)))
     }
 }
 
@@ -171,7 +142,13 @@ impl Decay {
         if let Some(steps) = self.steps_mut() {
             steps.get_or_insert(rest);
         }
-        if let Self::Step(drops) = self { drops.planned(epoch_rows, sequences) } else { self }
+        match self {
+            Self::Step(StepDecay { every: None, epochs, gamma }) => {
+                Self::Rows(RowDecay::each_epoch(epochs.unwrap_or(1.0), epoch_rows, sequences, gamma))
+            }
+            Self::Step(drops) => Self::Step(StepDecay { epochs: None, ..drops }),
+            decay => decay,
+        }
     }
 
     /// Mistakes that the schema does not find.

@@ -3,7 +3,6 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::decay::Decay;
 use crate::diagnostic::KeyMistake;
 use crate::format::count;
 
@@ -44,13 +43,6 @@ impl StepDecay {
         format!("times {} every {} steps", self.gamma, count(self.every.unwrap_or(u64::MAX)))
     }
 
-    /// An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
-    pub(super) fn planned(self, epoch_rows: u64, sequences: u64) -> Decay {
-        let Self { every: None, epochs, gamma } = self else { return Decay::Step(Self { epochs: None, ..self }) };
-        let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
-        Decay::Rows(RowDecay { rows, sequences, gamma })
-    }
-
     pub(super) fn mistakes(&self) -> Vec<KeyMistake> {
         let message = "`schedule.decay.step` needs `every` or `epochs`";
         let help = "set `every` to a number of steps, or write `epochs: 1`";
@@ -60,6 +52,12 @@ impl StepDecay {
 }
 
 impl RowDecay {
+    /// Drops every `epochs` of `epoch_rows` rows. An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
+    pub(super) fn each_epoch(epochs: f64, epoch_rows: u64, sequences: u64, gamma: f64) -> Self {
+        let rows = (epochs * epoch_rows as f64).round().max(1.0) as u64;
+        Self { rows, sequences, gamma }
+    }
+
     pub(super) fn rate(&self, peak: f64, since: u64) -> f64 {
         let seen = u128::from(since) * u128::from(self.sequences);
         let times = seen.checked_div(u128::from(self.rows)).map_or(0, |n| n.min(u128::from(u64::MAX)) as u64);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::page::Page;
-use crate::quantity::{bytes, si};
+use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::Recompute;
 use runner_spec::format::{choice_name, count, counted, scientific};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};

@@ -5,8 +5,10 @@ mod page;
 mod rank;
 mod search;
 mod stages;
+#[cfg(test)]
+mod tests;
 
-use crate::quantity::three_decimals;
+use runner_plan::quantity::three_decimals;
 pub use search::render_search;
 
 use page::Page;

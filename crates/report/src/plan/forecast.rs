@@ -1,8 +1,8 @@
 //! The predicted time of a plan, and the timeline of a pipeline, as text.
 
 use super::page::Page;
-use crate::forecast::timeline::timeline;
-use crate::quantity::{seconds, three_decimals};
+use runner_plan::forecast::timeline::timeline;
+use runner_plan::quantity::{seconds, three_decimals};
 use runner_spec::forecast::{Forecast, ForecastBasis};
 use runner_spec::format::{choice_name, count, counted, percent};
 use runner_spec::plan::{Plan, RankPlan};

@@ -2,8 +2,8 @@
 
 use super::page::Page;
 use super::rank::{computation_lines, model_line, parameter_lines, program_lines};
-use crate::forecast::cost::count_chunks;
-use crate::quantity::{bytes, si};
+use runner_plan::forecast::cost::count_chunks;
+use runner_plan::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
@@ -188,7 +188,7 @@ fn memory_table(groups: &[Vec<&RankPlan>], page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{compiled, experiment};
+    use runner_plan::testing::{compiled, experiment};
     use runner_spec::experiment::{Parallel, ShardedState};
 
     /// On CPUs the first rank is in a process with the command.

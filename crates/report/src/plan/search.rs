@@ -1,8 +1,8 @@
 //! The result of a search as text.
 
 use super::page::Page;
-use crate::quantity::{bytes, seconds};
-use crate::search::{RankedLayout, SearchResult};
+use runner_plan::quantity::{bytes, seconds};
+use runner_plan::search::{RankedLayout, SearchResult};
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::{choice_name, count, counted};
 
