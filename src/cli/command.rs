@@ -2,21 +2,20 @@
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, Subcommand};
 
 use super::experiment::{import, init, plan, render, schema, validate};
-use super::machine::{calibrate, completions, doctor, man, version};
+use super::machine::{calibrate, completions, doctor, version};
 use super::models::{eval, export, logits, sample};
-use super::terminal::suggestions;
 use super::training::{apply, fork, rank, reproduce, resume, seal, submit, verify};
 use super::{data, runs, sweep};
 use crate::cli::common::apply_process_variables;
 use crate::cli::data::tokenizer;
-use crate::cli::runs::{compare, diff, export_metrics, gc, report, tag};
+use crate::cli::runs::{compare, diff, export_metrics, gc, report};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, render};
 use crate::cli::terminal::interrupt::ignore_signal;
-use crate::cli::terminal::output::{print_to_stderr, set_verbose};
+use crate::cli::terminal::output::print_to_stderr;
 use runner_report::is_reader_gone;
 
 /// Train language models from one declarative file.
@@ -39,9 +38,6 @@ use runner_report::is_reader_gone;
 struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Also print details of the preparation on standard error: the files that are read, the cache, the plan, and times.
-    #[arg(long, short, global = true)]
-    verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,8 +96,6 @@ enum Command {
     Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
-    Completions(completions::CompletionsArgs),
-    Man(man::ManArgs),
     #[command(hide = true)]
     Logits(logits::LogitsArgs),
     #[command(hide = true)]
@@ -115,10 +109,10 @@ pub(crate) fn run() -> ExitCode {
     ignore_signal(libc::SIGXFSZ);
     // Before arguments are parsed: the version names what the variables choose.
     let variables = apply_process_variables();
-    let cli = match Cli::try_parse_from(tag::expand_removed_tags(std::env::args_os().collect())) {
+    let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let error = suggestions::with_tip(error, &Cli::command());
+            let error = with_tip(error);
             if error.use_stderr() {
                 // The error quotes arguments, which may be the names of foreign files.
                 let text = error.render();
@@ -141,12 +135,21 @@ pub(crate) fn run() -> ExitCode {
             };
         }
     };
-    set_verbose(cli.verbose);
     let clock = runner_record::time::check_clock().map_err(CommandError::from);
     match clock.and(variables).and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => report(&error),
     }
+}
+
+/// `error`, with a tip if it is about an argument such as `train.steps=5` or `--train.steps`, as other programs have it.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+    if error.kind() == ErrorKind::UnknownArgument && argument.contains(['.', '=']) {
+        let tip = "a key of the experiment is set with `--set KEY=VALUE`".to_owned();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// Writes `error` to standard error, and returns its exit code.
@@ -174,8 +177,6 @@ fn execute(command: &Command) -> Result<Exit> {
         Command::Export(args) => export::run(args),
         Command::ExportMetrics(args) => export_metrics::run(args),
         Command::Gc(args) => gc::run(args),
-        Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run::<Cli>(args),
         Command::Logits(args) => logits::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Seal(args) => seal::run(args),
@@ -214,23 +215,21 @@ mod tests {
             "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --json",
             "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
             "runner tokenizer train --from exp.yaml --set data.validation=null --var a=1 --vocab-size 300",
-            "runner tokenizer encode --tokenizer bytes --special --ids text",
-            "runner tokenizer decode --tokenizer bytes 1 2,3",
             "runner reproduce abc --check",
             "runner fork abc --set optimizer.adamw.lr=1e-4 --from 100 --name other",
             "runner fork abc --from best --new --threads 2 --until-step 5 --trace --json",
             "runner resume abc --threads 2 --quiet --json --runs d",
             "runner plan exp.yaml --json",
-            "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --timeline t.svg --rank 3 --program",
+            "runner plan exp.yaml --cluster 2x8xH100 --rows 1000 --price 2.5 --rank 3 --program",
             "runner calibrate --quick",
-            "runner compare a b c --plot out.svg --metric val_loss --x tokens --smooth 10 --sort val_loss --json --runs d",
+            "runner compare a b c --sort val_loss --json --runs d",
             "runner diff a.yaml b --set a.b=1 --rows 5 --threads 2 --json --exit-code --runs d",
             "runner calibrate --show --json",
             "runner doctor --json",
             "runner validate exp.yaml --explain",
             "runner validate exp.yaml.j2 --var lr=1e-3 --var=x=-1 --vars a.yaml --vars b.yaml",
             "runner plan exp.yaml.j2 --var lr=1e-3 --vars a.yaml",
-            "runner render exp.yaml.j2 --var lr=1e-3 --vars a.yaml --lines",
+            "runner render exp.yaml.j2 --var lr=1e-3 --vars a.yaml",
             "runner schema",
             "runner schema --sweep",
             "runner report a b -o out.html --force --title t --runs d --json",
@@ -240,13 +239,13 @@ mod tests {
             "runner runs list --runs d",
             "runner runs show abc --json --runs d",
             "runner runs --status done,failed --name g* --tag a --tag b --sweep s --since 7d --where step>3 --sort -started --limit 3",
-            "runner runs tag abc def +good -draft --add x --remove y --json --runs d",
+            "runner runs tag abc def --add x --remove y --json --runs d",
             "runner runs rm abc def --yes --keep-record --force --json",
             "runner gc --yes --older-than 30d --cache --checkpoints --json --runs d",
             "runner export-metrics abc def --tensorboard d --csv a.csv --parquet a.parquet --force --json",
             "runner eval --weights out --text a.txt b.txt --length 8 --tokenizer bytes --precision bf16 --items i.jsonl --force",
             "runner sample --weights hub:gpt2 --prompt a",
-            "runner eval abc --best --batches 3 --hellaswag f.jsonl --limit 5 --json",
+            "runner eval abc --best --rows 3 --hellaswag f.jsonl --limit 5 --json",
             "runner export abc --step 5 --to safetensors dir --force --runs d",
             "runner export abc --best --to safetensors dir",
             "runner export abc --to hf dir --dtype bf16 --shard-size 2GB --vocab trimmed --json",
@@ -262,12 +261,9 @@ mod tests {
             "runner sweep list --json --runs d",
             "runner sweep rm abc --with-runs --yes --json --runs d",
             "runner sweep point runs/sweeps/abc 3 --threads 1 --until-step 5",
-            "runner completions zsh",
-            "runner man d -v",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
-            let words = tag::expand_removed_tags(line.split(' ').map(Into::into).collect());
-            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
+            Cli::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{line}: {e}"));
         }
         for line in [
             "runner apply",
@@ -284,7 +280,6 @@ mod tests {
             "runner runs show",
             "runner diff a",
             "runner compare",
-            "runner compare a --plot x.svg --metric speed",
             "runner runs rm",
             "runner runs tag",
             "runner export a --to gguf d",
@@ -303,7 +298,6 @@ mod tests {
             "runner tokenizer train a.txt",
             "runner tokenizer train a.txt --from exp.yaml --vocab-size 300",
             "runner tokenizer train a.txt --set a.b=1 --vocab-size 300",
-            "runner completions tcsh",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

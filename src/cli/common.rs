@@ -23,7 +23,7 @@ use runner_template::Inputs;
 use serde::de::DeserializeOwned;
 
 use crate::cli::terminal::exit::{CommandError, Context as _, Result, refuse};
-use crate::cli::terminal::output::{print_detail, print_to_stderr};
+use crate::cli::terminal::output::print_to_stderr;
 use crate::cli::terminal::screen_observer::PreparationObserver;
 
 /// The variable with the folder of runs, which `--runs` overrides.
@@ -142,7 +142,6 @@ impl ExperimentArgs {
     /// Every mistake of the file, the flags and the variables.
     pub(crate) fn load_file(file: &ExperimentFile, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
         let loaded = file.load(options)?;
-        print_detail(|| describe_loaded(&loaded));
         for overridden in &loaded.overridden {
             print_to_stderr(&format!("warning: {overridden}"));
         }
@@ -160,18 +159,6 @@ pub(crate) fn warn_of_absent_files(loaded: &Loaded) {
         print_to_stderr(absent.render_warnings(console::colors_enabled_stderr()).trim_end());
         print_to_stderr("");
     }
-}
-
-/// The files, variables and flags that `loaded` was made of.
-fn describe_loaded(loaded: &Loaded) -> String {
-    let files = loaded.template.iter().flat_map(|template| &template.files).map(|file| file.path.display().to_string());
-    let mut files: Vec<String> = files.collect();
-    if files.is_empty() {
-        files.push(loaded.path.display().to_string());
-    }
-    let variables: Vec<&str> = loaded.env_read.iter().map(|(name, _)| name.as_str()).collect();
-    let variables = if variables.is_empty() { String::new() } else { format!("; variables {}", variables.join(", ")) };
-    format!("read   the experiment: {}{variables}", files.join(", "))
 }
 
 /// Parses a word of an experiment file, one of `words`, which `--help` lists.

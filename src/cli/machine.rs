@@ -3,5 +3,4 @@
 pub(crate) mod calibrate;
 pub(crate) mod completions;
 pub(crate) mod doctor;
-pub(crate) mod man;
 pub(crate) mod version;

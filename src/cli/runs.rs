@@ -15,15 +15,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use glob::Pattern;
-use rayon::prelude::*;
 
 use crate::cli::common::RunsFolderArgs;
 use crate::cli::machine::completions::{runs_completer, sweeps_completer};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
-use runner_compare::stored_plan;
 use runner_housekeeping::select;
-use runner_plan::comparability::{ComparableRuns, MeasurementBasis, find_incomparable, group_comparable};
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
@@ -33,7 +30,6 @@ use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
-use runner_spec::measure::Measure;
 use runner_sweep::stopped_points;
 use runner_sweep::sweep_dir;
 
@@ -132,9 +128,6 @@ fn list(args: &ListArgs) -> Result<Exit> {
     } else {
         select::keep_newest(&mut runs, limit);
     }
-    for warning in args.sort.iter().flat_map(|key| describe_incomparable(&runs, key.trim_start_matches('-'))) {
-        print_to_stderr(&printable(&format!("warning: {warning}")));
-    }
     print_result(args.json, &runs, || match (all, runs.len()) {
         (0, _) => format!("no runs in {} yet; start one with `runner apply FILE`\n", root.display()),
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
@@ -147,56 +140,6 @@ fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
     if let Err(error) = runner_batch_jobs::mark_queued(root, runs) {
         print_to_stderr(&printable(&format!("warning: skipped the queue of jobs: {error}")));
     }
-}
-
-/// Warns if the field `key`, by which `runs` are sorted, is not comparable between all of them, and names the groups within which it is.
-/// Runs whose plan cannot be read are left out. Warns also of changed plans.
-fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
-    /// Names of a group that are shown.
-    const SHOWN: usize = 4;
-    let measure = match key {
-        "loss" => Measure::TRAIN_LOSS,
-        "best_val_loss" => Measure::VAL_LOSS,
-        _ => match Measure::of_key(key) {
-            Some(measure) if measure.is_evaluated() => measure,
-            _ => return Vec::new(),
-        },
-    };
-    let value = |run: &ListedRun| match key {
-        "loss" => run.loss,
-        "best_val_loss" => run.best_val_loss,
-        _ => run.last_eval.get(&measure),
-    };
-    let quantity = measure.quantity();
-    let basis =
-        |run: &ListedRun| Some((run.id.clone(), MeasurementBasis::of_plan(&stored_plan::read(&run.path).ok()?)));
-    let describe_changes =
-        |run: &&ListedRun| describe_changed_descriptions(&run.path, &run_dir::read_manifest(&run.path).ok()?);
-    let measured: Vec<&ListedRun> = runs.iter().filter(|run| value(run).is_some()).collect();
-    let bases: Vec<(String, MeasurementBasis)> = measured.par_iter().filter_map(|run| basis(run)).collect();
-    let named = || bases.iter().map(|(id, basis)| (id.clone(), basis));
-    let groups = group_comparable(named(), &quantity);
-    let reasons: Vec<&str> = groups.iter().filter_map(|group| group.reason.as_deref()).take(SHOWN).collect();
-    let mut warnings: Vec<String> = measured.par_iter().filter_map(describe_changes).collect();
-    if reasons.is_empty() {
-        return warnings;
-    }
-    let names = |group: &ComparableRuns| match group.names.len().saturating_sub(SHOWN) {
-        0 => group.names.join(", "),
-        more => format!("{} and {more} more", group.names[..SHOWN].join(", ")),
-    };
-    let groups: Vec<String> = groups.iter().map(names).collect();
-    let has_bits = measured.iter().all(|run| run.last_eval.bits_per_byte().is_some());
-    let bits = has_bits && find_incomparable(named(), &Measure::BITS_PER_BYTE.quantity()).is_none();
-    let advice =
-        if bits { format!("; `--sort {}` compares them", Measure::BITS_PER_BYTE.key()) } else { String::new() };
-    warnings.push(format!(
-        "`{key}` is not comparable between all of these runs: {}; it is comparable within each of these groups: \
-         {}{advice}",
-        reasons.join("; "),
-        groups.join(" | ")
-    ));
-    warnings
 }
 
 /// The filters of the list, except for `--where`.

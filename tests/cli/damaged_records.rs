@@ -554,7 +554,7 @@ fn no_command_waits_for_a_pipe_in_place_of_a_file_of_a_run() {
             &format!("diff {id} exp.yaml --threads 1"),
             &format!("export {id} --to safetensors weights --force"),
             &format!("export-metrics {id} --csv metrics.csv --force"),
-            &format!("runs tag {id} +seen"),
+            &format!("runs tag {id} --add seen"),
         ] {
             let mut process = sandbox.spawn(command);
             wait_until(&format!("`{command}` ends beside the pipe {}", file.display()), || process.has_ended());

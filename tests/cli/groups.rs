@@ -1,4 +1,4 @@
-//! Groups of runs that differ in their seed alone: experiments with `seeds`, and what `compare` and `diff` say of them.
+//! Groups of runs that differ in their seed alone: experiments with `seeds`, and what `compare` says of them.
 
 use serde_json::Value;
 
@@ -78,7 +78,7 @@ fn the_name_of_a_group_whose_file_was_changed_stands_for_the_newest() {
     sandbox.expect(0, "apply g.yaml --threads 1 --quiet");
     let newest = sandbox.expect(0, "sweep status g");
     assert!(newest.contains("4 points"), "{newest}");
-    for command in ["compare g gb", "diff g gb", "report g -o page.html"] {
+    for command in ["compare g gb", "report g -o page.html"] {
         let printed = sandbox.expect(0, command);
         assert!(printed.contains("note: g stands for g-") && printed.contains("the newest of its file"), "{printed}");
     }
@@ -108,8 +108,6 @@ fn groups_are_compared_over_their_seeds() {
     assert_eq!(settings[1]["comparison"]["n"], 3, "paired by seed");
     assert_eq!(both["groups"]["runs"][0].as_array().unwrap().len(), 3);
     assert!(both["runs"][0]["name"].as_str().unwrap().starts_with("lr "), "{}", both["runs"][0]["name"]);
-    let differ = sandbox.run(&["diff", a, b]).text();
-    assert!(differ.contains("best: lr=0.02, val_loss") && !differ.contains("~ seed"), "{differ}");
     // With a single run of a third setting, nothing is claimed of it.
     let everything: Vec<&str> = std::iter::once("compare").chain(runs.iter().map(String::as_str)).collect();
     let all = sandbox.run(&everything).text();
@@ -176,8 +174,6 @@ fn settings_that_were_picked_from_a_sweep_are_compared_as_some_of_all() {
     let page = "report ".to_owned() + &runs(2e-3, 8)[0] + " " + &runs(5e-3, 8)[0] + " -o picked.html";
     sandbox.expect(0, page.as_str());
     assert!(sandbox.read("picked.html").contains("the sweep itself says: "), "the page says it, too");
-    let differ = sandbox.run(&["diff", &runs(2e-3, 8)[0], &runs(5e-3, 8)[0]]).text();
-    assert!(differ.contains("note: picked: 2 settings of the 3"), "{differ}");
     // Runs that differ only in rounding are of one setting.
     let (text, same) = compare([runs(1e-3, 4), runs(1e-3, 8)].concat());
     assert_eq!(same["groups"]["verdict"]["conclusion"]["kind"], "one_setting", "{same}");

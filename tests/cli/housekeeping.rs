@@ -62,9 +62,12 @@ fn runs_are_chosen_ordered_and_tagged() {
     let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
     let both = vec![first.clone(), second.clone()];
     assert_eq!(run_ids(&sandbox, &[]), both);
-    assert_eq!(sandbox.stdout_of(&["runs", "tag", &first, "+good", "+draft"]), format!("{first}  draft good\n"));
     assert_eq!(
-        sandbox.stdout_of(&["runs", "tag", &first, "-draft", "--add", "paper"]),
+        sandbox.stdout_of(&["runs", "tag", &first, "--add", "good", "--add", "draft"]),
+        format!("{first}  draft good\n")
+    );
+    assert_eq!(
+        sandbox.stdout_of(&["runs", "tag", &first, "--remove", "draft", "--add", "paper"]),
         format!("{first}  good paper\n")
     );
     assert_eq!(run_ids(&sandbox, &["--tag", "good", "--tag", "paper"]), *std::slice::from_ref(&first));
@@ -83,9 +86,8 @@ fn runs_are_chosen_ordered_and_tagged() {
         (vec!["runs", "--sort", "los"], "did you mean `loss`?"),
         (vec!["runs", "--since", "yesterday"], "--since must be an age such as"),
         (vec!["runs", "--name", "[a"], "--name [a"),
-        (vec!["runs", "tag", &first, "+a b"], "letters, digits"),
-        (vec!["runs", "tag", &first, "nothing", "+late"], "no run nothing"),
-        (vec!["runs", "tag", "+late"], "no run was named"),
+        (vec!["runs", "tag", &first, "--add", "a b"], "letters, digits"),
+        (vec!["runs", "tag", &first, "nothing", "--add", "late"], "no run nothing"),
     ] {
         let printed = sandbox.expect(2, &arguments);
         assert!(printed.contains(expected), "{arguments:?}: {printed}");
@@ -97,7 +99,7 @@ fn runs_are_chosen_ordered_and_tagged() {
 fn a_run_at_work_is_tagged_but_not_removed() {
     let sandbox = new_sandbox();
     let (live, id) = start_endless_run(&sandbox);
-    sandbox.stdout_of(&["runs", "tag", &id, "+live"]);
+    sandbox.stdout_of(&["runs", "tag", &id, "--add", "live"]);
     let printed = sandbox.expect(2, &["runs", "rm", &id, "--yes"]);
     assert!(printed.contains("another process") && printed.contains("is working on run"), "{printed}");
     let freed = sandbox.json_of("gc --yes --cache --json");

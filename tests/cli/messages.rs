@@ -50,7 +50,7 @@ fn distinguishes_configurations_of_other_trainers_from_experiments() {
     let printed = sandbox.expect(2, "import config nowhere.py");
     assert!(printed.contains("name the configuration of another trainer"), "{printed}");
     let printed = sandbox.expect(2, "import config exp.yaml");
-    assert!(printed.contains("if it is an experiment, `runner validate exp.yaml` checks it"), "{printed}");
+    assert!(printed.contains("if it is an experiment, `runner validate` checks it"), "{printed}");
     let printed = sandbox.expect(2, "apply config.py");
     assert!(printed.contains("`runner import config config.py`"), "{printed}");
     // Keys of other trainers are answered one by one.

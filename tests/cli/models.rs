@@ -130,7 +130,6 @@ fn wrong_requests_say_what_is_missing() {
         ("eval --weights out", "nothing to evaluate; use `--text FILE`"),
         ("eval --weights out --limit 3 --text other.txt", "--limit needs --hellaswag or --builtin"),
         ("eval a --items i.jsonl", "--items needs --hellaswag or --builtin"),
-        ("eval --weights out --builtin --batches 3", "--batches needs a run"),
         ("eval --weights out --text other.txt --length 17", "--length must be 1 to 16, the model's context, got 17"),
         ("eval --weights out --text none.txt", "there is no file none.txt"),
         ("eval --weights out --text a.yaml", "must end in .txt"),

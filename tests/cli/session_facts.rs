@@ -273,7 +273,7 @@ fn bound_ranks_compute_the_same_numbers() {
         let free = sandbox.only_run_in(&free);
         assert!(free.manifest()["sessions"][0]["bound_numa_nodes"].is_null());
         assert_eq!(sandbox.only_run_in(&bound).final_hash(), free.final_hash(), "{parallel}");
-        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --verbose --runs {bound}"));
-        assert!(printed.contains("bind   ranks to ") && printed.contains("bitwise"), "{printed}");
+        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --runs {bound}"));
+        assert!(printed.contains("bitwise"), "{printed}");
     }
 }

@@ -53,7 +53,7 @@ fn a_sweep_goes_with_the_runs_that_nothing_else_needs() {
         let runs = sandbox.runs();
         runs.into_iter().find(|(_, run)| run.read("resolved.yaml").contains(&format!("\nseed: {seed}\n"))).unwrap().0
     };
-    sandbox.expect(0, &["runs", "tag", &run_of("1"), "+good"]);
+    sandbox.expect(0, &["runs", "tag", &run_of("1"), "--add", "good"]);
     sandbox.expect(0, &["fork", &run_of("2"), "--from", "latest", "--set", "train.steps=12", "--quiet"]);
     assert!(sandbox.expect(2, "sweep rm first").contains("use `--yes`"), "nobody can confirm");
     let printed = sandbox.run("sweep rm first --with-runs --yes").expect_code(0);

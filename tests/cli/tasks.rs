@@ -52,7 +52,6 @@ fn tasks_of_a_file_are_scored_like_hellaswag() {
     assert!(listed.contains(&id), "{listed}");
     let refused = sandbox.expect(2, &["runs", "--where", "list_acc >= 0"]);
     assert!(refused.contains("did you mean `lists_acc`?"), "{refused}");
-    sandbox.expect(0, &format!("compare {id} {id} --plot a.svg --metric lists_acc_norm"));
     sandbox.expect(0, &format!("export-metrics {id} --csv a.csv"));
     let header = sandbox.read("a.csv");
     assert!(header.lines().next().unwrap().contains("lists_n,lists_cut,pairs_n,pairs_cut"), "{header}");

@@ -31,8 +31,6 @@ fn render_prints_what_the_template_says() {
     sandbox.write("vars.yaml", "steps: 5\nlr: 1\nunused: 7\n");
     let text = sandbox.stdout_of("render exp.yaml.j2 --vars vars.yaml --var lr=3e-4");
     assert!(text.contains("train: {steps: 5}\noptimizer: {adamw: {lr: 0.0003}}\n"), "{text}");
-    let lines = sandbox.stdout_of("render exp.yaml.j2 --vars vars.yaml --var lr=3e-4 --lines");
-    assert!(lines.contains("exp.yaml.j2:8 | train: {steps: 5}\n"), "{lines}");
     // Any template, no experiment.
     sandbox.write("job.sh.j2", "#!/bin/sh\n{% for i in range(n) %}\nrun {{ i }}\n{% endfor %}\n");
     assert_eq!(sandbox.stdout_of("render job.sh.j2 --var n=2"), "#!/bin/sh\nrun 0\nrun 1\n");
@@ -90,7 +88,7 @@ fn a_run_records_its_template_and_does_not_depend_on_it() {
     assert!(sandbox.stdout_of("apply rendered.yaml --threads 1 --quiet").contains("up to date"));
     // Without the template it is a run like any other.
     fs::remove_file(sandbox.path("exp.yaml.j2")).unwrap();
-    sandbox.stdout_of("eval tiny --batches 1");
+    sandbox.stdout_of("eval tiny --rows 8");
 }
 
 #[test]

@@ -5,7 +5,6 @@
 #![forbid(unsafe_code)]
 
 pub mod classification;
-pub mod curves;
 pub mod diff;
 pub mod drift;
 pub mod facts;

@@ -200,7 +200,7 @@ impl Checker<'_> {
             "this is a sweep file: `runner sweep FILE` trains its points, and with --dry-run only plans them".to_owned()
         } else if let Some(help) = self.counterpart_help(entry, keys, path) {
             help
-        } else if let Some(help) = self.nested_help(entry, |first| keys.get(first), path) {
+        } else if let Some(help) = self.nested_help(entry, |first| keys.get(first).is_some(), path) {
             help
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
@@ -215,36 +215,27 @@ impl Checker<'_> {
             describe_home(&entry.key, home)
         } else if names.is_empty() {
             "it has no keys; write `{}`".to_owned()
-        } else if self.mistakes.mark_keys_listed(path) {
-            format!("the keys here are {}", list(&names, "and"))
         } else {
-            String::new()
+            format!("the keys here are {}", list(&names, "and"))
         };
         self.error(entry.place, at, message, help);
     }
 
-    /// The help for a key such as `train.steps`, whose first part is the key of a section, as `--set` has it. `shape` gives the shape of a
-    /// section.
-    fn nested_help(&mut self, entry: &Entry, shape: impl Fn(&str) -> Option<KeyShape>, path: &str) -> Option<String> {
+    /// The help for a key such as `train.steps`, whose first part is the key of a section, as `--set` has it. `has_key` says which keys there
+    /// are.
+    fn nested_help(&mut self, entry: &Entry, has_key: impl Fn(&str) -> bool, path: &str) -> Option<String> {
         let (first, rest) = entry.key.split_once('.')?;
-        let shape = shape(first)?;
+        if !has_key(first) {
+            return None;
+        }
         let keys: Vec<&str> = rest.split('.').take(MAX_DEPTH).collect();
-        let value = entry.value.clone();
-        let section = keys.iter().rev().fold(value, |node, key| Node::wrap((*key).to_owned(), entry.place, node));
-        let mut aside = Mistakes::default();
-        Checker { mistakes: &mut aside, ..*self }.check_node(&section, entry.place, shape, &join(path, first));
         self.mistakes.poison(join(path, first));
         let value = match &entry.value.value {
             Yaml::Scalar { text, plain: true } => short(text),
             _ => "…".to_owned(),
         };
         let nested = keys.iter().rev().fold(value, |inner, key| format!("{{{}: {inner}}}", short(key)));
-        let mut help = format!("write a section as a mapping: `{}: {nested}`", short(first));
-        if let Some(Diagnostic { message, help: advice, .. }) = aside.diagnostics.into_iter().next() {
-            let gap = if advice.is_empty() { "" } else { "; " };
-            help.extend(["\n", &message, gap, advice.lines().next().unwrap_or("")]);
-        }
-        Some(help)
+        Some(format!("write a section as a mapping: `{}: {nested}`", short(first)))
     }
 
     /// The help for a key of another trainer, which experiments have and no other files.
@@ -307,16 +298,10 @@ impl Checker<'_> {
             return self.error(second.place, path, message, help);
         }
         let Some((name, slot)) = found else {
-            let inner =
-                of.iter().find(|(_, slot)| matches!(slot.shape, Shape::Keys(keys) if keys.get(&first.key).is_some()));
-            let shape = |wanted: &str| of.iter().find(|(name, _)| *name == wanted).map(|(_, slot)| *slot);
-            let help = match (nearest(&first.key, names.iter().copied()), inner) {
-                _ if let Some(nested) = self.nested_help(first, shape, path) => nested,
-                (Some(near), _) => format!("did you mean `{near}`?"),
-                (None, Some((name, _))) => {
-                    format!("`{}` is a key of `{name}`: write `{{{name}: {{{}: …}}}}`", first.key, first.key)
-                }
-                (None, None) => choose,
+            let help = match nearest(&first.key, names.iter().copied()) {
+                _ if let Some(nested) = self.nested_help(first, |wanted| names.contains(&wanted), path) => nested,
+                Some(near) => format!("did you mean `{near}`?"),
+                None => choose,
             };
             self.error(
                 first.place,
@@ -369,14 +354,7 @@ impl Checker<'_> {
             return self.mismatch(node, key, &format!("{} or a number", list(words, "or")), path, "");
         };
         let item = parse_slot(items);
-        // A value that is a legal item was meant as a list.
-        let mut aside = Checker { mistakes: &mut Mistakes::default(), ..*self };
-        let help = match text {
-            Some(text) if aside.check_node(node, key, item, path).is_some() => {
-                format!("write a list, such as `[{}, …]`", short(text))
-            }
-            _ => format!("each item is {}", one_line(item.description)),
-        };
+        let help = format!("write a list, such as `[first, second]`; each item is {}", one_line(item.description));
         self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }
 

@@ -4,13 +4,12 @@ mod draft;
 mod hugging_face;
 mod nanogpt;
 mod python;
-mod settings;
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-use self::draft::{ExperimentDraft, ImportFolders};
+use self::draft::ExperimentDraft;
 use crate::{ExperimentFile, LoadOptions};
 use runner_files::strict_json;
 use runner_spec::diagnostic::ConfigError;
@@ -21,9 +20,6 @@ use runner_yaml::tree::Node;
 /// The files that are understood.
 const KNOWN_FILES: &str = "supported files are nanoGPT's config.py and the config.json of a Hugging Face GPT-2 or Llama; the settings of other \
                            trainers get errors that name their counterparts here (docs/coming-from.md)";
-
-/// A larger file is not a config.py. Reading one takes a time that grows with the square of its length.
-const MAX_PYTHON_BYTES: usize = 64 << 10;
 
 /// An experiment file made of another trainer's configuration.
 #[derive(Debug)]
@@ -46,8 +42,8 @@ impl ImportedConfig {
     }
 }
 
-/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file in the folder `output`, from
-/// which its relative paths start. Nothing in `text` is executed.
+/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file in the folder `output`. Nothing
+/// in `text` is executed.
 ///
 /// # Errors
 /// If the file is not a configuration of a known trainer.
@@ -55,27 +51,17 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
     let wrong = |message: String| PlainError::request(format!("{}: {message}", path.display()));
     let source = Source::file(path, text.to_owned());
     let text = source.text.as_str();
-    if text.trim().is_empty() {
-        return Err(wrong(format!("the file is empty; {KNOWN_FILES}")));
-    }
-    let mut draft = ExperimentDraft::new(ImportFolders::new(path, output));
+    let mut draft = ExperimentDraft::new(output);
     draft.set("version", 1, "");
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let title = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("py") if text.len() > MAX_PYTHON_BYTES => {
-            let most = MAX_PYTHON_BYTES >> 10;
-            let size = text.len().div_ceil(1 << 10);
-            return Err(wrong(format!("a config.py of nanoGPT must be at most {most} KiB, got {size} KiB")));
-        }
         Some("py") => {
-            let settings = python::read_assignments(text);
-            if !settings.has_known_name() {
+            if !nanogpt::translate(text, &mut draft) {
                 return Err(wrong(format!(
                     "found no setting of nanoGPT, such as `batch_size`, `n_layer`, `learning_rate` or `max_iters`; assign \
                      settings at the top level, not in a dict or a class; {KNOWN_FILES}"
                 )));
             }
-            nanogpt::translate(settings, &mut draft);
             format!(
                 "Imported from nanoGPT's {file}. Settings that it leaves out have the defaults of nanoGPT's train.py and are marked."
             )
@@ -87,26 +73,17 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             };
             hugging_face::translate_model(path, map, &mut draft)
                 .map_err(|error| PlainError::request(error.to_string()))?;
-            let tokenizer = path.with_file_name("tokenizer.json");
-            draft.set_file("data.tokenizer.file", &tokenizer.to_string_lossy(), "the model's tokenizer");
             format!("Imported from Hugging Face's {file}.")
         }
-        Some("yaml" | "yml") => {
-            return Err(wrong(format!(
-                "a YAML file cannot be imported; if it is an experiment, `runner validate {}` checks it; {KNOWN_FILES}",
-                path.display()
-            )));
-        }
         _ => {
-            return Err(wrong(format!("unknown format: the name must end in .py or .json; {KNOWN_FILES}")));
+            return Err(wrong(format!(
+                "the name must end in .py or .json; {KNOWN_FILES}; if it is an experiment, `runner validate` checks it"
+            )));
         }
     };
     if !draft.has("data.train") {
         draft.set("data.train.text.files", json!(["input.txt"]), "your text");
-        draft.warnings.push(
-            "the configuration names no data that runner can read, so `data.train` is input.txt; name your text"
-                .to_owned(),
-        );
+        draft.warnings.push("the configuration names no data, so `data.train` is input.txt; name your text".to_owned());
     }
     Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
 }

@@ -85,10 +85,10 @@ pub(crate) fn add_weights(
             if let Some(model) = model {
                 layers[chosen].set_text(INIT_FROM, &WeightsSource::Hub(model));
             }
-            let from = LayerOrigin::Weights(described.file.display().to_string());
+            let from = LayerOrigin::Named(described.file.display().to_string());
             layers.insert(0, Layer { from, value: json!({ "model": described.model_section() }) });
             if let Some((file, tokenizer)) = tokenizer {
-                let from = LayerOrigin::Weights(file.display().to_string());
+                let from = LayerOrigin::Named(file.display().to_string());
                 layers.insert(0, Layer { from, value: json!({ "data": { "tokenizer": tokenizer } }) });
             }
             return (!options.allows_absent_initial_inputs).then_some(described);

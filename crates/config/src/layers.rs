@@ -2,8 +2,6 @@
 //!
 //! The lowest layer, the built-in defaults, is in the raw types and in `resolve`.
 
-use std::collections::BTreeSet;
-
 use figment::Figment;
 use figment::providers::Serialized;
 use serde_json::{Map, Value};
@@ -23,9 +21,8 @@ pub(crate) struct Layer {
 
 /// The origin of a layer.
 pub(crate) enum LayerOrigin {
-    Preset(String),
-    /// The file in which the weights of `model.init.from` describe their model.
-    Weights(String),
+    /// A preset, or the file in which the weights of `model.init.from` describe their model, by its name.
+    Named(String),
     Text {
         source: Source,
         tree: Node,
@@ -135,25 +132,14 @@ impl Layers {
         }
         let layer = self.layer_of(path)?;
         match &self.all[layer].from {
-            LayerOrigin::Preset(name) => Some(format!("preset {name}")),
-            LayerOrigin::Weights(file) => Some(file.clone()),
+            LayerOrigin::Named(name) => Some(name.clone()),
             LayerOrigin::Text { source, .. } => Some(source.origin(self.place_in(layer, path)?.1)),
         }
     }
 
-    /// The environment variables that have a say in the result, with their values.
+    /// The environment variables that set keys, with their values.
     pub(crate) fn environment(&self) -> Vec<(String, String)> {
-        fn visit(layers: &Layers, value: &Value, path: &str, used: &mut BTreeSet<usize>) {
-            match value {
-                Value::Object(map) if !map.is_empty() => {
-                    map.iter().for_each(|(key, inner)| visit(layers, inner, &join(path, key), used));
-                }
-                _ => used.extend(layers.layer_of(path)),
-            }
-        }
-        let mut used = BTreeSet::new();
-        visit(self, &self.merged, "", &mut used);
-        let variables = used.into_iter().filter_map(|layer| match &self.all[layer].from {
+        let variables = self.all.iter().filter_map(|layer| match &layer.from {
             LayerOrigin::Text { source, .. } if source.kind == SourceKind::Environment => {
                 Some((source.label.clone(), source.yaml().to_owned()))
             }

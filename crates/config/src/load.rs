@@ -19,9 +19,8 @@ use crate::raw::RawExperiment;
 use crate::resolve::batch::MICRO_BATCH;
 use crate::resolve::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
-use runner_spec::experiment::{AutoOr, Data, Experiment};
+use runner_spec::experiment::{AutoOr, Experiment};
 use runner_template::Rendered;
-use runner_weights::DescribedModel;
 use runner_yaml::source::{Source, is_stream, read};
 use runner_yaml::tree::{self, ParsedYaml};
 
@@ -53,7 +52,7 @@ pub struct Loaded {
     pub overridden: Vec<OverriddenSetting>,
     /// The warning about what the weights of `model.init.from` do not record.
     pub assumptions: Option<String>,
-    /// The environment variables that had effect.
+    /// The environment variables that set keys, and those that a template read.
     pub env_read: Vec<(String, String)>,
     /// The files that the experiment names and that are missing, if the options allow that.
     pub absent_files: Vec<Diagnostic>,
@@ -98,45 +97,17 @@ impl ExperimentFile {
     /// # Errors
     /// All mistakes of file, environment and flags.
     pub fn load(&self, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-        let (mut loaded, template) = self.lower_with(options, |parsed| lower(parsed, &self.path, options))?;
-        match &template {
-            Some(template) => loaded.env_read.extend(template.env_read.iter().cloned()),
-            None => loaded.text.clone_from(&self.text),
-        }
-        Ok(Loaded { template, ..loaded })
-    }
-
-    /// The text that the experiment trains on: its training source, and the part that is held out. The other values of the section are
-    /// defaults. Neither the model nor its weights are needed, and files may be missing.
-    ///
-    /// # Errors
-    /// Mistakes in these keys; keys and values anywhere that are not legal.
-    pub fn load_text_source(&self, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
-        let options = LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..options.clone() };
-        let lower = |parsed: &ParsedYaml| {
-            let base = base_folder(&self.path, &parsed.source)?;
-            let (layers, mistakes) = read_layers(parsed, &options)?;
-            let resolve =
-                |resolver: &mut Resolver<'_>, raw: RawExperiment| resolver.text_source(raw.data.unwrap_or_default());
-            merge(layers, mistakes, &parsed.source)?.resolve(base, &options, None, resolve)
-        };
-        Ok(self.lower_with(&options, lower)?.0)
-    }
-
-    /// What `lower` makes of the YAML of the file, and the rendered template if it is one.
-    fn lower_with<T>(
-        &self,
-        options: &LoadOptions<'_>,
-        lower: impl Fn(&ParsedYaml) -> Result<T, ConfigError>,
-    ) -> Result<(T, Option<Rendered>), ConfigError> {
         let Some(parsed) = &self.parsed else {
             let rendered = runner_template::render(&self.text, &self.path, &options.template)?;
-            return Ok((lower(&tree::parse(rendered.source(&self.path)))?, Some(rendered)));
+            let mut loaded = lower(&tree::parse(rendered.source(&self.path)), &self.path, options)?;
+            loaded.env_read.extend(rendered.env_read.iter().cloned());
+            return Ok(Loaded { template: Some(rendered), ..loaded });
         };
         if !options.template.vars.is_empty() {
             return Err(runner_template::not_a_template(&self.path, &options.template).into());
         }
-        Ok((lower(parsed).map_err(|mistakes| self.mention_import(mistakes, parsed))?, None))
+        let loaded = lower(parsed, &self.path, options).map_err(|mistakes| self.mention_import(mistakes, parsed))?;
+        Ok(Loaded { text: self.text.clone(), ..loaded })
     }
 
     /// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
@@ -183,28 +154,44 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
     let overridden = find_overridden(&layers);
     let is_given = |key: &str| layers.iter().any(|layer| layer.value.pointer(&format!("/model/{key}")).is_some());
     let assumptions = described.as_ref().and_then(|described| described.assumptions(is_given));
-    merge(layers, mistakes, &parsed.source)?.resolve(base, options, described, |resolver, raw| {
-        let has_auto_micro_batch = raw.batch.micro_batch == Some(AutoOr::Auto);
-        let experiment = resolver.experiment(raw, path)?;
-        let mut origins = origins(&experiment, resolver.layers, &resolver.notes);
-        for origin in origins.iter_mut().filter(|origin| has_auto_micro_batch && origin.key == MICRO_BATCH) {
-            "auto".clone_into(&mut origin.value);
+    let file = &parsed.source;
+    let layers = Layers::merge(layers).map_err(|error| program_bug(file, &error))?;
+    let mut value = layers.value();
+    layers.complete(&mut value, &mut mistakes);
+    let raw: RawExperiment = match serde_json::from_value(value) {
+        Ok(raw) => raw,
+        Err(_) if !mistakes.diagnostics.is_empty() => return Err(ConfigError::new(mistakes.diagnostics)),
+        Err(error) => return Err(program_bug(file, &error)),
+    };
+    let has_auto_micro_batch = raw.batch.micro_batch == Some(AutoOr::Auto);
+    let notes = BTreeMap::new();
+    let mut resolver = Resolver { layers: &layers, options, base, mistakes, notes, weights: described };
+    let resolved = resolver.experiment(raw, path);
+    let Mistakes { mut diagnostics, absent_files, .. } = resolver.mistakes;
+    let experiment = match resolved {
+        Some(experiment) if diagnostics.is_empty() => experiment,
+        _ if diagnostics.is_empty() => return Err(program_bug(file, &"a section was lost")),
+        _ => {
+            // Keys may be missing because the weights that would give them are.
+            diagnostics.extend(absent_files.into_iter().filter(|file| file.key == INIT_FROM_KEY));
+            return Err(ConfigError::new(diagnostics));
         }
-        let env_read = resolver.layers.environment();
-        let (path, text) = (path.to_owned(), parsed.source.text.clone());
-        let absent_files = std::mem::take(&mut resolver.mistakes.absent_files);
-        Some(Loaded {
-            experiment,
-            has_auto_micro_batch,
-            path,
-            text,
-            template: None,
-            origins,
-            overridden,
-            assumptions,
-            env_read,
-            absent_files,
-        })
+    };
+    let mut origins = origins(&experiment, &layers, &resolver.notes);
+    for origin in origins.iter_mut().filter(|origin| has_auto_micro_batch && origin.key == MICRO_BATCH) {
+        "auto".clone_into(&mut origin.value);
+    }
+    Ok(Loaded {
+        experiment,
+        has_auto_micro_batch,
+        path: path.to_owned(),
+        text: file.text.clone(),
+        template: None,
+        origins,
+        overridden,
+        assumptions,
+        env_read: layers.environment(),
+        absent_files,
     })
 }
 
@@ -212,10 +199,7 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
 ///
 /// # Errors
 /// If the file has no value: there is nothing to lay the other layers over.
-pub(crate) fn read_layers(
-    parsed: &ParsedYaml,
-    options: &LoadOptions<'_>,
-) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
+fn read_layers(parsed: &ParsedYaml, options: &LoadOptions<'_>) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
     let source = &parsed.source;
     let mut mistakes = Mistakes::default();
     mistakes.diagnostics.clone_from(&parsed.mistakes);
@@ -235,57 +219,6 @@ pub(crate) fn read_layers(
     Ok((layers, mistakes))
 }
 
-/// The layers of a file, merged to the experiment as written.
-struct MergedLayers<'s> {
-    file: &'s Source,
-    layers: Layers,
-    raw: RawExperiment,
-    mistakes: Mistakes,
-}
-
-/// Merges `layers` of `file`.
-///
-/// # Errors
-/// If after `mistakes` nothing is left to resolve.
-fn merge(layers: Vec<Layer>, mut mistakes: Mistakes, file: &Source) -> Result<MergedLayers<'_>, ConfigError> {
-    let layers = Layers::merge(layers).map_err(|error| program_bug(file, &error))?;
-    let mut value = layers.value();
-    layers.complete(&mut value, &mut mistakes);
-    match serde_json::from_value(value) {
-        Ok(raw) => Ok(MergedLayers { file, layers, raw, mistakes }),
-        Err(_) if !mistakes.diagnostics.is_empty() => Err(ConfigError::new(mistakes.diagnostics)),
-        Err(error) => Err(program_bug(file, &error)),
-    }
-}
-
-impl MergedLayers<'_> {
-    /// What `work` makes of the experiment as written; `None` stands for mistakes that it reports.
-    ///
-    /// # Errors
-    /// All mistakes.
-    fn resolve<T>(
-        self,
-        base: PathBuf,
-        options: &LoadOptions<'_>,
-        weights: Option<DescribedModel>,
-        work: impl FnOnce(&mut Resolver<'_>, RawExperiment) -> Option<T>,
-    ) -> Result<T, ConfigError> {
-        let Self { file, layers, raw, mistakes } = self;
-        let mut resolver = Resolver { layers: &layers, options, base, mistakes, notes: BTreeMap::new(), weights };
-        let resolved = work(&mut resolver, raw);
-        let Mistakes { mut diagnostics, absent_files, .. } = resolver.mistakes;
-        match resolved {
-            Some(resolved) if diagnostics.is_empty() => Ok(resolved),
-            _ if diagnostics.is_empty() => Err(program_bug(file, &"a section was lost")),
-            _ => {
-                // Keys may be missing because the weights that would give them are.
-                diagnostics.extend(absent_files.into_iter().filter(|file| file.key == INIT_FROM_KEY));
-                Err(ConfigError::new(diagnostics))
-            }
-        }
-    }
-}
-
 fn program_bug(file: &Source, error: &dyn std::fmt::Display) -> ConfigError {
     let message = format!("this is a bug in runner, not in the file: {error}");
     file.diagnostic_whole(message, "please report it with the file".into()).into()
@@ -296,7 +229,7 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/preset")?)));
     let Some((layer, Value::String(name))) = chosen else { return };
     if let Some(value) = presets::layer(name) {
-        let from = LayerOrigin::Preset(name.clone());
+        let from = LayerOrigin::Named(format!("preset {name}"));
         layers.insert(0, Layer { from, value });
         return;
     }

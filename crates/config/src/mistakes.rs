@@ -1,7 +1,5 @@
 //! The mistakes of an experiment, collected while its layers are read.
 
-use std::collections::HashSet;
-
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 
 /// The mistakes that were found so far, and the keys that they are about.
@@ -12,19 +10,12 @@ pub(crate) struct Mistakes {
     pub(crate) absent_files: Vec<Diagnostic>,
     /// Keys with a mistake. Mistakes that follow from them are not reported.
     poisoned: Vec<String>,
-    /// Sections whose keys a message has listed.
-    listed: HashSet<String>,
 }
 
 impl Mistakes {
     /// True if no further mistake is collected.
     pub(crate) fn is_full(&self) -> bool {
         self.diagnostics.len() >= MAX_DIAGNOSTICS
-    }
-
-    /// Notes that a message lists the keys of `section`. True the first time.
-    pub(crate) fn mark_keys_listed(&mut self, section: &str) -> bool {
-        self.listed.insert(section.to_owned())
     }
 
     /// Reports nothing that follows from `path`.

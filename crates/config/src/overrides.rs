@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::check::{check, check_key_path, join};
-use crate::foreign_keys::find_counterpart;
+use crate::check::{check, join};
 use crate::layers::{Layer, LayerOrigin};
 use crate::mistakes::Mistakes;
 use crate::shape::{Shape, root, sections_by_key};
@@ -15,8 +14,6 @@ use runner_yaml::source::{Place, Source, SourceKind};
 use runner_yaml::tree::{Node, ParsedYaml, parse};
 
 const PREFIX: &str = "RUNNER_";
-/// The most `--set` flags: each is laid over all before it.
-const MAX_SETS: usize = 1000;
 
 /// Finds a model of the hub on this machine, and downloads it if necessary; or says why there is none.
 pub type ModelFetcher<'a> = dyn Fn(&HubModel) -> Result<ModelFolder, ModelFetchError> + Sync + 'a;
@@ -61,32 +58,6 @@ pub struct LoadOptions<'a> {
     pub template: Inputs,
 }
 
-/// Says how `--set` gives an experiment what the argument `key` with `value` would: `key` is one of its keys or a setting of another
-/// trainer. `None` if it is neither.
-pub fn suggest_set(key: &str, value: &str) -> Option<String> {
-    if check_key_path(key).is_ok() {
-        return Some(format!("a key of the experiment is set with `--set {key}={value}`"));
-    }
-    let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
-    let is_legal = |own: &str| {
-        let (text, keys): (_, Vec<_>) = (format!("{own}={value}"), own.split('.').map(str::to_owned).collect());
-        let mut mistakes = Mistakes::default();
-        parse_layer(Source::flag("--set", &text, own.len() + 1), &keys, own.len(), &mut mistakes);
-        mistakes.diagnostics.is_empty()
-    };
-    let flag = |own: &str| format!("`--set {own}={}`", if is_legal(own) { value } else { "VALUE" });
-    if let Some(counterpart) = find_counterpart(section, last) {
-        let help = counterpart.help(key, counterpart.key.as_deref());
-        return Some(match (counterpart.equivalent_key(), &counterpart.key) {
-            (Some(own), _) => format!("write {}: {help}", flag(own)),
-            (None, Some(own)) => format!("write `--set {own}=VALUE`: {help}"),
-            (None, None) => help,
-        });
-    }
-    let home = sections_by_key(root()).get(last)?.first().map(|home| join(home, last))?;
-    Some(format!("write {}: `{key}` is `{home}` here", flag(&home)))
-}
-
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
 pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let mut variables: Vec<&(String, String)> = options.env.iter().collect();
@@ -116,18 +87,6 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
         if is_for_a_key(&keys, &sections) {
             add(Source::environment(name, value), &keys, name.chars().count(), mistakes);
         }
-    }
-    if let Some(text) = options.sets.get(MAX_SETS) {
-        let source = Source::flag("--set", text, 0);
-        let place = Place { line: 1, column: 1, length: text.chars().count() };
-        let message = format!("at most {MAX_SETS} `--set` flags can be given, got {}", options.sets.len());
-        mistakes.diagnostics.push(source.diagnostic(
-            place,
-            "",
-            message,
-            "write their keys into the experiment file".to_owned(),
-        ));
-        return;
     }
     for text in &options.sets {
         let at = text.find('=').unwrap_or(text.len());

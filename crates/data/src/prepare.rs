@@ -72,17 +72,11 @@ impl Prepared {
     }
 }
 
-/// The files that the tokens of a source are from, and the entry of the cache that holds them.
+/// The files that the tokens of a source are from.
 #[derive(Debug, Clone)]
 pub struct TokensOrigin {
     pub split: SplitName,
     pub files: Vec<PathBuf>,
-    /// The size of the files.
-    pub bytes: u64,
-    /// The folder in the cache that holds the tokens; `None` for token shards, which are read in place.
-    pub cache_entry: Option<PathBuf>,
-    /// True if the cache held the tokens already.
-    pub was_cached: bool,
 }
 
 /// The tokens of a source.
@@ -275,13 +269,9 @@ impl Preparation<'_> {
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
         (self.report)(event);
-        self.origins.borrow_mut().push(TokensOrigin {
-            split,
-            files: source.files.iter().map(|file| file.path.clone()).collect(),
-            bytes: source.bytes(),
-            cache_entry: tokens.store.as_ref().map(|_| self.cache.path(EntryKind::Tokens, &tokens.hash)),
-            was_cached: matches!(event, Progress::CacheHit { .. }),
-        });
+        self.origins
+            .borrow_mut()
+            .push(TokensOrigin { split, files: source.files.iter().map(|file| file.path.clone()).collect() });
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
         if let Some(mut unknown) = UnknownTokens::new(tokenizer) {
             tokens.stream.read(0, TOKENS_READ.min(tokens.stream.count()), |token| unknown.add(token))?;

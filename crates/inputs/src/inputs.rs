@@ -1,7 +1,5 @@
 //! From an experiment to the inputs of its run: data, tokenizer, and the facts of its initial weights.
 
-use std::time::Instant;
-
 use std::path::Path;
 
 use runner_compare::stored_plan;
@@ -18,7 +16,7 @@ use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::host::Host;
 use crate::hub_names::{fetch_model_folder, lower_hub_of_run, owned_tasks, with_local_files};
-use crate::input_notes::{describe_data, foreign_tokenizer, warn_of_cut_text};
+use crate::input_notes::{foreign_tokenizer, warn_of_cut_text};
 use crate::observer::{RunEvent, RunObserver, with_progress};
 
 /// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
@@ -57,7 +55,6 @@ pub fn prepare_data_of_run(
         vocab_size: experiment.model.vocab_size,
         recorded_tokenizer: tokenizer,
     };
-    let started = Instant::now();
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
         DataError::Io { path, source } if path.starts_with(cache) => {
@@ -68,9 +65,6 @@ pub fn prepare_data_of_run(
         }
         _ => error.into(),
     })?;
-    for line in describe_data(&prepared.origins, started.elapsed()) {
-        observer.observe(&RunEvent::Detail(&line));
-    }
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
 }

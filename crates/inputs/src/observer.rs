@@ -17,8 +17,6 @@ pub enum RunEvent<'a> {
     Preparing(Progress),
     /// The data is ready.
     Prepared,
-    /// A detail, for a person who asked for details.
-    Detail(&'a str),
     /// Something that a person should know.
     Note(&'a str),
     /// Something that a person should see, even if they do not read notes.

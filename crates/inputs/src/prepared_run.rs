@@ -1,7 +1,5 @@
 //! A plan for the devices of a run, and what the run needs before it begins.
 
-use std::time::Instant;
-
 use runner_config::Loaded;
 use runner_data::Prepared;
 use runner_plan::PlanError;
@@ -12,7 +10,6 @@ use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
 use crate::host::Host;
-use crate::input_notes::precise_duration;
 use crate::inputs::{RecordedInputs, prepare_rank_inputs};
 use crate::observer::{RunEvent, RunObserver};
 use runner_spec::error::Result;
@@ -65,11 +62,8 @@ impl PreparedInputs {
         observer: &mut dyn RunObserver,
     ) -> Result<PreparedRun> {
         let Self { prepared, cluster, pool } = self;
-        let started = Instant::now();
         let mut plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
         plan.notes.splice(0..0, note);
-        let time = precise_duration(started.elapsed());
-        observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
         for warning in &plan.warnings {
             observer.observe(&RunEvent::Warning(warning));
         }

@@ -95,17 +95,13 @@ impl Screen {
         }
     }
 
-    /// Shows a detail that a person asked for, on standard error.
-    pub fn detail(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(terminal_text(text)),
-            None => write_to_stderr(text),
-        }
-    }
-
     /// Shows a warning on standard error, also of a quiet command.
     pub fn warn(&self, text: &str) {
-        self.detail(&labelled_warning(text));
+        let text = labelled_warning(text);
+        match &self.bar {
+            Some(bar) => bar.println(terminal_text(&text)),
+            None => write_to_stderr(&text),
+        }
     }
 
     /// Shows the result of the command, which a quiet command shows too.

@@ -1,9 +1,8 @@
-//! YAML: a file of the user as a tree whose values know their places, changes to its text, and documents of which only the values count.
+//! YAML: a file of the user as a tree whose values know their places, and documents of which only the values count.
 
 #![forbid(unsafe_code)]
 
 pub mod document;
-pub mod edit;
 mod placeholder;
 pub mod python;
 pub mod scalar;

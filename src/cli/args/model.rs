@@ -112,12 +112,4 @@ impl ModelArgs {
         }
         Ok(device)
     }
-
-    /// Refuses `flag`, which needs a run, if there is no run.
-    pub(crate) fn require_run(&self, flag: &str) -> Result<()> {
-        if self.run.is_none() {
-            refuse!("{flag} needs a run; it cannot be used with --weights");
-        }
-        Ok(())
-    }
 }

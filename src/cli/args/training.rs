@@ -7,7 +7,6 @@ use runner_inputs::{Host, RunObserver};
 use runner_machine::numa::NumaNodes;
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
-use runner_spec::format::counted;
 use runner_threads::stop::StopSwitch;
 use runner_workflows::outcome::{RunOutcome, RunReport};
 use runner_workflows::session::SessionOptions;
@@ -16,7 +15,6 @@ use crate::cli::args::launcher::restart_command;
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host};
 use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::interrupt::Interrupt;
-use crate::cli::terminal::output::print_detail;
 use crate::cli::terminal::repeated_command::repeated_command;
 use crate::cli::terminal::screen_observer::ScreenObserver;
 
@@ -57,8 +55,13 @@ impl RankThreadArgs {
     /// Those of [`host`]; if the kernel does not describe the parts to bind to.
     pub(crate) fn host(self, runs: PathBuf) -> Result<Host> {
         let mut host = host(runs, self.threads)?;
-        if let Some(binding) = self.bind {
-            let nodes = nodes_to_bind(binding)?;
+        if let Some(Binding::Numa) = self.bind {
+            let nodes = NumaNodes::detect();
+            if nodes.count() == 0 {
+                refuse!(
+                    "--bind numa: this system does not report NUMA nodes; omit the flag to run threads on all cores"
+                );
+            }
             host.threads = host.threads.min(nodes.core_count());
             host.bound_nodes = Some(nodes);
         }
@@ -70,19 +73,6 @@ impl RankThreadArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Binding {
     Numa,
-}
-
-/// # Errors
-/// If the kernel does not describe NUMA nodes.
-fn nodes_to_bind(binding: Binding) -> Result<NumaNodes> {
-    let nodes = match binding {
-        Binding::Numa => NumaNodes::detect(),
-    };
-    if nodes.count() == 0 {
-        refuse!("--bind numa: this system does not report NUMA nodes; omit the flag to run threads on all cores");
-    }
-    print_detail(|| format!("bind   ranks to {}", counted(nodes.count() as u64, "NUMA node")));
-    Ok(nodes)
 }
 
 impl TrainingArgs {

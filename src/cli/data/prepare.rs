@@ -43,7 +43,7 @@ pub(crate) struct PrepareArgs {
     /// The format, and the folder to write to. Formats: llmc, llmc-u32 (32 bits per token), nanogpt, npy (build-nanogpt).
     #[arg(long, num_args = 2, value_names = ["FORMAT", "DIR"], required = true)]
     pub to: Vec<String>,
-    /// The prefix of the shards' file names, as in NAME_train_000001.bin [default: the name of DIR].
+    /// The prefix of the shards' file names, as in NAME_train_000001.bin [default: the name of DIR, else data].
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Tokens in a shard.
@@ -92,12 +92,9 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     let (format, folder) = (parse_format(format)?, Path::new(folder));
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let data = data(args, &mut screen)?;
-    let name = match &args.name {
-        Some(name) => name.clone(),
-        None => folder_name(folder)?,
-    };
+    let name = args.name.as_deref().or_else(|| folder.file_name()?.to_str()).unwrap_or("data");
     if name.is_empty() || name.contains('/') || name.starts_with('.') || name.chars().any(char::is_control) {
-        refuse!("--name: file names cannot start with {:?}", printable(&name));
+        refuse!("--name: file names cannot start with {:?}", printable(name));
     }
     let fraction = match data.validation {
         Some(Validation::Fraction(fraction)) => Some(HeldOut::Fraction(fraction)),
@@ -112,7 +109,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
         cache_dir: &cache_dir,
         format,
         folder,
-        name: &name,
+        name,
         shard_tokens: args.shard_tokens,
         held_out,
         max_tokens: args.max_tokens,
@@ -179,22 +176,6 @@ fn parse_format(name: &str) -> Result<ShardFormat> {
     let names = formats.map(ShardFormat::name);
     let near = nearest(name, names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
     refuse!("--to: unknown format {:?}{near}; the formats are {}", printable(name), names.join(", "))
-}
-
-/// The name of the folder itself.
-fn folder_name(folder: &Path) -> Result<String> {
-    let name = folder.file_name().map_or_else(
-        || folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
-        |name| Some(name.to_owned()),
-    );
-    let name = name.and_then(|name| name.into_string().ok());
-    name.ok_or_else(|| {
-        CommandError::request(format!(
-            "--name is required, because {} does not name a folder in \
-        UTF-8",
-            printable_path(folder)
-        ))
-    })
 }
 
 fn parse_held_out(text: &str) -> Result<HeldOut> {

@@ -1,28 +1,24 @@
-//! `runner tokenizer`: trains tokenizers, and encodes and decodes text.
+//! `runner tokenizer`: trains tokenizers.
 
-use std::io::Read as _;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::cli::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
-use crate::cli::models::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
-use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refuse};
-use crate::cli::terminal::output::{check_replaceable, print, print_content, print_json, print_result, write_file};
+use crate::cli::common::{TemplateArgs, ThreadArgs, cache_dir, default_load_options, host_without_runs};
+use crate::cli::models::text_source::{SourceArgs, printable_path, reword_for_flags};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::output::{check_replaceable, print_result, write_file};
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
+use runner_config::LoadOptions;
+use runner_data::{load_tokenizer, train_tokenizer};
 use runner_files::parent_folder;
 use runner_inputs::lower_hub;
 use runner_report::data_progress::show_data_progress;
-use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::{Data, MAX_BPE_VOCABULARY, Tokenizer, Validation};
-use runner_spec::format::{bytes, count, printable};
+use runner_spec::format::{bytes, count};
 
-/// The most bytes of text that are read from standard input.
-const MAX_STDIN_BYTES: u64 = 64 << 20;
-
-/// Train a tokenizer, or encode and decode text with one.
+/// Train a tokenizer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TokenizerArgs {
     #[command(subcommand)]
@@ -32,8 +28,6 @@ pub(crate) struct TokenizerArgs {
 #[derive(Debug, Clone, Subcommand)]
 enum TokenizerCommand {
     Train(TrainArgs),
-    Encode(EncodeArgs),
-    Decode(DecodeArgs),
 }
 
 /// Train a byte-level BPE tokenizer on text, and write it as a tokenizer.json for Python's tokenizers and transformers.
@@ -70,46 +64,10 @@ pub(crate) struct TrainArgs {
     pub json: bool,
 }
 
-/// Show the tokens of a text: ids and pieces.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct EncodeArgs {
-    /// The text [default: standard input].
-    pub text: Option<String>,
-    /// The tokenizer: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes.
-    #[arg(long, value_name = "SPEC")]
-    pub tokenizer: String,
-    /// Encode the names of special tokens, such as <|endoftext|>, as these tokens and not as text.
-    #[arg(long)]
-    pub special: bool,
-    /// Print only the ids.
-    #[arg(long)]
-    pub ids: bool,
-    /// Print JSON.
-    #[arg(long, conflicts_with = "ids")]
-    pub json: bool,
-}
-
-/// Show the text of tokens.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DecodeArgs {
-    /// The ids, separated by spaces or commas [default: standard input].
-    pub ids: Vec<String>,
-    /// The tokenizer: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes.
-    #[arg(long, value_name = "SPEC")]
-    pub tokenizer: String,
-}
-
 /// # Errors
 /// If the request is wrong, or something cannot be read or written.
 pub(crate) fn run(args: &TokenizerArgs) -> Result<Exit> {
-    match &args.command {
-        TokenizerCommand::Train(args) => train(args),
-        TokenizerCommand::Encode(args) => encode(args),
-        TokenizerCommand::Decode(args) => decode(args),
-    }
-}
-
-fn train(args: &TrainArgs) -> Result<Exit> {
+    let TokenizerCommand::Train(args) = &args.command;
     let special =
         if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
     check_vocabulary(args.vocab_size, &special)?;
@@ -145,7 +103,15 @@ fn train(args: &TrainArgs) -> Result<Exit> {
 /// The text to train on: the files of the command line, or the training source of an experiment.
 fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
     let Some(file) = &args.from else { return args.source.data(Tokenizer::Bytes {}) };
-    let mut data = load_text_source(file, &args.set, &args.template)?;
+    // Its tokenizer need not exist yet, and its weights are not read.
+    let options = LoadOptions {
+        sets: args.set.iter().cloned().chain(["data.tokenizer={bytes: {}}".to_owned()]).collect(),
+        allows_absent_files: true,
+        allows_absent_initial_inputs: true,
+        fetch_model: None,
+        ..default_load_options()
+    };
+    let mut data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;
     // Only the text to train on is downloaded.
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
     let lowered =
@@ -174,62 +140,4 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn load(spec: &str) -> Result<TextTokenizer> {
-    let tokenizer = find_tokenizer(spec, &mut Screen::on_standard_error())?;
-    load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))
-}
-
-fn encode(args: &EncodeArgs) -> Result<Exit> {
-    let loaded = load(&args.tokenizer)?;
-    let text = args.text.as_ref().map_or_else(read_standard_input, |text| Ok(text.clone()))?;
-    let ids = if args.special { loaded.encode_prompt(&text)? } else { loaded.encode_document(&text)? };
-    // Without a token in front, many decoders drop the blank of a word.
-    let pieces: Vec<String> =
-        ids.iter().enumerate().map(|(at, &id)| if at == 0 { loaded.decode(&[id]) } else { loaded.piece(id) }).collect();
-    if args.json {
-        print_json(&serde_json::json!({"ids": ids, "pieces": pieces}))?;
-    } else if args.ids {
-        let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
-        print(&(ids.join(" ") + "\n"))?;
-    } else {
-        let lines: Vec<_> = ids
-            .iter()
-            .zip(&pieces)
-            .map(|(id, piece)| vec![id.to_string(), format!("{:?}", printable(piece))])
-            .collect();
-        let rows = table(&[("ID", Align::Right), ("PIECE", Align::Left)], &lines);
-        print(&format!("{rows}{} tokens of {}\n", count(ids.len() as u64), bytes(text.len() as u64)))?;
-    }
-    Ok(Exit::Done)
-}
-
-fn decode(args: &DecodeArgs) -> Result<Exit> {
-    let loaded = load(&args.tokenizer)?;
-    let text = if args.ids.is_empty() { read_standard_input()? } else { args.ids.join(" ") };
-    let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|word| !word.is_empty());
-    let parse = |word: &str| match word.parse::<u32>() {
-        Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
-        Ok(id) => Err(CommandError::request(format!(
-            "{id} is outside the tokenizer's {} ids",
-            count(loaded.vocab_size() as u64)
-        ))),
-        Err(_) => Err(CommandError::request(format!("{:?} is not an id", printable(word)))),
-    };
-    let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
-    print_content(&(loaded.decode(&ids) + "\n"))?;
-    Ok(Exit::Done)
-}
-
-fn read_standard_input() -> Result<String> {
-    let mut bytes = Vec::new();
-    std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
-    if bytes.len() as u64 > MAX_STDIN_BYTES {
-        refuse!("standard input has more than 64 MiB; use `runner data prepare` for larger texts");
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        CommandError::request(format!("standard input: not UTF-8 text: the first bad byte is at offset {at}"))
-    })
 }

@@ -1,6 +1,5 @@
 //! `runner init`: writes a short experiment file that trains at once, to start from.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -8,25 +7,16 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
 use crate::cli::models::text_source::{check_file, printable_path};
-use crate::cli::terminal::exit::{Context as _, Exit, Result, refuse};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::output::{print, write_file};
 use runner_config::LoadOptions;
 use runner_config::resolve::name_problem;
-use runner_files::{BYTE_ORDER_MARK, open_regular};
 use runner_spec::experiment::FileFormat;
 use runner_spec::format::printable;
 use runner_template::{Inputs, render, yaml_text};
 
-/// The experiment file to start from: a template with the variables `file`, `family`, `layout`, `files` and `prompts`.
+/// The experiment file to start from: a template with the variables `file`, `family`, `layout` and `files`.
 const STARTER: &str = include_str!("../../../templates/starter.yaml.j2");
-
-/// The prompt of samples for the built-in stories.
-const STORY_PROMPT: &str = "Once upon a time";
-/// The prompt for a text file is its beginning, which every tokenizer of the text can encode.
-const PROMPT_WORDS: usize = 4;
-const MAX_PROMPT_CHARACTERS: usize = 40;
-/// The part of a text file in which the prompt is looked for.
-const MAX_BEGINNING_BYTES: u64 = 64 << 10;
 
 /// Write a short experiment file with comments, which trains at once, to start from.
 #[derive(Debug, Clone, Args)]
@@ -55,11 +45,15 @@ pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
     if let Some(problem) = name_problem(name) {
         refuse!("`{}` {problem}: a name has up to 100 letters, digits, `.`, `_` and `-`", printable(name));
     }
+    if let Some(path) = &args.text {
+        check_file(path)?;
+        if let Some(format) = FileFormat::of_path(path).filter(|format| format.text_key.is_some()) {
+            refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name);
+        }
+    }
     let file = format!("{name}.yaml");
     let files = args.text.as_ref().map(|path| yaml_text(&json!([path.display().to_string()])));
-    let prompt = args.text.as_deref().map_or_else(|| Ok(STORY_PROMPT.to_owned()), first_words)?;
     let vars = [
-        ("prompts", json!(yaml_text(&json!([prompt])))),
         ("file", json!(file)),
         ("family", json!(args.model)),
         ("layout", json!(args.parallel)),
@@ -74,34 +68,4 @@ pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
         "wrote {file}\n  runner validate {file} --explain   # every key and its value\n  runner apply {file}\n"
     ))?;
     Ok(Exit::Done)
-}
-
-/// The first words of the text file at `path`.
-///
-/// # Errors
-/// If the file is missing, or is not plain text.
-fn first_words(path: &Path) -> Result<String> {
-    check_file(path)?;
-    if let Some(format) = FileFormat::of_path(path).filter(|format| format.text_key.is_some()) {
-        refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name);
-    }
-    let mut bytes = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(MAX_BEGINNING_BYTES).read_to_end(&mut bytes));
-    read.context(printable_path(path))?;
-    let text = match std::str::from_utf8(&bytes) {
-        Ok(text) => text,
-        // The last character may continue behind the part that was read.
-        Err(error) if error.error_len().is_none() && bytes.len() as u64 == MAX_BEGINNING_BYTES => {
-            bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
-        }
-        Err(error) => {
-            let path = printable_path(path);
-            refuse!("--text {path} is not UTF-8 text: the first bad byte is at offset {}", error.valid_up_to());
-        }
-    };
-    let line = text.trim_start_matches(BYTE_ORDER_MARK).lines().map(str::trim).find(|line| !line.is_empty());
-    let Some(line) = line else { refuse!("--text {} has no text", printable_path(path)) };
-    // The blanks between the words stay as they are.
-    let end = line.split_inclusive(char::is_whitespace).take(PROMPT_WORDS).map(str::len).sum();
-    Ok(line[..end].chars().take(MAX_PROMPT_CHARACTERS).collect::<String>().trim_end().to_owned())
 }

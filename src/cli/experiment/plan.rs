@@ -7,29 +7,24 @@ use crate::cli::common::{
     warn_of_absent_files,
 };
 use crate::cli::experiment::plan_search::{self, SearchArgs};
-use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
-use crate::cli::terminal::output::{
-    check_picture_path, check_replaceable, print_detail, print_result, print_to_stderr, write_file,
-};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::output::{check_replaceable, print_result, print_to_stderr};
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_compare::stored_plan;
 use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
 use runner_inputs::{local_devices, prepare_inputs, settle_micro_batch};
-use runner_plan::{PlanError, compile_continuation};
+use runner_plan::compile_continuation;
+use runner_report::plan::{RenderOptions, render};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
-use runner_report::plan::{RenderOptions, render};
-use runner_report::svg::draw_timeline;
-use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment};
+use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted, seconds};
 use runner_spec::plan::Plan;
-use runner_spec::program::Device;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
@@ -53,9 +48,6 @@ pub(crate) struct PlanArgs {
     /// The price of one device for one hour; the plan then shows the price of the run.
     #[arg(long, value_name = "PRICE", value_parser = parse_non_negative)]
     pub price: Option<f64>,
-    /// Draw the timeline of one step into this SVG file.
-    #[arg(long, value_name = "FILE")]
-    pub timeline: Option<PathBuf>,
     /// Show this rank in full instead of one block per stage.
     #[arg(long, value_name = "N", conflicts_with = "json")]
     pub rank: Option<usize>,
@@ -72,8 +64,7 @@ pub(crate) struct PlanArgs {
 /// Plans the experiment for this machine or for `--cluster`. Progress goes to standard error, because the plan is the output.
 ///
 /// # Errors
-/// Mistakes of the experiment; data that cannot be prepared; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`; a timeline that
-/// cannot be written.
+/// Mistakes of the experiment; data that cannot be prepared; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`.
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let cluster = match &args.cluster {
         Some(cluster) => read_cluster(cluster)?,
@@ -94,51 +85,19 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let data = plan_data(args, &loaded, run)?;
     let settled = settle_micro_batch(&mut loaded, &data.facts, &cluster);
     let experiment = &loaded.experiment;
-    let advise = |error: CommandError| advise_cluster(error, args, experiment, &cluster);
-    let note = settled.map_err(|error| advise(error.into()))?;
+    let note = settled?;
     if args.search.search {
-        return plan_search::run(args, &loaded, &data, &cluster).map_err(advise);
+        return plan_search::run(args, &loaded, &data, &cluster);
     }
     // Steps that another run did are not this run's.
     let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
-    let mut plan =
-        compile_continuation(experiment, &data.facts, &cluster, inherited).map_err(|error| advise(error.into()))?;
-    print_detail(|| format!("plan   {}", plan.hash));
+    let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)?;
     plan.notes.splice(0..0, note);
     plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
     plan.warnings.extend(data.warning);
-    if let Some(path) = &args.timeline {
-        draw(&plan, path)?;
-    }
     print_plan(&plan, args)
-}
-
-/// `error`, with the flag that plans for other machines if the experiment asks for GPUs that this machine does not have.
-fn advise_cluster(
-    error: CommandError,
-    args: &PlanArgs,
-    experiment: &Experiment,
-    cluster: &ClusterFacts,
-) -> CommandError {
-    let is_of_devices = matches!(
-        error.cause::<PlanError>(),
-        Some(PlanError::Value { key, .. }) if key.starts_with("device") || key.starts_with("parallel")
-    );
-    let parallel = &experiment.parallel;
-    let lists_gpus = matches!(&parallel.devices, AutoOr::Given(all) if all.iter().any(|device| *device != Device::Cpu));
-    let gpus = cluster.devices.iter().filter(|facts| facts.device != Device::Cpu).count();
-    let ranks = parallel.replicas.saturating_mul(parallel.pipeline.as_ref().map_or(1, |pipeline| pipeline.stages));
-    let lacks_gpus = (experiment.device == DeviceChoice::Cuda || lists_gpus) && gpus < ranks;
-    if args.cluster.is_some() || !is_of_devices || !lacks_gpus {
-        return error;
-    }
-    let AutoOr::Given(listed) = &parallel.devices else {
-        return error.hint(format!("add `--cluster 1x{ranks}xH100` to plan for a machine with GPUs"));
-    };
-    let highest = listed.iter().map(|device| if let Device::Cuda(index) = device { index + 1 } else { 0 }).max();
-    error.hint(format!("add `--cluster 1x{}xH100` to plan for a machine with GPUs", ranks.max(highest.unwrap_or(0))))
 }
 
 /// The number of runs in the group that `file` makes, of which `options` then load one; `None` for one run.
@@ -245,15 +204,6 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
     Ok(DataFacts { tokenizer_vocab: known.map_or(vocab, |known| known.max(vocab)), ..data })
 }
 
-fn draw(plan: &Plan, path: &Path) -> Result<()> {
-    check_picture_path("--timeline", path)?;
-    let Some(timeline) = runner_plan::forecast::timeline::timeline(plan) else {
-        refuse!("--timeline: the step has too many parts for a picture");
-    };
-    let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
-    write_file(path, draw_timeline(&timeline, &title).as_bytes(), true)
-}
-
 /// # Errors
 /// A request if `--rank` names no rank of the plan.
 fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
@@ -284,37 +234,6 @@ mod tests {
         let wrong = PlanArgs { rank: Some(1), ..PlanArgs::default() };
         let error = print_plan(&compiled(&experiment()), &wrong).expect_err("one rank");
         assert_eq!(error.kind(), ErrorKind::Request);
-    }
-
-    #[test]
-    fn a_plan_for_gpus_that_are_not_here_names_the_flag_for_other_machines() {
-        let args = |cluster: Option<&str>| PlanArgs {
-            experiment: ExperimentArgs { file: "exp.yaml".into(), ..ExperimentArgs::default() },
-            cluster: cluster.map(str::to_owned),
-            ..PlanArgs::default()
-        };
-        let cluster = runner_plan::testing::cluster();
-        let advised = |change: fn(&mut Experiment), given: Option<&str>| {
-            let mut experiment = experiment();
-            change(&mut experiment);
-            let error =
-                compile_continuation(&experiment, &runner_plan::testing::data(), &cluster, 0).expect_err("no GPU");
-            advise_cluster(error.into(), &args(given), &experiment, &cluster).to_string()
-        };
-        let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
-        assert_eq!(
-            advised(cuda, None),
-            "device: cuda is not on this machine, which has cpu; \
-             add `--cluster 1x1xH100` to plan for a machine with GPUs"
-        );
-        assert!(!advised(cuda, Some("cluster.yaml")).contains("--cluster"));
-        let listed = |x: &mut Experiment| {
-            x.parallel.devices = AutoOr::Given(vec![Device::Cuda(3)]);
-        };
-        assert!(advised(listed, None).contains("--cluster 1x4xH100"), "GPUs 0 to 3");
-        // A mistake that no other machine mends.
-        let layers = |x: &mut Experiment| (x.device, x.model.layers) = (DeviceChoice::Cuda, 0);
-        assert!(!advised(layers, None).contains("--cluster"));
     }
 
     #[test]

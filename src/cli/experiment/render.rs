@@ -1,6 +1,5 @@
 //! `runner render`: renders a template, whether or not the result is an experiment.
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,7 +8,6 @@ use crate::cli::common::TemplateArgs;
 use crate::cli::terminal::exit::{Exit, Result, refuse};
 use crate::cli::terminal::output::print_content;
 use runner_config::LoadOptions;
-use runner_template::Rendered;
 use runner_yaml::source::read;
 
 #[derive(Debug, Clone, Args)]
@@ -18,9 +16,6 @@ pub(crate) struct RenderArgs {
     pub file: PathBuf,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Show beside each line the file and line of the template that it comes from.
-    #[arg(long)]
-    pub lines: bool,
 }
 
 /// Prints the rendered text, which ends in a new line.
@@ -34,23 +29,10 @@ pub(crate) fn run(args: &RenderArgs) -> Result<Exit> {
     let text = read(&args.file, "name a template, such as exp.yaml.j2")?;
     let options = args.template.add_to(LoadOptions::default())?;
     let rendered = runner_template::render(&text, &args.file, &options.template)?;
-    let mut out = if args.lines { with_origins(&rendered) } else { rendered.text };
+    let mut out = rendered.text;
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');
     }
     print_content(&out)?;
     Ok(Exit::Done)
-}
-
-/// The rendered lines, each behind the file and line that it comes from.
-fn with_origins(rendered: &Rendered) -> String {
-    let origins: Vec<String> = (1..=rendered.text.lines().count())
-        .map(|line| rendered.origin(line).map_or_else(String::new, |(file, at)| format!("{}:{at}", file.display())))
-        .collect();
-    let width = origins.iter().map(|o| o.chars().count()).max().unwrap_or(0);
-    let mut out = String::new();
-    for (origin, line) in origins.iter().zip(rendered.text.lines()) {
-        let _ = writeln!(out, "{origin:width$} | {line}");
-    }
-    out
 }

@@ -50,11 +50,8 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "N", requires = "text")]
     pub length: Option<usize>,
     /// Read only the first N rows of the text or the validation split [default: the experiment's setting, else all].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "batches")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
-    /// Read only the first N micro-batches of the validation split, in the experiment's micro-batch size. Prefer --rows.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "text")]
-    pub batches: Option<u32>,
     /// Score this HellaSwag file, or the validation split of a dataset of the hub (hub:Rowan/hellaswag), instead of the experiment's.
     #[arg(long, value_name = "FILE|hub:NAME", conflicts_with = "builtin")]
     pub hellaswag: Option<PathBuf>,
@@ -202,8 +199,11 @@ impl EvalArgs {
             experiment.eval.tasks = Some(tasks);
             let choice_texts = experiment.eval.tasks().map(|(_, task)| task.text).collect();
             let batch = &run.program()?.batch;
-            let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
-            let rows = asked.or(experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
+            let rows = self
+                .rows
+                .map(EvalLoss::Rows)
+                .or(experiment.eval.loss)
+                .map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
             let mut prepared = run.prepare_data(&experiment, pool, &host, &mut PreparationObserver::new(screen))?;
             if self.model.no_bos {
                 prepared.remove_prefix();
@@ -216,9 +216,6 @@ impl EvalArgs {
                 prefix: prepared.tokenizer.prefix_text(),
             };
             return Ok((prepared.into(), settings));
-        }
-        if self.batches.is_some() {
-            self.model.require_run("--batches")?;
         }
         if !self.data.data.is_empty() {
             refuse!("--data is for the data of a run, which this evaluation does not read");

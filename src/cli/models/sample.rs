@@ -1,6 +1,6 @@
 //! `runner sample`: continues prompts with a checkpoint of a recorded run, or with weights of another program.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use runner_spec::format::printable;
 pub(crate) struct SampleArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// A text to continue, or `-` to read it from standard input; may be given several times [default: the experiment's prompts]. For a model
+    /// A text to continue; may be given several times [default: the experiment's prompts]. For a model
     /// without a tokenizer: ids, such as "1 2 3".
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
@@ -45,9 +45,6 @@ pub(crate) struct SampleArgs {
     pub json: bool,
 }
 
-/// The prompt that stands for standard input.
-const STANDARD_INPUT: &str = "-";
-
 /// The most continuations of a prompt: each has a key-value cache while its batch is computed. The limit is that of
 /// experiment files.
 const MAX_COUNT: usize = 10_000;
@@ -56,10 +53,10 @@ const MAX_TOKENS: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
-    fn override_settings(&self, base: Option<Samples>, prompts: Vec<String>) -> Result<Samples> {
+    fn override_settings(&self, base: Option<Samples>) -> Result<Samples> {
         let mut s = base.unwrap_or_default();
-        if !prompts.is_empty() {
-            s.prompts = prompts;
+        if !self.prompt.is_empty() {
+            s.prompts.clone_from(&self.prompt);
         }
         s.count = self.count.unwrap_or(s.count);
         s.max_tokens = self.max_tokens.unwrap_or(s.max_tokens);
@@ -70,7 +67,7 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            refuse!("there are no prompts; use `--prompt TEXT`, or `--prompt -` for standard input");
+            refuse!("there are no prompts; use `--prompt TEXT`");
         }
         if !(1..=MAX_COUNT).contains(&s.count) {
             refuse!("--count must be 1 to {MAX_COUNT}, got {}", s.count);
@@ -86,26 +83,6 @@ impl SampleArgs {
         }
         Ok(s)
     }
-}
-
-/// The prompts on the command line; `-` is replaced by the text of `input`.
-///
-/// # Errors
-/// If `-` is given twice, or `input` cannot be read or is not UTF-8.
-fn read_prompts(given: &[String], input: &mut dyn Read) -> Result<Vec<String>> {
-    let mut prompts = given.to_vec();
-    let mut standard = prompts.iter_mut().filter(|prompt| *prompt == STANDARD_INPUT);
-    let Some(prompt) = standard.next() else { return Ok(prompts) };
-    if standard.next().is_some() {
-        refuse!("--prompt -: standard input can be read only once");
-    }
-    let mut bytes = Vec::new();
-    input.read_to_end(&mut bytes).context("standard input")?;
-    let Ok(text) = String::from_utf8(bytes) else { refuse!("--prompt -: standard input is not UTF-8") };
-    // The prompt ends before the last line end, as in a shell's `$(…)`.
-    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
-    text.clone_into(prompt);
-    Ok(prompts)
 }
 
 /// Writes each prompt and its first continuation to `out` while tokens are sampled, then the other continuations.
@@ -156,8 +133,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let mut screen = Screen::on_standard_error();
     let opened = args.model.open(&mut screen)?;
     opened.check_mask("samples")?;
-    let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
-    let spec = args.override_settings(opened.run().and_then(|run| run.experiment.eval.samples.clone()), prompts)?;
+    let spec = args.override_settings(opened.run().and_then(|run| run.experiment.eval.samples.clone()))?;
     let device = args.model.choose_device(&opened)?;
     let pool = args.model.threads.pool()?;
     let tokenizer = args.model.read_tokenizer(&opened, &pool, &mut screen)?;
@@ -234,19 +210,5 @@ mod tests {
         let mut writer = SampleWriter::new(&mut closed, false);
         assert!(writer.write(&Drawn::Text("a")).is_break());
         writer.finish().unwrap();
-    }
-
-    #[test]
-    fn a_dash_is_standard_input() {
-        let prompts = |given: &[&str], input: &[u8]| {
-            let given: Vec<String> = given.iter().map(ToString::to_string).collect();
-            read_prompts(&given, &mut { input })
-        };
-        assert_eq!(prompts(&["a", "-"], b"line 1\nline 2\r\n").unwrap(), ["a", "line 1\nline 2"]);
-        assert_eq!(prompts(&["a"], b"not read").unwrap(), ["a"]);
-        for (given, input, message) in [(&["-", "-"][..], &b""[..], "once"), (&["-"], b"\xff", "UTF-8")] {
-            let error = prompts(given, input).unwrap_err().to_string();
-            assert!(error.contains(message), "{error}");
-        }
     }
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::cli::common::{TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
 use crate::cli::terminal::exit::{Result, refuse};
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use runner_config::{ExperimentFile, LoadOptions};
+use runner_config::LoadOptions;
 use runner_data::{DataError, compression_advice};
 use runner_files::special_file_kind;
 use runner_inputs::local_tokenizer;
@@ -91,15 +91,6 @@ impl SourceArgs {
 pub(crate) fn load_data(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
     let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
     Ok(runner_config::load(file, &template.add_to(options)?)?.experiment.data)
-}
-
-/// The text that the experiment in `file` trains on, with defaults for the rest of its data section. Its weights are not read.
-///
-/// # Errors
-/// Mistakes in the sources, and every illegal key and value of the file, the overrides `sets` and the variables.
-pub(crate) fn load_text_source(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
-    let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
-    ExperimentFile::read(file)?.load_text_source(&template.add_to(options)?)
 }
 
 /// # Errors

@@ -4,15 +4,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde::Serialize;
 
 use crate::cli::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
-use crate::cli::runs::run_groups::{find_sweep, read_run, runs_of_sweep};
 use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refuse};
-use crate::cli::terminal::output::{print_result, table_width};
+use crate::cli::terminal::output::print_result;
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_compare::PlannedExperiment;
-use runner_compare::diff::{self, Diff, DiffInput, Invocation};
+use runner_compare::diff::{self, DiffInput, Invocation};
 use runner_compare::planned_experiment::{cluster_for, cluster_of};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::unread_data::{assume_data, sufficient_rows};
@@ -22,16 +20,14 @@ use runner_plan::search::largest_micro_batch;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
-use runner_report::comparison::{Comparison, compare, find_picked, notes_on_figures};
-use runner_report::run_groups::RunGroups;
+use runner_report::comparison::notes_on_figures;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment};
+use runner_spec::experiment::Experiment;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
-use runner_spec::program::Device;
-use runner_sweep::{PickedFrom, stopped_points};
+use runner_sweep::stopped_points;
 use runner_workflows::session_facts::describe_session;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
@@ -41,9 +37,9 @@ use runner_workflows::session_facts::describe_session;
 /// is prepared and cached first, unless it is missing.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArgs {
-    /// An experiment file or a run: a run directory, an id, or a prefix of an id. Or a sweep whose runs differ in their seed alone.
+    /// An experiment file or a run: a run directory, an id, or a prefix of an id.
     pub a: PathBuf,
-    /// The other experiment file, run or group.
+    /// The other experiment file or run.
     pub b: PathBuf,
     /// Override a key of the experiment files among A and B, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
@@ -63,18 +59,6 @@ pub(crate) struct DiffArgs {
     /// Exit with code 3 unless both are the same run, and their recorded losses agree.
     #[arg(long)]
     pub exit_code: bool,
-}
-
-/// The differences, and the comparison of the groups if a side is one.
-#[derive(Serialize)]
-struct GroupedDiff<'d> {
-    #[serde(flatten)]
-    differences: &'d Diff,
-    /// The sweeps that trained some of the runs.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    picked_from: Vec<PickedFrom>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    groups: Option<RunGroups>,
 }
 
 /// A or B: an experiment file or a run.
@@ -99,18 +83,8 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         refuse!("--var and --vars are for templates, files that end in .j2");
     }
-    let [group_a, group_b] = [members(&args.a, args)?, members(&args.b, args)?];
     let mut notes = Vec::new();
-    let compared = compare_groups(args, [&group_a, &group_b])?;
-    let (groups, picked_from) = match compared {
-        Some(Comparison { groups, picked_from, notes: own, .. }) => {
-            notes.extend(own);
-            (groups, picked_from)
-        }
-        None => (None, Vec::new()),
-    };
-    let (first_a, first_b) = paired_members(&group_a, &group_b, args)?;
-    let (a, b) = (open_side(&first_a, args)?, open_side(&first_b, args)?);
+    let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     if a.run.is_some() && b.run.is_some() {
         if !args.set.is_empty() {
             refuse!("--set overrides keys of experiment files, but both A and B are runs");
@@ -128,85 +102,15 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
         [assume_data(&a.experiment, rows), assume_data(&b.experiment, rows)]
     });
     let local = runner_machine::local_cluster::local_cluster(args.threads.count());
-    let cluster = cluster_for(&[&a.experiment, &b.experiment], local.clone());
+    let cluster = cluster_for(&[&a.experiment, &b.experiment], local);
     let a = a.plan(args, x, read, &cluster, &mut notes)?;
     let b = b.plan(args, y, read, &cluster, &mut notes)?;
-    for side in [&a, &b] {
-        notes.extend(describe_absent_gpu(side, &local));
-    }
     // Two sides of one run, or of one missing file, give the same notes.
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
-    let shown = GroupedDiff { differences: &differences, picked_from, groups };
-    print_result(args.json, &shown, || {
-        let of_groups = |groups: &RunGroups| format!("\n{}", groups.text(table_width()));
-        runner_report::diff::diff_text(&differences) + &shown.groups.as_ref().map(of_groups).unwrap_or_default()
-    })?;
+    print_result(args.json, &differences, || runner_report::diff::diff_text(&differences))?;
     Ok(if args.exit_code && !differences.is_same_run() { Exit::Differ } else { Exit::Done })
-}
-
-/// The runs of the group that `wanted` names; none if it names a file or a run.
-///
-/// # Errors
-/// If the group's sweep cannot be read, or no run of it has started.
-fn members(wanted: &Path, args: &DiffArgs) -> Result<Vec<PathBuf>> {
-    let Some(name) = wanted.to_str().filter(|_| !wanted.is_file()) else { return Ok(Vec::new()) };
-    let Some(folder) = find_sweep(&args.root.root(), name)? else { return Ok(Vec::new()) };
-    let runs = runs_of_sweep(&folder)?;
-    if runs.is_empty() {
-        refuse!("no run of {name} has started yet");
-    }
-    Ok(runs)
-}
-
-/// The runs of both sides compared; `None` if a side is a file. Groups are compared over their seeds, and two single runs have none.
-///
-/// # Errors
-/// If a run cannot be read; if a side has runs that differ in more than their seed.
-fn compare_groups(args: &DiffArgs, [a, b]: [&[PathBuf]; 2]) -> Result<Option<Comparison>> {
-    let is_file = |group: &[PathBuf], wanted: &Path| group.is_empty() && wanted.exists() && !wanted.is_dir();
-    if is_file(a, &args.a) || is_file(b, &args.b) {
-        return Ok(None);
-    }
-    let are_single = a.is_empty() && b.is_empty();
-    let of_side = |group: &[PathBuf], wanted: &Path| match group {
-        [] => Ok(vec![catalog::resolve(&args.root.root(), &wanted.to_string_lossy())?]),
-        group => Ok::<_, CommandError>(group.to_vec()),
-    };
-    let (Ok(of_a), Ok(of_b)) = (of_side(a, &args.a), of_side(b, &args.b)) else {
-        // Opening the sides gives the reason.
-        return Ok(None);
-    };
-    let runs = [of_a, of_b].concat().iter().map(|path| read_run(path)).collect::<Result<Vec<_>>>()?;
-    let mut compared = compare(&runs);
-    if are_single {
-        // Two runs are compared step by step; one seed shows nothing of their settings.
-        let picked = find_picked(&runs);
-        (compared.groups, compared.notes) = (None, picked.notes());
-    }
-    if compared.groups.as_ref().is_some_and(|groups| groups.verdict.settings.len() > 2) {
-        refuse!(
-            "`diff` compares two groups whose runs differ in their seed alone; use `runner compare` for sweeps of more \
-             settings"
-        );
-    }
-    Ok(Some(compared))
-}
-
-/// The run of each side that stands for it: those with the same seed if there are such, else the first ones.
-fn paired_members(a: &[PathBuf], b: &[PathBuf], args: &DiffArgs) -> Result<(PathBuf, PathBuf)> {
-    let seed = |path: &PathBuf| Ok(read_experiment_and_plan(path)?.0.seed);
-    let seeds_of_b = b.iter().map(seed).collect::<Result<Vec<_>>>()?;
-    let mut first = (a.first().unwrap_or(&args.a).clone(), b.first().unwrap_or(&args.b).clone());
-    for path in a {
-        let own = seed(path)?;
-        if let Some(position) = seeds_of_b.iter().position(|other| *other == own) {
-            first = (path.clone(), b[position].clone());
-            break;
-        }
-    }
-    Ok(first)
 }
 
 /// The experiment file called `wanted` if there is one, else the run.
@@ -270,22 +174,6 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<O
         prepared.map(|p| p.facts).context(side.label.clone())
     };
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
-}
-
-/// States that the `device: auto` of the file `side` stands for a GPU which the machine `local` lacks; `None` if it does not.
-fn describe_absent_gpu(side: &DiffInput, local: &ClusterFacts) -> Option<String> {
-    let is_gpu = |device: &Device| *device != Device::Cpu;
-    let experiment = &side.side.experiment;
-    let is_auto = experiment.device == DeviceChoice::Auto && experiment.parallel.devices == AutoOr::Auto;
-    let is_auto = is_auto && side.record.is_none();
-    let on_gpus = side.side.plan.ranks.iter().any(|rank| is_gpu(&rank.device));
-    let is_absent = is_auto && on_gpus && !local.devices.iter().any(|facts| is_gpu(&facts.device));
-    is_absent.then(|| {
-        let label = &side.label;
-        format!(
-            "`device: auto` of {label} is planned for a GPU, which the other side names; on this machine it is the CPU"
-        )
-    })
 }
 
 impl Side {

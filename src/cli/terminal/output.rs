@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refuse};
 use runner_files::{OutputFile, parent_folder, special_file_kind};
@@ -101,18 +100,6 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks the `path` of `flag` for a picture, which may replace an SVG file.
-///
-/// # Errors
-/// A request if the name does not end in .svg, or `path` exists and is not a file.
-pub(crate) fn check_picture_path(flag: &str, path: &Path) -> Result<()> {
-    let is_svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
-    if !is_svg || (path.exists() && !path.is_file()) {
-        refuse!("{flag} must name a file that ends in .svg, got {}", printable(&path.display().to_string()));
-    }
-    Ok(())
-}
-
 /// Writes the file `path` whole or not at all, in a folder that is created if there is none.
 ///
 /// # Errors
@@ -148,25 +135,6 @@ pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: b
 /// The error of writing the file or folder `path`, with what to do about it.
 pub(crate) fn describe_write_error(path: &Path, error: io::Error) -> CommandError {
     RecordError::io("writing", path)(error).into()
-}
-
-/// True if a person asked for details of the preparation.
-static VERBOSE: AtomicBool = AtomicBool::new(false);
-
-/// Sets whether [`print_detail`] and observers print details.
-pub(crate) fn set_verbose(verbose: bool) {
-    VERBOSE.store(verbose, Ordering::Relaxed);
-}
-
-pub(crate) fn is_verbose() -> bool {
-    VERBOSE.load(Ordering::Relaxed)
-}
-
-/// Writes the line that `text` makes to standard error if a person asked for details.
-pub(crate) fn print_detail(text: impl FnOnce() -> String) {
-    if is_verbose() {
-        print_to_stderr(&printable(&text()));
-    }
 }
 
 /// Writes a line to standard error, without characters that steer a terminal.

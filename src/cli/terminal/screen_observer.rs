@@ -19,7 +19,7 @@ use runner_workflows::event_lines::EventLines;
 use runner_workflows::outcome::{RunOutcome, RunReport};
 
 use crate::cli::terminal::exit::{Exit, Result};
-use crate::cli::terminal::output::{exit_of_screen, is_verbose};
+use crate::cli::terminal::output::exit_of_screen;
 
 /// Shows a run on the screen.
 #[derive(Debug)]
@@ -111,7 +111,6 @@ impl RunObserver for ScreenObserver {
         match event {
             RunEvent::Preparing(progress) => self.printer.preparing(*progress),
             RunEvent::Prepared => self.printer.clear(),
-            RunEvent::Detail(text) if is_verbose() => self.printer.show(Screen::detail, *text),
             RunEvent::Note(text) => self.printer.show(Screen::line, *text),
             RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
             RunEvent::Begin { run, text, step, plan, log } => {
@@ -144,7 +143,7 @@ impl RunObserver for ScreenObserver {
                     }
                 }
             }
-            RunEvent::Detail(_) | RunEvent::Drift { .. } => {}
+            RunEvent::Drift { .. } => {}
         }
     }
 }
@@ -168,7 +167,6 @@ impl RunObserver for PreparationObserver<'_> {
                 show_data_progress(self.screen, *progress);
             }
             RunEvent::Prepared => self.screen.clear(),
-            RunEvent::Detail(text) if is_verbose() => self.screen.detail(text),
             RunEvent::Note(text) => self.screen.line(text),
             RunEvent::Warning(text) => self.screen.warn(&printable(text)),
             _ => {}

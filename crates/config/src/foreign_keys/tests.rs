@@ -107,12 +107,6 @@ fn a_file_of_nanogpt_keys_has_one_hint_for_each_mistake() {
 }
 
 #[test]
-fn keys_of_a_section_are_listed_once() {
-    let text = render_mistakes(&with("train: {qqqq: 1, wwww: 2}\n"), &[], &[]);
-    assert_eq!(text.matches("the keys here are").count(), 1, "{text}");
-}
-
-#[test]
 fn values_of_other_trainers_are_answered() {
     for (line, answer) in [
         ("model: {preset: gpt2}\n", "write `gpt2-124m`"),

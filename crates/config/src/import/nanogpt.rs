@@ -1,13 +1,24 @@
-//! Translates the settings of nanoGPT. The table of foreign keys names the counterparts of most; the functions here compute what nanoGPT says
-//! in a different form: micro-batches and accumulation, absolute learning rates, folders of data.
+//! Translates a config.py of nanoGPT. The table of foreign keys names the counterparts of most settings; the functions here compute what
+//! nanoGPT says in a different form: micro-batches and accumulation, absolute learning rates, folders of data.
 
-use serde_json::{Value, json};
+#![expect(clippy::expect_used, reason = "NANOGPT_DEFAULTS is part of the program, and a test reads it")]
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
 
 use super::draft::ExperimentDraft;
-use super::settings::{Settings, UnreadStatement, changes_training, integer, is_setting, show};
+use super::python::{PythonFile, read_assignments};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
-use runner_spec::diagnostic::{list, short};
-use runner_spec::experiment::Train;
+use runner_spec::diagnostic::short;
+
+/// The defaults of nanoGPT's train.py, for the settings that a config.py leaves out.
+const NANOGPT_DEFAULTS: &str = r#"{
+    "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "dataset": "openwebtext", "gradient_accumulation_steps": 40,
+    "batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": false,
+    "learning_rate": 6e-4, "max_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0, "decay_lr": true,
+    "warmup_iters": 2000, "lr_decay_iters": 600000, "min_lr": 6e-5
+}"#;
 
 /// Keys of an experiment file that nanoGPT spells in the same way, without their sections.
 const SAME_NAMES: [&str; 4] = ["seed", "model.dropout", "model.vocab_size", "optimizer.adamw.weight_decay"];
@@ -16,10 +27,40 @@ const SAME_NAMES: [&str; 4] = ["seed", "model.dropout", "model.vocab_size", "opt
 const GPT2_PRESETS: [(&str, &str); 4] =
     [("gpt2", "gpt2-124m"), ("gpt2-medium", "gpt2-355m"), ("gpt2-large", "gpt2-774m"), ("gpt2-xl", "gpt2-1558m")];
 
-/// Translates the `settings` of a config.py.
-pub(super) fn translate(mut settings: Settings, draft: &mut ExperimentDraft) {
-    translate_init_from(&mut settings, draft);
+/// The settings that are not translated yet.
+struct Settings {
+    given: Map<String, Value>,
+    /// Those that the configuration leaves out.
+    defaults: Map<String, Value>,
+}
+
+impl Settings {
+    /// Removes the setting `key`. Returns its name for a comment, and its value.
+    fn take(&mut self, key: &str) -> Option<(String, Value)> {
+        if let Some(value) = self.given.remove(key) {
+            return Some((key.to_owned(), value));
+        }
+        Some((format!("{key} (nanoGPT's default)"), self.defaults.remove(key)?))
+    }
+
+    /// Removes the setting `key` if it is a number.
+    fn take_number(&mut self, key: &str) -> Option<(String, f64)> {
+        let number = self.given.get(key).or_else(|| self.defaults.get(key))?.as_f64()?;
+        Some((self.take(key)?.0, number))
+    }
+}
+
+/// Translates the config.py `text`. False if it has no setting of nanoGPT.
+pub(super) fn translate(text: &str, draft: &mut ExperimentDraft) -> bool {
+    let PythonFile { values: given, unread } = read_assignments(text);
+    let mut defaults: Map<String, Value> = serde_json::from_str(NANOGPT_DEFAULTS).expect("NANOGPT_DEFAULTS is JSON");
+    if !given.keys().any(|key| defaults.contains_key(key) || find_counterpart("", key).is_some()) {
+        return false;
+    }
+    defaults.retain(|key, _| !given.contains_key(key));
+    let mut settings = Settings { given, defaults };
     draft.set("model.family", "gpt2", "");
+    translate_init_from(&mut settings, draft);
     translate_batch(&mut settings, draft);
     translate_optimizer(&mut settings, draft);
     translate_schedule(&mut settings, draft);
@@ -28,74 +69,54 @@ pub(super) fn translate(mut settings: Settings, draft: &mut ExperimentDraft) {
         draft.set("eval.every", integer(every), key.as_str());
         draft.set("checkpoint.every", integer(every), key);
     }
-    if let Some((key, value)) = settings.take("bias")
-        && value == Value::Bool(false)
-    {
-        draft.leave_out(show(&key, &value), "GPT-2 always has biases here, like OpenAI's model");
+    if let Some((key, Value::Bool(false))) = settings.take("bias") {
+        draft.leave_out(&format!("{key} = false"), "GPT-2 always has biases here, like OpenAI's model");
     }
     translate_data(&mut settings, draft);
-    draft.leave_out(
-        "random windows",
-        "nanoGPT draws the rows of a batch at random; here every epoch is a permutation of all rows",
-    );
-    let (rest, unread) = settings.into_rest();
-    for (key, label, value) in rest {
-        translate_by_table(&key, &label, value, draft);
+    let windows = "nanoGPT draws the rows of a batch at random; here every epoch is a permutation of all rows";
+    draft.leave_out("random windows", windows);
+    let rest: Vec<String> = settings.given.keys().chain(settings.defaults.keys()).cloned().collect();
+    for key in rest {
+        if let Some((label, value)) = settings.take(&key) {
+            translate_by_table(&key, &label, value, draft);
+        }
     }
-    report_unread(&unread, draft);
+    for (line, text) in &unread {
+        draft.leave_out(&format!("line {line}: {}", short(text)), "not read: the file is not executed");
+    }
+    if !unread.is_empty() {
+        let text = "some lines were not read, because the file is not executed; check them: the end of the experiment lists them";
+        draft.warnings.push(text.to_owned());
+    }
+    true
 }
 
-/// Adds nanoGPT's defaults, and translates `init_from`. The sizes of OpenAI's models do not come from the configuration.
+/// Training that starts from one of OpenAI's models has its sizes, which do not come from the configuration.
 fn translate_init_from(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    /// The settings that nanoGPT takes from the model that it starts from.
-    const MODEL_SETTINGS: [&str; 4] = ["n_layer", "n_head", "n_embd", "bias"];
-    let init_from = settings.take("init_from");
-    let start = init_from.as_ref().and_then(|(_, value)| value.as_str());
-    let model = GPT2_PRESETS.iter().find(|(name, _)| start == Some(name));
-    if let Some((name, preset)) = model {
-        for setting in MODEL_SETTINGS {
-            if let Some((key, value)) = settings.take(setting) {
-                draft.leave_out(show(&key, &value), format!("nanoGPT takes it from the model {name}"));
-            }
-        }
-        draft.set("model.preset", *preset, format!("init_from: the sizes of {name}, without its weights"));
-        let command = format!("`model: {{init: {{from: hub:{name}}}}}`");
-        draft.leave_out(
-            format!("init_from = {name:?}"),
-            format!("to start from these weights, replace `model.preset` by {command}: see docs/weights.md"),
-        );
-        draft.warnings.push(format!(
-            "init_from starts from the weights of {name}, but this experiment starts from random weights; to start from {name}, replace \
-             `model.preset` by {command} (docs/weights.md)"
-        ));
-    } else if let Some((key, value)) = init_from.as_ref().filter(|(_, value)| value != "scratch") {
-        let reason = match start {
-            Some("resume") => "to resume a run, repeat its `runner apply`, or use `runner resume RUN`",
-            _ => "it must be `scratch`, `resume`, or a model of OpenAI such as `gpt2`",
-        };
-        draft.leave_out(show(key, value), reason);
-    }
-    settings.add_nanogpt_defaults();
-    if model.is_some() {
-        for setting in MODEL_SETTINGS {
-            settings.take(setting);
+    let Some((key, value)) = settings.take("init_from").filter(|(_, value)| value != "scratch") else { return };
+    let Some((name, preset)) = GPT2_PRESETS.iter().find(|(name, _)| value == *name) else {
+        let advice = "`runner resume RUN` resumes a run, and `model.init.from` names weights to start from";
+        return draft.leave_out(&show(&key, &value), advice);
+    };
+    draft.set("model.preset", *preset, format!("the sizes of {name}"));
+    draft.set("model.init.from", format!("hub:{name}"), key);
+    for setting in ["n_layer", "n_head", "n_embd", "bias"] {
+        let given = settings.take(setting).filter(|(label, _)| label == setting);
+        if let Some((key, value)) = given {
+            draft.leave_out(&show(&key, &value), &format!("nanoGPT takes it from the model {name}"));
         }
     }
 }
 
 /// `batch.sequences` is the batch of a step, and `eval.loss.rows` counts rows; nanoGPT counts micro-batches.
 fn translate_batch(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    let (micro, accumulation) =
-        (settings.take_number("batch_size"), settings.take_number("gradient_accumulation_steps"));
-    let batches = settings.take_number("eval_iters");
-    if let Some((micro_key, micro)) = &micro {
-        draft.set("batch.micro_batch", integer(*micro), micro_key);
-        if let Some((key, steps)) = accumulation {
-            draft.set("batch.sequences", integer(micro * steps), format!("{micro_key} · {key}"));
-        }
-        if let Some((key, batches)) = batches {
-            draft.set("eval.loss.rows", integer(batches * micro), format!("{key} · batch.micro_batch"));
-        }
+    let Some((micro_key, micro)) = settings.take_number("batch_size") else { return };
+    draft.set("batch.micro_batch", integer(micro), micro_key.as_str());
+    if let Some((key, steps)) = settings.take_number("gradient_accumulation_steps") {
+        draft.set("batch.sequences", integer(micro * steps), format!("{micro_key} · {key}"));
+    }
+    if let Some((key, batches)) = settings.take_number("eval_iters") {
+        draft.set("eval.loss.rows", integer(batches * micro), format!("{key} · batch.micro_batch"));
     }
 }
 
@@ -114,38 +135,27 @@ fn translate_optimizer(settings: &mut Settings, draft: &mut ExperimentDraft) {
 
 /// nanoGPT's warmup is a part of its decay.
 fn translate_schedule(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    let is_constant = settings.take("decay_lr").is_some_and(|(_, value)| value == Value::Bool(false));
-    let [warmup, end, floor] = ["warmup_iters", "lr_decay_iters", "min_lr"].map(|key| settings.take_number(key));
-    if is_constant {
+    if settings.take("decay_lr").is_some_and(|(_, value)| value == false) {
+        let _ = ["warmup_iters", "lr_decay_iters", "min_lr"].map(|key| settings.take(key));
         return;
     }
-    let length = settings.get("max_iters").and_then(Value::as_f64).filter(|steps| *steps >= 1.0);
-    // A run that ends within its warmup is refused here.
-    let warmup = warmup.map(|(key, steps)| match length {
-        Some(length) if steps > length => {
-            draft.leave_out(show(&key, &json!(steps)), "cut to the length of the run");
-            (key, length)
-        }
-        _ => (key, steps),
-    });
-    if let Some((key, steps)) = &warmup {
-        draft.set("schedule.warmup.steps", integer(*steps), key);
+    let length = settings.given.get("max_iters").and_then(Value::as_f64).unwrap_or(f64::INFINITY);
+    let mut warmup = 0.0;
+    if let Some((key, steps)) = settings.take_number("warmup_iters") {
+        // A warmup longer than the run is refused here.
+        warmup = steps.min(length);
+        let cut = if warmup < steps { ", cut to the length of the run" } else { "" };
+        draft.set("schedule.warmup.steps", integer(warmup), format!("{key}{cut}"));
     }
-    if let Some((key, end)) = end {
-        let steps = (end - warmup.map_or(0.0, |(_, steps)| steps)).max(1.0);
-        draft.set("schedule.decay.cosine.steps", integer(steps), format!("{key} − warmup"));
+    if let Some((key, end)) = settings.take_number("lr_decay_iters") {
+        draft.set("schedule.decay.cosine.steps", integer((end - warmup).max(1.0)), format!("{key} − warmup"));
     }
-    let Some((key, floor)) = floor else { return };
-    match draft.number("optimizer.adamw.lr").filter(|rate| *rate > 0.0) {
-        Some(rate) => {
-            // The text drops the rounding error of the division: 6e-5 / 6e-4 is 0.1.
-            let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
-            draft.set("schedule.decay.cosine.final", share, format!("{key} / learning rate"));
-        }
-        None => draft.leave_out(
-            show(&key, &json!(floor)),
-            "`final` is a fraction of the peak learning rate, which the configuration does not give",
-        ),
+    if let Some(rate) = draft.number("optimizer.adamw.lr").filter(|rate| *rate > 0.0)
+        && let Some((key, floor)) = settings.take_number("min_lr")
+    {
+        // The text drops the rounding error of the division: 6e-5 / 6e-4 is 0.1.
+        let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
+        draft.set("schedule.decay.cosine.final", share, format!("{key} / learning rate"));
     }
 }
 
@@ -156,7 +166,7 @@ fn translate_arithmetic(settings: &mut Settings, draft: &mut ExperimentDraft) {
         match value.as_str() {
             Some("cpu") => draft.set("device", "cpu", key),
             Some(name) if name.starts_with("cuda") => draft.set("device", "cuda", key),
-            _ => draft.leave_out(show(&key, &value), "`device` must be `cpu` or `cuda`"),
+            _ => draft.leave_out(&show(&key, &value), "`device` must be `cpu` or `cuda`"),
         }
     }
     match settings.take("dtype") {
@@ -167,7 +177,7 @@ fn translate_arithmetic(settings: &mut Settings, draft: &mut ExperimentDraft) {
             "float32" => draft.set("precision", "fp32", key),
             "bfloat16" => draft.set("precision", "bf16", key),
             name => draft.leave_out(
-                show(&key, &value),
+                &show(&key, &value),
                 counterpart_of_value("precision", name).unwrap_or("`precision` must be `fp32`, `tf32` or `bf16`"),
             ),
         },
@@ -180,30 +190,23 @@ fn translate_data(settings: &mut Settings, draft: &mut ExperimentDraft) {
     let name = dataset.as_str().unwrap_or("openwebtext");
     let script = format!("data/{name}/prepare.py");
     // nanoGPT knows sets of characters by this file.
-    let has_characters = name.ends_with("_char") || draft.folders.find(&format!("data/{name}/meta.pkl")).exists();
-    if has_characters {
-        draft.set_files("data.train.text.files", &[&format!("data/{name}/input.txt")], key);
+    if name.ends_with("_char") || Path::new(&format!("data/{name}/meta.pkl")).exists() {
+        draft.set("data.train.text.files", vec![draft.file(&format!("data/{name}/input.txt"))], key);
         draft.set("data.validation.fraction", 0.1, script.as_str());
         draft.set("data.tokenizer.chars", json!({}), format!("{script}: one token per character"));
-        draft.leave_out(
-            format!("data/{name}/train.bin, val.bin, meta.pkl"),
-            "this experiment reads the text that they were made from: token files do not record which character a token stands for",
-        );
         return;
     }
-    draft.set_files("data.train.tokens.files", &[&format!("data/{name}/train.bin")], key);
-    draft.set_files("data.validation.tokens.files", &[&format!("data/{name}/val.bin")], "");
+    draft.set("data.train.tokens.files", vec![draft.file(&format!("data/{name}/train.bin"))], key);
+    draft.set("data.validation.tokens.files", vec![draft.file(&format!("data/{name}/val.bin"))], "");
     // OpenAI's models have 50257 tokens.
     if !draft.has("model.preset") {
         draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
     }
-    if ["openwebtext", "shakespeare"].contains(&name) {
-        draft.set("data.tokenizer.hub.name", "gpt2", script);
-    } else {
-        draft.set("data.tokenizer.hub.name", "gpt2", format!("assumed: {script} is not read"));
-        draft.warnings.push(format!(
-            "the tokenizer of data/{name} is assumed to be GPT-2's; check {script}, and set `data.tokenizer`"
-        ));
+    draft.set("data.tokenizer.hub.name", "gpt2", format!("assumed: {script} is not read"));
+    if !["openwebtext", "shakespeare"].contains(&name) {
+        let text =
+            format!("the tokenizer of data/{name} is assumed to be GPT-2's; check {script}, and set `data.tokenizer`");
+        draft.warnings.push(text);
     }
 }
 
@@ -213,50 +216,22 @@ fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut Experime
         return draft.set(own, value, label);
     }
     let Some(counterpart) = find_counterpart("", key) else {
-        return draft.leave_out(show(label, &value), "runner has no such setting");
+        return draft.leave_out(&show(label, &value), "runner has no such setting");
     };
     // Samples need prompts, which no other configuration has.
     let is_usable = |own: &&str| !value.is_array() && !own.starts_with("eval.samples");
-    let Some(own) = counterpart.equivalent_key().filter(is_usable) else {
-        return draft.leave_out(show(label, &value), counterpart.help(key, counterpart.key.as_deref()));
-    };
-    // A second choice of how long to train would be a mistake.
-    let lengths = Train::LENGTH_KEYS;
-    if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
-        draft.leave_out(show(label, &value), "a different setting already gives the length of the training");
-    } else {
-        draft.set(own, value, label);
+    match counterpart.equivalent_key().filter(is_usable) {
+        Some(own) => draft.set(own, value, label),
+        None => draft.leave_out(&show(label, &value), &counterpart.help(key, counterpart.key.as_deref())),
     }
 }
 
-/// Lists the statements that could not be read, and warns of those that may change the experiment.
-fn report_unread(unread: &[UnreadStatement], draft: &mut ExperimentDraft) {
-    /// Lines that a warning numbers; the comments of the experiment have all of them.
-    const MAX_NUMBERS: usize = 10;
-    let mut opaque = Vec::new();
-    for UnreadStatement { line, text, names } in unread {
-        let is_import = ["import ", "from "].iter().any(|word| text.starts_with(word));
-        if is_import && !names.is_empty() && !names.iter().any(|name| is_setting(name)) {
-            // It names a module or a function.
-            continue;
-        }
-        draft.leave_out(format!("line {line}: {}", short(text)), "skipped: the file is not executed");
-        let changed: Vec<&str> = names.iter().map(String::as_str).filter(|name| changes_training(name)).collect();
-        if !changed.is_empty() {
-            let (text, names) = (short(text), list(&changed, "and"));
-            draft
-                .warnings
-                .push(format!("line {line} was skipped, because the file is not executed: {text}; check {names}"));
-        } else if names.is_empty() {
-            opaque.push(line.to_string());
-        }
-    }
-    if !opaque.is_empty() {
-        let (lines, were) = if opaque.len() == 1 { ("line", "was") } else { ("lines", "were") };
-        let more = if opaque.len() > MAX_NUMBERS { ", …" } else { "" };
-        let numbers = opaque[..opaque.len().min(MAX_NUMBERS)].join(", ") + more;
-        draft.warnings.push(format!(
-            "{lines} {numbers} {were} skipped, because the file is not executed; any setting may be changed there, so check the experiment"
-        ));
-    }
+/// A whole number, as it stands in a file.
+fn integer(number: f64) -> Value {
+    if number.fract() == 0.0 && number.abs() < 1e15 { json!(number as i64) } else { json!(number) }
+}
+
+/// A setting and its value, on one line.
+fn show(key: &str, value: &Value) -> String {
+    format!("{key} = {value}")
 }

@@ -1,81 +1,43 @@
 //! The assignments of a config.py, read without executing it.
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
-use super::settings::Settings;
+/// What was read of a config.py.
+#[derive(Debug, Default)]
+pub(super) struct PythonFile {
+    pub(super) values: Map<String, Value>,
+    /// The lines that were not read, numbered from 1.
+    pub(super) unread: Vec<(usize, String)>,
+}
 
-/// Words with which lines begin that cannot assign a setting.
-const HARMLESS_WORDS: [&str; 12] =
-    ["pass", "print", "assert", "return", "break", "continue", "raise", "global", "def", "class", "else", "try"];
-
-/// Reads the lines `name = value`, where a value is a literal, or a product of numbers and of names assigned before. Whatever else may assign
-/// a name is kept as unread: other values and targets, indented lines, imports, and calls.
-pub(super) fn read_assignments(text: &str) -> Settings {
-    let mut settings = Settings::default();
-    // The quotation marks that end a text of several lines.
-    let mut open: Option<&str> = None;
+/// Reads the lines `name = value`, where a value is a literal, or a product of numbers and of names assigned before. Comments and texts of
+/// several lines say nothing; all other lines are kept as unread.
+pub(super) fn read_assignments(text: &str) -> PythonFile {
+    let mut file = PythonFile::default();
+    let mut is_text = false;
     for (number, line) in text.lines().enumerate() {
-        let was_open = open.is_some();
-        for mark in ["\"\"\"", "'''"] {
-            if line.matches(mark).count() % 2 == 1 && open.is_none_or(|open| open == mark) {
-                open = if open.is_some() { None } else { Some(mark) };
-            }
+        let marks = line.matches("\"\"\"").count() + line.matches("'''").count();
+        let (was_text, line) = (is_text, line.split('#').next().unwrap_or_default());
+        is_text ^= marks % 2 == 1;
+        if was_text || marks > 0 || line.trim().is_empty() {
+            continue;
         }
-        let line = without_comment(line);
-        if !was_open && !line.trim_start().starts_with(['"', '\'']) {
-            read_line(number + 1, line, &mut settings);
+        let assigned = line.split_once('=').map(|(name, value)| (name.trim_end(), value.trim()));
+        match assigned.and_then(|(name, value)| Some((name, evaluate(value, &file.values)?))) {
+            Some((name, value)) if is_name(name) => _ = file.values.insert(name.to_owned(), value),
+            _ => file.unread.push((number + 1, line.trim().to_owned())),
         }
     }
-    settings
-}
-
-fn read_line(number: usize, line: &str, settings: &mut Settings) {
-    if let Some((name, value)) = line.split_once('=')
-        && is_name(name.trim_end())
-        && let Some(value) = evaluate(value.trim(), settings)
-    {
-        return settings.insert(name.trim_end(), value);
-    }
-    let Some(first) = words(line).next().filter(|first| !HARMLESS_WORDS.contains(first)) else { return };
-    let is_import = ["import", "from"].contains(&first) && !line.contains('*');
-    let assigned = line.split(';').flat_map(|part| words(if is_import { part } else { targets(part) }));
-    settings.insert_unread(number, line.trim(), assigned.map(str::to_owned).collect());
-}
-
-/// What the statement `text` may assign: the text before its signs of assignment, or before the first one if it calls something.
-fn targets(text: &str) -> &str {
-    let is_comparison = ["==", "!=", "<=", ">="].iter().any(|sign| text.contains(sign));
-    let sign = if text.contains('(') { text.find('=') } else { text.rfind('=') };
-    sign.filter(|_| !is_comparison).map_or("", |sign| &text[..sign])
+    file
 }
 
 fn is_name(text: &str) -> bool {
-    words(text).next() == Some(text)
+    text.starts_with(|c: char| !c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// The names in `text`, keywords among them.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    words.filter(|word| word.starts_with(|c: char| !c.is_ascii_digit()))
-}
-
-/// `line` up to a `#` that is not in a text.
-fn without_comment(line: &str) -> &str {
-    let mut quote = None;
-    let starts_comment = |(_, c): &(usize, char)| {
-        match quote {
-            Some(open) if open == *c => quote = None,
-            None if matches!(c, '\'' | '"') => quote = Some(*c),
-            _ => {}
-        }
-        *c == '#' && quote.is_none()
-    };
-    line.char_indices().find(starts_comment).map_or(line, |(at, _)| &line[..at])
-}
-
-/// The value of a Python expression; `None` if it is neither a literal, nor a name of `settings`, nor a product of numbers.
-fn evaluate(text: &str, settings: &Settings) -> Option<Value> {
-    if let Some(value) = settings.get(text) {
+/// The value of a Python expression; `None` if it is neither a literal, nor a name of `values`, nor a product of numbers.
+fn evaluate(text: &str, values: &Map<String, Value>) -> Option<Value> {
+    if let Some(value) = values.get(text) {
         return Some(value.clone());
     }
     for quote in ['\'', '"'] {
@@ -90,7 +52,7 @@ fn evaluate(text: &str, settings: &Settings) -> Option<Value> {
     }
     let mut product = Number::from(1);
     for factor in text.split('*').map(str::trim) {
-        let factor = match settings.get(factor) {
+        let factor = match values.get(factor) {
             Some(value) => value.as_number()?.clone(),
             None => parse_number(factor)?,
         };

@@ -60,14 +60,6 @@ impl Resolver<'_> {
         })
     }
 
-    /// Resolves the sources alone, with defaults for the rest of the section.
-    pub(crate) fn text_source(&mut self, raw: RawData) -> Option<Data> {
-        let has_tokens = raw.train.as_ref().is_some_and(Source::is_tokens);
-        let train = self.train_source(raw.train);
-        let validation = self.held_out(raw.validation, has_tokens);
-        Some(Data { validation: validation.ok()?, ..Data::of_text(Tokenizer::default(), train?) })
-    }
-
     fn train_source(&mut self, source: Option<Source>) -> Option<Source> {
         let mut source = source?;
         self.source(&mut source, "data.train").map(|()| source)
@@ -107,7 +99,6 @@ impl Resolver<'_> {
                 self.file("data.tokenizer.gpt2.merges", merges).and(vocab)?;
             }
             Tokenizer::File(path) => {
-                self.check_is_whole_tokenizer(path)?;
                 self.file("data.tokenizer.file", path)?;
             }
             Tokenizer::Chars {} | Tokenizer::Bytes {} | Tokenizer::Ids {} | Tokenizer::Words { .. } => {}
@@ -134,37 +125,6 @@ impl Resolver<'_> {
             }
         }
         Some(tokenizer)
-    }
-
-    /// Reports a folder, and a file that is one half of GPT-2's tokenizer, where a tokenizer.json must be named.
-    fn check_is_whole_tokenizer(&mut self, path: &Path) -> Option<()> {
-        let absolute = self.base.join(path);
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let read = || serde_json::from_slice::<serde_json::Value>(&std::fs::read(&absolute).ok()?).ok();
-        let is_half = ["vocab.json", "merges.txt"].contains(&name)
-            && absolute.is_file()
-            && read().is_none_or(|json| !json["model"].is_object());
-        if !is_half && !absolute.is_dir() {
-            return Some(());
-        }
-        let (folder, beside) = if is_half { (path.parent()?, absolute.parent()?) } else { (path, &*absolute) };
-        let shown = |name: &str| folder.join(name).display().to_string();
-        let has = |name: &str| beside.join(name).is_file();
-        let help = if has("tokenizer.json") {
-            format!("write `file: {}`", shown("tokenizer.json"))
-        } else if has("vocab.json") && has("merges.txt") {
-            format!("write `tokenizer: {{gpt2: {{vocab: {}, merges: {}}}}}`", shown("vocab.json"), shown("merges.txt"))
-        } else {
-            let place = if is_half { "its folder" } else { "the folder" };
-            format!("{place} needs a tokenizer.json, or a vocab.json and a merges.txt")
-        };
-        let found =
-            if is_half { format!("`{name}`, which is one of two files of a tokenizer") } else { "a folder".to_owned() };
-        self.refuse(
-            &["data.tokenizer.file"],
-            format!("`data.tokenizer.file` must be a tokenizer.json, got {found}"),
-            help,
-        )
     }
 
     /// Reports tokens of a padded layout that are not special tokens of the tokenizer, if the tokenizer is trained.

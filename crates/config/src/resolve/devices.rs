@@ -25,7 +25,9 @@ impl Resolver<'_> {
         for (rank, text) in names.iter().enumerate() {
             match text.parse::<Device>() {
                 Ok(device) => devices.push(device),
-                Err(error) => self.error(&[&format!("{DEVICES}.{rank}")], error.text, suggest_device(text)),
+                Err(error) => {
+                    self.error(&[&format!("{DEVICES}.{rank}")], error.text, "write `cpu`, or `cuda:` and a number")
+                }
             }
         }
         if devices.len() < names.len() {
@@ -72,20 +74,5 @@ impl Resolver<'_> {
             );
         }
         Some(AutoOr::Given(devices))
-    }
-}
-
-/// The device that a misspelled word probably means.
-fn suggest_device(text: &str) -> String {
-    let word = text.trim().to_lowercase();
-    let index = word.trim_start_matches(|c: char| !c.is_ascii_digit());
-    if word == "cpu" || (word.starts_with("cpu") && !index.is_empty()) {
-        return "write `cpu`; it has no number".to_owned();
-    }
-    let gpu = ["cuda", "gpu", "nvidia"].iter().any(|kind| word.starts_with(kind)) || index == word;
-    match index.parse::<u16>() {
-        Ok(index) if gpu => format!("did you mean `cuda:{index}`?"),
-        Err(_) if gpu && index.is_empty() && !word.is_empty() => "did you mean `cuda:0`?".to_owned(),
-        _ => String::new(),
     }
 }

@@ -42,31 +42,16 @@ impl Resolver<'_> {
         // A size that was given wrongly is not missing.
         let unreported: Vec<&str> =
             missing.into_iter().filter(|key| !self.mistakes.is_poisoned(&format!("model.{key}"))).collect();
-        let (verb, them) = if unreported.len() == 1 { ("is", "it") } else { ("are", "them") };
-        if let Some(null) = unreported.iter().map(|key| format!("model.{key}")).find(|key| self.given_as_null(key)) {
-            self.error(
-                &[&null],
-                format!("{} {verb} missing in `model`: `{null}` is null", list(&unreported, "and")),
-                "give a number; `null` removes the value that a preset, weights or a lower layer gives",
-            );
-        } else if !unreported.is_empty() {
-            let missing = list(&unreported, "and");
-            match &self.weights {
-                Some(weights) => {
-                    let file = weights.file.display();
-                    let keys: Vec<String> = unreported.iter().map(|key| format!("{key}: N")).collect();
-                    self.error(
-                        &["model.init.from"],
-                        format!("{missing} {verb} missing in `model`, and cannot be read from {file}"),
-                        format!("add `{}` with the numbers that the model was trained with", keys.join(", ")),
-                    );
-                }
-                None => self.error(
-                    &["model.preset"],
-                    format!("without a preset, {missing} {verb} missing in `model`"),
-                    format!("give {them}, or set `preset` to one of {}", list(&presets::names(), "or")),
-                ),
-            }
+        if !unreported.is_empty() {
+            let (key, advice) = match &self.weights {
+                Some(weights) => ("model.init.from", format!("which {} does not have", weights.file.display())),
+                None => ("model.preset", format!("or set `preset` to one of {}", list(&presets::names(), "or"))),
+            };
+            let verb = if unreported.len() == 1 { "is" } else { "are" };
+            let message = format!("{} {verb} missing in `model`", list(&unreported, "and"));
+            let missing: Vec<String> = unreported.iter().map(|size| format!("model.{size}")).collect();
+            let keys: Vec<&str> = std::iter::once(key).chain(missing.iter().map(String::as_str)).collect();
+            self.error(&keys, message, format!("give the number, {advice}"));
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
             self.check_family_keys(raw, family);

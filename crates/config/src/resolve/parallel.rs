@@ -198,33 +198,20 @@ impl Resolver<'_> {
             _ => format!("{} · {chunks} chunks = {parts}", counted(stages, "stage")),
         };
         if parts > layers {
-            let (most, pieces) = (layers / chunks, layers / stages);
-            let mut help = Vec::new();
-            if most > 0 {
-                help.push(format!("`stages` at most {most}"));
-            }
-            if chunks > 1 && pieces > 1 {
-                help.push(format!("`chunks` at most {pieces}"));
-            }
-            help.push(format!("`model.layers` at least {parts}"));
             let what = if chunks == 1 { "stages" } else { "chunks" };
             self.error(
                 &[STAGES, CHUNKS, "model.layers"],
                 format!("more {what} than layers: {count}, but the model has {}", counted(layers, "layer")),
-                format!("make {}", help.join(", or ")),
+                format!("make `model.layers` at least {parts}, or choose fewer {what}"),
             );
             return;
         }
         let AutoOr::Given(given) = &pipeline.partition else { return };
-        let help = || match parts {
-            ..=SHOWN => format!("write {}, for example, or `auto`", shown(&divide_evenly(layers, parts))),
-            _ => "`auto` balances them".to_owned(),
-        };
         if given.len() != parts {
             self.error(
                 &[PARTITION, STAGES, CHUNKS],
                 format!("`parallel.pipeline.partition` must have {parts} values ({count}), got {}", given.len()),
-                help(),
+                "give the layers of each, or write `auto`, which balances them",
             );
             return;
         }
@@ -233,7 +220,7 @@ impl Resolver<'_> {
             self.error(
                 &[PARTITION, "model.layers"],
                 format!("{} sums to {sum}, but the model has {}", shown(given), counted(layers, "layer")),
-                help(),
+                "give the layers of each, or write `auto`, which balances them",
             );
         }
     }
@@ -248,11 +235,6 @@ fn counted(n: usize, noun: &str) -> String {
 fn shown(values: &[usize]) -> String {
     let first: Vec<String> = values.iter().take(SHOWN).map(usize::to_string).collect();
     format!("[{}{}]", first.join(", "), if values.len() > SHOWN { ", …" } else { "" })
-}
-
-/// `layers` in `parts` that differ by at most one.
-fn divide_evenly(layers: usize, parts: usize) -> Vec<usize> {
-    (0..parts).map(|i| layers / parts + usize::from(i < layers % parts)).collect()
 }
 
 /// True if the replicas of `mode` can divide `state`.

@@ -46,14 +46,8 @@ impl Resolver<'_> {
         let mut fits =
             self.hub_name(&format!("{key}.dataset"), dataset) & self.hub_revision(&format!("{key}.revision"), revision);
         for (name, value) in [("config", config), ("split", Some(split))] {
-            if let Some(problem) = value.and_then(hub_name::word_problem) {
-                self.error(
-                    &[&format!("{key}.{name}")],
-                    format!("`{name}` {problem}"),
-                    "use the name on the dataset's page",
-                );
-                fits = false;
-            }
+            let problem = value.and_then(hub_name::word_problem);
+            fits &= self.is_hub_word(&format!("{key}.{name}"), problem, "use the name on the dataset's page");
         }
         fits
     }
@@ -77,20 +71,20 @@ impl Resolver<'_> {
 
     /// Reports a `name` that cannot be a repository of the hub; true if it can.
     pub(crate) fn hub_name(&mut self, key: &str, name: &str) -> bool {
-        let problem = hub_name::name_problem(name);
-        if let Some(problem) = &problem {
-            let help = "write `owner/name` or `name`, of letters, digits, `.`, `_` and `-`";
-            self.error(&[key], format!("`{key}` {problem}"), help);
-        }
-        problem.is_none()
+        let help = "write `owner/name` or `name`, of letters, digits, `.`, `_` and `-`";
+        self.is_hub_word(key, hub_name::name_problem(name), help)
     }
 
     /// Reports a `revision` that cannot be a branch, tag or commit; true if it can.
     pub(crate) fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
-        let problem = hub_name::revision_problem(revision);
-        if let Some(problem) = &problem {
-            self.error(&[key], format!("`{key}` {problem}"), "name a branch, a tag or a commit, such as `main`");
-        }
-        problem.is_none()
+        let help = "name a branch, a tag or a commit, such as `main`";
+        self.is_hub_word(key, hub_name::revision_problem(revision), help)
+    }
+
+    /// Reports the `problem` of the value of `key`; true if there is none.
+    fn is_hub_word(&mut self, key: &str, problem: Option<String>, help: &str) -> bool {
+        let Some(problem) = problem else { return true };
+        self.error(&[key], format!("`{key}` {problem}"), help);
+        false
     }
 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, from_str, to_yaml};
+use crate::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, from_str, to_yaml};
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{HubModel, ModelFolder, Source, Validation, WeightInit, WeightsSource};
+use runner_spec::experiment::{HubModel, ModelFolder, WeightInit, WeightsSource};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -73,25 +73,6 @@ fn a_branch_becomes_the_commit_that_was_found() {
     let damaged = LoadOptions { fetch_model: Some(&fetch), ..LoadOptions::default() };
     let error = load("hub:own/small", &damaged).unwrap_err().to_string();
     assert!(error.contains("config.json"), "{error}");
-}
-
-/// The sizes of the model are unknown without its weights.
-#[test]
-fn a_text_source_needs_no_model() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("exp.yaml");
-    let load = |text: &str| {
-        let file = ExperimentFile::new(text.to_owned(), &path);
-        file.load_text_source(&LoadOptions::default()).map_err(|error| error.to_string())
-    };
-    let data = load("model: {init: {from: hub:own/small}}\ndata: {train: {text: {files: [a.txt]}}}\n").unwrap();
-    assert_eq!(data.validation, Some(Validation::Fraction(0.1)));
-    let Source::Text { files } = &data.train else { panic!("{data:?}") };
-    assert_eq!(files, &[folder.path().join("a.txt")]);
-    let error = load("model: {init: {from: hub:own/small}}\ndata: {train: {text: {file: a.txt}}}\n").unwrap_err();
-    assert!(error.contains("did you mean `files`?"), "{error}");
-    let error = load("model: {preset: gpt2-micro}\n").unwrap_err();
-    assert!(error.contains("data"), "{error}");
 }
 
 /// Weights that are missing are listed if they may be. If the model lacks keys without them, they are mistakes again.

@@ -232,7 +232,10 @@ fn a_higher_layer_wins() {
         (4.into(), 3, 12, 64, 4)
     );
     let pair = |k: &str, v: &str| (k.to_owned(), v.to_owned());
-    assert_eq!(l.env_read, [pair("RUNNER_BATCH__MICRO_BATCH", "4"), pair("RUNNER_MODEL__LAYERS", "3")]);
+    assert_eq!(
+        l.env_read,
+        [pair("RUNNER_BATCH__MICRO_BATCH", "4"), pair("RUNNER_MODEL__LAYERS", "3"), pair("RUNNER_SEED", "2")]
+    );
     insta::assert_snapshot!(explain(&l.origins));
 }
 

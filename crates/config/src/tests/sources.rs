@@ -79,8 +79,8 @@ fn mistakes_in_sources_are_located() {
         ("dataset: ../x", "must be the name of a repository"),
         ("dataset: a/b/c", "has more than one `/`"),
         ("dataset: a/b, revision: ../../x", "must be a branch, a tag or a commit"),
-        ("dataset: a/b, config: ../x", "`config` contains the character `/`"),
-        ("dataset: a/b, split: ''", "`split` is empty"),
+        ("dataset: a/b, config: ../x", "hub.config` contains the character `/`"),
+        ("dataset: a/b, split: ''", "hub.split` is empty"),
         ("dataset: a/b, sprit: train", "did you mean `split`?"),
     ] {
         let message = of(&format!("  train: {{hub: {{{hub}}}}}\n"));
