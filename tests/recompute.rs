@@ -115,7 +115,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let resources = Resources { dataset, tokenizer, tasks };
     let thread_rank = |rank: &'a RankPlan| ThreadRank {
         program: &rank.program,
-        threads: 1.into(),
+        threads: 1,
         state: initial_state(&rank.program, None).unwrap(),
     };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();

@@ -242,7 +242,7 @@ mod tests {
             "runner runs tag abc def --add x --remove y --json --runs d",
             "runner runs rm abc def --yes --keep-record --force --json",
             "runner gc --yes --older-than 30d --cache --checkpoints --json --runs d",
-            "runner export-metrics abc def --tensorboard d --csv a.csv --parquet a.parquet --force --json",
+            "runner export-metrics abc def --tensorboard d --csv a.csv --force --json",
             "runner eval --weights out --text a.txt b.txt --length 8 --tokenizer bytes --precision bf16 --items i.jsonl --force",
             "runner sample --weights hub:gpt2 --prompt a",
             "runner eval abc --best --rows 3 --hellaswag f.jsonl --limit 5 --json",

@@ -15,7 +15,6 @@ use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
 use runner_ranks::launcher_environment::RESTARTS;
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
-use runner_report::html::{Page, ReportRequest, read_page_data};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
@@ -353,8 +352,6 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         cache: cache_dir().ok(),
         threads: threads.count(),
         has_given_threads: threads.threads.is_some(),
-        bound_cores: Vec::new(),
-        bound_nodes: None,
         peak_flops: parse_peak_flops(env::var_os(PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
@@ -362,7 +359,6 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         build: crate::cli::machine::version::program_build(),
         kernels: runner_compute::kernel_workspace(),
         working_folder: env::current_dir().ok(),
-        report_page: Some(report_page),
     })
 }
 
@@ -379,13 +375,6 @@ pub(crate) fn read_cluster(text: &str) -> Result<ClusterFacts> {
     }
     let content = read_regular_text(path).map_err(|e| CommandError::request(format!("{text}: {e}")))?;
     cluster_from_yaml(&content).map(with_kernels).context(text)
-}
-
-/// The report of the run directory `path`.
-pub(crate) fn report_page(path: &Path) -> Result<String> {
-    let request = ReportRequest { runs: vec![path.to_owned()], ..ReportRequest::default() };
-    let data = read_page_data(&request)?;
-    Ok(Page::new(&data, false)?.html)
 }
 
 /// The environment variables whose names and values are UTF-8.

@@ -77,7 +77,7 @@ fn two_runs_as_text_and_as_json() {
     assert_eq!(out.code, 0, "{text}");
     for line in [
         "same mathematics, different rounding\n",
-        "    ~ batch.micro_batch  8 → 4          rounding\n",
+        "    ~ batch.micro_batch  8 → 4  rounding\n",
         "    ~ name               coarse → fine  bookkeeping\n",
         "~ micro-batches a step  1 → 2\n",
         "the same: data, program, machine",

@@ -78,18 +78,13 @@ fn the_instructions_are_those_of_the_version() {
 }
 
 #[test]
-fn a_folder_without_libraries_is_noted() {
+fn a_folder_that_does_not_exist_is_noted() {
     let folder = tempfile::tempdir().unwrap();
-    let text = doctor("", Some(folder.path())).stdout;
-    assert!(
-        text.contains(&format!(
-            "note: RUNNER_CUDA_LIBS: {}: the folder contains none of these",
-            folder.path().display()
-        )),
-        "{text}"
-    );
-    let notes = &report_of(Some(&folder.path().join("x")))["notes"];
-    assert!(notes[0].as_str().unwrap().contains("there is no folder"), "{notes}");
+    let path = folder.path().join("x");
+    let note = format!("note: RUNNER_CUDA_LIBS: there is no folder {}", path.display());
+    let text = doctor("", Some(&path)).stdout;
+    assert!(text.contains(&note), "{text}");
+    assert_eq!(report_of(Some(folder.path()))["notes"], serde_json::json!([]));
 }
 
 #[test]
@@ -123,8 +118,6 @@ int cuDeviceGet(int *d, int i) { *d = i; return 0; }
 int cuDeviceGetName(char *s, int n, int d) { strncpy(s, d ? "Small\033[31m" : "Large", n); return 0; }
 int cuDeviceTotalMem_v2(size_t *n, int d) { *n = (size_t)(d ? 16 : 80) << 30; return 0; }
 int cuDeviceGetAttribute(int *v, int which, int d) { *v = which == 75 ? (d ? 7 : 9) : which == 76 ? (d ? 5 : 0) : 132; return 0; }
-int cuDeviceGetPCIBusId(char *s, int n, int d) { strncpy(s, d ? "0000:02:00.0" : "0000:01:00.0", n); return 0; }
-int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
 "#,
     );
     let property = |name: &str| format!("int {name}(int what, int *v) {{ *v = 13 - what; return 0; }}");
@@ -136,9 +129,7 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     let gpus = report["driver"]["gpus"].as_array().unwrap();
     assert_eq!(gpus[0]["name"], "Large");
     assert_eq!(gpus[0]["memory_bytes"], 80_u64 << 30);
-    assert_eq!(gpus[1]["compute_capability"], serde_json::json!([7, 5]));
-    assert_eq!(gpus[1]["pci_bus_id"], "0000:02:00.0");
-    assert_eq!(report["driver"]["peers"], serde_json::json!([[true, true], [false, true]]));
+    assert_eq!(gpus[1]["compute_capability"], serde_json::json!({"major": 7, "minor": 5}));
     assert_eq!(find(&report["libraries"], "libcublasLt")["version"], "13.12.11");
     assert_eq!(find(&report["libraries"], "libnccl")["version"], "2.22.3");
     let path = find(&report["libraries"], "libcublasLt")["path"].as_str().unwrap();
@@ -147,8 +138,8 @@ int cuDeviceCanAccessPeer(int *can, int a, int b) { *can = a == 0; return 0; }
     let lacks: Vec<&str> = several.as_array().unwrap().iter().map(|lack| lack["what"].as_str().unwrap()).collect();
     assert!(lacks.iter().any(|what| what.contains("compute capability 7.5")), "{lacks:?}");
     assert!(!lacks.iter().any(|what| what.contains("libnccl")), "{lacks:?}");
-    let bf16 = &find(&report["features"], "precision: bf16 and tf32 on a GPU")["missing"];
-    assert!(!bf16.to_string().contains("compute capability"), "the other GPU will do: {bf16}");
+    let one = &find(&report["features"], "training on one GPU")["missing"];
+    assert!(!one.to_string().contains("compute capability"), "the other GPU will do: {one}");
     let text = doctor("", Some(dir.path())).stdout;
     assert!(text.contains("80.0 GiB") && !text.contains('\u{1b}'), "{text}");
 

@@ -192,11 +192,11 @@ fn gc_frees_what_it_showed() {
 fn metrics_are_exported_whole_or_not_at_all() {
     let sandbox = new_sandbox();
     let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
-    let every = ["--tensorboard", "logs", "--csv", "m.csv", "--parquet", "m.parquet"];
+    let every = ["--tensorboard", "logs", "--csv", "m.csv"];
     let made = sandbox.json_of(&[&["export-metrics", &first, &second, "--json"], every.as_slice()].concat());
     let rows: Vec<u64> = made.as_array().unwrap().iter().map(|f| f["rows"].as_u64().unwrap()).collect();
     // Two evaluations and samples in 20 steps; and the version, and the experiment.
-    assert_eq!(rows, [26, 26, 44, 44]);
+    assert_eq!(rows, [26, 26, 44]);
     assert_eq!(names_in(&sandbox.path("logs")).len(), 2);
     let csv = sandbox.read("m.csv");
     let mut lines = csv.lines();
@@ -217,8 +217,6 @@ fn metrics_are_exported_whole_or_not_at_all() {
     assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
     let printed = sandbox.expect(2, &["export-metrics", &first]);
     assert!(printed.contains("--tensorboard DIR"), "{printed}");
-    let printed = sandbox.expect(2, &["export-metrics", &first, "--csv", "both", "--parquet", "both", "--force"]);
-    assert!(printed.contains("--csv and --parquet name the same file") && !sandbox.path("both").exists(), "{printed}");
     let printed = sandbox.expect(1, &["export-metrics", &first, "--csv", "no/such/folder/m.csv"]);
     assert!(printed.contains("no/such/folder/m.csv"), "{printed}");
 }

@@ -74,9 +74,7 @@ fn damaged_lines_of_metrics_are_reported() {
     let problem = "metrics.jsonl: 1 torn or damaged line left out";
     let (_, data) = page(&sandbox);
     assert!(data["runs"][0]["problems"][0].as_str().unwrap().ends_with(problem), "{data}");
-    for command in
-        ["compare lab", "diff lab lab", "runs show lab", "export-metrics lab --csv m.csv --parquet m.parquet"]
-    {
+    for command in ["compare lab", "diff lab lab", "runs show lab", "export-metrics lab --csv m.csv"] {
         let printed = sandbox.expect(0, command);
         assert_eq!(printed.matches(problem).count(), 1, "{command}: {printed}");
     }
@@ -145,8 +143,6 @@ fn a_served_report_answers_this_machine_alone() {
     let tag = fresh.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").to_owned();
     let known = format!("{host}If-None-Match: {tag}\r\n");
     assert_eq!(status(&ask(&address, "GET", "/data.json", &known)), "304");
-    let head = ask(&address, "HEAD", "/", &host);
-    assert!(status(&head) == "200" && head.ends_with("\r\n\r\n"), "no body: {head}");
     for (method, path, headers, code) in [
         ("GET", "/", "Host: evil.example\r\n", "403"),
         ("GET", "/data.json", "Host: 127.0.0.1.evil.example\r\n", "403"),

@@ -247,33 +247,3 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
     }
     assert!(!sandbox.path("none").exists());
 }
-
-/// Ranks that are bound compute the same numbers, with at most as many threads as there are cores, and the record says so.
-#[cfg(target_os = "linux")]
-#[test]
-fn bound_ranks_compute_the_same_numbers() {
-    let sandbox = new_sandbox();
-    for parallel in ["{mode: single}", "{mode: dp, replicas: 2}", "{mode: ddp, replicas: 2}"] {
-        let train = |runs: &str, flags: &str| {
-            let mut command = sandbox.command(&*format!("apply exp.yaml --quiet --set batch.micro_batch=2 {flags}"));
-            command.args(["--runs", runs, "--set", &format!("parallel={parallel}")]);
-            Finished::of(&mut command)
-        };
-        let cores = std::thread::available_parallelism().unwrap().get();
-        let [bound, free] = ["bound", "free"].map(|runs| format!("{runs}-{}", parallel.len()));
-        let finished = train(&bound, &format!("--threads {} --bind numa", 2 * cores));
-        if finished.text().contains("does not report NUMA nodes") {
-            runner_spec::skip!("this machine does not report NUMA nodes");
-        }
-        finished.expect_code(0);
-        train(&free, "--threads 1").expect_code(0);
-        let session = sandbox.only_run_in(&bound).manifest()["sessions"][0].clone();
-        assert!(session["bound_numa_nodes"].as_u64().is_some_and(|nodes| nodes > 0), "{session}");
-        assert!(session["threads"].as_u64().is_some_and(|threads| threads <= cores as u64), "{session}");
-        let free = sandbox.only_run_in(&free);
-        assert!(free.manifest()["sessions"][0]["bound_numa_nodes"].is_null());
-        assert_eq!(sandbox.only_run_in(&bound).final_hash(), free.final_hash(), "{parallel}");
-        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --runs {bound}"));
-        assert!(printed.contains("bitwise"), "{printed}");
-    }
-}

@@ -5,7 +5,6 @@ use std::fs;
 use crate::sandbox::{Finished, Sandbox, repository_path};
 
 const TEMPLATE: &str = "\
-{# env: EXAMPLE_SEED #}
 {% import 'sizes.j2' as sizes %}
 name: tiny
 seed: {{ env('EXAMPLE_SEED', 1) }}

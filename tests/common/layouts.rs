@@ -237,7 +237,7 @@ pub fn run_with_controls<'a>(
     let Prepared { dataset, tokenizer, tasks, .. } = &case.prepared;
     let resources = Resources { dataset, tokenizer, tasks };
     let thread_rank =
-        |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(&rank.program) };
+        |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1, state: state(&rank.program) };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     threads::run(ranks, case.plan.channel_slots, &resources, controls, observer).unwrap()
 }

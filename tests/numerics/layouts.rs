@@ -193,7 +193,7 @@ fn the_padding_mask_changes_only_padding() {
         let state = |rank: &RankPlan| initial_state(&rank.program, None).unwrap();
         let thread_rank = |rank: usize| ThreadRank {
             program: &case.plan.ranks[rank].program,
-            threads: 1.into(),
+            threads: 1,
             state: state(&case.plan.ranks[rank]),
         };
         let ranks = (0..case.plan.ranks.len()).map(thread_rank).collect();
@@ -279,7 +279,7 @@ fn ranks_that_start_differently_are_refused() {
         let states: Vec<(usize, TrainState)> = case.plan.ranks.iter().map(thread_rank).collect();
         let ranks = states
             .into_iter()
-            .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1.into(), state })
+            .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1, state })
             .collect();
         let stop = AtomicBool::new(false);
         let result = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut ObservedRun::default());

@@ -1,10 +1,10 @@
 """Compares exported metrics with a run's record, read by the programs that they are for.
 
     pip install tensorboard pyarrow pandas
-    runner export-metrics RUN --tensorboard logs --csv m.csv --parquet m.parquet
-    python tests/peers/metrics.py runs/RUN logs m.csv m.parquet
+    runner export-metrics RUN --tensorboard logs --csv m.csv
+    python tests/peers/metrics.py runs/RUN logs m.csv
 
-TensorBoard keeps scalars as 32-bit floats; CSV and Parquet must agree with the record to the last bit. The event file that the run wrote
+TensorBoard keeps scalars as 32-bit floats; CSV must agree with the record to the last bit. The event file that the run wrote
 while it trained (`log.tensorboard: true`), perhaps killed and resumed, is read and compared too, if there is one.
 """
 
@@ -16,11 +16,10 @@ import sys
 import numpy
 import pandas
 import pyarrow.csv
-import pyarrow.parquet
 from tensorboard.backend.event_processing.plugin_event_accumulator import TENSORS, EventAccumulator
 from tensorboard.util import tensor_util
 
-run, logs, csv, parquet = map(pathlib.Path, sys.argv[1:5])
+run, logs, csv = map(pathlib.Path, sys.argv[1:4])
 record = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
@@ -70,12 +69,12 @@ if (run / "tensorboard").exists():
     assert check_events(run / "tensorboard") == checked
     print("the event file of the training: as recorded")
 
-for frame in [pyarrow.csv.read_csv(csv).to_pandas(), pyarrow.parquet.read_table(parquet).to_pandas()]:
-    frame = frame[frame["run"] == run.name].reset_index(drop=True)
-    assert len(frame) == len(record)
-    for row, line in zip(frame.to_dict("records"), record):
-        for key, value in row.items():
-            if key not in ("run", "wall_time"):
-                equal = math.isclose(value, line[key], rel_tol=1e-15) if key == "perplexity" and key in line else value == line.get(key)
-                assert (pandas.isna(value) and line.get(key) is None) or equal, (key, value, line)
+frame = pyarrow.csv.read_csv(csv).to_pandas()
+frame = frame[frame["run"] == run.name].reset_index(drop=True)
+assert len(frame) == len(record)
+for row, line in zip(frame.to_dict("records"), record):
+    for key, value in row.items():
+        if key not in ("run", "wall_time"):
+            equal = math.isclose(value, line[key], rel_tol=1e-15) if key == "perplexity" and key in line else value == line.get(key)
+            assert (pandas.isna(value) and line.get(key) is None) or equal, (key, value, line)
 print(f"{checked} scalars, {len(samples)} samples, {len(record)} rows: as recorded")

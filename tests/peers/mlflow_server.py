@@ -128,11 +128,7 @@ for kind, prefix, keys in [
         checked += len(found)
 assert shown.data.params["model.d_model"] == "64" and shown.data.params["log.mlflow.experiment"] == "Stories"
 assert shown.data.tags["runner.plan_hash"] == json.loads((path / "manifest.json").read_text())["plan_hash"]
-files = {f.path for f in client.list_artifacts(shown.info.run_id)}
-assert files == {"report.html", "resolved.yaml", "samples.jsonl", "summary.json"}, files
-fetched = pathlib.Path(mlflow.artifacts.download_artifacts(run_id=shown.info.run_id, artifact_path="samples.jsonl", tracking_uri=uri))
-assert fetched.read_bytes() == (path / "samples.jsonl").read_bytes()
-print(f"{checked} values of {lines[-1]['step']} steps, {len(shown.data.params)} parameters, {len(files)} files: as recorded")
+print(f"{checked} values of {lines[-1]['step']} steps, {len(shown.data.params)} parameters: as recorded")
 if keep:
     print(f"{uri}/#/experiments/{experiment.experiment_id}/runs/{shown.info.run_id}")
     server.wait()

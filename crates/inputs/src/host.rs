@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use runner_machine::host::Git;
 use runner_machine::local_cluster::local_cluster;
-use runner_machine::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, KernelWorkspace};
-use runner_threads::threads::RankThreads;
+use runner_threads::threads::thread_pool;
 
 use crate::calibration;
 use runner_spec::error::{CommandError, Result};
@@ -26,10 +25,6 @@ pub struct Host {
     pub threads: usize,
     /// True if the number of threads was asked for; else it is the number of this machine's cores.
     pub has_given_threads: bool,
-    /// The cores that this process's threads may run on; empty: every core that it may use.
-    pub bound_cores: Vec<usize>,
-    /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
-    pub bound_nodes: Option<NumaNodes>,
     /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
     pub peak_flops: Option<f64>,
     /// Environment variables that the hub's settings are read from.
@@ -43,12 +38,7 @@ pub struct Host {
     pub kernels: KernelWorkspace,
     /// The folder whose git commit goes into the record; `None`: no commit is recorded.
     pub working_folder: Option<PathBuf>,
-    /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
-    pub report_page: Option<ReportRenderer>,
 }
-
-/// Makes the HTML page about the run in a folder.
-pub type ReportRenderer = fn(&Path) -> Result<String>;
 
 /// The build of the program, for the record. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,8 +59,6 @@ impl Host {
             cache: Some(cache),
             threads,
             has_given_threads: false,
-            bound_cores: Vec::new(),
-            bound_nodes: None,
             peak_flops: None,
             environment: BTreeMap::new(),
             recorded_environment: BTreeMap::new(),
@@ -78,7 +66,6 @@ impl Host {
             build: ProgramBuild::default(),
             kernels,
             working_folder: None,
-            report_page: None,
         }
     }
 
@@ -97,14 +84,6 @@ impl Host {
         self.working_folder.as_deref().and_then(Git::state_of)
     }
 
-    /// The threads of rank `rank` of the `ranks` that share this machine: `count`, or fewer if it is bound to fewer cores.
-    pub fn rank_threads(&self, count: usize, rank: usize, ranks: usize) -> RankThreads {
-        let Some(nodes) = &self.bound_nodes else { return count.into() };
-        let cores = nodes.cores_of_rank(rank, ranks);
-        let sharers = (0..ranks).filter(|other| nodes.cores_of_rank(*other, ranks) == cores).count();
-        RankThreads { count: count.min(cores.len() / sharers.max(1)).max(1), cores }
-    }
-
     /// A pool of `threads` threads, in which to prepare data and compute.
     ///
     /// # Errors
@@ -112,8 +91,7 @@ impl Host {
     pub fn pool(&self) -> Result<rayon::ThreadPool> {
         // `threads` may be those of a job on a larger machine.
         let most = MAX_THREADS_PER_CORE * std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = RankThreads { count: self.threads.min(most), cores: self.bound_cores.clone() };
-        threads.pool().map_err(|error| CommandError::failure(error.to_string()))
+        thread_pool(self.threads.min(most)).map_err(|error| CommandError::failure(error.to_string()))
     }
 }
 

@@ -15,7 +15,7 @@ mod moved_data;
 mod observer;
 mod prepared_run;
 
-pub use host::{Host, MAX_THREADS_PER_CORE, ProgramBuild, ReportRenderer, local_devices};
+pub use host::{Host, MAX_THREADS_PER_CORE, ProgramBuild, local_devices};
 pub use hub_names::{
     fetch_model_folder, local_tasks, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
     starting_folder,

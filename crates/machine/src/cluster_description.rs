@@ -178,7 +178,6 @@ fn cluster(
         threads: 1,
         memory_bytes: Some(sheet.memory as u64),
         memory_limited_by: None,
-        numa_nodes: None,
         peak_flops: sheet.peak_flops,
         compute_capability: sheet.capability,
         estimated: false,
@@ -205,9 +204,7 @@ pub fn assumed_rates(memory_bandwidth: f64) -> AcceleratorRates {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClusterFile {
-    #[serde(deserialize_with = "count")]
     nodes: usize,
-    #[serde(deserialize_with = "count")]
     devices_per_node: usize,
     #[serde(deserialize_with = "name_or_numbers")]
     device: DataSheet,
@@ -254,13 +251,6 @@ fn assumed_product_efficiency() -> ProductEfficiency {
 
 fn assumed_memory_efficiency() -> f64 {
     MEMORY_EFFICIENCY
-}
-
-fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    match usize::deserialize(deserializer)? {
-        0 => Err(de::Error::custom("must be at least 1, got 0")),
-        n => Ok(n),
-    }
 }
 
 /// Reads a number, or a text that is one, since YAML reads `450e9` as a text.

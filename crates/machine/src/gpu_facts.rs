@@ -4,9 +4,10 @@
 use crate::cluster_description::{DataSheet, KNOWN_DEVICES, assumed_rates};
 use runner_spec::cluster::{ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::rates::{DeviceRates, Links};
+use serde::Serialize;
 
 /// One GPU, as its driver describes it. A number that the driver does not report is 0.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct GpuFacts {
     /// The driver's ordinal on this machine.
     pub index: usize,

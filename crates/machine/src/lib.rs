@@ -6,5 +6,4 @@ pub mod gpu_facts;
 pub mod host;
 pub mod local_cluster;
 pub mod memory_limit;
-pub mod numa;
 pub mod platform;

@@ -4,7 +4,6 @@ use crate::doctor;
 use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
 use crate::memory_limit::memory_limit;
-use crate::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
 use runner_spec::error::PlainError;
 
@@ -35,8 +34,7 @@ pub fn with_rank_locations(mut cluster: ClusterFacts, locations: Vec<RankLocatio
 pub fn cpu_cluster(threads: usize) -> ClusterFacts {
     let name = cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH));
     let cpu = DeviceFacts::unmeasured(Device::Cpu, name, threads);
-    let numa_nodes = Some(NumaNodes::detect().count()).filter(|count| *count > 1);
-    let mut cpu = DeviceFacts { memory_bytes: total_memory_bytes(), numa_nodes, ..cpu };
+    let mut cpu = DeviceFacts { memory_bytes: total_memory_bytes(), ..cpu };
     if let Some(limit) = memory_limit() {
         (cpu.memory_bytes, cpu.memory_limited_by) = (Some(limit.bytes), Some(limit.source));
     }

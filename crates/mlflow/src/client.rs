@@ -1,7 +1,6 @@
 //! Requests to the server and its answers.
 
 use std::fmt;
-use std::fs::File;
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -19,20 +18,10 @@ use ureq::{Agent, AsSendBody};
 
 /// A request that takes longer has failed.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A file that takes longer to send has failed.
-const FILE_TIMEOUT: Duration = Duration::from_mins(1);
 /// A longer answer is an error.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// The characters that an address cannot have in a part of its path or in a parameter.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-
-/// The content of a file that is sent.
-#[derive(Debug)]
-pub enum FileContent {
-    /// A file at its beginning. It is not held in memory.
-    Opened(File),
-    Text(String),
-}
 
 /// The reason why something was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +32,7 @@ pub enum MlflowError {
     /// The server refuses the request.
     #[error("{0}")]
     Refused(String),
-    /// The record cannot be read, or the position in it not be written.
+    /// The record cannot be read.
     #[error(transparent)]
     Store(#[from] RecordError),
 }
@@ -143,33 +132,16 @@ impl Client {
         self.send("POST", &format!("2.0/mlflow/{path}"), body.to_string().as_bytes())
     }
 
-    /// Stores `content` as an artifact at `path`.
-    ///
-    /// # Errors
-    /// If the server does not answer or refuses.
-    pub(crate) fn put_file(&self, path: &str, content: &FileContent) -> Result<ServerAnswer, MlflowError> {
-        let path: Vec<String> = path.split('/').map(percent_encoded).collect();
-        let path = format!("2.0/mlflow-artifacts/artifacts/{}", path.join("/"));
-        match content {
-            FileContent::Opened(file) => self.send("PUT", &path, file),
-            FileContent::Text(text) => self.send("PUT", &path, text.as_bytes()),
-        }
-    }
-
     fn send(&self, method: &str, path: &str, body: impl AsSendBody) -> Result<ServerAnswer, MlflowError> {
         let unreachable = |why: &dyn fmt::Display| MlflowError::Unreachable(quoted_line(&why.to_string()));
         let refused = |why: &dyn fmt::Display| MlflowError::Refused(quoted_line(&why.to_string()));
-        let (kind, timeout) = match method {
-            "PUT" => ("application/octet-stream", FILE_TIMEOUT),
-            _ => ("application/json", REQUEST_TIMEOUT),
-        };
         let mut request = Request::builder().method(method).uri(format!("{}/api/{path}", self.uri));
-        request = request.header("content-type", kind);
+        request = request.header("content-type", "application/json");
         if let Some(authorization) = &self.credentials.authorization {
             request = request.header("authorization", authorization);
         }
         let request = request.body(body).map_err(|error| refused(&error))?;
-        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
+        let request = self.agent.configure_request(request).timeout_global(Some(REQUEST_TIMEOUT)).build();
         // The client starts a thread that resolves the name, and panics if the system refuses it.
         let answered = catch_panic(|| self.agent.run(request).map_err(|error| error.to_string()));
         let answered = answered.map_err(explain_panic).flatten();
@@ -183,10 +155,6 @@ impl Client {
             return Err(refused(&format!("its answer to {path} is longer than {MAX_ANSWER_BYTES} bytes")));
         }
         let answer = serde_json::from_slice::<Map<String, Value>>(&bytes).map(Value::Object);
-        // The server answers a file with nothing.
-        if status == 200 && method == "PUT" && bytes.is_empty() {
-            return Ok(ServerAnswer::Done(Value::Null));
-        }
         if status == 200 {
             return answer.map(ServerAnswer::Done).map_err(|error| {
                 refused(&format!("its answer to {path} is not a JSON object ({error}); is it an MLflow server?"))
@@ -263,16 +231,6 @@ mod tests {
     #[test]
     fn addresses_are_encoded() {
         assert_eq!(percent_encoded("a b/ü?"), "a%20b%2F%C3%BC%3F");
-    }
-
-    #[test]
-    fn the_answer_to_a_stored_file_is_empty() {
-        let stored = |body: &'static str| {
-            let server = TestServer::start(move |_| (200, body.to_owned()));
-            Client::new(&server.uri, Credentials::default()).put_file("1/a", &FileContent::Text("x".to_owned()))
-        };
-        assert!(matches!(stored(""), Ok(ServerAnswer::Done(_))));
-        assert!(stored("<html>Log in</html>").unwrap_err().to_string().contains("is not a JSON object"));
     }
 
     #[test]

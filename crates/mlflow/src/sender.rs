@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::client::{MlflowError, REQUEST_TIMEOUT};
-use crate::upload::{RunFile, Server, Upload};
+use crate::upload::{Server, Upload};
 use runner_threads::threads;
 
 /// How often the thread reads the record.
@@ -22,10 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendOutcome {
     /// The server has all metrics and the status.
-    Sent {
-        /// The warning about files that were not sent.
-        warning: Option<String>,
-    },
+    Sent,
     /// The caller did not wait any longer.
     WaitEnded,
 }
@@ -33,36 +30,29 @@ pub enum SendOutcome {
 /// Sends the record of a run while it trains. Nothing waits for it before [`Sender::finish`].
 #[derive(Debug)]
 pub struct Sender {
-    /// The files for the end of the run.
-    end: mpsc::Sender<Vec<RunFile>>,
+    /// Tells that the run has ended.
+    end: mpsc::Sender<()>,
     problems: Receiver<MlflowError>,
     /// The result of sending metrics and status after the end of the run.
     result: Receiver<Result<(), MlflowError>>,
-    /// The warning about files that were not sent.
-    files: Receiver<Option<String>>,
 }
 
 impl Sender {
     /// Starts to send the run directory `run` to `server`.
     ///
     /// # Errors
-    /// If the run directory cannot be read, or there is no thread.
+    /// If there is no thread.
     pub fn start(run: &Path, server: &Server) -> Result<Self, MlflowError> {
-        let mut upload = Upload::new(run, server)?;
+        let mut upload = Upload::new(run, server);
         let ((end, ended), (report, problems), (finished, result)) = (channel(), channel(), channel());
-        let (files_sent, files_result) = channel();
         let work = move || {
-            let Some(files) = send_until_end(&mut upload, &ended, &report) else { return };
-            let outcome = send_rest(&mut upload, Instant::now() + FINISH_TIMEOUT);
-            let is_sent = outcome.is_ok();
-            // The session may have stopped waiting.
-            let _ = finished.send(outcome);
-            if is_sent {
-                let _ = files_sent.send(upload.send_files(&files));
+            if send_until_end(&mut upload, &ended, &report) {
+                // The session may have stopped waiting.
+                let _ = finished.send(send_rest(&mut upload, Instant::now() + FINISH_TIMEOUT));
             }
         };
         threads::spawn("mlflow", work).map_err(|error| MlflowError::Unreachable(error.to_string()))?;
-        Ok(Self { end, problems, result, files: files_result })
+        Ok(Self { end, problems, result })
     }
 
     /// The first error of sending since the server last took something, returned once. The thread keeps trying.
@@ -70,51 +60,25 @@ impl Sender {
         self.problems.try_recv().ok()
     }
 
-    /// Sends the remaining lines and how the run ended, for a limited time; then `files`. `keeps_waiting` is called again and again until
-    /// then, and ends the wait by returning false.
+    /// Sends the remaining lines and how the run ended, for a limited time. `keeps_waiting` is called again and again until then, and ends
+    /// the wait by returning false.
     ///
     /// # Errors
     /// If the server did not take all metrics and the status.
-    pub fn finish(
-        self,
-        files: Vec<RunFile>,
-        keeps_waiting: &mut dyn FnMut() -> bool,
-    ) -> Result<SendOutcome, MlflowError> {
+    pub fn finish(self, keeps_waiting: &mut dyn FnMut() -> bool) -> Result<SendOutcome, MlflowError> {
         let gone = || MlflowError::Unreachable("the thread that sends has ended".to_owned());
-        self.end.send(files).map_err(|_| gone())?;
+        self.end.send(()).map_err(|_| gone())?;
         // The thread may be in a request when the run ends.
         let limit = FINISH_TIMEOUT + REQUEST_TIMEOUT;
         let deadline = Instant::now() + limit;
-        match receive(&self.result, &mut || Instant::now() < deadline && keeps_waiting()) {
-            ReceiveOutcome::Value(result) => result?,
-            ReceiveOutcome::Disconnected => return Err(gone()),
-            ReceiveOutcome::WaitEnded if Instant::now() >= deadline => return Err(not_everything(limit)),
-            ReceiveOutcome::WaitEnded => return Ok(SendOutcome::WaitEnded),
-        }
-        // Each file has a separate time limit.
-        match receive(&self.files, keeps_waiting) {
-            ReceiveOutcome::Value(warning) => Ok(SendOutcome::Sent { warning }),
-            ReceiveOutcome::Disconnected => Err(gone()),
-            ReceiveOutcome::WaitEnded => Ok(SendOutcome::WaitEnded),
-        }
-    }
-}
-
-/// The outcome of waiting for a value.
-enum ReceiveOutcome<T> {
-    Value(T),
-    Disconnected,
-    WaitEnded,
-}
-
-/// Waits for a value of `receiver` until `keeps_waiting` returns false.
-fn receive<T>(receiver: &Receiver<T>, keeps_waiting: &mut dyn FnMut() -> bool) -> ReceiveOutcome<T> {
-    loop {
-        match receiver.recv_timeout(POLL_INTERVAL) {
-            Ok(value) => return ReceiveOutcome::Value(value),
-            Err(RecvTimeoutError::Disconnected) => return ReceiveOutcome::Disconnected,
-            Err(RecvTimeoutError::Timeout) if !keeps_waiting() => return ReceiveOutcome::WaitEnded,
-            Err(RecvTimeoutError::Timeout) => {}
+        loop {
+            match self.result.recv_timeout(POLL_INTERVAL) {
+                Ok(result) => return result.map(|()| SendOutcome::Sent),
+                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Err(RecvTimeoutError::Timeout) if Instant::now() >= deadline => return Err(not_everything(limit)),
+                Err(RecvTimeoutError::Timeout) if !keeps_waiting() => return Ok(SendOutcome::WaitEnded),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     }
 }
@@ -123,18 +87,14 @@ fn not_everything(limit: Duration) -> MlflowError {
     MlflowError::Unreachable(format!("it did not accept everything within {} seconds", limit.as_secs()))
 }
 
-/// Sends new lines until the run ends. Returns the files for the end; `None` if the session failed before.
-fn send_until_end(
-    upload: &mut Upload,
-    ended: &Receiver<Vec<RunFile>>,
-    report: &mpsc::Sender<MlflowError>,
-) -> Option<Vec<RunFile>> {
+/// Sends new lines until the run ends. Returns false if the session failed before.
+fn send_until_end(upload: &mut Upload, ended: &Receiver<()>, report: &mpsc::Sender<MlflowError>) -> bool {
     let mut wait = Duration::ZERO;
     let mut has_reported = false;
     loop {
         match ended.recv_timeout(wait) {
-            Ok(files) => return Some(files),
-            Err(RecvTimeoutError::Disconnected) => return None,
+            Ok(()) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
             Err(RecvTimeoutError::Timeout) => {}
         }
         match upload.send_new(Some(Instant::now() + SEND_INTERVAL)) {

@@ -1,4 +1,4 @@
-//! Sends what a server lacks of a run, from the position that the run directory keeps.
+//! Sends what a server lacks of a run. The server itself says what it has.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use runner_record::files::read_small;
 use runner_record::manifest::{Manifest, RunOrigin, RunStatus};
-use runner_record::run_dir::{self, MLFLOW, RESOLVED, read_manifest};
+use runner_record::run_dir::{self, RESOLVED, read_manifest};
 use runner_record::time;
 use runner_record::timed_metrics::{MetricTail, TimedLine};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Credentials, FileContent, MlflowError, ServerAnswer};
+use crate::client::{Client, Credentials, MlflowError, ServerAnswer};
 use crate::parameters::parameters_of;
-use crate::position::SentPosition;
 
 /// The server's limits of one request.
 const MAX_METRICS: usize = 1000;
@@ -31,13 +30,6 @@ pub struct Server {
     pub credentials: Credentials,
 }
 
-/// A file that is shown beside the run.
-#[derive(Debug)]
-pub struct RunFile {
-    pub name: &'static str,
-    pub content: FileContent,
-}
-
 /// The result of sending lines.
 #[derive(Debug, Clone, Copy)]
 pub struct SentLines {
@@ -47,13 +39,38 @@ pub struct SentLines {
     pub is_all: bool,
 }
 
+/// The run on the server.
+#[derive(Debug, Default)]
+struct ServedRun {
+    /// The server's own id of the run; empty before the server knows the run.
+    id: String,
+    /// The last step whose line the server has, and the last step whose evaluation it has.
+    train_step: Option<u64>,
+    eval_step: Option<u64>,
+}
+
+impl ServedRun {
+    /// True if the server has the line of `kind` after `step`. A line that is written again after a resume has the same numbers.
+    fn has_line(&self, kind: &str, step: u64) -> bool {
+        let sent = if kind == "train" { self.train_step } else { self.eval_step };
+        sent.is_some_and(|sent| step <= sent)
+    }
+
+    /// Counts the line of `kind` after `step` as sent.
+    fn add_line(&mut self, kind: &str, step: u64) {
+        let sent = if kind == "train" { &mut self.train_step } else { &mut self.eval_step };
+        *sent = Some(sent.map_or(step, |sent| sent.max(step)));
+    }
+}
+
 /// The connection of a run with a server.
 #[derive(Debug)]
 pub struct Upload {
     run: PathBuf,
     client: Client,
-    /// The run id is empty before the server knows the run.
-    position: SentPosition,
+    /// The name of the experiment on the server.
+    experiment: String,
+    served: ServedRun,
     tail: MetricTail,
     /// Lines that were read and not sent.
     waiting: VecDeque<TimedLine>,
@@ -63,24 +80,16 @@ pub struct Upload {
 
 impl Upload {
     /// An upload of the run directory `run` to `server`. Nothing has been sent yet.
-    ///
-    /// # Errors
-    /// If the position in the run directory is damaged.
-    pub fn new(run: &Path, server: &Server) -> Result<Self, MlflowError> {
-        let uri = server.uri.trim_end_matches('/');
-        let position = SentPosition::read(run, uri, &server.experiment)?.unwrap_or_else(|| SentPosition {
-            uri: uri.to_owned(),
-            experiment: server.experiment.clone(),
-            ..SentPosition::default()
-        });
-        Ok(Self {
+    pub fn new(run: &Path, server: &Server) -> Self {
+        Self {
             run: run.to_owned(),
-            client: Client::new(uri, server.credentials.clone()),
-            position,
+            client: Client::new(&server.uri, server.credentials.clone()),
+            experiment: server.experiment.clone(),
+            served: ServedRun::default(),
             tail: MetricTail::new(run),
             waiting: VecDeque::new(),
             is_registered: false,
-        })
+        }
     }
 
     /// Sends the lines of the metrics that were not sent yet; before the first ones, the run with its parameters. No batch of lines
@@ -91,7 +100,7 @@ impl Upload {
     pub fn send_new(&mut self, deadline: Option<Instant>) -> Result<SentLines, MlflowError> {
         self.register_session()?;
         let result = self.send_lines(deadline);
-        // After an error the server may have the lines although its answer was lost: it is asked for its position again.
+        // After an error the server may have the lines although its answer was lost: it is asked again what it has.
         self.is_registered = result.is_ok();
         result
     }
@@ -105,17 +114,16 @@ impl Upload {
                     return Ok(SentLines { count, is_all: true });
                 }
             }
-            self.waiting.retain(|line| !self.position.has_line(line.values.kind(), line.step));
+            self.waiting.retain(|line| !self.served.has_line(line.values.kind(), line.step));
             let (metrics, lines) = next_batch(&self.waiting);
             if lines > 0 {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Ok(SentLines { count, is_all: false });
                 }
-                self.post("runs/log-batch", &json!({"run_id": self.position.run_id, "metrics": metrics}))?;
+                self.post("runs/log-batch", &json!({"run_id": self.served.id, "metrics": metrics}))?;
                 for line in self.waiting.drain(..lines) {
-                    self.position.add_line(line.values.kind(), line.step);
+                    self.served.add_line(line.values.kind(), line.step);
                 }
-                self.position.write(&self.run)?;
                 count += lines as u64;
             }
         }
@@ -134,79 +142,42 @@ impl Upload {
             RunStatus::Running => return Ok(()),
         };
         let ended = manifest.ended.as_deref().and_then(time::parse).map(milliseconds);
-        self.post("runs/update", &json!({"run_id": self.position.run_id, "status": status, "end_time": ended}))?;
+        self.post("runs/update", &json!({"run_id": self.served.id, "status": status, "end_time": ended}))?;
         self.is_registered = false;
         Ok(())
     }
 
-    /// Sends each of `files` once. Returns the warning about those that the server does not have then; if it cannot be reached, no other
-    /// file is tried.
-    pub fn send_files(&self, files: &[RunFile]) -> Option<String> {
-        let describe = |missing: &[&str], reason: &str| {
-            (!missing.is_empty())
-                .then(|| format!("MLflow at {} did not receive {}: {reason}", self.position.uri, missing.join(", ")))
-        };
-        let Some(folder) = artifact_folder(&self.position.artifact_uri) else {
-            let names: Vec<&str> = files.iter().map(|file| file.name).collect();
-            return describe(&names, "files are sent only where the server stores them itself (mlflow-artifacts:)");
-        };
-        let (mut missing, mut first) = (Vec::new(), None);
-        for (i, RunFile { name, content }) in files.iter().enumerate() {
-            let path = if folder.is_empty() { (*name).to_owned() } else { format!("{folder}/{name}") };
-            let result = self.client.put_file(&path, content);
-            let Err(error) = result.and_then(|answer| require_content(answer, &self.run, &path)) else { continue };
-            let is_away = matches!(error, MlflowError::Unreachable(_));
-            first = first.or(Some(error.to_string()));
-            if is_away {
-                missing.extend(files[i..].iter().map(|file| file.name));
-                break;
-            }
-            missing.push(*name);
-        }
-        describe(&missing, &first.unwrap_or_default())
-    }
-
-    /// Sets the run's status on the server to running, and asks which lines it has; finds or creates the run there if the run directory
-    /// does not know it.
+    /// Finds or creates the run on the server, asks what the server has of it, and sets its status to running.
     fn register_session(&mut self) -> Result<(), MlflowError> {
         if self.is_registered {
             return Ok(());
         }
-        let manifest = read_manifest(&self.run)?;
-        if self.position.run_id.is_empty() {
-            let info = self.find_or_create_run(&manifest)?;
-            self.position.run_id = text_of(&info, "run_id")?;
-            self.position.artifact_uri = text_of(&info, "artifact_uri")?;
-            self.position.write(&self.run)?;
+        let run = self.find_or_create_run(&read_manifest(&self.run)?)?;
+        let mut served = ServedRun { id: text_of(&run["info"], "run_id")?, ..ServedRun::default() };
+        for metric in run["data"]["metrics"].as_array().into_iter().flatten() {
+            // The server sends numbers of 64 bits as texts, or as numbers.
+            let step = metric["step"].as_u64().or_else(|| metric["step"].as_str()?.parse().ok());
+            if let (Some(key), Some(step)) = (metric["key"].as_str(), step) {
+                served.add_line(if key.starts_with("eval/") { "eval" } else { "train" }, step);
+            }
         }
-        self.post("runs/update", &json!({"run_id": self.position.run_id, "status": "RUNNING"}))?;
-        let known = self.read_position()?;
+        if served.id != self.served.id {
+            // The run may have been deleted on the server: a new one gets all lines.
+            (self.tail, self.waiting) = (MetricTail::new(&self.run), VecDeque::new());
+        }
+        self.served = served;
+        self.post("runs/update", &json!({"run_id": self.served.id, "status": "RUNNING"}))?;
+        let known = run["data"]["params"].as_array().into_iter().flatten();
+        let known = known.filter_map(|parameter| parameter["key"].as_str().map(str::to_owned)).collect();
         let missing = missing_parameters(&self.run, known)?;
         for part in missing.chunks(MAX_PARAMETERS) {
-            self.post("runs/log-batch", &json!({"run_id": self.position.run_id, "params": part}))?;
+            self.post("runs/log-batch", &json!({"run_id": self.served.id, "params": part}))?;
         }
         self.is_registered = true;
         Ok(())
     }
 
-    /// Moves the position behind the lines that the server has. A process may have been killed before it could write that they were sent.
-    /// Returns the names of the parameters that the server has.
-    fn read_position(&mut self) -> Result<BTreeSet<String>, MlflowError> {
-        let run =
-            require_content(self.client.get("runs/get", "run_id", &self.position.run_id)?, &self.run, "runs/get")?;
-        for metric in run["run"]["data"]["metrics"].as_array().into_iter().flatten() {
-            // The server sends numbers of 64 bits as texts, or as numbers.
-            let step = metric["step"].as_u64().or_else(|| metric["step"].as_str()?.parse().ok());
-            if let (Some(key), Some(step)) = (metric["key"].as_str(), step) {
-                let kind = if key.starts_with("eval/") { "eval" } else { "train" };
-                self.position.add_line(kind, step);
-            }
-        }
-        let parameters = run["run"]["data"]["params"].as_array().into_iter().flatten();
-        Ok(parameters.filter_map(|parameter| parameter["key"].as_str().map(str::to_owned)).collect())
-    }
-
-    /// The server's description of the run. A process that was killed after it had created the run left it without a position here.
+    /// The server's description of the run, which is found by its tag.
     fn find_or_create_run(&self, manifest: &Manifest) -> Result<Value, MlflowError> {
         let experiment = self.experiment_id()?;
         let key = format!("{} {}", manifest.id, manifest.started);
@@ -214,7 +185,7 @@ impl Upload {
         let found =
             self.post("runs/search", &json!({"experiment_ids": [&experiment], "filter": filter, "max_results": 1}))?;
         if let Some(run) = found["runs"].get(0) {
-            return Ok(run["info"].clone());
+            return Ok(run.clone());
         }
         let started = time::parse(&manifest.started).map(milliseconds);
         let created = self.post(
@@ -226,28 +197,26 @@ impl Upload {
                 "tags": tags_of(manifest, &key),
             }),
         )?;
-        Ok(created["run"]["info"].clone())
+        Ok(created["run"].clone())
     }
 
     /// The server's id of the experiment, which is created if it does not exist.
     fn experiment_id(&self) -> Result<String, MlflowError> {
-        let name = &self.position.experiment;
+        let name = &self.experiment;
         let find = || self.client.get("experiments/get-by-name", "experiment_name", name);
         let mut answer = find()?;
         if matches!(answer, ServerAnswer::Missing) {
             answer = match self.client.post("experiments/create", &json!({"name": name}))? {
                 // Another run has just created it.
                 ServerAnswer::Exists => find()?,
-                created => {
-                    return text_of(&require_content(created, &self.run, "experiments/create")?, "experiment_id");
-                }
+                created => return text_of(&require_content(created, "experiments/create")?, "experiment_id"),
             };
         }
-        text_of(&require_content(answer, &self.run, "experiments/get-by-name")?["experiment"], "experiment_id")
+        text_of(&require_content(answer, "experiments/get-by-name")?["experiment"], "experiment_id")
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value, MlflowError> {
-        require_content(self.client.post(path, body)?, &self.run, path)
+        require_content(self.client.post(path, body)?, path)
     }
 }
 
@@ -290,13 +259,6 @@ fn tags_of(manifest: &Manifest, key: &str) -> Vec<Value> {
     tags.into_iter().filter_map(|(key, value)| Some(json!({"key": key, "value": value?}))).collect()
 }
 
-/// The folder of the server's own store at `artifact_uri`; `None` if the files are elsewhere.
-fn artifact_folder(artifact_uri: &str) -> Option<String> {
-    let place = artifact_uri.strip_prefix("mlflow-artifacts:")?;
-    let path = place.strip_prefix("//").map_or(Some(place), |rest| rest.find('/').map(|at| &rest[at..]));
-    Some(path.unwrap_or_default().trim_matches('/').to_owned())
-}
-
 /// The parameters of the run directory `run` that are not in `known`. The server refuses another value of one that it has. Those of
 /// a private run are not sent.
 fn missing_parameters(run: &Path, mut known: BTreeSet<String>) -> Result<Vec<Value>, MlflowError> {
@@ -308,15 +270,13 @@ fn missing_parameters(run: &Path, mut known: BTreeSet<String>) -> Result<Vec<Val
     Ok(missing.map(|(key, value)| json!({"key": key, "value": value})).collect())
 }
 
-/// The content of `answer`, the one to `path` about the run directory `run`.
-fn require_content(answer: ServerAnswer, run: &Path, path: &str) -> Result<Value, MlflowError> {
+/// The content of `answer`, the one to `path`.
+fn require_content(answer: ServerAnswer, path: &str) -> Result<Value, MlflowError> {
     match answer {
         ServerAnswer::Done(value) => Ok(value),
-        ServerAnswer::Missing => Err(MlflowError::Refused(format!(
-            "the server no longer has the run or experiment that {path} asks for; remove its entry from {} to send \
-             the run as a new one",
-            run.join(MLFLOW).display()
-        ))),
+        ServerAnswer::Missing => {
+            Err(MlflowError::Refused(format!("the server does not have the run or experiment that {path} asks for")))
+        }
         ServerAnswer::Exists => Err(MlflowError::Refused(format!("the server already has what {path} creates"))),
     }
 }

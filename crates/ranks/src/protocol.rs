@@ -16,7 +16,6 @@ use runner_spec::format::json_bytes;
 use runner_spec::program::Program;
 use runner_spec::topology::Topology;
 use runner_threads::stop::StopReason;
-use runner_threads::threads::RankThreads;
 
 /// A message from the recorder to a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,7 +79,7 @@ pub struct RankStart {
     pub experiment: Experiment,
     /// The facts that the prepared data must have.
     pub data: DataFacts,
-    pub threads: RankThreads,
+    pub threads: usize,
     pub training: TrainingStart,
 }
 
@@ -180,7 +179,7 @@ mod tests {
             channel_slots: 3,
             experiment: experiment(),
             data: plan.data.clone(),
-            threads: 2.into(),
+            threads: 2,
             training: training.clone(),
         }));
         let begin = ToRank::Begin { run: "/runs/a".into(), marker: ".tmp-ranks-1".to_owned(), training };

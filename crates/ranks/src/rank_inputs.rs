@@ -9,7 +9,6 @@ use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
-use runner_threads::threads::RankThreads;
 
 use super::protocol::TrainingStart;
 
@@ -21,8 +20,6 @@ pub struct RankInputs<'a> {
     pub plan: &'a Plan,
     pub experiment: &'a Experiment,
     pub resources: Resources<'a>,
-    /// The threads of each rank, where this process starts the ranks.
-    pub threads: Vec<RankThreads>,
     /// The threads of this process.
     pub pool: &'a ThreadPool,
     pub load_state: LoadState<'a>,

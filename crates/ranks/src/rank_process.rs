@@ -24,6 +24,7 @@ use runner_executor::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_threads::stop::StopReason;
+use runner_threads::threads::thread_pool;
 
 use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
 use runner_spec::topology::LocalRanks;
@@ -99,7 +100,7 @@ impl RankProcess {
         let heartbeat = start_heartbeat(region.clone(), self.rank, Arc::clone(&self.stop));
         heartbeat.map_err(CommandError::io("starting the heartbeat"))?;
         faults::before_data();
-        let pool = start.threads.pool().map_err(CommandError::from)?;
+        let pool = thread_pool(start.threads).map_err(CommandError::from)?;
         let PreparedRank { data, state } = prepare(start, &pool)?;
         let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;

@@ -7,6 +7,7 @@ use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, PlainError};
 use runner_spec::event::ObserveError;
 use runner_threads::stop::StopReason;
+use runner_threads::threads::thread_pool;
 
 use super::error::LaunchError;
 use super::launched_training::LaunchedTraining;
@@ -71,11 +72,12 @@ fn train_threads(
 ) -> Result<TrainingEnd, LaunchError> {
     let RankInputs { plan, resources, load_state, .. } = inputs;
     let mut ranks = Vec::with_capacity(plan.ranks.len());
-    for (planned, threads) in plan.ranks.iter().zip(&inputs.threads) {
+    for planned in &plan.ranks {
+        let threads = planned.hardware.threads;
         // On the rank's own threads, because memory is on the node of the thread that writes it first.
-        let pool = threads.pool().map_err(CommandError::from)?;
+        let pool = thread_pool(threads).map_err(CommandError::from)?;
         let state = pool.install(|| load_state(&planned.program, run.training.checkpoint.as_deref()))?;
-        ranks.push(ThreadRank { program: &planned.program, threads: threads.clone(), state });
+        ranks.push(ThreadRank { program: &planned.program, threads, state });
     }
     let is_only_rank = ranks.len() == 1;
     let controls = run.training.controls(run.stop);

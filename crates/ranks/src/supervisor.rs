@@ -19,7 +19,6 @@ use runner_spec::error::CommandError;
 use runner_spec::event::ObserveError;
 use runner_spec::plan::RankPlan;
 use runner_threads::process;
-use runner_threads::threads::RankThreads;
 
 /// A rank without a heartbeat for this long is lost.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,15 +38,15 @@ const MAX_QUEUED_MESSAGES: usize = 1024;
 /// The first message to each rank of `inputs`.
 fn rank_starts(inputs: &RankInputs<'_>, run: &TrainingAttempt<'_>) -> Vec<RankStart> {
     let RankInputs { plan, experiment, .. } = inputs;
-    let start = |(planned, threads): (&RankPlan, &RankThreads)| RankStart {
+    let start = |planned: &RankPlan| RankStart {
         program: planned.program.clone(),
         channel_slots: plan.channel_slots,
         experiment: (*experiment).clone(),
         data: plan.data.clone(),
-        threads: threads.clone(),
+        threads: planned.hardware.threads,
         training: run.training.clone(),
     };
-    plan.ranks.iter().zip(&inputs.threads).map(start).collect()
+    plan.ranks.iter().map(start).collect()
 }
 
 /// Runs all ranks to their end, or until they are to stop. When this returns, none of their processes is left.

@@ -13,13 +13,12 @@ use runner_plan::ranks::topology::topology;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
 use runner_threads::threads;
-use runner_threads::threads::RankThreads;
 
 /// One rank of a run in this process.
 #[derive(Debug)]
 pub struct ThreadRank<'a> {
     pub program: &'a Program,
-    pub threads: RankThreads,
+    pub threads: usize,
     pub state: TrainState,
 }
 
@@ -86,7 +85,7 @@ fn run_rank(
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
     let (comm, status) = connect_rank(region, program, LocalRanks::Threads).map_err(|e| error(&e))?;
-    let pool = threads.pool().map_err(|e| error(&e))?;
+    let pool = threads::thread_pool(threads).map_err(|e| error(&e))?;
     let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
     pool.install(|| training.run(state, observer))
 }

@@ -189,14 +189,6 @@ impl World {
         (total / sharers.max(1)).max(1)
     }
 
-    /// The index of this rank among the ranks of its machine that have the same cores, and their number.
-    pub fn index_among_sharers(&self) -> (usize, usize) {
-        let own = &self.mesh.ranks()[self.rank()];
-        let sharers = self.ranks_of_machine().filter(|(_, peer)| peer.cores == own.cores).map(|(rank, _)| rank);
-        let sharers: Vec<usize> = sharers.collect();
-        (sharers.iter().filter(|rank| **rank < self.rank()).count(), sharers.len())
-    }
-
     /// The ranks on the machine of this one, which is among them.
     fn ranks_of_machine(&self) -> impl Iterator<Item = (usize, &PeerIdentity)> {
         let ranks = self.mesh.ranks();
@@ -453,7 +445,6 @@ mod tests {
         assert!(world.is_leader() && world.must_report());
         assert_eq!(world.rank_locations(), [RankLocation { node: 0, local_rank: 0 }]);
         assert_eq!((world.machine_count(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
-        assert_eq!(world.index_among_sharers(), (0, 1));
     }
 
     /// The place of a failure outside training follows from the rank's status.

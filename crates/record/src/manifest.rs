@@ -205,9 +205,6 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
-    /// The number of NUMA nodes to which ranks were bound; `None`: they were not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bound_numa_nodes: Option<usize>,
     /// The number of times that all ranks were restarted after one had failed: by a launcher before this session, and in it.
     #[serde(default, skip_serializing_if = "is_default")]
     pub restarts: u32,

@@ -21,8 +21,6 @@ pub const DATA: &str = "data.json";
 pub const LOG: &str = "log.txt";
 /// The folder of TensorBoard's event file, if the run writes one while it trains.
 pub const TENSORBOARD: &str = "tensorboard";
-/// The progress of sending to MLflow servers.
-pub const MLFLOW: &str = "mlflow.json";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The folder with the standard error of each rank, in a run with several processes.

@@ -9,16 +9,16 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::names::{is_checkpoint_file, is_checkpoint_folder};
 use super::names::{
-    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOCK, LOG, MANIFEST, METRICS, MLFLOW, PBS_SCRIPT, PLAN,
-    RANKS, RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD,
-    TOKENIZER, TRACE, VERDICT,
+    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOCK, LOG, MANIFEST, METRICS, PBS_SCRIPT, PLAN, RANKS,
+    RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER,
+    TRACE, VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
 use runner_files::{TEMPORARY_PREFIX, foreign_path, has_only, is_number, is_temporary_name};
 
 /// The files of a run directory.
-const RUN_FILES: [&str; 21] = [
+const RUN_FILES: [&str; 20] = [
     EXPERIMENT,
     TEMPLATE,
     RESOLVED,
@@ -33,7 +33,6 @@ const RUN_FILES: [&str; 21] = [
     VERDICT,
     LOG,
     SUMMARY,
-    MLFLOW,
     TAGS,
     LOCK,
     SLURM_SCRIPT,

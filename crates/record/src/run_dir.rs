@@ -22,8 +22,8 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOG, MANIFEST, METRICS, MLFLOW, PBS_SCRIPT, PLAN,
-    RANKS, REMOVING, RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id,
+    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOG, MANIFEST, METRICS, PBS_SCRIPT, PLAN, RANKS,
+    REMOVING, RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id,
     rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};

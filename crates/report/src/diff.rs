@@ -14,11 +14,6 @@ use runner_compare::outcome_comparison::{LossPair, OutcomeComparison};
 use runner_compare::setting_effect::SettingEffect;
 use runner_spec::format::{bytes, count, counted, loss, printable, setting_text, short_hash};
 
-/// A change that is wider than this many columns is shown on two lines.
-const LINE_WIDTH: usize = 80;
-/// Effects are aligned after values that are at most this wide.
-const MAX_ALIGNED_VALUE: usize = 24;
-
 /// The whole difference as text.
 pub fn diff_text(diff: &Diff) -> String {
     let mut out = String::new();
@@ -98,35 +93,19 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn values(&self) -> String {
-        [&self.a, &self.b].into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" → ")
-    }
-
-    /// Appends the difference. Names are padded to `name_width`, and values with a note to `value_width`.
-    fn add_to(&self, out: &mut String, name_width: usize, value_width: usize) {
+    /// Appends the difference. Names are padded to `name_width`.
+    fn add_to(&self, out: &mut String, name_width: usize) {
         let Self { indent, name, note, a, b } = self;
-        let padded = pad_str(name, name_width, Align::Left, None);
-        let (fill, note) = if note.is_empty() {
-            (String::new(), String::new())
-        } else {
-            let missing = value_width.saturating_sub(measure_text_width(&self.values()));
-            (" ".repeat(missing), format!("  {}", style(note).dim()))
-        };
+        let name = pad_str(name, name_width, Align::Left, None);
+        let note = if note.is_empty() { String::new() } else { format!("  {}", style(note).dim()) };
         let (removed, added, changed) = (Style::new().red(), Style::new().green(), Style::new().yellow());
         let _ = match (a, b) {
             (Some(a), Some(b)) => {
-                let sign = changed.apply_to("~");
-                let length = measure_text_width(&format!("{indent}~ {padded}  {}{note}", self.values()));
-                let (a, b) = (removed.apply_to(a), added.apply_to(b));
-                if length <= LINE_WIDTH {
-                    writeln!(out, "{indent}{sign} {padded}  {a} → {b}{fill}{note}")
-                } else {
-                    let (minus, plus) = (removed.apply_to("-"), added.apply_to("+"));
-                    writeln!(out, "{indent}{sign} {name}{note}\n{indent}    {minus} {a}\n{indent}    {plus} {b}")
-                }
+                let (sign, a, b) = (changed.apply_to("~"), removed.apply_to(a), added.apply_to(b));
+                writeln!(out, "{indent}{sign} {name}  {a} → {b}{note}")
             }
-            (Some(a), None) => writeln!(out, "{indent}{}{fill}{note}", removed.apply_to(format!("- {padded}  {a}"))),
-            (None, Some(b)) => writeln!(out, "{indent}{}{fill}{note}", added.apply_to(format!("+ {padded}  {b}"))),
+            (Some(a), None) => writeln!(out, "{indent}{}{note}", removed.apply_to(format!("- {name}  {a}"))),
+            (None, Some(b)) => writeln!(out, "{indent}{}{note}", added.apply_to(format!("+ {name}  {b}"))),
             (None, None) => Ok(()),
         };
     }
@@ -150,23 +129,16 @@ fn add_settings(out: &mut String, changed: &[ChangedSetting]) {
     let value = |is_there: bool, value: &Option<Value>| {
         is_there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), setting_text)))
     };
-    let rows: Vec<(&ChangedSetting, Change<'_>)> = changed
-        .iter()
-        .map(|c| {
-            let (a, b) = (value(c.in_a, &c.difference.a), value(c.in_b, &c.difference.b));
-            (c, Change { indent: "    ", name: &c.difference.key, note: describe_effect(c.effect), a, b })
-        })
-        .collect();
     let name_width = widest(changed.iter().map(|c| c.difference.key.as_str()));
-    let widths = rows.iter().map(|(_, change)| measure_text_width(&change.values()));
-    let value_width = widths.filter(|&width| width <= MAX_ALIGNED_VALUE).max().unwrap_or(0);
     let mut group = None;
-    for (c, change) in rows {
+    for c in changed {
         if group != Some(c.difference.group) {
             let _ = writeln!(out, "  {}", c.difference.group.name());
             group = Some(c.difference.group);
         }
-        change.add_to(out, name_width, value_width);
+        let (a, b) = (value(c.in_a, &c.difference.a), value(c.in_b, &c.difference.b));
+        let change = Change { indent: "    ", name: &c.difference.key, note: describe_effect(c.effect), a, b };
+        change.add_to(out, name_width);
     }
 }
 
@@ -181,7 +153,7 @@ fn add_facts(out: &mut String, name: &str, facts: &[FactPair]) {
     for f in differing {
         let text = |value: &Option<Value>| value.as_ref().map(|value| fact_text(f.name, value));
         let note = if f.name == "threads" { "any number gives the same bits" } else { "" };
-        Change { indent: "  ", name: f.name, note, a: text(&f.a), b: text(&f.b) }.add_to(out, name_width, 0);
+        Change { indent: "  ", name: f.name, note, a: text(&f.a), b: text(&f.b) }.add_to(out, name_width);
     }
 }
 

@@ -67,29 +67,9 @@ fn gpu_table(report: &DoctorReport) -> String {
     if gpus.is_empty() {
         return String::new();
     }
-    let columns = [
-        ("GPU", Align::Right),
-        ("name", Align::Left),
-        ("memory", Align::Right),
-        ("free", Align::Right),
-        ("compute", Align::Right),
-        ("SMs", Align::Right),
-        ("PCI", Align::Left),
-        ("peers", Align::Left),
-    ];
-    let rows = gpus.iter().zip(&report.driver.peers).map(|(gpu, peers)| {
-        let others: Vec<String> =
-            peers.iter().enumerate().filter(|(i, can)| **can && *i != gpu.index).map(|(i, _)| i.to_string()).collect();
-        vec![
-            gpu.index.to_string(),
-            gpu.name.clone(),
-            bytes(gpu.memory_bytes),
-            gpu.free_bytes.map_or_else(|| "?".to_owned(), bytes),
-            format!("{}.{}", gpu.compute_capability.0, gpu.compute_capability.1),
-            gpu.multiprocessors.to_string(),
-            gpu.pci_bus_id.clone(),
-            if others.is_empty() { "none".to_owned() } else { others.join(" ") },
-        ]
+    let columns = [("GPU", Align::Right), ("name", Align::Left), ("memory", Align::Right), ("compute", Align::Right)];
+    let rows = gpus.iter().map(|gpu| {
+        vec![gpu.index.to_string(), gpu.name.clone(), bytes(gpu.memory_bytes), gpu.compute_capability.to_string()]
     });
     format!("\n{}", table(&columns, &rows.collect::<Vec<_>>()))
 }

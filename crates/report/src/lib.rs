@@ -11,7 +11,6 @@ pub mod diff;
 pub mod doctor;
 pub mod export;
 pub mod html;
-mod item_bars;
 mod json_event;
 pub mod ladder;
 pub mod plan;

@@ -1,6 +1,5 @@
 //! The output of a command: lines above a progress bar, lines to a pipe, JSON lines, or nothing.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -8,7 +7,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use runner_spec::line_part::{LinePart, fit_line};
@@ -18,7 +17,9 @@ use runner_spec::safe_text::{safe_json, terminal_text};
 const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The number of columns of a progress bar.
-pub(crate) const BAR_WIDTH: usize = 12;
+const BAR_WIDTH: usize = 12;
+/// The steps of a bar that shows a share.
+const SHARES: u64 = 1000;
 
 /// The form of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,20 +51,12 @@ impl OutputMode {
     }
 }
 
-/// The bars of items. The bar of the screen itself shows the total.
-#[derive(Debug)]
-pub(crate) struct ItemBars {
-    pub(crate) multi: MultiProgress,
-    pub(crate) bars: BTreeMap<usize, ProgressBar>,
-}
-
 /// The output of a command. Writing never fails, because a closed pipe must not stop a training run;
 /// [`Screen::output_result`] reports at the end whether all output was written.
 #[derive(Debug)]
 pub struct Screen {
     mode: OutputMode,
-    pub(crate) bar: Option<ProgressBar>,
-    pub(crate) items: Option<ItemBars>,
+    bar: Option<ProgressBar>,
     last_progress_line: Mutex<Instant>,
     /// The first error in writing to standard output.
     output_error: OnceLock<io::Error>,
@@ -72,7 +65,7 @@ pub struct Screen {
 impl Screen {
     pub fn new(mode: OutputMode) -> Self {
         let last_progress_line = Mutex::new(Instant::now());
-        Self { mode, bar: None, items: None, last_progress_line, output_error: OnceLock::new() }
+        Self { mode, bar: None, last_progress_line, output_error: OnceLock::new() }
     }
 
     /// A screen for a command whose output goes to standard output at the end: progress goes to standard error, and only if a
@@ -152,11 +145,27 @@ impl Screen {
 
     /// Starts a progress bar at step `from` of `steps`.
     pub fn start_bar(&mut self, from: u64, steps: u64) {
+        self.add_bar(&format!("{{bar:{BAR_WIDTH}.cyan}} {{pos}}/{{len}}  {{wide_msg}}"), from, steps);
+    }
+
+    /// Starts a progress bar for a share of work.
+    pub fn start_share_bar(&mut self) {
+        self.add_bar(&format!("{{bar:{BAR_WIDTH}.green}} {{wide_msg}}"), 0, SHARES);
+    }
+
+    fn add_bar(&mut self, template: &str, from: u64, length: u64) {
         if self.mode == OutputMode::Bar {
-            let template = format!("{{bar:{BAR_WIDTH}.cyan}} {{pos}}/{{len}}  {{wide_msg}}");
-            let bar = progress_bar(Some(steps), &template, ProgressDrawTarget::stderr());
+            let bar = progress_bar(Some(length), template);
             bar.set_position(from);
             self.bar = Some(bar);
+        }
+    }
+
+    /// Moves the bar of a share to `share`, with those of `parts` for which the terminal is wide enough.
+    pub fn show_share(&self, share: f64, parts: &[LinePart]) {
+        if let Some(bar) = &self.bar {
+            bar.set_position((share * SHARES as f64) as u64);
+            set_message(bar, &fit_line(parts, width_beside_bar()));
         }
     }
 
@@ -172,7 +181,7 @@ impl Screen {
     /// Shows a spinner for work of unknown length, unless there is a bar or a spinner already.
     pub fn spinner(&mut self) {
         if self.mode == OutputMode::Bar && self.bar.is_none() {
-            self.bar = Some(progress_bar(None, "{spinner} {wide_msg}", ProgressDrawTarget::stderr()));
+            self.bar = Some(progress_bar(None, "{spinner} {wide_msg}"));
         }
     }
 
@@ -192,11 +201,8 @@ impl Screen {
         }
     }
 
-    /// Removes all bars, or the spinner.
+    /// Removes the bar or the spinner.
     pub fn clear(&mut self) {
-        if let Some(items) = self.items.take() {
-            items.bars.values().for_each(ProgressBar::finish_and_clear);
-        }
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
@@ -221,7 +227,7 @@ impl Drop for Screen {
 }
 
 /// The number of columns beside a bar on the terminal.
-pub(crate) fn width_beside_bar() -> usize {
+fn width_beside_bar() -> usize {
     usize::from(console::Term::stderr().size().1).saturating_sub(BAR_WIDTH + 1)
 }
 
@@ -232,13 +238,13 @@ fn labelled_warning(text: &str) -> String {
 
 /// A bar of `length` steps, or a spinner without a length.
 #[expect(clippy::expect_used, reason = "templates are constants, which every use of a screen parses")]
-pub(crate) fn progress_bar(length: Option<u64>, template: &str, target: ProgressDrawTarget) -> ProgressBar {
+fn progress_bar(length: Option<u64>, template: &str) -> ProgressBar {
     let style = ProgressStyle::with_template(template).expect("a valid template").progress_chars("━╸─");
-    ProgressBar::with_draw_target(length, target).with_style(style)
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr()).with_style(style)
 }
 
 /// Shows `message` beside `bar`.
-pub(crate) fn set_message(bar: &ProgressBar, message: &str) {
+fn set_message(bar: &ProgressBar, message: &str) {
     bar.set_message(terminal_text(message).into_owned());
 }
 

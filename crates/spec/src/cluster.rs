@@ -111,9 +111,6 @@ pub struct DeviceFacts {
     /// What limits this memory to less than the machine has, such as `the control group /a (memory.max)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limited_by: Option<String>,
-    /// The number of NUMA nodes whose cores this process may use; `None` if it is one, or not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub numa_nodes: Option<usize>,
     /// Peak FLOP/s of matrix products by precision; MFU is reported against it.
     pub peak_flops: PeakFlops,
     /// `None` for a CPU.
@@ -134,7 +131,6 @@ impl DeviceFacts {
             threads: threads.max(1),
             memory_bytes: None,
             memory_limited_by: None,
-            numa_nodes: None,
             peak_flops: PeakFlops::default(),
             compute_capability: None,
             estimated: false,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::limits::invalid_operation;
 use super::loader::TemplateFiles;
@@ -19,15 +19,10 @@ pub(super) fn add(env: &mut Environment<'static>, files: &Arc<TemplateFiles>) {
     env.add_function("linspace", linspace);
     env.add_function("tokens", tokens);
     env.add_function("raise", raise);
-    env.add_function("seconds", seconds);
     let files = files.clone();
-    env.add_function("env", move |state: &State<'_, '_>, name: &str, default: Option<Value>| {
-        variable(&files, state.name(), name, default)
-    });
+    env.add_function("env", move |name: &str, default: Option<Value>| variable(&files, name, default));
     env.add_filter("tokens", tokens);
     env.add_filter("tokens_short", |n: u64| units::tokens_short(n));
-    env.add_filter("seconds", seconds);
-    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(|error| invalid_operation(error.text)));
     env.add_filter("yaml", |value: &Value| yaml_line(value));
 }
 
@@ -87,19 +82,6 @@ fn tokens(value: &Value) -> Result<u64, Error> {
     }
 }
 
-/// Whole seconds as a whole number.
-fn seconds(value: &Value) -> Result<Value, Error> {
-    if value.is_undefined() {
-        return Err(Error::from(ErrorKind::UndefinedError));
-    }
-    let seconds = match value.as_str() {
-        Some(text) => units::seconds(text).map_err(|error| invalid_operation(error.text))?,
-        None => f64::try_from(value.clone())?,
-    };
-    let whole = seconds.fract() == 0.0 && seconds.abs() < 1e15;
-    Ok(if whole { Value::from(seconds as i64) } else { Value::from(seconds) })
-}
-
 /// Stops the template with the text of `message`, whose lines after the first say what to do.
 fn raise(message: &Value) -> Result<Value, Error> {
     let text = printed(message)?;
@@ -107,14 +89,8 @@ fn raise(message: &Value) -> Result<Value, Error> {
     Err(invalid_operation(if text.is_empty() { "the template calls `raise`".to_owned() } else { text.to_owned() }))
 }
 
-/// An environment variable, if the file `template` lists it.
-fn variable(files: &TemplateFiles, template: &str, name: &str, default: Option<Value>) -> Result<Value, Error> {
-    let listed = files.find(template).map_or_else(Vec::new, |file| file.env.clone());
-    if !listed.iter().any(|n| n == name) {
-        let all = listed.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(", ");
-        let message = format!("the file does not list the environment variable `{name}`");
-        return Err(invalid_operation(format!("{message}\nwrite {{# env: {all} #}} at its top")));
-    }
+/// An environment variable.
+fn variable(files: &TemplateFiles, name: &str, default: Option<Value>) -> Result<Value, Error> {
     match (files.variable(name), default) {
         (Some(value), _) => Ok(Value::from(value)),
         (None, Some(default)) if !default.is_undefined() => Ok(default),

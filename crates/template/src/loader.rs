@@ -3,23 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::{Error, ErrorKind};
 
 use super::builtins::FUNCTIONS;
-use super::limits::{error_detail, invalid_operation};
-use super::rewrite::{Rewritten, undeclared_variables};
-use super::tags::{Tags, find_tags, listed_env};
+use super::limits::{MAX_FILE_BYTES, error_detail, invalid_operation};
+use super::rewrite::undeclared_variables;
+use super::tags::{Tags, find_tags};
 use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
-
-/// A larger file is not a template.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-/// Files of one template.
-const MAX_FILES: usize = 100;
 
 /// A file of a template that was read.
 #[derive(Debug)]
@@ -29,8 +24,6 @@ pub struct TemplateFile {
     pub path: PathBuf,
     pub text: String,
     pub(super) tags: Tags,
-    /// The environment variables that it lists.
-    pub(super) env: Vec<String>,
     /// Variables that it does not set itself.
     pub(super) undeclared: Vec<String>,
 }
@@ -98,24 +91,15 @@ impl TemplateFiles {
         let source = Source::template(path, text);
         let text = source.text.clone();
         if text.len() as u64 > MAX_FILE_BYTES {
-            return Err(Box::new(source.diagnostic_whole(
-                format!(
-                    "the template must be at most {} MB, got {:.1} MB",
-                    MAX_FILE_BYTES >> 20,
-                    text.len() as f64 / 1e6
-                ),
-                "name data by its path, under `data`".to_owned(),
-            )));
+            let message =
+                format!("a template must be at most {} kB, got {} kB", MAX_FILE_BYTES >> 10, text.len() >> 10);
+            return Err(Box::new(source.diagnostic_whole(message, "name data by its path, under `data`".to_owned())));
         }
-        let tags = find_tags(&text).map_err(|limit| {
-            let place = place_of_range(&text, &limit.range);
-            Box::new(source.diagnostic(place, "", limit.message, limit.help.to_owned()))
-        })?;
-        let undeclared = undeclared_variables(name, &text, &tags)
-            .map_err(|(error, rewritten)| Box::new(syntax_error(&error, &rewritten, &source)))?;
+        let tags = find_tags(&text);
+        let undeclared =
+            undeclared_variables(name, &text, &tags).map_err(|error| Box::new(syntax_error(&error, &source)))?;
         let undeclared = undeclared.into_iter().filter(|name| !FUNCTIONS.contains(&name.as_str())).collect();
-        let env = listed_env(&text);
-        let file = Arc::new(TemplateFile { name: name.to_owned(), path: path.to_owned(), text, tags, env, undeclared });
+        let file = Arc::new(TemplateFile { name: name.to_owned(), path: path.to_owned(), text, tags, undeclared });
         lock(&self.read).push(file.clone());
         Ok(file)
     }
@@ -138,53 +122,29 @@ impl TemplateFiles {
             return Ok(Some(file));
         }
         let wrong = |problem: &str| invalid_operation(format!("`{}` {problem}", short(name)));
-        let bad_name = |problem: &str| {
+        if name.is_empty() || !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
             let help = "include files of the template's folder or of templates/, by their paths from there";
-            wrong(&format!("{problem}\n{help}"))
-        };
-        if name.starts_with('/') {
-            return Err(bad_name("is an absolute path"));
+            return Err(wrong(&format!("is not the name of a file in the folder\n{help}")));
         }
-        if name.split('/').any(|part| part == "..") {
-            return Err(bad_name("is outside the folder"));
-        }
-        let strange = |part: &str| part.is_empty() || part == "." || part.contains(['\\', '\0']);
-        if name.split('/').any(strange) {
-            return Err(bad_name("is not the name of a file"));
-        }
-        for folder in &self.folders {
-            let path = folder.join(name);
-            let Ok(real) = path.canonicalize() else { continue };
-            if !is_inside(folder, &real) {
-                return Err(bad_name("is a link to a file outside the folder"));
-            }
-            let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
-            if self.all().len() >= MAX_FILES {
-                return Err(invalid_operation(format!("more than {MAX_FILES} files")));
-            }
-            let bytes = open_regular(&real).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
-            if bytes.len() as u64 > MAX_FILE_BYTES {
-                return Err(wrong(&format!("is larger than {} MB", MAX_FILE_BYTES >> 20)));
-            }
-            let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
-            return self.add(name, &path, text).map(Some).map_err(|mistake| {
-                *lock(&self.mistake) = Some(*mistake);
-                Error::new(ErrorKind::SyntaxError, "in an included file")
-            });
-        }
-        Ok(None)
+        let mut paths = self.folders.iter().map(|folder| folder.join(name));
+        let Some(path) = paths.find(|path| path.exists()) else { return Ok(None) };
+        let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
+        let bytes = open_regular(&path).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
+        let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
+        self.add(name, &path, text).map(Some).map_err(|mistake| {
+            *lock(&self.mistake) = Some(*mistake);
+            Error::new(ErrorKind::SyntaxError, "in an included file")
+        })
     }
 
     /// Files that could have been meant by the name `missing`: those next to it with its extension.
     pub(super) fn names(&self, missing: &str) -> Vec<String> {
-        let (next_to, extension) =
-            (Path::new(missing).parent().unwrap_or(Path::new("")), Path::new(missing).extension());
-        let open = |folder: &PathBuf| {
-            let inner = folder_or_current(folder).join(next_to);
-            inner.canonicalize().is_ok_and(|real| is_inside(folder, &real)).then(|| fs::read_dir(inner).ok())?
-        };
-        let names = self.folders.iter().filter_map(open).flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
-        let alike = names.filter(|name| Path::new(name).extension() == extension).take(1000);
+        let missing = Path::new(missing);
+        let next_to = missing.parent().unwrap_or(Path::new(""));
+        let folders = self.folders.iter().map(|folder| Path::new(".").join(folder).join(next_to));
+        let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten();
+        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let alike = names.filter(|name| Path::new(name).extension() == missing.extension());
         alike.filter_map(|name| next_to.join(name).into_os_string().into_string().ok()).collect()
     }
 
@@ -204,18 +164,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// True if `real`, a canonical path, is in `folder`.
-fn is_inside(folder: &Path, real: &Path) -> bool {
-    folder_or_current(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder))
-}
-
-/// The current folder for a file that is named without one.
-fn folder_or_current(folder: &Path) -> &Path {
-    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
-}
-
 /// A mistake of syntax in `source`.
-fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
+fn syntax_error(error: &Error, source: &Source) -> Diagnostic {
     let detail = error_detail(error);
     let message = format!("invalid template: {detail}");
     let Some(range) = error.range() else {
@@ -224,7 +174,6 @@ fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagno
             None => source.diagnostic_whole(message, String::new()),
         };
     };
-    let range = rewritten.original_range(&range);
     // A part that is missing at the end is reported after the last character.
     let end = source.text.trim_end().len();
     let range = if range.start >= end { end..end + 1 } else { range };

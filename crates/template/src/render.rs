@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use minijinja::{Error, State, Value};
+use minijinja::{Error, Value};
 use serde_json::{Map, Value as Json};
 
 use super::builtins::environment;
 use super::functions;
-use super::limits::{EXPERIMENT_TEXT, check_tag, set_formatter, start};
+use super::limits::{EXPERIMENT_TEXT, render_within, set_formatter};
 use super::line_map::{LineMap, mark_character};
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
-use super::rewrite::rewrite;
-use super::tags::GUARD;
+use super::rewrite::with_marks;
 use super::template_error::FailedRendering;
 use super::value::printed;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
@@ -24,7 +23,7 @@ use runner_threads::threads::explain_start_error;
 use runner_yaml::source::{Place, Source, TemplateLines};
 
 /// Bytes of stack for deep expressions and nested macros.
-const STACK_BYTES: usize = 64 << 20;
+const STACK_BYTES: usize = 256 << 20;
 
 /// Runs `work` on a separate thread, whose stack is deep enough for every template within the limits.
 ///
@@ -54,7 +53,7 @@ pub struct Inputs {
     pub vars: Map<String, Json>,
     /// The names of `vars` that the template must use, because they were given one by one.
     pub named: Vec<String>,
-    /// The environment variables that `env()` may find, if a file lists them.
+    /// The environment variables that `env()` may find.
     pub environment: BTreeMap<String, String>,
     /// The second folder of includes and macros. Default: `templates` in the current folder, then `templates` beside the
     /// template's own folder.
@@ -104,7 +103,6 @@ pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Conf
 }
 
 fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
-    start(EXPERIMENT_TEXT);
     let own = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.
     let shared = inputs
@@ -121,7 +119,6 @@ fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Ve
         vec![failed.diagnostic(&error)]
     })?;
     check_variables_are_used(&files, inputs)?;
-    start(EXPERIMENT_TEXT);
     let marks = Arc::new(Mutex::new(Vec::new()));
     // The text is there. If the marks lead to an error, only the line map is missing.
     let marked = render_pass(&files, &name, &inputs.vars, Some(&marks)).ok();
@@ -140,23 +137,18 @@ fn render_pass(
     let mut env = environment();
     functions::add(&mut env, files);
     set_formatter(&mut env, printed);
-    let guarded = files.clone();
-    env.add_function(GUARD, move |state: &State<'_, '_>, number: usize| {
-        let file = guarded.find(state.name());
-        file.and_then(|file| Some(check_tag(state, file.tags.tags.get(number)?))).unwrap_or(Ok(()))
-    });
     let (files, marks) = (files.clone(), marks.cloned());
     env.set_loader(move |name| {
         let Some(file) = files.load(name)? else { return Ok(None) };
-        let rewritten = rewrite(&file.text, &file.tags, |range| {
-            let mut marks = lock(marks.as_ref()?);
+        let Some(marks) = &marks else { return Ok(Some(file.text.clone())) };
+        Ok(Some(with_marks(&file.text, &file.tags, |range| {
+            let mut marks = lock(marks);
             let character = mark_character(marks.len())?;
             marks.push(FileRange { file: file.clone(), range });
             Some(character)
-        });
-        Ok(Some(rewritten.text))
+        })))
     });
-    env.get_template(name)?.render(Value::from_serialize(vars))
+    render_within(&env.get_template(name)?, Value::from_serialize(vars), EXPERIMENT_TEXT)
 }
 
 /// Fails if no file uses a variable of `inputs.named`.

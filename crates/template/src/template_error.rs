@@ -6,9 +6,8 @@ use std::ops::Range;
 use minijinja::{Error, ErrorKind};
 
 use super::builtins;
-use super::limits::{MAX_FUEL, error_detail, is_own};
+use super::limits::{EXPERIMENT_TEXT, error_detail, is_own};
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
-use super::rewrite::rewrite;
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 
 /// A rendering that failed.
@@ -47,13 +46,7 @@ impl FailedRendering<'_> {
 
     /// The code that `error` is about.
     fn find_code(&self, error: &Error) -> Option<FileRange> {
-        let file = self.files.find(error.name()?)?;
-        let mut range = rewrite(&file.text, &file.tags, |_| None).original_range(&error.range()?);
-        // The error of a guard stands at the first character of its tag.
-        if let Some(tag) = file.tags.tags.iter().find(|tag| range == (tag.range.start..tag.range.start + 1)) {
-            range = tag.range.clone();
-        }
-        Some(FileRange { file, range })
+        Some(FileRange { file: self.files.find(error.name()?)?, range: error.range()? })
     }
 
     fn innermost(&self, error: &Error) -> Diagnostic {
@@ -90,16 +83,11 @@ impl FailedRendering<'_> {
         // An argument that a call leaves out is undefined, too, although its macro declares it.
         let is_undefined_name =
             |name: &&String| *name == site.code() || (undeclared.contains(name) && !self.given.contains(name));
-        let undefined = || tag.read.iter().filter(is_undefined_name);
         // The error of a filter is at the filter, after the value that it is applied to.
-        let before = tag.range.start..site.range.end;
-        let in_code = undefined().find_map(|name| Some((name, site.range.start, find_name(site.code(), name)?)));
-        let in_tag = || {
-            let code = text.get(before.clone())?;
-            let found = undefined().filter_map(|name| Some((name, before.start, find_name(code, name)?)));
-            found.max_by_key(|(_, _, range)| range.start)
-        };
-        let Some((name, start, range)) = in_code.or_else(in_tag) else {
+        let start = tag.range.start;
+        let code = text.get(start..site.range.end)?;
+        let found = tag.read.iter().filter(is_undefined_name).filter_map(|name| Some((name, find_name(code, name)?)));
+        let Some((name, range)) = found.max_by_key(|(_, range)| range.start) else {
             let help = "test it with `is defined`, or give a value with `| default(…)`";
             let message = format!("`{}` is not defined", short(site.code()));
             return is_undefined.then(|| site.diagnostic(message, help.to_owned()));
@@ -129,17 +117,11 @@ impl FailedRendering<'_> {
         };
         let text = error_detail(error);
         match error.kind() {
-            ErrorKind::UnknownFilter => {
-                let mut names = [builtins::FILTERS, &builtins::OWN_FILTERS].concat();
-                names.sort_unstable();
-                unknown("filter", names)
-            }
-            ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split(' ').collect()),
+            ErrorKind::UnknownFilter => unknown("filter", builtins::FILTERS.split_ascii_whitespace().collect()),
+            ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split_ascii_whitespace().collect()),
             ErrorKind::UnknownFunction => unknown("function or macro", builtins::FUNCTIONS.to_vec()),
-            ErrorKind::OutOfFuel => (
-                format!("the template was stopped after {MAX_FUEL} instructions"),
-                "check how often its loops run".to_owned(),
-            ),
+            ErrorKind::OutOfFuel => (text, "check how often its loops run".to_owned()),
+            ErrorKind::WriteFailure => (text, format!("an experiment has at most {} MB", EXPERIMENT_TEXT >> 20)),
             ErrorKind::TemplateNotFound => {
                 let name = quoted_name(error).unwrap_or_default();
                 let names = self.files.names(&name);

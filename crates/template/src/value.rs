@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
+use super::limits::{EXPERIMENT_TEXT, invalid_operation};
 use runner_yaml::scalar;
 
 /// The text that `{{ value }}` prints: text as it is, anything else as YAML on one line.
@@ -35,6 +36,9 @@ pub(super) fn yaml_line(value: &Value) -> Result<String, Error> {
 }
 
 fn write(out: &mut String, value: &Value) -> Result<(), Error> {
+    if out.len() > EXPERIMENT_TEXT {
+        return Err(invalid_operation(format!("this prints more than {} MB", EXPERIMENT_TEXT >> 20)));
+    }
     match value.kind() {
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::None => out.push_str("null"),
@@ -62,10 +66,7 @@ fn write(out: &mut String, value: &Value) -> Result<(), Error> {
             }
             out.push('}');
         }
-        kind => {
-            let message = format!("a {kind} cannot be printed");
-            return Err(Error::new(ErrorKind::InvalidOperation, message));
-        }
+        kind => return Err(invalid_operation(format!("a {kind} cannot be printed"))),
     }
     Ok(())
 }

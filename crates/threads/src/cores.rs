@@ -1,7 +1,6 @@
 //! The cores that threads may run on, and what the kernel reports of threads.
 
 use std::cell::Cell;
-use std::io;
 
 const WORD_BITS: usize = u64::BITS as usize;
 /// The kernel's sets of cores have 1,024 bits, unless a machine has more cores. Threads of such a machine are not moved.
@@ -103,17 +102,6 @@ impl ThreadId {
     pub(crate) fn is_own(self) -> bool {
         self.process == system::own_thread().process
     }
-}
-
-/// Lets the calling thread, and the threads that it starts later, run only on `cores`.
-///
-/// # Errors
-/// If the system refuses, or has no such call.
-pub fn bind_current_thread(cores: &[usize]) -> io::Result<()> {
-    let cores = Cores::of(cores);
-    system::bind(system::own_thread(), &cores)?;
-    OWN_CORES.set(OwnCores::new(cores));
-    Ok(())
 }
 
 #[cfg(target_os = "linux")]
@@ -224,10 +212,22 @@ pub(crate) mod system {
 }
 
 #[cfg(all(test, target_os = "linux"))]
-mod tests {
+pub(crate) mod tests {
+    use std::io;
     use std::thread;
 
     use super::*;
+
+    /// Lets the calling thread, and the threads that it starts later, run only on `cores`.
+    ///
+    /// # Errors
+    /// If the system refuses, or has no such call.
+    pub(crate) fn bind_current_thread(cores: &[usize]) -> io::Result<()> {
+        let cores = Cores::of(cores);
+        system::bind(system::own_thread(), &cores)?;
+        OWN_CORES.set(OwnCores::new(cores));
+        Ok(())
+    }
 
     #[test]
     fn a_thread_is_bound_and_the_threads_that_it_starts() {

@@ -206,7 +206,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::cores::bind_current_thread;
+    use crate::cores::tests::bind_current_thread;
     use crate::threads;
 
     /// One test changes the cores of this process.

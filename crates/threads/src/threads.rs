@@ -8,7 +8,6 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use runner_spec::format::counted;
 use runner_spec::panics::CaughtPanic;
-use serde::{Deserialize, Serialize};
 
 use crate::cores;
 
@@ -70,37 +69,6 @@ pub fn thread_pool(count: usize) -> io::Result<ThreadPool> {
     let builder = ThreadPoolBuilder::new().num_threads(count).stack_size(STACK_BYTES);
     let builder = builder.start_handler(move |_| cores::start_on(cores));
     builder.build().map_err(|error| explain_start_error(&counted(count as u64, "thread"), &io::Error::other(error)))
-}
-
-/// The threads that a rank computes with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankThreads {
-    pub count: usize,
-    /// The cores that they may run on; empty: all that the process may use.
-    pub cores: Vec<usize>,
-}
-
-impl From<usize> for RankThreads {
-    fn from(count: usize) -> Self {
-        Self { count, cores: Vec::new() }
-    }
-}
-
-impl RankThreads {
-    /// A pool of these threads, with stacks that deep models need.
-    ///
-    /// # Errors
-    /// If the system does not give that many threads, or does not let them run on these cores.
-    pub fn pool(&self) -> io::Result<ThreadPool> {
-        let pool = thread_pool(self.count)?;
-        if !self.cores.is_empty() {
-            let bound: io::Result<()> =
-                pool.broadcast(|_| cores::bind_current_thread(&self.cores)).into_iter().collect();
-            let explain = |error| io::Error::other(format!("cannot bind threads to the cores of a NUMA node: {error}"));
-            bound.map_err(explain)?;
-        }
-        Ok(pool)
-    }
 }
 
 /// Starts the pool that runs parallel iterators outside of any other pool.
@@ -184,9 +152,7 @@ mod tests {
 
     #[test]
     fn a_pool_has_the_threads_that_were_asked_for() {
-        assert_eq!(RankThreads::from(3).pool().unwrap().current_num_threads(), 3);
-        let bound = RankThreads { count: 1, cores: vec![100_000] };
-        assert!(bound.pool().is_err(), "no machine has this core");
+        assert_eq!(thread_pool(3).unwrap().current_num_threads(), 3);
     }
 
     #[test]

@@ -22,7 +22,6 @@ use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
 use runner_spec::program::ParallelMode;
 use runner_threads::stop::{StopReason, StopSwitch};
-use runner_threads::threads::RankThreads;
 
 /// The rank that a launcher made this process.
 #[derive(Debug, Clone)]
@@ -152,9 +151,7 @@ pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Resu
 /// `host` for one rank of `world`, which shares its threads with the other ranks on it.
 fn share_host(host: &Host, world: &World) -> Host {
     let threads = world.threads(host.threads, host.has_given_threads);
-    let (own, all) = world.index_among_sharers();
-    let RankThreads { count, cores } = host.rank_threads(threads, own, all);
-    Host { threads: count, bound_cores: cores, ..host.clone() }
+    Host { threads, ..host.clone() }
 }
 
 /// The devices of this machine, or of the machines of `world`. They are checked before data is prepared, which may take long.

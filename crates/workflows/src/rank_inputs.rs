@@ -20,12 +20,10 @@ use runner_weights::OpenedWeights;
 /// What the ranks of the run `ready` of `experiment` train with.
 pub(crate) fn rank_inputs<'a>(ready: &'a PreparedRun, experiment: &'a Experiment, host: &'a Host) -> RankInputs<'a> {
     let plan = &ready.plan;
-    let ranks = plan.ranks.len();
     RankInputs {
         plan,
         experiment,
         resources: Resources::from(&ready.prepared),
-        threads: plan.ranks.iter().map(|r| host.rank_threads(r.hardware.threads, r.rank, ranks)).collect(),
         pool: &ready.pool,
         load_state: Box::new(move |program, checkpoint| load_state(experiment, program, &plan.data, host, checkpoint)),
     }

@@ -295,7 +295,7 @@ impl RunSession<'_> {
         let was_interrupted = end.as_ref().is_ok_and(|end| end.interrupted);
         let interrupted = was_interrupted && self.stop_reason(end).is_some();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
-        for warning in tracking.finish(&path, &name, self.host, self.stop, &mut *observer) {
+        for warning in tracking.finish(&path, &name, self.stop, &mut *observer) {
             // The log is complete without it, and the run has ended.
             let _ = log.line(&format!("warning: {warning}"));
             observer.observe(&RunEvent::Warning(&warning));

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_machine::host::Machine;
-use runner_machine::numa::NumaNodes;
 use runner_machine::platform::{CpuInstructions, Platform, gpus_and_libraries};
 use runner_record::manifest::{Session, SessionLayout};
 use runner_spec::data::TEXT_READING_RULE;
@@ -31,7 +30,6 @@ pub fn describe_session(host: &Host, experiment: &Experiment, plan: &Plan) -> Se
     Session {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads: host.threads,
-        bound_numa_nodes: host.bound_nodes.as_ref().map(NumaNodes::count),
         machine: Machine::detect(),
         environment,
         platform: Some(detect_platform(host, plan)),

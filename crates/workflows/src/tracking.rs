@@ -1,14 +1,12 @@
 //! Shows the metrics of a run in other programs while the run trains: TensorBoard's event file, and an MLflow server. Neither can stop
 //! the run: what they lack follows from the record.
 
-use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use runner_files::open_regular;
-use runner_mlflow::{Credentials, FileContent, MlflowError, RunFile, SendOutcome, Sender, Server};
+use runner_mlflow::{Credentials, MlflowError, SendOutcome, Sender, Server};
 use runner_record::RecordError;
-use runner_record::run_dir::{self, RESOLVED, SAMPLES, SUMMARY};
+use runner_record::run_dir;
 use runner_record::timed_metrics::LiveEventFile;
 use runner_spec::event::Event;
 use runner_spec::experiment;
@@ -113,15 +111,13 @@ impl Tracking {
         self,
         run: &Path,
         name: &str,
-        host: &Host,
         stop: &StopSwitch,
         observer: &mut dyn RunObserver,
     ) -> Vec<String> {
         let mut warnings = self.warnings;
         let Some((sender, uri)) = self.mlflow else { return warnings };
+        warnings.extend(describe_privacy(run, &uri));
         let problem = stop.wait(|is_waiting| {
-            let (files, problems) = run_files(run, &uri, host);
-            warnings.extend(problems);
             let (started, mut is_announced) = (Instant::now(), false);
             let mut keeps_waiting = || {
                 if !is_announced && started.elapsed() >= ANNOUNCED_WAIT {
@@ -133,11 +129,8 @@ impl Tracking {
                 }
                 is_waiting()
             };
-            match sender.finish(files, &mut keeps_waiting) {
-                Ok(SendOutcome::Sent { warning }) => {
-                    warnings.extend(warning);
-                    None
-                }
+            match sender.finish(&mut keeps_waiting) {
+                Ok(SendOutcome::Sent) => None,
                 Ok(SendOutcome::WaitEnded) => Some(format!("the wait for MLflow at {uri} was interrupted")),
                 Err(error) => Some(describe(&uri, &error)),
             }
@@ -160,30 +153,9 @@ pub fn describe(uri: &str, error: &MlflowError) -> String {
     }
 }
 
-/// The files of the run directory `run` that the server at `uri` shows beside the run, and warnings about those that are left out.
-/// Texts of a private run are not sent.
-pub fn run_files(run: &Path, uri: &str, host: &Host) -> (Vec<RunFile>, Vec<String>) {
-    let (mut files, mut warnings) = (Vec::new(), Vec::new());
-    let is_private = run_dir::has_private_settings(run);
-    if is_private {
-        warnings.push(format!(
-            "only its owner may read the settings of the run, so MLflow at {uri} gets no parameters, no {RESOLVED} and no report"
-        ));
-    }
-    for name in [RESOLVED, SAMPLES, SUMMARY].into_iter().filter(|name| !(is_private && *name == RESOLVED)) {
-        let path = run.join(name);
-        match open_regular(&path) {
-            Ok(file) => files.push(RunFile { name, content: FileContent::Opened(file) }),
-            // A run that samples nothing has no samples, and one that was killed no summary.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => warnings.push(format!("{} for MLflow: {error}", path.display())),
-        }
-    }
-    // The report shows the settings.
-    match host.report_page.filter(|_| !is_private).map(|page| page(run)) {
-        Some(Ok(page)) => files.push(RunFile { name: "report.html", content: FileContent::Text(page) }),
-        Some(Err(error)) => warnings.push(format!("the report for MLflow: {error}")),
-        None => {}
-    }
-    (files, warnings)
+/// The warning that the server at `uri` gets no parameters of the run directory `run`, if the run is private.
+#[must_use]
+pub fn describe_privacy(run: &Path, uri: &str) -> Option<String> {
+    run_dir::has_private_settings(run)
+        .then(|| format!("only its owner may read the settings of the run, so MLflow at {uri} gets no parameters"))
 }

@@ -16,8 +16,6 @@ use super::MAX_DEPTH;
 pub enum DocumentError {
     #[error("nested more than {MAX_DEPTH} levels deep at line {line}, column {column}")]
     TooDeep { line: usize, column: usize },
-    #[error("{what}, which is not read, at line {line}, column {column}")]
-    Unsupported { what: &'static str, line: usize, column: usize },
     #[error("{0}")]
     Syntax(#[from] ScanError),
     #[error("{0}")]

@@ -4,7 +4,6 @@
 
 pub mod document;
 mod placeholder;
-pub mod python;
 pub mod scalar;
 pub mod source;
 mod syntax_error;

@@ -1,10 +1,7 @@
 //! Flags of the commands that train a run, and the common work of `apply`, `fork` and `resume`.
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
+use clap::Args;
 use runner_inputs::{Host, RunObserver};
-use runner_machine::numa::NumaNodes;
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
 use runner_threads::stop::StopSwitch;
@@ -13,7 +10,7 @@ use runner_workflows::session::SessionOptions;
 
 use crate::cli::args::launcher::restart_command;
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host};
-use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::interrupt::Interrupt;
 use crate::cli::terminal::repeated_command::repeated_command;
 use crate::cli::terminal::screen_observer::ScreenObserver;
@@ -24,7 +21,7 @@ pub(crate) const NEW_HINT: &str = " (use `--new` to start another)";
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainingArgs {
     #[command(flatten)]
-    pub threads: RankThreadArgs,
+    pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Stop after step N with a checkpoint; `runner resume` continues from it.
@@ -36,43 +33,6 @@ pub(crate) struct TrainingArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
-}
-
-/// The threads of ranks on this machine.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct RankThreadArgs {
-    #[command(flatten)]
-    pub threads: ThreadArgs,
-    /// Bind each rank's threads to the cores of its NUMA node, or of several nodes if there are fewer ranks, so that its memory is local.
-    #[arg(long, value_name = "TO")]
-    pub bind: Option<Binding>,
-}
-
-impl RankThreadArgs {
-    /// This machine with these threads, and its runs in `runs`.
-    ///
-    /// # Errors
-    /// Those of [`host`]; if the kernel does not describe the parts to bind to.
-    pub(crate) fn host(self, runs: PathBuf) -> Result<Host> {
-        let mut host = host(runs, self.threads)?;
-        if let Some(Binding::Numa) = self.bind {
-            let nodes = NumaNodes::detect();
-            if nodes.count() == 0 {
-                refuse!(
-                    "--bind numa: this system does not report NUMA nodes; omit the flag to run threads on all cores"
-                );
-            }
-            host.threads = host.threads.min(nodes.core_count());
-            host.bound_nodes = Some(nodes);
-        }
-        Ok(host)
-    }
-}
-
-/// The parts of a machine that `--bind` gives to ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Binding {
-    Numa,
 }
 
 impl TrainingArgs {
@@ -100,7 +60,7 @@ impl TrainingArgs {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
-        let host = self.threads.host(self.root.root())?;
+        let host = host(self.root.root(), self.threads)?;
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
         let restart = match result.as_ref().map(|report| report.outcome) {
             Ok(RunOutcome::RankLost { restart }) => Some(restart),

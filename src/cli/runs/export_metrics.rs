@@ -13,12 +13,12 @@ use runner_compare::stored_plan::resolved_experiment;
 use runner_mlflow::{MlflowError, Upload};
 use runner_record::timed_metrics::TimedRecord;
 use runner_record::{RunLock, catalog};
-use runner_report::export::{export_csv, export_parquet, export_tensorboard};
+use runner_report::export::{export_csv, export_tensorboard};
 use runner_spec::experiment::Mlflow;
 use runner_spec::format::{bytes, count, printable};
-use runner_workflows::tracking::{describe, run_files, server_of_experiment};
+use runner_workflows::tracking::{describe, describe_privacy, server_of_experiment};
 
-/// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet; or send them to MLflow.
+/// Write the metrics of runs for other programs: TensorBoard, CSV; or send them to MLflow.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
     /// The runs: directories, ids, or prefixes of ids.
@@ -30,10 +30,7 @@ pub(crate) struct ExportMetricsArgs {
     /// Write all runs to one CSV file, with a row for each step and each evaluation.
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write all runs to one Parquet file, with the same rows as the CSV file.
-    #[arg(long, value_name = "FILE")]
-    pub parquet: Option<PathBuf>,
-    /// Send metrics, parameters and reports to the MLflow server at this address; what it already has is not sent again.
+    /// Send metrics and parameters to the MLflow server at this address; what it already has is not sent again.
     #[arg(long, value_name = "URI", value_parser = parse_uri)]
     pub mlflow: Option<String>,
     /// The experiment on the MLflow server [default: that of the run's file, or the run's name].
@@ -63,11 +60,8 @@ struct WrittenMetrics {
 /// # Errors
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
-    if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() && args.mlflow.is_none() {
-        refuse!("nothing to write; use `--tensorboard DIR`, `--csv FILE`, `--parquet FILE` or `--mlflow URI`");
-    }
-    if args.csv.is_some() && args.csv == args.parquet {
-        refuse!("--csv and --parquet name the same file; name two files");
+    if args.tensorboard.is_none() && args.csv.is_none() && args.mlflow.is_none() {
+        refuse!("nothing to write; use `--tensorboard DIR`, `--csv FILE` or `--mlflow URI`");
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
@@ -92,10 +86,6 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
     if let Some(path) = &args.csv {
         let (rows, size) = export_csv(&runs, path, args.force)?;
         note("csv", path.clone(), rows, size);
-    }
-    if let Some(path) = &args.parquet {
-        let (rows, size) = export_parquet(&runs, path, args.force)?;
-        note("parquet", path.clone(), rows, size);
     }
     if let Some(uri) = &args.mlflow {
         for path in catalog::resolve_all(&root, &args.run_names)? {
@@ -125,13 +115,11 @@ fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> Result<u6
     let of_file = resolved.log.mlflow.and_then(|mlflow| mlflow.experiment);
     let mlflow = Mlflow { uri: uri.to_owned(), experiment: experiment.map(str::to_owned).or(of_file) };
     let failed = |error: MlflowError| CommandError::failure(describe(uri, &error));
-    let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host, true)).map_err(failed)?;
+    let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host, true));
     let rows = upload.send_new(None).map_err(failed)?.count;
     upload.send_status().map_err(failed)?;
-    let (files, mut problems) = run_files(path, uri, &host);
-    problems.extend(upload.send_files(&files));
-    for problem in problems {
-        print_to_stderr(&format!("warning: {problem}"));
+    if let Some(warning) = describe_privacy(path, uri) {
+        print_to_stderr(&format!("warning: {warning}"));
     }
     Ok(rows)
 }

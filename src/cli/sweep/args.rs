@@ -69,7 +69,7 @@ impl RunArgs {
             dry_run: false,
             new,
             parallel: None,
-            threads: JobThreadArgs { threads: training.threads.threads.threads },
+            threads: JobThreadArgs { threads: training.threads.threads },
             root: training.root.clone(),
             set,
             price: None,

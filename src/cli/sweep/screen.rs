@@ -1,34 +1,31 @@
-//! Shows a running sweep and its end: lines and progress bars for a person, JSON lines for a program.
+//! Shows a running sweep and its end: lines and a progress bar for a person, JSON lines for a program.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::cli::terminal::output::{print_to_stderr, table_width};
 use crate::cli::terminal::repeated_command::repeated_command;
 use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
 use runner_report::{OutputMode, Screen};
-use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};
+use runner_spec::format::{count, counted, duration, printable};
 use runner_spec::line_part::LinePart;
 use runner_sweep::PointValues;
 use runner_sweep::record::{PlannedPoint, SweepRecord, describe_values};
-use runner_sweep::run::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+use runner_sweep::run::{DriveProgress, SweepEvent, SweepObserver, SweepOutcome};
 use runner_sweep::summary::{LeadingSetting, SweepSummary};
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {
     screen: Screen,
     record: &'a SweepRecord,
-    /// The points that have a progress bar.
-    shown: BTreeSet<usize>,
 }
 
 impl<'a> SweepScreen<'a> {
     pub(super) fn new(mut screen: Screen, record: &'a SweepRecord) -> Self {
-        screen.start_items();
-        Self { screen, record, shown: BTreeSet::new() }
+        screen.start_share_bar();
+        Self { screen, record }
     }
 
-    /// Removes the progress bars and returns the plain screen.
+    /// Removes the progress bar and returns the plain screen.
     pub(super) fn finish(mut self) -> Screen {
         self.screen.clear();
         self.screen
@@ -92,32 +89,6 @@ impl<'a> SweepScreen<'a> {
         })
     }
 
-    fn show_progress(&mut self, progress: &DriveProgress) {
-        if !self.screen.is_live() {
-            return;
-        }
-        let running: BTreeSet<usize> = progress.running.iter().map(|point| point.index).collect();
-        for ended in self.shown.difference(&running) {
-            self.screen.remove_item(*ended);
-        }
-        self.shown = running;
-        for point in &progress.running {
-            let RunningPoint { index, steps, progress } = point;
-            let ReportedProgress { step, loss, tokens_per_second, has_begun } = progress;
-            let mut parts = vec![
-                LinePart::new(2, self.describe(*index)),
-                LinePart::new(3, format!("{}/{}", count(*step), count(*steps))),
-            ];
-            parts.extend(loss.map(|loss| LinePart::new(1, format!("loss {}", format_loss(loss)))));
-            parts.extend(tokens_per_second.map(|speed| LinePart::new(0, format!("{} tok/s", rate(speed)))));
-            if !has_begun {
-                parts.push(LinePart::new(1, "starting".to_owned()));
-            }
-            self.screen.show_item(*index, *step, *steps, &parts);
-        }
-        self.screen.show_total((progress.share * 1000.0) as u64, 1000, &self.describe_total(progress));
-    }
-
     /// The numbers of points, the leading setting and the time left.
     fn describe_total(&self, progress: &DriveProgress) -> Vec<LinePart> {
         let DriveProgress { running, done, judged, failed, queued, leader, share: _, remaining } = progress;
@@ -144,7 +115,7 @@ impl<'a> SweepScreen<'a> {
 impl SweepObserver for SweepScreen<'_> {
     fn observe(&mut self, event: &SweepEvent<'_>) {
         match event {
-            SweepEvent::Progress(progress) => self.show_progress(progress),
+            SweepEvent::Progress(progress) => self.screen.show_share(progress.share, &self.describe_total(progress)),
             SweepEvent::Warning(text) => self.screen.warn(text),
             SweepEvent::Waiting { .. } => {}
             event => self.screen.json(event),

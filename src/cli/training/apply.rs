@@ -106,7 +106,6 @@ fn group_of(args: &ApplyArgs) -> Result<Option<RunArgs>> {
         ("--trace", *trace),
         ("--expect-plan", expect_plan.is_some()),
         ("--until-step", training.until_step.is_some()),
-        ("--bind", training.threads.bind.is_some()),
     ] {
         if is_given {
             refuse!("{flag} is for one run, and `seeds` in {} makes a group; add `--set seeds=null`", path.display());

@@ -10,8 +10,7 @@ use runner_report::{OutputMode, Screen};
 use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
 use runner_workflows::session::SessionOptions;
 
-use crate::cli::args::training::RankThreadArgs;
-use crate::cli::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
+use crate::cli::common::{MovedDataArgs, RunsFolderArgs, ThreadArgs, host, parse_non_negative, parse_steps};
 use crate::cli::machine::completions::runs_completer;
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::interrupt::Interrupt;
@@ -31,7 +30,7 @@ pub(crate) struct ReproduceArgs {
     #[command(flatten)]
     pub data: MovedDataArgs,
     #[command(flatten)]
-    pub threads: RankThreadArgs,
+    pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
@@ -94,7 +93,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
             ..SessionOptions::default()
         },
     };
-    let host = args.threads.host(args.root.root())?;
+    let host = host(args.root.root(), args.threads)?;
     let result = interrupt.stoppable(|stop| reproduce(&request, &host, stop, &mut observer));
     let screen = observer.screen.finish();
     match result? {

@@ -11,8 +11,7 @@ use runner_spec::format::{bytes, count, counted, json_value, printable, quoted_l
 use runner_workflows::seal::{FileChange, SealVerdict, Verification, VerificationEnd, VerifyRequest, verify};
 use runner_workflows::session::SessionOptions;
 
-use crate::cli::args::training::RankThreadArgs;
-use crate::cli::common::{MovedDataArgs, RunsFolderArgs, parse_non_negative, parse_steps};
+use crate::cli::common::{MovedDataArgs, RunsFolderArgs, ThreadArgs, host, parse_non_negative, parse_steps};
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::interrupt::Interrupt;
 use crate::cli::terminal::output::exit_of_screen;
@@ -33,7 +32,7 @@ pub(crate) struct VerifyArgs {
     #[command(flatten)]
     pub data: MovedDataArgs,
     #[command(flatten)]
-    pub threads: RankThreadArgs,
+    pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
@@ -62,7 +61,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Exit> {
         tolerance: args.tolerance,
         options: SessionOptions { has_other_runs_folder: args.root.runs.is_some(), ..SessionOptions::default() },
     };
-    let host = args.threads.host(args.root.root())?;
+    let host = host(args.root.root(), args.threads)?;
     let result = interrupt.stoppable(|stop| verify(&request, &host, stop, &mut observer));
     let screen = observer.screen.finish();
     let found = match result? {

@@ -18,7 +18,6 @@ pub struct ServedRun {
     pub tags: BTreeMap<String, String>,
     /// The values of each metric at each step, in the order in which they came.
     pub metrics: BTreeMap<String, BTreeMap<u64, Vec<f64>>>,
-    pub files: BTreeMap<String, Vec<u8>>,
 }
 
 impl ServedRun {
@@ -139,18 +138,10 @@ fn answer(mut stream: TcpStream, state: &Mutex<State>) {
 
 fn respond(state: &mut State, method: &str, path: &str, body: &[u8]) -> (u16, Value) {
     let error = |status, code: &str| (status, json!({"error_code": code, "message": "no"}));
-    if method == "PUT" {
-        // <experiment>/<run>/artifacts/<name>
-        let parts: Vec<&str> = path.strip_prefix("mlflow-artifacts/artifacts/").unwrap().split('/').collect();
-        let run: usize = parts[1].parse().unwrap();
-        state.runs[run].files.insert(parts[3].to_owned(), body.to_vec());
-        return (200, json!({}));
-    }
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let list = |key: &str| body[key].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    let info =
-        |i: usize| json!({"run_id": i.to_string(), "artifact_uri": format!("mlflow-artifacts:/0/{i}/artifacts")});
+    let info = |i: usize| json!({"run_id": i.to_string()});
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     match path.strip_prefix("mlflow/").unwrap() {
         "experiments/get-by-name" => {
@@ -167,20 +158,15 @@ fn respond(state: &mut State, method: &str, path: &str, body: &[u8]) -> (u16, Va
         "runs/search" => {
             let filter = text(&body["filter"]);
             let found = state.runs.iter().position(|run| filter.contains(&format!("= '{}'", run.tags["runner.key"])));
-            (200, found.map_or(json!({}), |i| json!({"runs": [{"info": info(i)}]})))
-        }
-        "runs/get" => {
-            let i: usize = query.strip_prefix("run_id=").unwrap().parse().unwrap();
+            let Some(i) = found else { return (200, json!({})) };
             let parameters = state.runs[i].parameters.iter();
             let parameters: Vec<_> = parameters.map(|(key, value)| json!({"key": key, "value": value})).collect();
             let latest = state.runs[i]
                 .metrics
                 .iter()
                 .map(|(key, values)| json!({"key": key, "step": values.keys().next_back(), "value": 0.0}));
-            (
-                200,
-                json!({"run": {"info": info(i), "data": {"metrics": latest.collect::<Vec<_>>(), "params": parameters}}}),
-            )
+            let data = json!({"metrics": latest.collect::<Vec<_>>(), "params": parameters});
+            (200, json!({"runs": [{"info": info(i), "data": data}]}))
         }
         "runs/create" => {
             let tags = list("tags").iter().map(|tag| (text(&tag["key"]), text(&tag["value"]))).collect();

@@ -1,7 +1,7 @@
-//! The card of a dataset (README.md): the YAML at its top, as huggingface_hub and `datasets` read it.
+//! The card of a dataset (README.md): the YAML at its top, of which `datasets` takes the configurations.
 
 use runner_files::BYTE_ORDER_MARK;
-use runner_yaml::python::{self, PythonValue};
+use runner_yaml::document::{self, Value};
 
 use super::error::quoted;
 use super::patterns::is_split_name;
@@ -46,13 +46,14 @@ impl Card {
     /// If `datasets` refuses it, or it cannot be read here.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let Some(yaml) = front_matter(text) else { return Ok(Self::default()) };
-        let head = python::from_str(yaml).map_err(|error| format!("cannot read its YAML: {error}"))?;
-        if !matches!(head, PythonValue::Map(_) | PythonValue::Null) {
+        let mut head: Value = document::from_str(yaml).map_err(|error| format!("cannot read its YAML: {error}"))?;
+        head.apply_merge().map_err(|error| format!("cannot read its YAML: {error}"))?;
+        if !matches!(head, Value::Mapping(_) | Value::Null) {
             return Err("the YAML at its top must be a mapping".to_owned());
         }
         let mut configs: Vec<Config> = Vec::new();
-        if let Some(listed) = head.get("configs").filter(|listed| listed.is_truthy()) {
-            let PythonValue::List(items) = listed else { return Err("`configs` must be a list".to_owned()) };
+        if let Some(listed) = head.get("configs").filter(|listed| !listed.is_null()) {
+            let Value::Sequence(items) = listed else { return Err("`configs` must be a list".to_owned()) };
             for item in items {
                 let config = Config::parse(item)?;
                 match configs.iter_mut().find(|other| other.name == config.name) {
@@ -60,16 +61,16 @@ impl Card {
                     None => configs.push(config),
                 }
             }
-            let name = configs[0].name.as_str();
-            let is_first = |item: &&PythonValue| item.get("config_name").and_then(PythonValue::as_text) == Some(name);
+            let name = configs.first().map(|config| config.name.as_str());
+            let is_first = |item: &&Value| item.get("config_name").and_then(Value::as_str) == name;
             let first = items.iter().rev().find(is_first);
-            if first.and_then(|first| first.get("data_files")) == Some(&PythonValue::Null) {
-                return Err(format!("`data_files` of configuration `{}` is empty", quoted(name)));
+            if first.and_then(|first| first.get("data_files")) == Some(&Value::Null) {
+                return Err(format!("`data_files` of configuration `{}` is empty", quoted(name.unwrap_or_default())));
             }
         }
         let infos = match head.get("dataset_info") {
-            Some(PythonValue::List(items)) => items.iter().map(Info::parse).collect::<Result<_, _>>()?,
-            Some(one @ PythonValue::Map(_)) => vec![Info::parse(one)?],
+            Some(Value::Sequence(items)) => items.iter().map(Info::parse).collect::<Result<_, _>>()?,
+            Some(one @ Value::Mapping(_)) => vec![Info::parse(one)?],
             _ => Vec::new(),
         };
         Ok(Self { configs, infos })
@@ -92,49 +93,50 @@ impl Card {
 }
 
 impl Config {
-    fn parse(item: &PythonValue) -> Result<Self, String> {
+    fn parse(item: &Value) -> Result<Self, String> {
         let Some(name) = item.get("config_name") else {
             return Err("each item of `configs` must have a `config_name`".to_owned());
         };
-        let name = name.as_text().filter(|name| !name.is_empty()).ok_or("a `config_name` must be a text")?.to_owned();
+        let name = name.as_str().filter(|name| !name.is_empty()).ok_or("a `config_name` must be a text")?.to_owned();
         let wrong = |what: &str| format!("configuration `{}`: {what}", quoted(&name));
         if name.contains(FORBIDDEN_IN_NAMES) {
             return Err(wrong("its name must not contain any of `<>:/\\|?*`"));
         }
-        let folder = match item.get("data_dir").filter(|folder| folder.is_truthy()) {
-            Some(folder) => Some(folder.as_text().ok_or_else(|| wrong("`data_dir` must be a text"))?.to_owned()),
+        let folder = match item.get("data_dir").filter(|folder| !folder.is_null()) {
+            Some(folder) => Some(folder.as_str().ok_or_else(|| wrong("`data_dir` must be a text"))?.to_owned()),
             None => None,
         };
+        let folder = folder.filter(|folder| !folder.is_empty());
         let files = match item.get("data_files") {
-            None | Some(PythonValue::Null) => None,
+            None | Some(Value::Null) => None,
             Some(files) => Some(parse_files(files).map_err(|what| wrong(&what))?),
         };
         let is_set = |key: &&str| {
-            let value = item.get(key).filter(|value| **value != PythonValue::Null);
-            value.is_some_and(|value| !(*key == "encoding" && value.as_text() == Some("utf-8")))
+            let value = item.get(key).filter(|value| !value.is_null());
+            value.is_some_and(|value| !(*key == "encoding" && value.as_str() == Some("utf-8")))
         };
         let row_settings = ROW_SETTINGS.into_iter().filter(is_set).map(str::to_owned).collect();
-        let is_default = item.get("default").is_some_and(PythonValue::is_truthy);
+        let is_default = item.get("default").and_then(Value::as_bool) == Some(true);
         Ok(Self { name, is_default, folder, files, row_settings })
     }
 }
 
 /// The splits and patterns of `data_files`: one pattern, a list of patterns, or a list of splits.
-fn parse_files(files: &PythonValue) -> Result<Vec<(String, Vec<String>)>, String> {
+fn parse_files(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
     const FORM: &str = "`data_files` must be a path, a list of paths, or a list of items with `split` and `path`";
-    let texts = |value: &PythonValue| match value {
-        PythonValue::Text(text) => Some(vec![text.clone()]),
-        PythonValue::List(items) => items.iter().map(|item| item.as_text().map(str::to_owned)).collect(),
+    let texts = |value: &Value| match value {
+        Value::String(text) => Some(vec![text.clone()]),
+        Value::Sequence(items) => items.iter().map(|item| item.as_str().map(str::to_owned)).collect(),
         _ => None,
     };
     if let Some(patterns) = texts(files) {
         return Ok(vec![("train".to_owned(), patterns)]);
     }
-    let PythonValue::List(items) = files else { return Err(FORM.to_owned()) };
+    let Value::Sequence(items) = files else { return Err(FORM.to_owned()) };
     let mut splits: Vec<(String, Vec<String>)> = Vec::new();
     for item in items {
-        let PythonValue::Map(entries) = item else { return Err(FORM.to_owned()) };
-        let split = item.get("split").and_then(PythonValue::as_text);
+        let Value::Mapping(entries) = item else { return Err(FORM.to_owned()) };
+        let split = item.get("split").and_then(Value::as_str);
         let (2, Some(split), Some(path)) = (entries.len(), split, item.get("path").and_then(texts)) else {
             return Err(FORM.to_owned());
         };
@@ -150,18 +152,18 @@ fn parse_files(files: &PythonValue) -> Result<Vec<(String, Vec<String>)>, String
 }
 
 impl Info {
-    fn parse(item: &PythonValue) -> Result<Self, String> {
-        if !matches!(item, PythonValue::Map(_)) {
+    fn parse(item: &Value) -> Result<Self, String> {
+        if !matches!(item, Value::Mapping(_)) {
             return Err("each item of `dataset_info` must be a mapping".to_owned());
         }
         let config = match item.get("config_name") {
             None => "default".to_owned(),
-            Some(name) => name.as_text().ok_or("a `config_name` must be a text")?.to_owned(),
+            Some(name) => name.as_str().ok_or("a `config_name` must be a text")?.to_owned(),
         };
         let splits = match item.get("splits") {
-            Some(PythonValue::List(splits)) => {
-                let name = |split: &PythonValue| {
-                    let name = split.get("name").and_then(PythonValue::as_text)?;
+            Some(Value::Sequence(splits)) => {
+                let name = |split: &Value| {
+                    let name = split.get("name").and_then(Value::as_str)?;
                     split.get("num_examples").map(|_| name.to_owned())
                 };
                 let names = splits.iter().map(name).collect::<Option<_>>();

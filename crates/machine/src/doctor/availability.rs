@@ -1,7 +1,7 @@
 //! Checks what candle and NCCL need before they load a library: they would end the process where a library is missing.
 
 use super::build_facts::BuildFacts;
-use super::driver::{driver_version, visible_gpus};
+use super::driver::{module_version, visible_gpus};
 use super::features::outdated_driver;
 use super::library::{CUBLAS_LT, DRIVER, NCCL};
 use crate::gpu_facts::GpuFacts;
@@ -47,7 +47,7 @@ pub fn check_nccl() -> Result<(), PlainError> {
 /// The versions of the driver and of the libraries that compute on GPUs, and of NCCL if `has_nccl`.
 pub fn gpu_libraries(has_nccl: bool) -> GpuLibraries {
     GpuLibraries {
-        driver: driver_version(),
+        driver: module_version(),
         cuda: DRIVER.facts().version,
         cublaslt: CUBLAS_LT.facts().version,
         nccl: if has_nccl { NCCL.facts().version } else { None },

@@ -1,11 +1,11 @@
 //! Asks NVIDIA's driver for the GPUs that it shows to this process. Nothing is computed on them.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::{fs, ptr};
 
 use serde::Serialize;
 
-use super::library::{DRIVER, LoadedLibrary, NVML, text_in};
+use super::library::{DRIVER, LoadedLibrary, text_in};
 use crate::gpu_facts::GpuFacts;
 use runner_spec::cluster::ComputeCapability;
 use runner_spec::error::PlainError;
@@ -17,39 +17,17 @@ pub struct DriverFacts {
     pub version: Option<String>,
     /// The newest CUDA that it runs: `13.0`.
     pub cuda: Option<String>,
-    pub gpus: Vec<ListedGpu>,
-    /// `peers[a][b]`: whether GPU a reads the memory of GPU b itself.
-    pub peers: Vec<Vec<bool>>,
+    pub gpus: Vec<GpuFacts>,
     /// The reason why there are no GPUs.
     pub error: Option<String>,
-}
-
-/// One GPU, by the number that it has in this process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ListedGpu {
-    pub index: usize,
-    pub name: String,
-    pub memory_bytes: u64,
-    /// `None`: the driver does not report it without work on the GPU.
-    pub free_bytes: Option<u64>,
-    /// Major and minor.
-    pub compute_capability: (u32, u32),
-    pub multiprocessors: u32,
-    pub pci_bus_id: String,
 }
 
 impl DriverFacts {
     /// Asks the driver of this machine.
     pub(super) fn collect() -> Self {
         let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
-        let nvml = NVML.open().ok().and_then(Nvml::start);
-        let found = DRIVER.open().and_then(DriverLibrary::start).and_then(|driver| {
-            let gpus: Vec<ListedGpu> =
-                (0..driver.count()?).map(|index| driver.gpu(index, nvml.as_ref())).collect::<Result<_, _>>()?;
-            Ok((driver.peers(gpus.len()), gpus))
-        });
-        match found {
-            Ok((peers, gpus)) => (facts.peers, facts.gpus) = (peers, gpus),
+        match visible_gpus() {
+            Ok(gpus) => facts.gpus = gpus,
             Err(error) => facts.error = Some(error.text),
         }
         facts
@@ -62,16 +40,11 @@ impl DriverFacts {
 /// If there is no driver, or it does not work.
 pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, PlainError> {
     let driver = DriverLibrary::start(DRIVER.open()?)?;
-    (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
+    (0..driver.count()?).map(|index| driver.gpu(index)).collect()
 }
 
-/// The driver's version: that of the kernel module, or what the management library reports.
-pub(super) fn driver_version() -> Option<String> {
-    module_version().or_else(|| NVML.facts().version)
-}
-
-/// Reads the version from the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
-fn module_version() -> Option<String> {
+/// Reads the driver's version from the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
+pub(super) fn module_version() -> Option<String> {
     version_in(&fs::read_to_string("/proc/driver/nvidia/version").ok()?)
 }
 
@@ -90,8 +63,6 @@ struct DriverLibrary {
     name: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status,
     memory: unsafe extern "C" fn(*mut usize, c_int) -> Status,
     attribute: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status,
-    bus: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status,
-    peer: Option<unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status>,
 }
 
 // `CUdevice_attribute` of cuda.h.
@@ -120,8 +91,6 @@ impl DriverLibrary {
                 name: function!(c"cuDeviceGetName"),
                 memory: function!(c"cuDeviceTotalMem_v2"),
                 attribute: function!(c"cuDeviceGetAttribute"),
-                bus: function!(c"cuDeviceGetPCIBusId"),
-                peer: library.function(c"cuDeviceCanAccessPeer"),
             };
             let init: unsafe extern "C" fn(c_uint) -> Status = function!(c"cuInit");
             driver.check("cuInit", init(0))?;
@@ -148,8 +117,8 @@ impl DriverLibrary {
         Ok(count.max(0) as usize)
     }
 
-    /// The device number `index`, and what the driver reports about it without work on it.
-    fn gpu_facts(&self, index: usize) -> Result<(c_int, GpuFacts), PlainError> {
+    /// What the driver reports about the device number `index` without work on it.
+    fn gpu(&self, index: usize) -> Result<GpuFacts, PlainError> {
         let (mut device, mut memory, mut name) = (0, 0_usize, [0 as c_char; 256]);
         // SAFETY: each function writes to memory that outlives the call, and at most as many bytes as its argument allows.
         unsafe {
@@ -165,7 +134,7 @@ impl DriverLibrary {
         };
         // Newer drivers may stop reporting clocks; GpuFacts has 0 for an unknown number.
         let optional = |which| attribute(which).unwrap_or(0);
-        let facts = GpuFacts {
+        Ok(GpuFacts {
             index,
             name: text_in(&name),
             memory_bytes: memory as u64,
@@ -177,72 +146,7 @@ impl DriverLibrary {
             clock_khz: optional(CLOCK_RATE),
             memory_clock_khz: optional(MEMORY_CLOCK_RATE),
             bus_width: optional(GLOBAL_MEMORY_BUS_WIDTH),
-        };
-        Ok((device, facts))
-    }
-
-    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<ListedGpu, PlainError> {
-        let (device, facts) = self.gpu_facts(index)?;
-        let mut bus = [0 as c_char; 64];
-        // SAFETY: at most 63 bytes are written, to memory that outlives the call.
-        self.check("cuDeviceGetPCIBusId", unsafe { (self.bus)(bus.as_mut_ptr(), 63, device) })?;
-        Ok(ListedGpu {
-            index,
-            name: facts.name,
-            memory_bytes: facts.memory_bytes,
-            free_bytes: nvml.and_then(|nvml| nvml.free(&bus)),
-            compute_capability: (facts.compute_capability.major, facts.compute_capability.minor),
-            multiprocessors: facts.sms,
-            pci_bus_id: text_in(&bus),
         })
-    }
-
-    fn peers(&self, count: usize) -> Vec<Vec<bool>> {
-        let can = |a: usize, b: usize| {
-            let mut can = 0;
-            // SAFETY: writes to a number that outlives the call. Devices are numbered from 0 in every version of the driver.
-            let status = self.peer.map(|f| unsafe { f(&raw mut can, a as c_int, b as c_int) });
-            a == b || (status == Some(0) && can != 0)
-        };
-        (0..count).map(|a| (0..count).map(|b| can(a, b)).collect()).collect()
-    }
-}
-
-/// NVIDIA's management library: it knows how much memory is free without work on the GPU.
-struct Nvml {
-    handle: unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> Status,
-    memory: unsafe extern "C" fn(*mut c_void, *mut NvmlMemory) -> Status,
-}
-
-#[repr(C)]
-#[derive(Default)]
-struct NvmlMemory {
-    total: u64,
-    free: u64,
-    used: u64,
-}
-
-#[expect(unsafe_code, reason = "FFI")]
-impl Nvml {
-    fn start(library: LoadedLibrary) -> Option<Self> {
-        // SAFETY: the signatures are those of nvml.h; starting it twice counts.
-        unsafe {
-            let init: unsafe extern "C" fn() -> Status = library.function(c"nvmlInit_v2")?;
-            let nvml = Self {
-                handle: library.function(c"nvmlDeviceGetHandleByPciBusId_v2")?,
-                memory: library.function(c"nvmlDeviceGetMemoryInfo")?,
-            };
-            (init() == 0).then_some(nvml)
-        }
-    }
-
-    fn free(&self, bus: &[c_char]) -> Option<u64> {
-        let (mut handle, mut memory) = (ptr::null_mut(), NvmlMemory::default());
-        // SAFETY: `bus` ends with a zero; the rest is written to what outlives the calls.
-        unsafe {
-            let found = (self.handle)(bus.as_ptr(), &raw mut handle) == 0;
-            (found && (self.memory)(handle, &raw mut memory) == 0).then_some(memory.free)
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::build_facts::BuildFacts;
-use super::driver::{DriverFacts, ListedGpu};
+use super::driver::DriverFacts;
 use super::library::{CUBLAS_LT, Library, LibraryFacts, NCCL};
+use crate::gpu_facts::GpuFacts;
 use runner_spec::cluster::ComputeCapability;
 
 /// A feature that a user may want.
@@ -24,11 +25,9 @@ pub struct Missing {
     pub mend: String,
 }
 
-/// The oldest GPUs that the kernels have code for, and that compute in bf16 and TF32: A100.
-const OLDEST: (u32, u32) = (ComputeCapability::MINIMUM.major, ComputeCapability::MINIMUM.minor);
-
+/// The kernels have code for GPUs from A100 on, which compute in bf16 and TF32.
 pub(super) fn features(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Feature> {
-    let one = on_one_gpu(build, driver, libraries);
+    let mut one = on_one_gpu(build, driver, libraries);
     let mut several = one.clone();
     if build.cuda.is_some() && !build.nccl {
         several.push(missing("this build has no NCCL".to_owned(), "make cuda"));
@@ -38,22 +37,15 @@ pub(super) fn features(build: &BuildFacts, driver: &DriverFacts, libraries: &[Li
         let mend = "use a machine with several GPUs, or several nodes with one each";
         several.push(missing("there is one GPU".to_owned(), mend));
     }
-    let old: Vec<Missing> =
-        driver.gpus.iter().filter(|gpu| gpu.compute_capability < OLDEST).map(outdated_gpu).collect();
-    let mut tensor_cores = one;
+    let is_old = |gpu: &&GpuFacts| gpu.compute_capability < ComputeCapability::MINIMUM;
+    let old: Vec<Missing> = driver.gpus.iter().filter(is_old).map(outdated_gpu).collect();
     if old.len() == driver.gpus.len() {
-        tensor_cores.extend(old.clone());
+        one.extend(old.clone());
     }
     several.extend(old);
-    [
-        ("training on the CPU", Vec::new()),
-        ("training on one GPU", tensor_cores.clone()),
-        ("training on several GPUs (NCCL)", several),
-        ("precision: bf16 and tf32 on a GPU", tensor_cores.clone()),
-        ("flash attention on a GPU", tensor_cores),
-    ]
-    .map(|(name, missing)| Feature { name, ready: missing.is_empty(), missing })
-    .into()
+    [("training on the CPU", Vec::new()), ("training on one GPU", one), ("training on several GPUs (NCCL)", several)]
+        .map(|(name, missing)| Feature { name, ready: missing.is_empty(), missing })
+        .into()
 }
 
 fn on_one_gpu(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFacts]) -> Vec<Missing> {
@@ -76,12 +68,11 @@ fn on_one_gpu(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFact
     all
 }
 
-fn outdated_gpu(gpu: &ListedGpu) -> Missing {
-    let (major, minor) = gpu.compute_capability;
+fn outdated_gpu(gpu: &GpuFacts) -> Missing {
     let oldest = ComputeCapability::MINIMUM;
     let what = format!(
-        "GPU {} ({}) has compute capability {major}.{minor}, but must have at least {oldest}",
-        gpu.index, gpu.name
+        "GPU {} ({}) has compute capability {}, but must have at least {oldest}",
+        gpu.index, gpu.name, gpu.compute_capability
     );
     missing(what, "choose a different GPU with CUDA_VISIBLE_DEVICES")
 }
@@ -123,19 +114,11 @@ fn missing(what: String, mend: &str) -> Missing {
 mod tests {
     use super::*;
 
-    fn gpu(index: usize, compute_capability: (u32, u32)) -> ListedGpu {
-        ListedGpu {
-            index,
-            name: "X100".to_owned(),
-            memory_bytes: 80 << 30,
-            free_bytes: None,
-            compute_capability,
-            multiprocessors: 132,
-            pci_bus_id: format!("0000:0{index}:00.0"),
-        }
+    fn gpu(index: usize, capability: (u32, u32)) -> GpuFacts {
+        GpuFacts { index, ..crate::gpu_facts::tests::gpu("X100", capability, 132, [0, 0], 0) }
     }
 
-    fn driver(gpus: Vec<ListedGpu>, cuda: &str) -> DriverFacts {
+    fn driver(gpus: Vec<GpuFacts>, cuda: &str) -> DriverFacts {
         DriverFacts { cuda: Some(cuda.to_owned()), gpus, ..DriverFacts::default() }
     }
 
@@ -158,20 +141,20 @@ mod tests {
     #[test]
     fn everything_is_there() {
         let two = driver(vec![gpu(0, (9, 0)), gpu(1, (8, 0))], "13.0");
-        assert_eq!(verdicts(&FULL, &two, &[]), [""; 5]);
+        assert_eq!(verdicts(&FULL, &two, &[]), [""; 3]);
     }
 
     #[test]
     fn each_lack_is_named_where_it_counts() {
         let one = driver(vec![gpu(0, (9, 0))], "13.1");
         let lacks = "libnccl: not there; there is one GPU";
-        assert_eq!(verdicts(&FULL, &one, &["libnccl"]), ["", "", lacks, "", ""]);
+        assert_eq!(verdicts(&FULL, &one, &["libnccl"]), ["", "", lacks]);
         let without = BuildFacts { cuda: None, nccl: false, ..FULL };
         assert!(verdicts(&without, &one, &[])[1..].iter().all(|v| v.starts_with("this build has no CUDA")));
         let old = verdicts(&FULL, &driver(vec![gpu(0, (7, 5)), gpu(1, (9, 0))], "13.0"), &["libcublasLt"]);
         let small = "GPU 0 (X100) has compute capability 7.5, but must have at least 8.0";
         assert_eq!(old[2], format!("libcublasLt: not there; {small}"));
-        assert_eq!(old[3], "libcublasLt: not there", "GPU 1 will do");
+        assert_eq!(old[1], "libcublasLt: not there", "GPU 1 will do");
         assert_eq!(verdicts(&FULL, &driver(vec![gpu(0, (7, 5))], "13.0"), &[])[1], small);
         let none = DriverFacts { error: Some("no libcuda.so.1".to_owned()), ..DriverFacts::default() };
         assert_eq!(verdicts(&FULL, &none, &[])[1], "no GPU: no libcuda.so.1");

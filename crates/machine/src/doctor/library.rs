@@ -1,7 +1,7 @@
 //! CUDA's libraries and MPI's: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
 //! them.
 
-use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs, mem};
@@ -45,15 +45,9 @@ pub(super) const CUBLAS_LT: Library = Library::new(
     c"cublasLtGetProperty",
     LoadedLibrary::properties,
 );
-pub(super) const NVRTC: Library =
-    Library::new("libnvrtc", &["libnvrtc.so.13", "libnvrtc.so.12"], c"nvrtcVersion", LoadedLibrary::pair);
 pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"ncclGetVersion", |loaded, symbol| {
     loaded.number(symbol).map(|n| dotted(n as usize))
 });
-pub(super) const CUDNN: Library =
-    Library::new("libcudnn", &["libcudnn.so.9"], c"cudnnGetVersion", |loaded, symbol| loaded.size(symbol).map(dotted));
-pub(super) const NVML: Library =
-    Library::new("libnvidia-ml", &["libnvidia-ml.so.1"], c"nvmlSystemGetDriverVersion", LoadedLibrary::driver_version);
 
 /// Open MPI's, MPICH's (also Debian's name of it), and those with the standard ABI of MPI 5.
 pub(super) const MPI: Library = Library::new(
@@ -118,7 +112,7 @@ impl Library {
     }
 }
 
-/// The version of NCCL or cuDNN as text: 10,000 × major + 100 × minor + patch.
+/// The version of NCCL as text: 10,000 × major + 100 × minor + patch.
 fn dotted(number: usize) -> String {
     format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
@@ -133,29 +127,10 @@ pub(super) fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
     packages
 }
 
-/// Oddities of the search, even if no library is missing: one line each. `listed`: the value of `RUNNER_CUDA_LIBS`, in whose folders `libraries` are looked for first;
-/// `driver`: the file that was taken for the driver's library.
-///
-/// A folder without any of them is named only if the libraries that training needs are not all in the others: Python's packages of CUDA have
-/// folders of further libraries.
-pub(super) fn search_notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path>) -> Vec<String> {
-    let mut notes = Vec::new();
-    let folders: Vec<PathBuf> = env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty()).collect();
-    let has = |folder: &Path, library: &Library| library.files.iter().any(|file| !candidates(folder, file).is_empty());
-    let is_complete = [&CUBLAS_LT, &NCCL].iter().all(|needed| folders.iter().any(|folder| has(folder, needed)));
-    for folder in &folders {
-        if !folder.is_dir() {
-            notes.push(format!("{LIBRARY_FOLDERS}: there is no folder {}", folder.display()));
-        } else if !is_complete && !libraries.iter().any(|library| has(folder, library)) {
-            let wanted = "the folder contains none of these libraries, and neither does FOLDER/*/lib";
-            notes.push(format!("{LIBRARY_FOLDERS}: {}: {wanted}", folder.display()));
-        }
-    }
-    if let Some(path) = driver.filter(|path| path.components().any(|part| part.as_os_str() == "stubs")) {
-        let stub = "is the toolkit's stub for linking, not a driver; remove its folder from LD_LIBRARY_PATH";
-        notes.push(format!("{} {stub}", path.display()));
-    }
-    notes
+/// The folders of `listed`, the value of `RUNNER_CUDA_LIBS`, that do not exist: one line each.
+pub(super) fn absent_folders(listed: &OsStr) -> Vec<String> {
+    let folders = env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir());
+    folders.map(|folder| format!("{LIBRARY_FOLDERS}: there is no folder {}", folder.display())).collect()
 }
 
 fn open(file: &[u8]) -> Result<LoadedLibrary, String> {
@@ -214,36 +189,6 @@ impl LoadedLibrary {
         Some([part(0)?, part(1)?, part(2)?].join("."))
     }
 
-    /// Major and minor, which `int name(int *, int *)` writes.
-    #[expect(unsafe_code, reason = "FFI")]
-    fn pair(self, name: &CStr) -> Option<String> {
-        let (mut major, mut minor): (c_int, c_int) = (0, 0);
-        // SAFETY: the function has this signature in all versions of the library, and writes to numbers that outlive the call.
-        unsafe {
-            let ask: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = self.function(name)?;
-            (ask(&raw mut major, &raw mut minor) == 0).then(|| format!("{major}.{minor}"))
-        }
-    }
-
-    /// The number that `size_t name(void)` returns.
-    #[expect(unsafe_code, reason = "FFI")]
-    fn size(self, name: &CStr) -> Option<usize> {
-        // SAFETY: the function has this signature in all versions of the library.
-        unsafe { Some(self.function::<unsafe extern "C" fn() -> usize>(name)?()) }
-    }
-
-    /// The driver's version, which NVML writes with `int name(char *, unsigned)` once it has started.
-    #[expect(unsafe_code, reason = "FFI")]
-    fn driver_version(self, name: &CStr) -> Option<String> {
-        let mut text = [0 as c_char; 96];
-        // SAFETY: the signatures are those of nvml.h; starting it twice counts, and at most 95 bytes are written.
-        unsafe {
-            let start: unsafe extern "C" fn() -> c_int = self.function(c"nvmlInit_v2")?;
-            let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int = self.function(name)?;
-            (start() == 0 && ask(text.as_mut_ptr(), 95) == 0).then(|| text_in(&text))
-        }
-    }
-
     /// The start of the text that `int name(char *, int *)` writes: the library's name and version.
     #[expect(unsafe_code, reason = "FFI")]
     fn mpi_version(self, name: &CStr) -> Option<String> {
@@ -288,7 +233,6 @@ mod tests {
     #[test]
     fn versions_read_as_people_write_them() {
         assert_eq!(dotted(22_203), "2.22.3");
-        assert_eq!(dotted(91_002), "9.10.2");
         assert_eq!(text_in(&[72, 50, 0, 9].map(|b: u8| b as c_char)), "H2");
     }
 
@@ -313,38 +257,5 @@ mod tests {
         fs::write(&path, "text").unwrap();
         let message = open(path.as_os_str().as_bytes()).unwrap_err();
         assert!(message.contains("x.so"), "{message}");
-    }
-
-    #[test]
-    fn folders_that_lead_nowhere_are_named() {
-        let dir = tempfile::tempdir().unwrap();
-        for folder in ["empty", "full/cu13/lib"] {
-            fs::create_dir_all(dir.path().join(folder)).unwrap();
-        }
-        fs::write(dir.path().join("full/cu13/lib/libcublasLt.so.13"), "").unwrap();
-        let of = |names: &[&str]| {
-            let listed = env::join_paths(names.iter().map(|name| dir.path().join(name))).unwrap();
-            let told = search_notes(&listed, &[&CUBLAS_LT], None);
-            told.iter().map(|note| note.replace(dir.path().to_str().unwrap(), "DIR")).collect::<Vec<_>>()
-        };
-        assert_eq!(of(&["full"]), [""; 0]);
-        assert_eq!(
-            of(&["full", "absent", "empty"]),
-            [
-                "RUNNER_CUDA_LIBS: there is no folder DIR/absent",
-                "RUNNER_CUDA_LIBS: DIR/empty: the folder contains none of these libraries, and neither does FOLDER/*/lib"
-            ]
-        );
-        assert_eq!(search_notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
-        fs::create_dir_all(dir.path().join("nccl/lib")).unwrap();
-        fs::write(dir.path().join("nccl/lib/libnccl.so.2"), "").unwrap();
-        assert_eq!(of(&["full", "empty", "nccl/lib"]), [""; 0], "everything is in the others");
-    }
-
-    #[test]
-    fn a_stub_is_not_a_driver() {
-        let at = |path: &str| search_notes(OsStr::new(""), &[], Some(Path::new(path)));
-        assert_eq!(at("/usr/lib/libcuda.so.580"), [""; 0]);
-        assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stub for linking"));
     }
 }

@@ -11,7 +11,7 @@ mod report;
 
 pub use availability::{GpuLibraries, check_gpus, check_nccl, gpu_libraries};
 pub use build_facts::{BuildFacts, CpuInstructions};
-pub use driver::{DriverFacts, ListedGpu};
+pub use driver::DriverFacts;
 pub use environment::{is_computing_variable, is_gpu_variable, is_shown_variable, shown_variables};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};

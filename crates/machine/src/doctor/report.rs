@@ -1,8 +1,8 @@
 //! The report of `runner doctor`: all facts in one record.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::ffi::OsString;
-use std::{env, iter};
 
 use serde::Serialize;
 
@@ -10,9 +10,7 @@ use super::build_facts::{BuildFacts, CpuInstructions};
 use super::driver::DriverFacts;
 use super::environment::shown_variables;
 use super::features::{Feature, features};
-use super::library::{
-    CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, MPI, NCCL, NVML, NVRTC, search_notes,
-};
+use super::library::{CUBLAS_LT, LIBRARY_FOLDERS, Library, LibraryFacts, MPI, NCCL, absent_folders};
 use crate::host::Machine;
 
 /// The variables of this process, with the parts of names and values that are not UTF-8 replaced.
@@ -29,7 +27,7 @@ pub struct DoctorReport {
     pub cpu: CpuInstructions,
     pub driver: DriverFacts,
     pub libraries: Vec<LibraryFacts>,
-    /// Oddities of the search for libraries.
+    /// Folders of `RUNNER_CUDA_LIBS` that do not exist.
     pub notes: Vec<String>,
     pub environment: BTreeMap<String, String>,
     pub features: Vec<Feature>,
@@ -38,16 +36,13 @@ pub struct DoctorReport {
 impl DoctorReport {
     /// Collects the facts about this machine and process; `has_mpi` is one about the build. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
     pub fn collect(cpu: CpuInstructions, has_mpi: bool) -> Self {
-        let driver = DRIVER.facts().path;
-        let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML, &MPI];
-        let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
             build: BuildFacts { mpi: has_mpi, ..BuildFacts::current() },
             machine: Machine::detect(),
             cpu,
             driver: DriverFacts::collect(),
-            libraries: libraries.map(Library::facts).into(),
-            notes: search_notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
+            libraries: [&CUBLAS_LT, &NCCL, &MPI].map(Library::facts).into(),
+            notes: absent_folders(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default()),
             environment: shown_variables(all_variables()),
             features: Vec::new(),
         };

@@ -1,4 +1,4 @@
-use std::fs::{self, File, Permissions};
+use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use runner_plan::testing::{compiled, experiment};
@@ -20,14 +20,13 @@ fn finished_run(root: &Path) -> PathBuf {
     path
 }
 
-/// The answer of a server that knows the run and its parameter `name`, and keeps the run's files at `artifacts`.
-fn known_run(request: &str, artifacts: &str) -> (u16, String) {
-    let info = json!({"run_id": "r", "artifact_uri": artifacts});
+/// The answer of a server that knows the run and its parameter `name`.
+fn known_run(request: &str) -> (u16, String) {
+    let info = json!({"run_id": "r"});
     let answer = match request {
         _ if request.contains("get-by-name") => json!({"experiment": {"experiment_id": "0"}}),
-        _ if request.ends_with("runs/search") => json!({"runs": [{"info": info}]}),
-        _ if request.contains("runs/get") => {
-            json!({"run": {"info": info, "data": {"params": [{"key": "name", "value": "other"}]}}})
+        _ if request.ends_with("runs/search") => {
+            json!({"runs": [{"info": info, "data": {"params": [{"key": "name", "value": "other"}]}}]})
         }
         _ => json!({}),
     };
@@ -36,11 +35,7 @@ fn known_run(request: &str, artifacts: &str) -> (u16, String) {
 
 fn upload(run: &Path, server: &TestServer) -> Upload {
     let server = Server { uri: server.uri.clone(), experiment: "tiny".to_owned(), credentials: Credentials::default() };
-    Upload::new(run, &server).unwrap()
-}
-
-fn own_store(request: &str) -> (u16, String) {
-    known_run(request, "mlflow-artifacts:/0/r/artifacts")
+    Upload::new(run, &server)
 }
 
 #[test]
@@ -49,7 +44,7 @@ fn the_server_gets_the_parameters_that_it_lacks_and_none_of_a_private_run() {
         let dir = tempfile::tempdir().unwrap();
         let path = finished_run(dir.path());
         fs::set_permissions(path.join(RESOLVED), Permissions::from_mode(mode)).unwrap();
-        let server = TestServer::start(own_store);
+        let server = TestServer::start(known_run);
         assert_eq!(upload(&path, &server).send_new(None).unwrap().count, 1);
         let batches = server.bodies("runs/log-batch");
         let sent = batches.iter().flat_map(|batch| batch["params"].as_array().into_iter().flatten());
@@ -65,19 +60,20 @@ fn lines_stay_until_an_mlflow_server_has_accepted_them() {
     let server = TestServer::start(move |request| {
         batches += u32::from(request.ends_with("runs/log-batch"));
         // The first batch has the parameters.
-        if batches == 2 { (200, "<html>Log in</html>".to_owned()) } else { own_store(request) }
+        if batches == 2 { (200, "<html>Log in</html>".to_owned()) } else { known_run(request) }
     });
     let mut upload = upload(&path, &server);
     let error = upload.send_new(None).unwrap_err().to_string();
     assert!(error.contains("is it an MLflow server?"), "{error}");
-    assert_eq!(SentPosition::read(&path, &server.uri, "tiny").unwrap().unwrap().train_step, None);
+    assert_eq!(upload.served.train_step, None);
+    assert_eq!(upload.send_new(None).unwrap().count, 1, "the server says that it lacks the line");
 }
 
 #[test]
 fn no_batch_begins_after_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = finished_run(dir.path());
-    let server = TestServer::start(own_store);
+    let server = TestServer::start(known_run);
     let mut upload = upload(&path, &server);
     let sent = upload.send_new(Some(Instant::now())).unwrap();
     assert_eq!((sent.count, sent.is_all), (0, false));
@@ -85,51 +81,14 @@ fn no_batch_begins_after_the_deadline() {
     assert_eq!((sent.count, sent.is_all), (1, true));
 }
 
-/// Sends metrics, status and three files. Returns the warning, and the requests after those of the metrics.
-fn finish(server: &TestServer) -> (Option<String>, Vec<String>) {
+#[test]
+fn the_status_follows_the_metrics() {
     let dir = tempfile::tempdir().unwrap();
     let path = finished_run(dir.path());
-    let mut upload = upload(&path, server);
+    let server = TestServer::start(known_run);
+    let mut upload = upload(&path, &server);
     upload.send_new(None).unwrap();
-    let before = server.requests().len();
     upload.send_status().unwrap();
-    let opened = FileContent::Opened(File::open(path.join(RESOLVED)).unwrap());
-    let text = || FileContent::Text("text".to_owned());
-    let files = [("a.yaml", opened), ("b c.json", text()), ("d.html", text())];
-    let warning = upload.send_files(&files.map(|(name, content)| RunFile { name, content }));
-    (warning, server.requests().split_off(before))
-}
-
-#[test]
-fn files_follow_the_status_and_each_is_sent_once() {
-    const UPDATE: &str = "POST /api/2.0/mlflow/runs/update";
-    let put = |name: &str| format!("PUT /api/2.0/mlflow-artifacts/artifacts/0/r/artifacts/{name}");
-    let all = [UPDATE.to_owned(), put("a.yaml"), put("b%20c.json"), put("d.html")];
-    let server = TestServer::start(own_store);
-    assert_eq!(finish(&server), (None, all.to_vec()));
+    assert_eq!(server.requests().last().unwrap(), "POST /api/2.0/mlflow/runs/update");
     assert_eq!(server.bodies("runs/update").last().unwrap()["status"], "FINISHED");
-
-    let refusing = |status: u16| {
-        TestServer::start(move |request| {
-            let is_refused = request.contains("yaml") || request.contains("json");
-            if is_refused { (status, "{}".to_owned()) } else { own_store(request) }
-        })
-    };
-    let (warning, requests) = finish(&refusing(400));
-    let warning = warning.unwrap();
-    assert!(warning.contains(" did not receive a.yaml, b c.json: it refuses 2.0/mlflow-artifacts/"), "{warning}");
-    assert_eq!(requests, all);
-    let (warning, requests) = finish(&refusing(503));
-    let warning = warning.unwrap();
-    assert!(warning.ends_with(" did not receive a.yaml, b c.json, d.html: it answers with status 503"), "{warning}");
-    assert_eq!(requests, all[..2], "a server that is away is not asked again");
-}
-
-#[test]
-fn a_server_without_its_own_store_gets_no_files_and_a_warning_is_shown() {
-    let server = TestServer::start(|request| known_run(request, "s3://bucket/0/r"));
-    let (warning, requests) = finish(&server);
-    assert!(warning.unwrap().contains(" did not receive a.yaml, b c.json, d.html: "));
-    assert_eq!(requests.len(), 1);
-    assert_eq!(artifact_folder("mlflow-artifacts://host:5000/0/r/artifacts").as_deref(), Some("0/r/artifacts"));
 }

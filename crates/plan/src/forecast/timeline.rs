@@ -92,7 +92,7 @@ fn write(row: &mut [char], from: usize, to: usize, label: &str) {
 }
 
 /// `F3`, on the second chunk `F3'`, from the fourth on `F3:3`.
-pub fn label(span: &ForecastSpan) -> String {
+fn label(span: &ForecastSpan) -> String {
     let chunk = match span.chunk {
         0 => String::new(),
         1 | 2 => "'".repeat(span.chunk),

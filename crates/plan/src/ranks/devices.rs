@@ -269,17 +269,6 @@ fn divide_shared(chosen: &[DeviceFacts]) -> Vec<DeviceFacts> {
     chosen.iter().map(part_of).collect()
 }
 
-/// The advice to start a rank for each NUMA node, where the only rank is on a CPU with several and a batch can be divided among them.
-pub(crate) fn advise_replica_per_node(hardware: &[DeviceFacts], sequences: usize) -> Option<String> {
-    let [DeviceFacts { device: Device::Cpu, numa_nodes: Some(nodes), threads, .. }] = hardware else { return None };
-    (threads >= nodes && sequences.is_multiple_of(*nodes)).then(|| {
-        format!(
-            "device: this machine has {nodes} NUMA nodes, whose cores read each other's memory more slowly than their own: \
-             parallel: {{mode: ddp, replicas: {nodes}}} with `runner apply --bind numa` keeps each replica on a node"
-        )
-    })
-}
-
 /// The peak FLOP/s of all devices together, each counted once; `None` if one of them is unknown.
 pub(crate) fn total_peak_flops(precision: Precision, hardware: &[DeviceFacts]) -> Option<f64> {
     let mut seen = HashSet::new();
@@ -303,20 +292,6 @@ mod tests {
         let mut experiment = experiment();
         change(&mut experiment);
         compile(&experiment, &data(), &with_gpus(cluster(), found, 8)).map_err(|e| e.to_string())
-    }
-
-    #[test]
-    fn one_rank_on_several_numa_nodes_gets_advice() {
-        let advice = |nodes, replicas| {
-            let mut experiment = experiment();
-            experiment.parallel = ddp(replicas);
-            let mut cluster = cluster();
-            cluster.devices[0].numa_nodes = nodes;
-            let plan = compile(&experiment, &data(), &cluster).unwrap();
-            plan.notes.into_iter().find(|note| note.contains("NUMA"))
-        };
-        assert!(advice(Some(2), 1).is_some_and(|note| note.contains("{mode: ddp, replicas: 2}")));
-        assert_eq!([advice(Some(2), 2), advice(None, 1), advice(Some(7), 1)], [None, None, None]);
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as a driver answers")]

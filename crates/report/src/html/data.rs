@@ -27,8 +27,8 @@ use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::record_check::describe_changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
-use runner_record::summary::{Summary, TestResult};
-use runner_record::{RecordError, time, timeline};
+use runner_record::summary::TestResult;
+use runner_record::{time, timeline};
 use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
 use runner_spec::measure::{Measure, MeasureForm, Quantity};
@@ -177,15 +177,13 @@ fn file_stamp(path: &Path) -> FileStamp {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-/// The state of the files of a run that its curves and samples are made from, or compared with, whether a process works on the run, and the
-/// number of points per curve.
-type RecordKey = ([FileStamp; 6], bool, usize);
+/// The state of the files of a run, whether a process works on the run, and the number of points per curve.
+type RunKey = ([FileStamp; 8], bool, usize);
 
-/// Reads runs. It keeps their plans, which are large and never change, and the records whose files did not change.
+/// Reads runs. It keeps what it read of those whose files did not change.
 #[derive(Debug, Default)]
 pub(super) struct RunReader {
-    plans: HashMap<PathBuf, (FileStamp, Arc<PlannedRun>)>,
-    records: HashMap<PathBuf, (RecordKey, Curves, Samples)>,
+    runs: HashMap<PathBuf, (RunKey, RunData)>,
 }
 
 /// Reads the runs of `request` once.
@@ -235,89 +233,64 @@ impl RunReader {
         })
     }
 
-    /// The run in `path`, with at most `max_points` per curve.
+    /// The run in `path`, with at most `max_points` per curve. Its files are read again if one of them changed.
     fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
-        let listed = stopped_points::describe(path);
-        let mut problems = Vec::new();
-        let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
-        let summary = or_problem(run_dir::read_summary(path), &mut problems);
-        let planned = or_problem(self.read_plan(path), &mut problems);
-        // Without a readable manifest, the summary shows how the run ended.
-        let status = summary.as_ref().map_or(RunStatus::Running, |summary| summary.status);
-        let steps = summary.as_ref().map_or(u64::MAX, |summary| summary.steps_total);
-        let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps, ..Manifest::default() });
-        let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
-        let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
-        problems.extend(manifest.as_ref().and_then(|manifest| describe_changed_descriptions(path, manifest)));
-        let yaml = or_problem(if_present(read_small(&path.join(RESOLVED))), &mut problems);
-        let measured = or_problem(timeline::read(path), &mut problems);
-        let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
-        let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));
-        RunData {
-            name: listed.id.clone(),
-            id: listed.id,
-            status: listed.status,
-            error: listed.error,
-            steps: listed.steps,
-            tokens: current.map(|s| s.tokens),
-            own_tokens: current.map(|s| s.own().tokens),
-            wall_seconds: current.map(|s| s.wall_seconds),
-            own_wall_seconds: current.map(|s| s.own().wall_seconds),
-            test: current.and_then(|s| s.test.clone()),
-            final_hash: current.and_then(|s| s.final_hash.clone()),
-            peak_rss: current.and_then(|s| s.peak_rss_bytes),
-            memory: memory.unwrap_or_default(),
-            curves,
-            samples,
-            measured_timeline: measured.and_then(|step| measured_gantt(&step, planned.plan.as_ref())),
-            plan: planned,
-            checkpoints: list_checkpoints(&path.join(CHECKPOINTS), &mut problems),
-            problems,
-            manifest,
-            yaml,
-        }
-    }
-
-    /// Curves and samples of the run in `path`, whose summary is `summary`. The files are read again if one of them changed.
-    fn read_record(
-        &mut self,
-        path: &Path,
-        manifest: &Manifest,
-        summary: Option<&Summary>,
-        max_points: usize,
-        problems: &mut Vec<String>,
-    ) -> (Curves, Samples) {
+        let files = [METRICS, SAMPLES, SUMMARY, MANIFEST, PLAN, CHECKPOINTS, RESOLVED, timeline::TIMELINE];
         // Taken before reading, so that a write during the reading changes the stamp.
-        let stamps = [METRICS, SAMPLES, SUMMARY, MANIFEST, PLAN, CHECKPOINTS].map(|name| file_stamp(&path.join(name)));
-        let key = (stamps, RunLock::is_held(path), max_points);
-        if let Some((known, curves, samples)) = self.records.get(path)
-            && *known == key
-        {
-            return (curves.clone(), samples.clone());
-        }
-        let problems_before = problems.len();
-        let curves = read_curves(path, manifest, summary, max_points, problems);
-        let curves = or_problem(curves, problems);
-        let samples = read_samples(&path.join(SAMPLES), problems);
-        let samples = or_problem(samples, problems);
-        // Files with problems are read every time, so that the problems are shown every time.
-        if problems.len() == problems_before {
-            self.records.insert(path.to_owned(), (key, curves.clone(), samples.clone()));
-        }
-        (curves, samples)
+        let key = (files.map(|name| file_stamp(&path.join(name))), RunLock::is_held(path), max_points);
+        let run = match self.runs.get(path) {
+            Some((known, run)) if *known == key => run.clone(),
+            _ => read_run(path, max_points),
+        };
+        self.runs.insert(path.to_owned(), (key, run.clone()));
+        let listed = stopped_points::describe(path);
+        RunData { status: listed.status, error: listed.error, steps: listed.steps, ..run }
     }
+}
 
-    /// The plan of the run in `path`. The file is read again if it changed.
-    fn read_plan(&mut self, path: &Path) -> Result<Arc<PlannedRun>, RecordError> {
-        let stamp = file_stamp(&path.join(PLAN));
-        if let Some((known, planned)) = self.plans.get(path)
-            && *known == stamp
-        {
-            return Ok(planned.clone());
-        }
-        let planned = Arc::new(PlannedRun::new(runner_compare::stored_plan::read(path)?));
-        self.plans.insert(path.to_owned(), (stamp, planned.clone()));
-        Ok(planned)
+/// The run in `path`, with at most `max_points` per curve.
+fn read_run(path: &Path, max_points: usize) -> RunData {
+    let listed = stopped_points::describe(path);
+    let mut problems = Vec::new();
+    let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
+    let summary = or_problem(run_dir::read_summary(path), &mut problems);
+    let planned = or_problem(runner_compare::stored_plan::read(path).map(PlannedRun::new), &mut problems);
+    // Without a readable manifest, the summary shows how the run ended.
+    let status = summary.as_ref().map_or(RunStatus::Running, |summary| summary.status);
+    let steps = summary.as_ref().map_or(u64::MAX, |summary| summary.steps_total);
+    let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps, ..Manifest::default() });
+    let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
+    let curves = read_curves(path, &known, current, max_points, &mut problems);
+    let curves = or_problem(curves, &mut problems);
+    let samples = read_samples(&path.join(SAMPLES), &mut problems);
+    let samples = or_problem(samples, &mut problems);
+    problems.extend(manifest.as_ref().and_then(|manifest| describe_changed_descriptions(path, manifest)));
+    let yaml = or_problem(if_present(read_small(&path.join(RESOLVED))), &mut problems);
+    let measured = or_problem(timeline::read(path), &mut problems);
+    let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
+    let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));
+    RunData {
+        name: listed.id.clone(),
+        id: listed.id,
+        status: listed.status,
+        error: listed.error,
+        steps: listed.steps,
+        tokens: current.map(|s| s.tokens),
+        own_tokens: current.map(|s| s.own().tokens),
+        wall_seconds: current.map(|s| s.wall_seconds),
+        own_wall_seconds: current.map(|s| s.own().wall_seconds),
+        test: current.and_then(|s| s.test.clone()),
+        final_hash: current.and_then(|s| s.final_hash.clone()),
+        peak_rss: current.and_then(|s| s.peak_rss_bytes),
+        memory: memory.unwrap_or_default(),
+        curves,
+        samples,
+        measured_timeline: measured.and_then(|step| measured_gantt(&step, planned.plan.as_ref())),
+        plan: Arc::new(planned),
+        checkpoints: list_checkpoints(&path.join(CHECKPOINTS), &mut problems),
+        problems,
+        manifest,
+        yaml,
     }
 }
 

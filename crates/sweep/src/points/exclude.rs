@@ -16,7 +16,7 @@ pub(crate) fn compile_names(
     expression: &ExcludeExpression,
     known: &[String],
 ) -> Result<Vec<String>, ExpressionProblem> {
-    check_expression(&expression.text, false)?;
+    check_expression(&expression.text)?;
     let compiled = compile_text(environment, &expression.text)?;
     let mut used: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
     used.sort();
@@ -27,17 +27,12 @@ pub(crate) fn compile_names(
 /// Compiles an expression. Its variables must be among `names`, if those are known.
 pub(crate) fn compile<'e>(
     environment: &'e Environment<'static>,
-    spec: &SweepSpec,
     names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, ExpressionProblem> {
-    check_expression(&exclude.text, false)?;
+    check_expression(&exclude.text)?;
     let expression = compile_text(environment, &exclude.text)?;
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
-    let is_list = |name: &String| {
-        spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
-    };
-    check_expression(&exclude.text, used.iter().any(is_list))?;
     let Some(names) = names else { return Ok(expression) };
     used.sort();
     check_names(&used, names)?;

@@ -44,7 +44,7 @@ impl SettingRule {
         for (name, figure) in figures.map(PlanFigures::named).into_iter().flatten() {
             known.values.push((name.to_owned(), number(figure)));
         }
-        let found = exclude::compile(&expression_environment(), spec, None, &self.expression)
+        let found = exclude::compile(&expression_environment(), None, &self.expression)
             .and_then(|expression| exclude::evaluate(&expression, spec, &known))
             .and_then(|value| {
                 let float = (value.kind() == ValueKind::Number).then(|| f64::try_from(value.clone()).ok()).flatten();

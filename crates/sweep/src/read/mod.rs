@@ -437,7 +437,7 @@ impl SweepReader<'_> {
         let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
         for exclude in &spec.exclude {
             let names = Some(names).filter(|_| are_names_known);
-            if let Err((message, help)) = exclude::compile(&environment, spec, names, exclude) {
+            if let Err((message, help)) = exclude::compile(&environment, names, exclude) {
                 self.error(exclude.place, "sweep.exclude", message, help);
             }
         }

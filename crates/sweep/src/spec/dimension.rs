@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::random::{Distribution, RandomDraws};
+use super::random::RandomDraws;
 
 /// One factor of the product that the points are.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,18 +35,6 @@ impl Dimension {
             Self::Grid(axis) | Self::Seeds(axis) => vec![&axis.name],
             Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
             Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
-        }
-    }
-
-    /// True if a value of `name` is a list.
-    pub(crate) fn has_list(&self, name: &str) -> bool {
-        let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
-        match self {
-            Self::Grid(axis) | Self::Seeds(axis) => in_axis(axis),
-            Self::Zip(axes) => axes.iter().any(in_axis),
-            Self::Random(random) => random.space.iter().any(|(drawn, draw)| {
-                drawn == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
-            }),
         }
     }
 }
