@@ -59,8 +59,8 @@ test-wheel: wheel ## the wheel in a fresh virtual environment: trains, and reads
 
 .PHONY: test-engines
 ENGINES ?=
-test-engines: ## runs under the launchers of clusters (apt-get install openmpi-bin mpich iproute2 slurm-wlm munge libpmix-dev; pip install torch); ENGINES=open_mpi for one of them
-	$(CARGO) build --release --features mpi
+test-engines: ## runs under the launchers of clusters (apt-get install openmpi-bin mpich iproute2 slurm-wlm munge; pip install torch); ENGINES=open_mpi for one of them
+	$(CARGO) build --release
 	$(PYTHON) tests/engines/test.py $${CARGO_TARGET_DIR:-target}/release/runner $(ENGINES)
 
 .PHONY: fuzz

@@ -232,5 +232,5 @@ fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
         optim::update_group(&group, &state, &grads, inputs, Some(&copy))
     })?;
     bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
-    bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))
+    bench.row("clear", &Floor::Bytes(4 * n), &mut || gpu.clear(&grads))
 }

@@ -87,13 +87,13 @@ def is_rank(process):
         return False
 
 
-def process_of_rank(folder, variable, rank, library=""):
-    """The process of `rank` by its launcher's `variable`, once it has loaded `library`."""
+def process_of_rank(folder, variable, rank):
+    """The process of `rank` by its launcher's `variable`."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
             is_meant = f"{variable}={rank}".encode() in variables and (process / "cwd").readlink() == folder.path
-            if is_meant and is_rank(process.name) and library in (process / "maps").read_text():
+            if is_meant and is_rank(process.name):
                 return int(process.name)
         except OSError:
             continue

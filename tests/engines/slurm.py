@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from common import RUNNER, Folder, find, wait_for
 
-PACKAGES = "slurm-wlm munge libpmix-dev"
+PACKAGES = "slurm-wlm munge"
 NODES = 2
 # A run of so many seconds has not ended when it is warned, within its first half minute.
 SECONDS_OF_A_LONG_RUN = 60
@@ -195,39 +194,16 @@ class SlurmFolder(Folder):
         return sorted((row["point"], row["status"], row["steps"], row["objective"]) for row in rows)
 
 
-def mpi_of_srun(slurm):
-    """Options of srun for each MPI that is installed here and that srun can start."""
-    options = {}
-    # Emulated nodes share the folder of PMIx, so ranks over PMIx are on one node.
-    for program, name, nodes, plugin in [
-        ("mpirun.openmpi", "Open MPI by PMIx", 1, "pmix"),
-        ("mpirun.mpich", "MPICH by PMI-2 on two nodes", 2, "pmi2"),
-    ]:
-        if not shutil.which(program):
-            print(f"  {name}: not tested, because {program} is not installed", flush=True)
-        # srun lists a plugin also where it cannot load the plugin's library.
-        elif not slurm.command("srun", f"--mpi={plugin}", "hostname"):
-            print(f"  {name}: not tested, because srun cannot load {plugin} (apt-get install {PACKAGES})", flush=True)
-        else:
-            options[name] = [f"--nodes={nodes}", f"--mpi={plugin}"]
-    return options
-
-
-def ranks_of_srun(slurm, mpi):
-    """srun starts ranks on one node and on two, over TCP and over MPI: the bits of local ranks."""
+def ranks_of_srun(slurm):
+    """srun starts ranks on one node and on two: the bits of local ranks."""
     for ranks, layout in [(2, "{mode: ddp, replicas: 2}"), (4, "{mode: pipeline, replicas: 2, pipeline: {stages: 2}}")]:
         with SlurmFolder(slurm, layout, 10) as folder:
             local = folder.run([], "local")
-            for name, arguments in {
-                "TCP on one node": ["--nodes=1"],
-                "TCP on two nodes": ["--nodes=2"],
-                **mpi,
-            }.items():
-                runs = name.replace(" ", "-")
-                srun = ["srun", f"--ntasks={ranks}", *arguments]
-                # With MPI, rank 0 sends a secret to the others.
-                secret = {} if "MPI" in name else {"RUNNER_TOKEN": "0123456789abcdef"}
-                printed = folder.printed("apply", "exp.yaml", "--threads", "2", "--runs", runs, launcher=srun, **secret)
+            for nodes in [1, 2]:
+                name = f"nodes: {nodes}"
+                runs = f"nodes-{nodes}"
+                srun = ["srun", f"--ntasks={ranks}", f"--nodes={nodes}"]
+                printed = folder.printed("apply", "exp.yaml", "--threads", "2", "--runs", runs, launcher=srun, RUNNER_TOKEN="0123456789abcdef")
                 found = folder.final_hash(runs)
                 assert found == local and "do not share a secret" not in printed, (name, found, local, printed)
                 print(f"  {ranks} ranks of srun, {name}: the final hash is that of local ranks, {found[:12]}", flush=True)
@@ -291,9 +267,8 @@ def preempted_run(slurm):
         print(f"  preempted after step {step}: saved, requeued and resumed; scancel ended it for good", flush=True)
 
 
-def cancelled_run(slurm, mpi):
-    """`scancel` lets a run save, and the run is not started again. The same command submits the rest, over MPI where it is installed."""
-    mpi = ["--mpi", "pmix"] if "Open MPI by PMIx" in mpi else []
+def cancelled_run(slurm):
+    """`scancel` lets a run save, and the run is not started again. The same command submits the rest."""
     with SlurmFolder(slurm, "{mode: ddp, replicas: 2}", 150) as folder:
         folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2")
         wait_for("a checkpoint", lambda: list((folder.path / "runs").glob("*/checkpoints/*/")))
@@ -301,7 +276,7 @@ def cancelled_run(slurm, mpi):
         folder.wait_until_queue_is_empty()
         [run] = folder.json("runs")
         assert run["status"] == "interrupted" and 0 < run["step"] < run["steps"], (run, folder.output_of_jobs())
-        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2", *mpi)
+        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2")
         folder.wait_until_queue_is_empty()
         assert folder.status() == "done", folder.output_of_jobs()
         assert folder.final_hash("runs") == folder.run([], "local")
@@ -389,11 +364,10 @@ def slurm():
     for program in ["slurmctld", "slurmd", "munged", "srun"]:
         find(program, PACKAGES)
     with Slurm() as daemons:
-        mpi = mpi_of_srun(daemons)
-        ranks_of_srun(daemons, mpi)
+        ranks_of_srun(daemons)
         requeued_run(daemons)
         preempted_run(daemons)
-        cancelled_run(daemons, mpi)
+        cancelled_run(daemons)
         sweeps(daemons)
         requeued_point(daemons)
         early_stopping(daemons)

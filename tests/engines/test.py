@@ -2,7 +2,7 @@
 
     test.py RUNNER [ENGINE...]
 
-RUNNER is a program with the feature `mpi`. Each engine prints what ran. One that is not installed is skipped, with the command that
+Each engine prints what ran. One that is not installed is skipped, with the command that
 installs it; if it was named, it fails instead.
 """
 
@@ -32,7 +32,7 @@ LAYOUTS = {
 
 
 def torch_ranks(folder, ranks, runs):
-    """The same ranks over TCP, by the variables that torchrun sets."""
+    """The same ranks, by the variables that torchrun sets."""
     started = []
     for rank in range(ranks):
         place = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "20777"}
@@ -42,23 +42,23 @@ def torch_ranks(folder, ranks, runs):
     return folder.final_hash(runs)
 
 
-def mpi(launcher, rank_variable, reports_killed_ranks):
-    """The launcher of one MPI library: bits of every layout, a rank that fails, is killed or is asked to stop, and the resumed runs.
+def mpirun(launcher, rank_variable, reports_killed_ranks):
+    """One mpirun: bits of every layout, a rank that fails, is killed or is asked to stop, and the resumed runs.
 
     A launcher that kills the other ranks at once leaves rank 0 no time to report which rank was lost.
     """
     for name, (parallel, ranks) in LAYOUTS.items():
         with Folder(parallel, 10) as folder:
             threads_or_processes = folder.run([], "local")
-            tcp = torch_ranks(folder, ranks, "tcp")
-            over_mpi = folder.run([*launcher, "-n", str(ranks)], "mpi")
-            assert threads_or_processes == tcp == over_mpi, (name, threads_or_processes, tcp, over_mpi)
-            print(f"  {name}: the final hash of local ranks, TCP and MPI is {over_mpi[:12]}")
+            torch = torch_ranks(folder, ranks, "torch")
+            launched = folder.run([*launcher, "-n", str(ranks)], "launched")
+            assert threads_or_processes == torch == launched, (name, threads_or_processes, torch, launched)
+            print(f"  {name}: the final hash of local ranks, of torchrun's variables and of mpirun is {launched[:12]}")
 
     with Folder("{mode: ddp, replicas: 2}", 10) as folder:
         # Rank 1 has a different file.
         own_steps = ["sh", "-c", f'exec "$@" --set train.steps=1${rank_variable}', "sh"]
-        process = folder.start([*launcher, "-n", "2", *own_steps], "mpi")
+        process = folder.start([*launcher, "-n", "2", *own_steps], "launched")
         printed, _ = process.communicate(timeout=MAX_SECONDS_TO_END)
         errors = [line for line in printed.splitlines() if line.startswith("error: ")]
         assert process.returncode != 0 and len(errors) == 1 and "rank 1 has the plan" in errors[0], printed
@@ -67,9 +67,9 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
     for stop in [signal.SIGKILL, signal.SIGTERM]:
         with Folder("{mode: ddp, replicas: 4}", 60) as folder:
             whole = folder.run([], "local")
-            process = folder.start([*launcher, "-n", "4"], "mpi")
-            wait_for("the first checkpoint", lambda: list((folder.path / "mpi").glob("*/checkpoints/*/")))
-            rank = wait_for("rank 2", lambda: process_of_rank(folder, rank_variable, 2, "libmpi"))
+            process = folder.start([*launcher, "-n", "4"], "launched")
+            wait_for("the first checkpoint", lambda: list((folder.path / "launched").glob("*/checkpoints/*/")))
+            rank = wait_for("rank 2", lambda: process_of_rank(folder, rank_variable, 2))
             started = time.monotonic()
             os.kill(rank, stop)
             printed, _ = process.communicate(timeout=MAX_SECONDS_TO_END)
@@ -78,24 +78,24 @@ def mpi(launcher, rank_variable, reports_killed_ranks):
             if stop == signal.SIGKILL:
                 lost = [line for line in printed.splitlines() if "rank 2 was lost: " in line]
                 assert lost or not reports_killed_ranks, printed
-                log = (folder.run_dir("mpi") / "log.txt").read_text()
+                log = (folder.run_dir("launched") / "log.txt").read_text()
                 assert f"rank 2 is process {rank} on " in log, log
                 print(f"  rank 2 killed: all ended after {seconds:.1f} s: {(lost or ['the launcher killed them at once'])[0]}")
             else:
                 assert "interrupted" in printed, printed
                 print(f"  SIGTERM to rank 2: all stopped after {seconds:.1f} s, mpirun's exit code is {process.returncode}")
-            resumed = folder.run([*launcher, "-n", "4"], "mpi")
+            resumed = folder.run([*launcher, "-n", "4"], "launched")
             assert resumed == whole, (stop, resumed, whole)
             print(f"  the resumed run ends in the bits of a whole one: {resumed[:12]}")
 
 
 def open_mpi():
-    mpirun = find("mpirun.openmpi", "openmpi-bin")
-    mpi([mpirun, *as_root(), "--oversubscribe", "--bind-to", "none"], "OMPI_COMM_WORLD_RANK", True)
+    program = find("mpirun.openmpi", "openmpi-bin")
+    mpirun([program, *as_root(), "--oversubscribe", "--bind-to", "none"], "OMPI_COMM_WORLD_RANK", True)
 
 
 def mpich():
-    mpi([find("mpirun.mpich", "mpich")], "PMI_RANK", False)
+    mpirun([find("mpirun.mpich", "mpich")], "PMI_RANK", False)
 
 
 ENGINES = {"open_mpi": open_mpi, "mpich": mpich, "network": network, "torchrun": torchrun_on_two_nodes, "slurm": slurm}

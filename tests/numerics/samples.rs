@@ -8,7 +8,7 @@ use std::thread;
 use crate::common::layouts::{LayoutCase, compile_file};
 use runner_comm::{LocalComm, Region};
 use runner_compute::state::TrainState;
-use runner_executor::{IgnoreEvents, InstructionList, Observer, Peers, ProgressMonitor, Resources, initial_state};
+use runner_executor::{IgnoreEvents, InstructionList, Observer, ProgressMonitor, Resources, initial_state};
 use runner_plan::ranks::topology::topology;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::{Instruction, Program};
@@ -73,9 +73,8 @@ fn run(case: &LayoutCase) -> (Vec<String>, Vec<usize>) {
     let run_rank = |program: &Program, observer: &mut dyn Observer| {
         let monitor = SampleMonitor { program, samples: AtomicBool::new(false), passes: AtomicUsize::new(0) };
         let comm = LocalComm::new(Arc::clone(&region), program.rank).unwrap();
-        let peers = Peers { comm: &comm, monitor: &monitor };
         let state = initial_state(program, None).unwrap();
-        if let Err(error) = runner_executor::run(program, &resources, peers, state, &stop, observer) {
+        if let Err(error) = runner_executor::run(program, &resources, &comm, &monitor, state, &stop, observer) {
             region.abort(program.rank);
             panic!("rank {}: {error}", program.rank);
         }

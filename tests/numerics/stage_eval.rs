@@ -1,17 +1,16 @@
 //! Evaluation, multiple choice, decoding and diagnosis chunk by chunk and shared by replicas, against the whole model: equal
 //! to the bit.
 
-use std::ops::ControlFlow;
-
 use crate::common::pipeline::{Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
+use runner_executor::ExecError;
 use runner_executor::eval::{
-    Batches, ChoiceBatches, ChunkDecoder, Drawn, EvalError, LossBatches, TokenFeed, continue_prompt, generate,
-    indices_of_replica, run_all_batches,
+    Batches, ChoiceBatches, ChunkDecoder, LossBatches, TokenFeed, continue_prompt, generate, indices_of_replica,
+    run_all_batches,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -181,10 +180,10 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
         }
     }
     let batches = LossBatches::new(split, 4, 2, false);
-    assert!(matches!(batches.finish(&vec![0.0; batches.value_count()]), Err(EvalError::Request(_))), "nothing was run");
+    assert!(matches!(batches.finish(&vec![0.0; batches.value_count()]), Err(ExecError::Request(_))), "nothing was run");
     let mut bad = vec![0.0; batches.value_count()];
     bad.fill(f64::NAN);
-    assert!(matches!(batches.finish(&bad), Err(EvalError::NotFinite(_))));
+    assert!(matches!(batches.finish(&bad), Err(ExecError::ResultNotFinite(_))));
 }
 
 /// All stages of a pipeline, one after the other.
@@ -198,7 +197,7 @@ impl<'a> Stages<'a> {
 }
 
 impl Stages<'_> {
-    fn feed(&mut self, feed: &TokenFeed) -> Result<Tensor, EvalError> {
+    fn feed(&mut self, feed: &TokenFeed) -> Result<Tensor, ExecError> {
         let mut x = None;
         for stage in &mut self.0 {
             x = Some(stage.extend(feed, x)?);
@@ -261,17 +260,7 @@ fn generation_by_stages_is_generation() {
             seed: 1,
         };
         let one = whole(&spec, DType::F64);
-        let mut streamed = Vec::new();
-        let mut keep = |drawn: Drawn<'_>| {
-            match drawn {
-                Drawn::Prompt(_) => streamed.push(String::new()),
-                Drawn::Text(text) => streamed.last_mut().unwrap().push_str(text),
-                Drawn::Continuations(all) => assert_eq!(streamed.last().unwrap(), &all[0].text),
-            }
-            ControlFlow::Continue(())
-        };
-        let expected = generate(&one.stages[0].1, &one.ranks[0].params, &tokenizer, &samples, &mut keep).unwrap();
-        assert_eq!(streamed.len(), 3);
+        let expected = generate(&one.stages[0].1, &one.ranks[0].params, &tokenizer, &samples).unwrap();
         assert_eq!(expected.len(), 9);
         assert_ne!(expected[0].text, expected[1].text);
         let chunks = [0..1, 1..3, 3..spec.block_count()];
@@ -280,14 +269,12 @@ fn generation_by_stages_is_generation() {
         let ours: Vec<_> = samples
             .batches()
             .flat_map(|batch| {
-                let ignore = &mut |_, _| ControlFlow::Continue(());
-                continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, &batch, ignore).unwrap()
+                continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, &batch).unwrap()
             })
             .collect();
         assert_eq!(ours, expected, "{}", pipeline.name);
         let first = (&pipeline.stages[0].1, &pipeline.ranks[0].params);
-        let ignore = &mut |_: Drawn<'_>| ControlFlow::Continue(());
-        assert!(generate(first.0, first.1, &tokenizer, &samples, ignore).is_err(), "a chunk");
+        assert!(generate(first.0, first.1, &tokenizer, &samples).is_err(), "a chunk");
     }
 }
 

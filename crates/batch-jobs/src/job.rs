@@ -23,8 +23,6 @@ pub struct JobSettings {
     pub nodes: Option<usize>,
     /// The time limit; `None`: it follows from the predicted time.
     pub time_limit: Option<Duration>,
-    /// What `srun --mpi` starts ranks with; `None`: they connect over TCP.
-    pub mpi: Option<String>,
     /// Further options of the scheduler, such as `--partition=long`.
     pub options: Vec<String>,
     /// The text of the user's template.
@@ -141,7 +139,6 @@ impl BatchJob<'_> {
             "gpus": gpus,
             "minutes": self.time_limit_minutes(),
             "warning_seconds": WARNING_TIME.as_secs(),
-            "mpi": settings.mpi,
             "options": scheduler.template_options(&settings.options),
             // Slurm replaces a percent sign in the name of a file.
             "output": if scheduler == Scheduler::Slurm { output.replace('%', "%%") } else { output.into_owned() },
@@ -233,7 +230,7 @@ is_warned=
 
     #[test]
     fn ranks_are_divided_among_machines() {
-        let settings = JobSettings { nodes: Some(2), mpi: Some("pmix".to_owned()), ..JobSettings::default() };
+        let settings = JobSettings { nodes: Some(2), ..JobSettings::default() };
         let needs = JobNeeds { ranks: 3, cuda_devices: 3, predicted_seconds: Some(60.0), ..job(&settings, None).needs };
         let script = BatchJob { needs, ..job(&settings, None) }.script().unwrap();
         for part in [
@@ -241,7 +238,7 @@ is_warned=
             "#SBATCH --gpus-per-node=2\n#SBATCH --time=12\n",
             "/points/job.log\"\n",
             "\nexport RUNNER_TOKEN\n",
-            "\nsrun --label --cpus-per-task=2 --mpi=pmix runner resume /r --threads 4 &\n",
+            "\nsrun --label --cpus-per-task=2 --mpi=none runner resume /r --threads 4 &\n",
         ] {
             assert!(script.contains(part), "{part}: {script}");
         }

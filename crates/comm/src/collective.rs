@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::buffers::Buffers;
+use super::communicator::GroupOperation;
 use super::error::{CommError, ElementType, Operation, OperationKind};
 use super::group::Membership;
 use runner_compute::kernels::cpu::Stored;
@@ -30,7 +31,14 @@ pub enum Collective<'a> {
     },
 }
 
-impl Collective<'_> {
+impl<'a> Collective<'a> {
+    pub(crate) fn of_operation(operation: GroupOperation, buffers: &'a Buffers<'a>) -> Self {
+        match operation {
+            GroupOperation::AllReduce | GroupOperation::Reduce { .. } => Self::Sum(buffers),
+            GroupOperation::Broadcast { .. } => Self::Broadcast(buffers),
+        }
+    }
+
     /// The collective as members announce it to each other, as operation `sequence` of its queue.
     pub(crate) fn operation(&self, kind: OperationKind, root: Option<usize>, sequence: u64) -> Operation {
         let (element, bytes) = match self {

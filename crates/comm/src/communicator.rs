@@ -19,12 +19,11 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 
     fn world_size(&self) -> usize;
 
-    /// In-place sum over the group, of f32, f64 or bf16. Every member gets the same bits: element sums in the order of the
-    /// group's ranks. Sums of bf16 numbers are made in f32 and rounded once; NCCL may round partial sums.
+    /// Runs an operation of the group in `buffer`.
     ///
     /// # Errors
     /// See `CommError`. After an error the group is closed to this rank.
-    fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
+    fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError>;
 
     /// Starts an operation that runs beside the caller's computation until `Pending::wait`. The started operations of a rank run in the
     /// order in which they were started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
@@ -32,21 +31,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// If the request is wrong. Later errors come from `wait`.
-    fn start(&self, group: GroupId, operation: BackgroundOperation, buffers: Vec<Tensor>)
-    -> Result<Pending, CommError>;
-
-    /// Sums like `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
-    /// unspecified afterwards.
-    ///
-    /// # Errors
-    /// See `CommError`.
-    fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
-
-    /// Copies `root`'s buffer (f32, f64, bf16 or u32) into the buffers of all members.
-    ///
-    /// # Errors
-    /// See `CommError`.
-    fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
+    fn start(&self, group: GroupId, operation: GroupOperation, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
 
     /// Returns the bytes of each member (lengths may differ), in the order of the group's ranks.
     ///
@@ -94,15 +79,19 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     }
 }
 
-/// An operation that can run beside the computation: each is as the method of its name.
+/// An operation of a group on the tensors of its members. A root is a rank of the world, and a member of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackgroundOperation {
+pub enum GroupOperation {
+    /// In-place sum over the group, of f32, f64 or bf16. Every member gets the same bits: element sums in the order of the
+    /// group's ranks. Sums of bf16 numbers are made in f32 and rounded once; NCCL may round partial sums.
     AllReduce,
+    /// Such a sum that only `root` gets. The others' buffers are unspecified afterwards.
     Reduce { root: usize },
+    /// Copies `root`'s buffer (f32, f64, bf16 or u32) into the buffers of all members.
     Broadcast { root: usize },
 }
 
-impl BackgroundOperation {
+impl GroupOperation {
     pub(crate) fn kind(self) -> OperationKind {
         match self {
             Self::AllReduce => OperationKind::AllReduce,

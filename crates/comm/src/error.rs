@@ -90,7 +90,7 @@ pub enum OperationKind {
     Reduce = 2,
     Broadcast = 3,
     AllGather = 4,
-    Barrier = 5,
+    Connect = 5,
     Send = 6,
     Receive = 7,
     Wait = 8,
@@ -163,10 +163,7 @@ impl Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (number {}", self.kind, self.sequence)?;
-        if self.kind != OperationKind::Barrier {
-            write!(f, ", {} bytes", self.bytes)?;
-        }
+        write!(f, "{} (number {}, {} bytes", self.kind, self.sequence, self.bytes)?;
         if self.element != ElementType::Bytes {
             write!(f, " of {}", self.element)?;
         }

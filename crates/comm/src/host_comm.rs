@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use super::background::Background;
 use super::buffers::Buffers;
 use super::collective::{Collective, RunningCollective};
-use super::communicator::{BackgroundOperation, Communicator, Pending};
+use super::communicator::{Communicator, GroupOperation, Pending};
 use super::error::{CommError, ElementType, OperationKind};
 use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
 use super::rank_status::RankStatus;
@@ -124,21 +124,6 @@ impl<T: HostTransport> HostComm<T> {
             waited: Arc::default(),
         }
     }
-
-    fn run(
-        &self,
-        group: GroupId,
-        kind: OperationKind,
-        root: Option<usize>,
-        work: Collective<'_>,
-    ) -> Result<(), CommError> {
-        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, kind, root, work))
-    }
-
-    fn sum(&self, group: GroupId, kind: OperationKind, root: Option<usize>, buffer: &Tensor) -> Result<(), CommError> {
-        let buffers = Buffers::of_operation(kind, slice::from_ref(buffer))?;
-        self.run(group, kind, root, Collective::Sum(&buffers))
-    }
 }
 
 impl<T: HostTransport> HostRank<T> {
@@ -193,16 +178,14 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         self.own.topology.topology.world_size
     }
 
-    fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
-        self.sum(group, OperationKind::AllReduce, None, buffer)
+    fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError> {
+        let (kind, root) = (operation.kind(), operation.root());
+        let buffers = Buffers::of_operation(kind, slice::from_ref(buffer))?;
+        let work = Collective::of_operation(operation, &buffers);
+        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, kind, root, work))
     }
 
-    fn start(
-        &self,
-        group: GroupId,
-        operation: BackgroundOperation,
-        tensors: Vec<Tensor>,
-    ) -> Result<Pending, CommError> {
+    fn start(&self, group: GroupId, operation: GroupOperation, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
         let (kind, root) = (operation.kind(), operation.root());
         let members = self.own.topology.membership(group)?.ranks.len();
         Buffers::of_operation(kind, &tensors)?;
@@ -213,8 +196,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         let own = Arc::clone(&self.own);
         let job = move || {
             let buffers = Buffers::of_operation(kind, &tensors)?;
-            let work = if kind == OperationKind::Broadcast { Collective::Broadcast } else { Collective::Sum };
-            own.run_collective(group, BACKGROUND, kind, root, work(&buffers))
+            own.run_collective(group, BACKGROUND, kind, root, Collective::of_operation(operation, &buffers))
         };
         let started = self.background.start(self.rank(), Box::new(job))?;
         // A pending operation does not keep the rank of a communicator that was dropped.
@@ -225,18 +207,10 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         }))
     }
 
-    fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        self.sum(group, OperationKind::Reduce, Some(root), buffer)
-    }
-
-    fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        let buffers = Buffers::of_operation(OperationKind::Broadcast, slice::from_ref(buffer))?;
-        self.run(group, OperationKind::Broadcast, Some(root), Collective::Broadcast(&buffers))
-    }
-
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         let mut all = Vec::new();
-        self.run(group, OperationKind::AllGather, None, Collective::Gather { own: bytes, all: &mut all })?;
+        let work = Collective::Gather { own: bytes, all: &mut all };
+        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, OperationKind::AllGather, None, work))?;
         Ok(all)
     }
 

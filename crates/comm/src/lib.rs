@@ -8,8 +8,6 @@ mod error;
 mod group;
 mod host_comm;
 mod local;
-#[cfg(feature = "mpi")]
-pub mod mpi;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod rank_status;
@@ -19,7 +17,7 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-pub use communicator::{BackgroundOperation, Communicator, Pending};
+pub use communicator::{Communicator, GroupOperation, Pending};
 pub use error::{CommError, JoinError, OperationKind};
 pub use local::{LocalComm, Region};
 pub use rank_status::{RankPhase, RankSnapshot, RankStatus};

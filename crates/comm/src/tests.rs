@@ -7,7 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
-use super::communicator::{BackgroundOperation, Communicator};
+use super::communicator::{Communicator, GroupOperation};
 use super::error::CommError;
 use super::local::{LocalComm, Region};
 use super::tcp;
@@ -103,12 +103,12 @@ fn sums_have_the_bits_of_a_serial_sum_in_rank_order() {
                 for dtype in [DType::F32, DType::F64, DType::BF16] {
                     let wanted = expected(dtype, round, &ranks, n);
                     let x = tensor(dtype, round, comm.rank(), n);
-                    comm.all_reduce(ALL, &x).unwrap();
+                    comm.run(ALL, GroupOperation::AllReduce, &x).unwrap();
                     assert_eq!(bits(&x), wanted, "all-reduce of {n} {dtype:?}, {world_size} ranks");
                     let root = round % world_size;
                     let x = tensor(dtype, round, comm.rank(), n);
                     let before = bits(&x);
-                    comm.reduce(ALL, root, &x).unwrap();
+                    comm.run(ALL, GroupOperation::Reduce { root }, &x).unwrap();
                     let after = if comm.rank() == root { &wanted } else { &before };
                     assert_eq!(&bits(&x), after, "reduce of {n} {dtype:?}, {world_size} ranks");
                 }
@@ -126,7 +126,7 @@ fn the_order_of_sums_is_the_group_s() {
     everywhere(&topology, |comm| {
         for (g, ranks) in groups.iter().enumerate().filter(|(_, ranks)| ranks.contains(&comm.rank())) {
             let x = tensor(DType::F32, g, comm.rank(), 1003);
-            comm.all_reduce(GroupId(g), &x).unwrap();
+            comm.run(GroupId(g), GroupOperation::AllReduce, &x).unwrap();
             assert_eq!(bits(&x), expected(DType::F32, g, ranks, 1003), "group {g}");
         }
     });
@@ -137,7 +137,7 @@ fn a_view_is_reduced_and_its_neighbours_are_not() {
     everywhere(&Topology::everyone(2), |comm| {
         let flat = tensor(DType::F32, 0, comm.rank(), 300);
         let before = bits(&flat);
-        comm.all_reduce(ALL, &flat.narrow(0, 100, 100).unwrap()).unwrap();
+        comm.run(ALL, GroupOperation::AllReduce, &flat.narrow(0, 100, 100).unwrap()).unwrap();
         let after = bits(&flat);
         assert_eq!((&after[..100], &after[200..]), (&before[..100], &before[200..]));
         assert_eq!(after[100..200], expected(DType::F32, 0, &[0, 1], 300)[100..200]);
@@ -151,10 +151,10 @@ fn broadcast_copies_the_root_s_buffer() {
             for (round, n) in LENGTHS.into_iter().enumerate() {
                 let root = (round + 1) % world_size;
                 let x = tensor(DType::F64, round, comm.rank(), n);
-                comm.broadcast(ALL, root, &x).unwrap();
+                comm.run(ALL, GroupOperation::Broadcast { root }, &x).unwrap();
                 assert_eq!(bits(&x), bits(&tensor(DType::F64, round, root, n)));
                 let ids = Tensor::full(comm.rank() as u32, n, &Device::Cpu).unwrap();
-                comm.broadcast(ALL, root, &ids).unwrap();
+                comm.run(ALL, GroupOperation::Broadcast { root }, &ids).unwrap();
                 assert_eq!(ids.to_vec1::<u32>().unwrap(), vec![root as u32; n]);
             }
         });
@@ -262,11 +262,11 @@ fn started_reductions_run_beside_everything_else() {
         for round in 0..15 {
             let flat = tensor(DType::F32, round, me, 4 * N);
             let part = |i: usize, n: usize| flat.narrow(0, i * N, n).unwrap();
-            let first = comm.start(ALL, BackgroundOperation::AllReduce, vec![part(3, N), part(2, 10)]).unwrap();
+            let first = comm.start(ALL, GroupOperation::AllReduce, vec![part(3, N), part(2, 10)]).unwrap();
             pause();
-            let second = comm.start(ALL, BackgroundOperation::AllReduce, vec![part(1, N)]).unwrap();
+            let second = comm.start(ALL, GroupOperation::AllReduce, vec![part(1, N)]).unwrap();
             let own = tensor(DType::F64, round, me, 1003);
-            comm.all_reduce(ALL, &own).unwrap();
+            comm.run(ALL, GroupOperation::AllReduce, &own).unwrap();
             assert_eq!(bits(&own), expected(DType::F64, round, &ranks, 1003));
             // Writes into the buffer that is being reduced.
             part(0, N).inplace_op1(&Negate).unwrap();
@@ -320,7 +320,7 @@ fn many_rounds_under_random_delays() {
                 _ => {}
             }
             let x = tensor(DType::F32, round, comm.rank(), 17 + round % 50);
-            comm.all_reduce(ALL, &x).unwrap();
+            comm.run(ALL, GroupOperation::AllReduce, &x).unwrap();
             assert_eq!(bits(&x), expected(DType::F32, round, &ranks, 17 + round % 50), "round {round}");
         }
     });
@@ -365,7 +365,10 @@ fn disagree(
 
 #[test]
 fn the_error_of_members_that_disagree_names_both() {
-    let told = disagree(|c| c.all_reduce(ALL, &numbers(100)), |c| c.all_reduce(ALL, &numbers(100_000)));
+    let told = disagree(
+        |c| c.run(ALL, GroupOperation::AllReduce, &numbers(100)),
+        |c| c.run(ALL, GroupOperation::AllReduce, &numbers(100_000)),
+    );
     let (a, b) = ("all-reduce (number 1, 400 bytes of f32)", "all-reduce (number 1, 400000 bytes of f32)");
     let of_ranks = [
         format!("group 0: rank 0 is in {a}, but rank 1 is in {b}"),
@@ -373,15 +376,24 @@ fn the_error_of_members_that_disagree_names_both() {
     ];
     assert_eq!(told, [of_ranks.clone(), of_ranks].concat());
     let f64s = |n| tensor(DType::F64, 0, 0, n);
-    let told = disagree(|c| c.all_reduce(ALL, &numbers(2)), |c| c.all_reduce(ALL, &f64s(1)));
+    let told = disagree(
+        |c| c.run(ALL, GroupOperation::AllReduce, &numbers(2)),
+        |c| c.run(ALL, GroupOperation::AllReduce, &f64s(1)),
+    );
     assert!(told[0].contains("8 bytes of f32") && told[0].contains("8 bytes of f64"), "{told:?}");
-    let told = disagree(|c| c.reduce(ALL, 0, &numbers(3)), |c| c.all_gather(ALL, b"abc").map(drop));
+    let told = disagree(
+        |c| c.run(ALL, GroupOperation::Reduce { root: 0 }, &numbers(3)),
+        |c| c.all_gather(ALL, b"abc").map(drop),
+    );
     let both =
         "rank 0 is in reduce (number 1, 12 bytes of f32, root 0), but rank 1 is in all-gather (number 1, 3 bytes)";
     assert!(told[0].ends_with(both), "{told:?}");
-    let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
+    let told = disagree(
+        |c| c.run(ALL, GroupOperation::Broadcast { root: 0 }, &numbers(3)),
+        |c| c.run(ALL, GroupOperation::Broadcast { root: 1 }, &numbers(3)),
+    );
     assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
-    let start = |c: &dyn Communicator, n| c.start(ALL, BackgroundOperation::AllReduce, vec![numbers(n)])?.wait();
+    let start = |c: &dyn Communicator, n| c.start(ALL, GroupOperation::AllReduce, vec![numbers(n)])?.wait();
     let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
     assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
 }
@@ -424,17 +436,18 @@ fn only_wrong_requests_are_refused() {
                 "there is no activation channel from rank 1 to rank 0"
             );
         }
-        assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
+        assert_eq!(text(comm.run(ALL, GroupOperation::Reduce { root: 2 }, &numbers(1))), "rank 2 is not in group 0");
         let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
-        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums must be of f32, f64 or bf16, got u32");
-        let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
-        assert!(text(comm.broadcast(ALL, 0, &halves)).contains("F16"));
-        let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
-        assert!(text(comm.all_reduce(ALL, &strided)).contains("[3, 2]"));
-        let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
-        assert!(
-            comm.start(ALL, BackgroundOperation::AllReduce, mixed).unwrap_err().to_string().contains("f32 and f64")
+        assert_eq!(
+            text(comm.run(ALL, GroupOperation::AllReduce, &ids)),
+            "all-reduce: sums must be of f32, f64 or bf16, got u32"
         );
+        let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
+        assert!(text(comm.run(ALL, GroupOperation::Broadcast { root: 0 }, &halves)).contains("F16"));
+        let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
+        assert!(text(comm.run(ALL, GroupOperation::AllReduce, &strided)).contains("[3, 2]"));
+        let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
+        assert!(comm.start(ALL, GroupOperation::AllReduce, mixed).unwrap_err().to_string().contains("f32 and f64"));
         // These requests counted as no operations.
         comm.barrier(ALL).unwrap();
     });

@@ -19,12 +19,16 @@ pub enum ExecError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error(transparent)]
-    Eval(#[from] EvalError),
-    #[error(transparent)]
     Observer(#[from] ObserveError),
     /// A number that is infinite or not a number; `first` is where it appeared first.
     #[error("step {step}: the {what} is not finite; first bad value: {first}")]
     NotFinite { step: u64, what: &'static str, first: String },
+    /// The result of an evaluation is infinite or not a number.
+    #[error("the {0} is not finite")]
+    ResultNotFinite(&'static str),
+    /// What was asked for is impossible.
+    #[error("{0}")]
+    Request(String),
     /// Another rank, or the connection to it, failed.
     #[error(transparent)]
     Peer(#[from] CommError),
@@ -45,7 +49,7 @@ impl ExecError {
     /// True if the end of another rank caused this error: that rank's own error has the details.
     pub fn is_aborted(&self) -> bool {
         match self {
-            Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => error.is_aborted(),
+            Self::Peer(error) => error.is_aborted(),
             Self::Observer(error) => matches!(error, ObserveError::Aborted(_)),
             _ => false,
         }
@@ -84,34 +88,13 @@ fn is_nccl_out_of_memory(what: &str) -> bool {
     what.contains("NCCL") && what.contains("out of memory")
 }
 
-/// An error inside a run is a failure of the run, whatever its cause.
+/// The kind of an error outside a run. Inside one, it is a failure of the run, whatever its cause.
 impl Classified for ExecError {
-    fn kind(&self) -> ErrorKind {
-        ErrorKind::Failure
-    }
-}
-
-/// An error in an evaluation.
-#[derive(Debug, thiserror::Error)]
-pub enum EvalError {
-    #[error(transparent)]
-    Kernel(#[from] candle_core::Error),
-    #[error(transparent)]
-    Data(#[from] DataError),
-    #[error(transparent)]
-    Peer(#[from] CommError),
-    #[error("{0}")]
-    Request(String),
-    #[error("the {0} is not finite")]
-    NotFinite(&'static str),
-}
-
-impl Classified for EvalError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Data(error) => error.kind(),
             Self::Request(_) => ErrorKind::Request,
-            Self::Kernel(_) | Self::Peer(_) | Self::NotFinite(_) => ErrorKind::Failure,
+            _ => ErrorKind::Failure,
         }
     }
 }

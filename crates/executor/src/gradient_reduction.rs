@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use runner_comm::{BackgroundOperation, Pending};
+use runner_comm::{GroupOperation, Pending};
 use runner_compute::model::Params;
 use runner_spec::model::layout::common_range;
 
@@ -28,7 +28,7 @@ impl<'a> GradientReduction<'a> {
         let gradients = self.bucket_gradients(trainer, bucket)?;
         self.pending.push(self.context.comm.start(
             self.context.replica_group(),
-            BackgroundOperation::AllReduce,
+            GroupOperation::AllReduce,
             gradients,
         )?);
         Ok(())
@@ -43,7 +43,7 @@ impl<'a> GradientReduction<'a> {
         for range in self.bucket_ranges(trainer, bucket) {
             for (replica, shard) in program.shards.iter().enumerate() {
                 let Some(part) = common_range(&range, shard) else { continue };
-                let operation = BackgroundOperation::Reduce { root: program.mesh.rank(context.stage, replica) };
+                let operation = GroupOperation::Reduce { root: program.mesh.rank(context.stage, replica) };
                 let gradients = vec![trainer.grads.narrow(&part)?];
                 pending.push(context.comm.start(context.replica_group(), operation, gradients)?);
             }
@@ -75,7 +75,7 @@ impl<'a> GradientReduction<'a> {
     /// Sums `bucket` over the replicas into the first one.
     pub(super) fn reduce_to_root(&self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
         for gradients in self.bucket_gradients(trainer, bucket)? {
-            self.context.comm.reduce(self.context.replica_group(), 0, &gradients)?;
+            self.context.comm.run(self.context.replica_group(), GroupOperation::Reduce { root: 0 }, &gradients)?;
         }
         Ok(())
     }
@@ -85,7 +85,11 @@ impl<'a> GradientReduction<'a> {
         let Some(range) = trainer.tied_range(self.context.program) else {
             return Err(ExecError::Program("this rank holds no tied embedding".to_owned()));
         };
-        Ok(self.context.comm.all_reduce(self.context.tied_group(), &trainer.grads.narrow(&range)?)?)
+        Ok(self.context.comm.run(
+            self.context.tied_group(),
+            GroupOperation::AllReduce,
+            &trainer.grads.narrow(&range)?,
+        )?)
     }
 
     fn bucket_ranges(&self, trainer: &Trainer, bucket: usize) -> Vec<Range<usize>> {
@@ -111,7 +115,7 @@ pub(super) fn gather_sums(context: RankContext<'_>, trainer: &Trainer) -> Result
             all.store(shard.start, sums)?;
         }
         let owner = context.program.mesh.rank(context.stage, replica);
-        context.comm.broadcast(context.replica_group(), owner, &all.narrow(shard)?)?;
+        context.comm.run(context.replica_group(), GroupOperation::Broadcast { root: owner }, &all.narrow(shard)?)?;
     }
     Ok(all)
 }

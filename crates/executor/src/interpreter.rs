@@ -9,7 +9,7 @@ use super::error::{ExecError, explain_out_of_memory};
 use super::gradient_reduction::GradientReduction;
 use super::passes::Passes;
 use super::phase_clock::{Phase, PhaseClock};
-use super::rank_context::{InstructionList, Peers, RankContext};
+use super::rank_context::{InstructionList, ProgressMonitor, RankContext};
 use super::step_exchange::{StepAgreement, StepTotals};
 use super::step_watch::StepWatch;
 use super::trace::Trace;
@@ -17,6 +17,7 @@ use super::trainer::Trainer;
 use super::weight_exchange::{self, WeightExchange};
 use super::{device, gradient_norm, gradient_reduction, layout_evaluation, layout_sampling, non_finite, replica_check};
 use crate::observer::Observer;
+use runner_comm::Communicator;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
@@ -66,19 +67,21 @@ pub struct TrainedRank {
     pub interrupted: bool,
 }
 
-/// Runs `program` from `state` on, until it ends or is to stop. `observer` receives the events.
+/// Runs `program` from `state` on, until it ends or is to stop. `comm` connects the rank to the others, `monitor` follows it, and `observer`
+/// receives the events.
 ///
 /// # Errors
 /// A number that is not finite, unreadable data, too little memory, the end of another rank, or the observer's own error.
 pub fn run<'a>(
     program: &Program,
     resources: &Resources,
-    peers: Peers<'_>,
+    comm: &dyn Communicator,
+    monitor: &dyn ProgressMonitor,
     state: TrainState,
     controls: impl Into<RunControls<'a>>,
     observer: &mut dyn Observer,
 ) -> Result<TrainedRank, ExecError> {
-    let context = RankContext::new(program, peers)?;
+    let context = RankContext::new(program, comm, monitor)?;
     let first_step = state.step;
     let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
     let trainer = Trainer::new(program, state).map_err(explain)?;
@@ -409,7 +412,7 @@ impl Interpreter<'_> {
             forward_ms: milliseconds(forward),
             backward_ms: milliseconds(backward),
             optimizer_ms: milliseconds(optimizer),
-            comm_ms: (!self.context.is_alone()).then(|| milliseconds(totals.communication)),
+            comm_ms: (!self.context.is_alone()).then_some(totals.communication * 1e3),
         });
         Ok(self.observer.observe(&event)?)
     }

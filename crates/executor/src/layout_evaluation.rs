@@ -5,7 +5,7 @@ use super::error::ExecError;
 use super::non_finite;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, indices_of_replica};
+use crate::eval::{self, Batches, ChoiceBatches, LossBatches, indices_of_replica};
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_spec::event::Evaluation;
@@ -34,7 +34,7 @@ pub(super) fn evaluate(
     match eval::evaluate(step, loss, tasks, |batches| run_batches(context, trainer, batches)) {
         // All ranks have the same result, so all of them take part in the election. An empty finding says that this rank's weights are
         // finite.
-        Err(ExecError::Eval(EvalError::NotFinite(what))) => {
+        Err(ExecError::ResultNotFinite(what)) => {
             let finding = non_finite::find_in_weights(trainer)?.unwrap_or_default();
             let first = context.elect_fault_report(&finding, "the logits")?;
             Err(ExecError::NotFinite { step, what, first })

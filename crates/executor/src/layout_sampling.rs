@@ -1,14 +1,12 @@
 //! Samples under any layout of ranks: replicas divide the batches of continuations among them. In a pipeline the first stage draws the
 //! tokens, and the other stages run each feed that it announces.
 
-use std::ops::ControlFlow;
-
 use candle_core::{DType, Device, Tensor};
 
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{ChunkDecoder, Continuation, EvalError, TokenFeed, continue_prompt};
+use crate::eval::{ChunkDecoder, Continuation, TokenFeed, continue_prompt};
 use runner_compute::kernels::on_host;
 use runner_data::ModelTokenizer;
 use runner_spec::event::SampleText;
@@ -30,8 +28,7 @@ pub(super) fn sample(
     if context.stage == 0 {
         for (index, batch) in spec.batches().enumerate().skip(context.replica).step_by(program.mesh.replicas) {
             let extend = &mut |feed: &TokenFeed| pipeline.extend(feed);
-            let ignore = &mut |_, _| ControlFlow::Continue(());
-            all.push((index, continue_prompt(extend, &program.model, tokenizer, spec, &batch, ignore)?));
+            all.push((index, continue_prompt(extend, &program.model, tokenizer, spec, &batch)?));
         }
         pipeline.announce(None)?;
     } else {
@@ -109,15 +106,10 @@ impl<'a> PipelineDecoder<'a> {
     }
 
     /// Runs one feed through all stages, and returns the logits.
-    fn extend(&mut self, feed: &TokenFeed) -> Result<Tensor, EvalError> {
+    fn extend(&mut self, feed: &TokenFeed) -> Result<Tensor, ExecError> {
         let n = feed.ids.len() / feed.batch.max(1);
-        match self.announce(Some((feed, n))).and_then(|()| self.run(feed, n)) {
-            Ok(Some(logits)) => Ok(logits),
-            Ok(None) => Err(EvalError::Request("only the first stage draws tokens".into())),
-            Err(ExecError::Peer(error)) => Err(error.into()),
-            Err(ExecError::Eval(error)) => Err(error),
-            Err(ExecError::Kernel(error)) => Err(error.into()),
-            Err(other) => Err(EvalError::Request(other.to_string())),
-        }
+        self.announce(Some((feed, n)))?;
+        let logits = self.run(feed, n)?;
+        logits.ok_or_else(|| ExecError::Program("only the first stage draws tokens".into()))
     }
 }

@@ -38,5 +38,5 @@ pub use error::ExecError;
 pub use interpreter::{RunControls, StopRequest, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use observer::{IgnoreEvents, Observer};
-pub use rank_context::{InstructionList, Peers, ProgressMonitor};
+pub use rank_context::{InstructionList, ProgressMonitor};
 pub use trainer::{Trainer, initial_state, state_dtype, tied_copy_entry};

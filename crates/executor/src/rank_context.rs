@@ -27,17 +27,6 @@ pub trait ProgressMonitor: Sync {
     fn heartbeat(&self) {}
 }
 
-impl ProgressMonitor for () {
-    fn enter_instruction(&self, _: u64, _: InstructionList, _: usize) {}
-}
-
-/// A rank's connections to the other ranks, and the monitor that follows the rank.
-#[derive(Clone, Copy)]
-pub struct Peers<'a> {
-    pub comm: &'a dyn Communicator,
-    pub monitor: &'a dyn ProgressMonitor,
-}
-
 /// One rank's program, place in the mesh and connections. Nothing in it changes during a run.
 #[derive(Clone, Copy)]
 pub(super) struct RankContext<'a> {
@@ -52,9 +41,12 @@ impl<'a> RankContext<'a> {
     /// The context of `program`'s rank, with its connections.
     ///
     /// # Errors
-    /// If `peers` connect another rank, or another number of ranks, than `program` is for.
-    pub(super) fn new(program: &'a Program, peers: Peers<'a>) -> Result<Self, ExecError> {
-        let Peers { comm, monitor } = peers;
+    /// If `comm` connects another rank, or another number of ranks, than `program` is for.
+    pub(super) fn new(
+        program: &'a Program,
+        comm: &'a dyn Communicator,
+        monitor: &'a dyn ProgressMonitor,
+    ) -> Result<Self, ExecError> {
         let (rank, world_size) = (program.rank, program.world_size());
         if (comm.rank(), comm.world_size()) != (rank, world_size) {
             return Err(ExecError::Program(format!(

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use runner_comm::{BackgroundOperation, Pending};
+use runner_comm::{GroupOperation, Pending};
 use runner_spec::model::layout::common_range;
 use runner_spec::program::ParallelMode;
 
@@ -17,7 +17,7 @@ pub(super) fn broadcast_weights(context: RankContext<'_>, trainer: &Trainer) -> 
     if context.program.mesh.mode != ParallelMode::Dp {
         return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
     }
-    context.comm.broadcast(context.replica_group(), 0, &trainer.state.weights()?)?;
+    context.comm.run(context.replica_group(), GroupOperation::Broadcast { root: 0 }, &trainer.state.weights()?)?;
     Ok(trainer.refresh()?)
 }
 
@@ -53,7 +53,7 @@ impl<'a> WeightExchange<'a> {
                 let Some(part) = common_range(range, shard) else { continue };
                 let root = program.mesh.rank(context.stage, replica);
                 for tensor in trainer.weights.sent(&part)? {
-                    let operation = BackgroundOperation::Broadcast { root };
+                    let operation = GroupOperation::Broadcast { root };
                     pending.push(context.comm.start(context.replica_group(), operation, vec![tensor])?);
                 }
                 sent.push(part);

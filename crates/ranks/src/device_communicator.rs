@@ -3,7 +3,7 @@
 use runner_comm::Communicator;
 use runner_spec::error::PlainError;
 use runner_spec::program::{Device, ParallelMode, Program};
-use runner_spec::topology::{LocalRanks, Topology};
+use runner_spec::topology::Topology;
 
 /// The communicator of the rank of `program`, given that of its host.
 ///
@@ -13,7 +13,6 @@ pub(super) fn device_communicator(
     host: Box<dyn Communicator>,
     topology: &Topology,
     program: &Program,
-    ranks: LocalRanks,
 ) -> Result<Box<dyn Communicator>, PlainError> {
     // A program of mode `single` sums no tensors.
     if program.device == Device::Cpu || program.mesh.mode == ParallelMode::Single {
@@ -26,11 +25,11 @@ pub(super) fn device_communicator(
             runner_machine::doctor::check_nccl()
                 .map_err(|why| PlainError::failure(format!("ranks on GPUs communicate through NCCL: {why}")))?;
         }
-        Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), ranks)))
+        let are_threads = program.mesh.mode == ParallelMode::Dp;
+        Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), are_threads)))
     }
     #[cfg(not(feature = "nccl"))]
     {
-        let _ = ranks;
         if topology.world_size > 1 {
             let message = "ranks on GPUs communicate through NCCL, but this program was built without it; build it \
                 with `--features nccl`";

@@ -19,7 +19,7 @@ use super::rank_observer::{RankObserver, RecorderLink, peer_error};
 use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use super::rank_training::RankTraining;
 use super::world::World;
-use runner_comm::{Communicator, JoinError, RunAbort};
+use runner_comm::{Communicator, GroupOperation, JoinError, RunAbort};
 use runner_compute::state::TrainState;
 use runner_executor::{ExecError, state_dtype};
 use runner_machine::host::peak_rss_bytes;
@@ -189,7 +189,7 @@ impl<'a> LaunchedTraining<'a> {
             TrainState::zeroed(layout, program.moments(), state_dtype(program), &Device::Cpu)
                 .map_err(|error| self.start_error(ExecError::from(error)))?
         };
-        self.comm.broadcast(group, root, &state.buffer)?;
+        self.comm.run(group, GroupOperation::Broadcast { root }, &state.buffer)?;
         let own = json_bytes(&(state.step, state.tokens, state.best));
         let all = self.comm.all_gather(group, &own)?;
         let position = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));

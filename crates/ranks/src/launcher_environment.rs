@@ -47,14 +47,10 @@ pub struct AssignedRank {
     pub world_size: usize,
     /// The number among the ranks of this machine, which selects the rank's GPU.
     pub local_rank: usize,
-    /// The host of rank 0; `None` if rank 0 sends it through MPI.
-    pub leader_host: Option<String>,
+    /// The host of rank 0.
+    pub leader_host: String,
     /// Rank 0 listens at the first of these that is free.
     pub leader_ports: Vec<u16>,
-    /// True if MASTER_PORT gives the port.
-    pub has_given_port: bool,
-    /// True if the launcher gave this process what an MPI library needs to find the other ranks.
-    pub is_mpi_process: bool,
     /// The name of this machine, where the environment gives it.
     pub host_name: Option<String>,
     pub launcher: Launcher,
@@ -160,7 +156,7 @@ impl<'a> Env<'a> {
         self,
         launcher: Launcher,
         [rank_variable, world_size_variable, local_rank_variable]: [&'static str; 3],
-        leader_host: Option<String>,
+        leader_host: String,
         leader_ports: Vec<u16>,
         job: String,
         is_one_machine: bool,
@@ -180,17 +176,13 @@ impl<'a> Env<'a> {
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
         let host_name = self.get("HOSTNAME").map(str::to_owned);
-        let is_loopback = leader_host
-            .as_ref()
-            .is_some_and(|host| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()));
+        let is_loopback = leader_host == "localhost" || leader_host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
         Ok(AssignedRank {
             rank,
             world_size,
             local_rank,
             leader_host,
             leader_ports,
-            has_given_port: self.port()?.is_some(),
-            is_mpi_process: !launcher.sets_torch_variables() && self.is_mpi_process(),
             host_name,
             launcher,
             world_size_variable,
@@ -213,11 +205,6 @@ impl<'a> Env<'a> {
     fn leader_host(self, rank: &'static str, world_size: &str) -> Result<String, PlainError> {
         let only_rank = (self.get(world_size) == Some("1")).then_some("localhost");
         Ok(self.required(self.get("MASTER_ADDR").or(only_rank), rank, "MASTER_ADDR")?.to_owned())
-    }
-
-    /// True if the variables are set by which an MPI library finds the other ranks.
-    fn is_mpi_process(self) -> bool {
-        ["PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"].iter().any(|name| self.get(name).is_some())
     }
 
     /// True if this process is a task of a step that srun started, not a batch script or the shell of an allocation.
@@ -250,7 +237,7 @@ fn torch(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
     let is_torchrun = env.get("TORCHELASTIC_RUN_ID").is_some();
     let launcher = if is_torchrun { Launcher::Torchrun } else { Launcher::Variables };
-    env.assigned(launcher, variables, Some(host?), ports, job, is_one_machine)
+    env.assigned(launcher, variables, host?, ports, job, is_one_machine)
 }
 
 /// The ports after `port`, or before it where there are too few.
@@ -276,7 +263,7 @@ fn slurm(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let job_name = env.job("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
     let nodes = env.get("SLURM_STEP_NUM_NODES").or(env.get("SLURM_JOB_NUM_NODES")).or(env.get("SLURM_NNODES"));
     let variables = ["SLURM_PROCID", world_size, "SLURM_LOCALID"];
-    env.assigned(Launcher::Slurm, variables, Some(host), ports, job_name, nodes == Some("1"))
+    env.assigned(Launcher::Slurm, variables, host, ports, job_name, nodes == Some("1"))
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
@@ -330,7 +317,7 @@ fn mpich(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     mpirun(env, Launcher::Mpich, variables, "MPI_LOCALNRANKS", env.job("mpich", &[]))
 }
 
-/// A rank of an mpirun. Rank 0 of several machines is at MASTER_ADDR, or sends its address through MPI.
+/// A rank of an mpirun. Rank 0 of several machines is at MASTER_ADDR.
 fn mpirun(
     env: Env<'_>,
     launcher: Launcher,
@@ -341,27 +328,14 @@ fn mpirun(
     let [rank, world_size, _] = variables;
     let is_one_machine = env.are_equal([local_size, world_size]);
     let host = match env.get("MASTER_ADDR") {
-        Some(host) => Some(host.to_owned()),
-        None if is_one_machine => Some("localhost".to_owned()),
-        None if cfg!(feature = "mpi") && env.is_mpi_process() => None,
-        None => Some(env.leader_host(rank, world_size)?),
+        None if is_one_machine => "localhost".to_owned(),
+        _ => env.leader_host(rank, world_size)?,
     };
     let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
     env.assigned(launcher, variables, host, ports, job, is_one_machine)
 }
 
 impl AssignedRank {
-    /// The ports that rank 0 proposes through MPI: those of the variables, or some that depend on `secret`, so that two jobs rarely try
-    /// the same.
-    #[cfg(feature = "mpi")]
-    pub(super) fn meeting_ports(&self, secret: &str) -> Vec<u16> {
-        if self.has_given_port {
-            return self.leader_ports.clone();
-        }
-        let digits = u64::from_str_radix(secret.get(..8).unwrap_or_default(), 16).unwrap_or(0);
-        alternative_ports((DERIVED_PORTS.start + digits % (DERIVED_PORTS.end - DERIVED_PORTS.start)) as u16)
-    }
-
     /// The problem if a plan has another number of ranks. `layout` describes the plan's, such as `ddp: 4 replicas`.
     pub fn world_size_problem(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
         if ranks == self.world_size {

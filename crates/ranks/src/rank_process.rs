@@ -19,7 +19,6 @@ use rayon::ThreadPool;
 use runner_comm::{CommError, Region};
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
-use runner_executor::eval::EvalError;
 use runner_executor::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
@@ -27,7 +26,6 @@ use runner_threads::stop::StopReason;
 use runner_threads::threads::thread_pool;
 
 use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
-use runner_spec::topology::LocalRanks;
 
 /// The data of a rank, and the training state that it begins with.
 pub struct PreparedRank {
@@ -118,8 +116,7 @@ impl RankProcess {
         state: TrainState,
     ) -> Result<TrainedRank, ExecError> {
         let RankStart { program, training, .. } = start;
-        let (comm, status) =
-            connect_rank(region, program, LocalRanks::Processes).map_err(|error| ExecError::Program(error.text))?;
+        let (comm, status) = connect_rank(region, program).map_err(|error| ExecError::Program(error.text))?;
         let controls = training.controls(region.stop());
         let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
         let mut link = ParentLink { parent, region, status };
@@ -145,8 +142,7 @@ impl RankProcess {
 /// The rank that a rank waited for until the timeout, and how long it waited, if `error` is a timeout.
 fn timed_out_peer(error: &ExecError) -> Option<(usize, Duration)> {
     match error {
-        ExecError::Peer(CommError::Timeout { peer, waited, .. })
-        | ExecError::Eval(EvalError::Peer(CommError::Timeout { peer, waited, .. })) => Some((*peer, *waited)),
+        ExecError::Peer(CommError::Timeout { peer, waited, .. }) => Some((*peer, *waited)),
         _ => None,
     }
 }

@@ -8,10 +8,9 @@ use super::failure::{RankError, describe_place};
 use super::faults;
 use runner_comm::{Communicator, LocalComm, RankPhase, RankStatus, Region, TcpMesh};
 use runner_compute::state::TrainState;
-use runner_executor::{InstructionList, Observer, Peers, ProgressMonitor, Resources, RunControls, TrainedRank};
+use runner_executor::{InstructionList, Observer, ProgressMonitor, Resources, RunControls, TrainedRank};
 use runner_spec::error::PlainError;
 use runner_spec::program::Program;
-use runner_spec::topology::LocalRanks;
 
 /// The time between two steps that a rank shows to the ranks of other machines.
 const STATUS_INTERVAL: Duration = Duration::from_millis(50);
@@ -23,7 +22,6 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) fn connect_rank<'a>(
     region: &'a Arc<Region>,
     program: &Program,
-    ranks: LocalRanks,
 ) -> Result<(Box<dyn Communicator>, &'a RankStatus), PlainError> {
     let missing = || PlainError::failure(format!("the region has no rank {}", program.rank));
     let status = region.status(program.rank).ok_or_else(missing)?;
@@ -31,7 +29,7 @@ pub(super) fn connect_rank<'a>(
     if let Some(timeout) = faults::operation_timeout() {
         comm.set_operation_timeout(timeout);
     }
-    Ok((device_communicator(Box::new(comm), region.topology(), program, ranks)?, status))
+    Ok((device_communicator(Box::new(comm), region.topology(), program)?, status))
 }
 
 /// A rank that is ready to train.
@@ -54,8 +52,8 @@ impl RankTraining<'_> {
     pub(super) fn run(&self, state: TrainState, observer: &mut dyn Observer) -> Result<TrainedRank, RankError> {
         let Self { program, resources, controls, status, .. } = *self;
         let monitor = StatusMonitor { training: self, published: Mutex::new(Instant::now()) };
-        let peers = Peers { comm: self.comm, monitor: &monitor };
-        let result = runner_executor::run(program, resources, peers, state, controls, observer).map_err(|source| {
+        let result = runner_executor::run(program, resources, self.comm, &monitor, state, controls, observer);
+        let result = result.map_err(|source| {
             let place = describe_place(program, &status.snapshot());
             RankError { rank: program.rank, place, source }
         });

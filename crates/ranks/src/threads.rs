@@ -11,7 +11,6 @@ use runner_compute::state::TrainState;
 use runner_executor::{ExecError, IgnoreEvents, Observer, Resources, RunControls, TrainedRank};
 use runner_plan::ranks::topology::topology;
 use runner_spec::program::Program;
-use runner_spec::topology::LocalRanks;
 use runner_threads::threads;
 
 /// One rank of a run in this process.
@@ -84,7 +83,7 @@ fn run_rank(
 ) -> Result<TrainedRank, RankError> {
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
-    let (comm, status) = connect_rank(region, program, LocalRanks::Threads).map_err(|e| error(&e))?;
+    let (comm, status) = connect_rank(region, program).map_err(|e| error(&e))?;
     let pool = threads::thread_pool(threads).map_err(|e| error(&e))?;
     let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
     pool.install(|| training.run(state, observer))

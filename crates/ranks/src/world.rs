@@ -11,8 +11,6 @@ use super::failure::describe_last_seen;
 use super::faults;
 use super::launcher_environment::{AssignedRank, Launcher};
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
-#[cfg(feature = "mpi")]
-use runner_comm::mpi::{Meeting, MpiLink};
 use runner_comm::{
     CommError, Communicator, Connections, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm,
     TcpMesh,
@@ -26,7 +24,7 @@ use runner_spec::format::json_bytes;
 use runner_spec::mesh::RankGroup;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
-use runner_spec::topology::{GroupId, LocalRanks};
+use runner_spec::topology::GroupId;
 use runner_threads::open_files::open_file_limit;
 use runner_threads::stop::StopSwitch;
 
@@ -51,9 +49,6 @@ const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
-
-/// Added to messages about a wait under the launcher of an MPI.
-const NO_MPI_HINT: &str = "; this program was built without the feature `mpi`: if other ranks run a build that has it, they wait in MPI, and will not connect to this rank";
 
 /// Files that a rank has open besides its connections.
 const OTHER_OPEN_FILES: u64 = 64;
@@ -87,13 +82,6 @@ impl World {
         let timeout = faults::operation_timeout();
         let joined = Arc::new(OnceLock::new());
         share_early_end(stop, assigned.rank, Arc::clone(&joined));
-        #[cfg(feature = "mpi")]
-        let mpi = assigned.is_mpi_process.then(|| start_mpi(&assigned, report_wait)).transpose()?;
-        #[cfg(feature = "mpi")]
-        let (assigned, token) = match &mpi {
-            Some(link) => with_meeting(assigned, token, link.meeting()),
-            None => (assigned, token),
-        };
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
@@ -103,31 +91,20 @@ impl World {
                 &allowed_core_list().unwrap_or_else(|| "unknown".to_owned()),
                 program,
             ),
-            leader_host: assigned.leader_host.clone().unwrap_or_else(|| "localhost".to_owned()),
+            leader_host: assigned.leader_host.clone(),
             ports: assigned.leader_ports.clone(),
             token,
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
             heartbeat_timeout: faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
-            wait_hint: if assigned.is_mpi_process && !cfg!(feature = "mpi") { NO_MPI_HINT } else { "" },
         };
-        #[cfg_attr(not(feature = "mpi"), expect(unused_mut, reason = "MPI changes it"))]
-        let mut mesh = TcpMesh::join(&config)?;
-        #[cfg(feature = "mpi")]
-        if let Some(mpi) = mpi {
-            mpi.carry(&mut mesh);
-        }
+        let mesh = TcpMesh::join(&config)?;
         if let Some(timeout) = timeout {
             mesh.set_operation_timeout(timeout);
         }
         let mesh = Arc::new(mesh);
         let _ = joined.set(mesh.connections());
         Ok(Self { assigned, max_restarts: OnceLock::new(), mesh })
-    }
-
-    /// True if the ranks of `assigned` receive a secret when they join.
-    pub fn shares_secret(assigned: &AssignedRank) -> bool {
-        cfg!(feature = "mpi") && assigned.is_mpi_process
     }
 
     pub fn rank(&self) -> usize {
@@ -214,8 +191,7 @@ impl World {
             compare_products(plan, &comm)?;
         }
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        device_communicator(Box::new(comm), &topology, own, LocalRanks::Processes)
-            .map_err(|error| JoinError::Failed(error.text))
+        device_communicator(Box::new(comm), &topology, own).map_err(|error| JoinError::Failed(error.text))
     }
 
     pub(super) fn send_to_all(&self, message: &ToRank) {
@@ -369,22 +345,6 @@ fn share_early_end(stop: &StopSwitch, rank: usize, joined: Arc<OnceLock<Arc<Conn
         // The process ends next, so this waits for the threads that write.
         connections.wait_until_sent(SEND_TIMEOUT);
     });
-}
-
-/// Starts MPI for the operations of this rank.
-#[cfg(feature = "mpi")]
-fn start_mpi(assigned: &AssignedRank, report_wait: fn(&str)) -> Result<MpiLink, JoinError> {
-    let secret = RankToken::random_secret()?;
-    let ports = assigned.meeting_ports(&secret);
-    MpiLink::start((assigned.rank, assigned.world_size), ports, secret, report_wait)
-}
-
-/// Adds what rank 0 sent through MPI to what the launcher's variables leave open: its address, and a secret.
-#[cfg(feature = "mpi")]
-fn with_meeting(assigned: AssignedRank, token: RankToken, meeting: &Meeting) -> (AssignedRank, RankToken) {
-    let token = if token.is_secret() { token } else { RankToken::new(&assigned.job, Some(&meeting.secret)) };
-    let leader_host = Some(assigned.leader_host.unwrap_or_else(|| meeting.host.clone()));
-    (AssignedRank { leader_host, leader_ports: meeting.ports.clone(), ..assigned }, token)
 }
 
 /// Compares the methods with which ranks multiply bf16 matrices: the record names one.

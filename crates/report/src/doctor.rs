@@ -21,8 +21,7 @@ pub fn doctor_text(report: &DoctorReport) -> String {
         Some(cuda) => format!("with CUDA {cuda}, {nccl}"),
         None => "without CUDA (`make cuda` builds with it)".to_owned(),
     };
-    let mpi = if report.build.mpi { "with MPI" } else { "without MPI" };
-    line("runner", &format!("{}, {build}, {mpi}", report.build.version));
+    line("runner", &format!("{}, {build}", report.build.version));
     let machine = &report.machine;
     let memory = machine.memory_bytes.map_or_else(|| "unknown memory".to_owned(), |n| format!("{} memory", bytes(n)));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");

@@ -7,13 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::choice_name;
 
-/// The ranks of one machine: threads of one process, or processes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LocalRanks {
-    Threads,
-    Processes,
-}
-
 /// Index into `Topology::groups`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId(pub usize);

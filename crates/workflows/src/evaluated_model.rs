@@ -8,7 +8,8 @@ use candle_core::Tensor;
 use crate::opened_run::OpenedRun;
 use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
-use runner_executor::eval::{EvalError, InferenceSettings};
+use runner_executor::ExecError;
+use runner_executor::eval::open_model;
 use runner_inputs::{Host, RunEvent, RunObserver, foreign_tokenizer};
 use runner_machine::local_cluster::local_cluster;
 use runner_record::CheckpointChoice;
@@ -23,7 +24,8 @@ use runner_weights::OpenedWeights;
 /// A model to evaluate or to sample from. Its weights are not read yet.
 #[derive(Debug)]
 pub struct EvaluatedModel {
-    pub inference: InferenceSettings,
+    pub spec: ModelSpec,
+    pub precision: Precision,
     origin: ModelOrigin,
 }
 
@@ -40,11 +42,9 @@ impl EvaluatedModel {
     /// # Errors
     /// If the run's plan is damaged.
     pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self> {
-        let mut inference = InferenceSettings::from(run.program()?);
-        if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
-            inference = InferenceSettings { precision, ..inference };
-        }
-        Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
+        let program = run.program()?;
+        let (spec, precision) = (program.model.clone(), precision.unwrap_or(program.precision));
+        Ok(Self { spec, precision, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
 
     /// The model of the weights at `path`, a Hugging Face folder, a state dict of PyTorch or a model file of llm.c.
@@ -71,18 +71,13 @@ impl EvaluatedModel {
             )));
         }
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
-        let inference = InferenceSettings { spec, precision };
-        Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
-    }
-
-    pub fn spec(&self) -> &ModelSpec {
-        &self.inference.spec
+        Ok(Self { spec, precision, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
     }
 
     /// # Errors
     /// If attention sees what follows a token: such a model has no `what`, since it has learned to see the words that it is to predict.
     pub fn check_mask(&self, what: &str) -> Result<()> {
-        if !self.spec().options.mask.sees_ahead() {
+        if !self.spec.options.mask.sees_ahead() {
             return Ok(());
         }
         Err(CommandError::request(format!(
@@ -110,7 +105,7 @@ impl EvaluatedModel {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<ModelTokenizer> {
-        let rows = self.spec().vocab_size;
+        let rows = self.spec.vocab_size;
         let (path, given) = match &self.origin {
             ModelOrigin::Checkpoint(run, _) => {
                 let own = run.tokenizer(pool, host, observer)?;
@@ -172,7 +167,7 @@ impl EvaluatedModel {
     /// If the weights cannot be read, the device cannot be opened, or its memory is short.
     pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>)> {
         // The layout is the whole model's, whatever the ranks of a run hold of it.
-        let layout = Arc::new(ParamLayout::new(parameters(self.spec())));
+        let layout = Arc::new(ParamLayout::new(parameters(&self.spec)));
         let (flat, step) = match &self.origin {
             ModelOrigin::Checkpoint(run, which) => {
                 let (flat, step) = run.weights(*which, &layout)?;
@@ -180,10 +175,10 @@ impl EvaluatedModel {
             }
             ModelOrigin::Weights(weights, _) => {
                 let flat = Tensor::from_vec(read_weights(weights, &layout)?, layout.total, &candle_core::Device::Cpu);
-                (flat.map_err(EvalError::from)?, None)
+                (flat.map_err(ExecError::from)?, None)
             }
         };
-        let (model, weights) = self.inference.open(Params::new(layout, flat), device)?;
+        let (model, weights) = open_model(&self.spec, self.precision, Params::new(layout, flat), device)?;
         Ok((model, weights, step))
     }
 }

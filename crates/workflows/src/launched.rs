@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use runner_comm::{JoinError, RunAbort};
-use runner_ranks::launcher_environment::AssignedRank;
+use runner_ranks::launcher_environment::{AssignedRank, Launcher};
 use runner_ranks::{LaunchedTraining, World, cuda_environment, rank_token};
 
 use runner_spec::experiment::Experiment;
@@ -55,7 +55,9 @@ pub(crate) fn work_as_rank(
     let Some(launched) = launched else { return work(None, host, observer) };
     let result = join_and_work(launched, restarts, host, stop, observer, work);
     let is_follower = |report: &RunReport| matches!(report.outcome, RunOutcome::Followed(code) if code != 0);
-    if launched.assigned.is_mpi_process && result.as_ref().is_ok_and(is_follower) {
+    if matches!(launched.assigned.launcher, Launcher::OpenMpi | Launcher::Mpich)
+        && result.as_ref().is_ok_and(is_follower)
+    {
         thread::sleep(REPORT_TIME);
     }
     result
@@ -73,7 +75,7 @@ fn join_and_work(
         cuda_environment::set_for_this_process();
     }
     let token = rank_token(assigned, host.cache()?)?;
-    if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() && !World::shares_secret(assigned) {
+    if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() {
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }
     let sources = host.build.source_hash.as_deref().map_or("unknown", short_hash);

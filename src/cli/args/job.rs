@@ -23,9 +23,6 @@ pub(crate) struct JobArgs {
     /// times the predicted time, plus 10 minutes; in Kubernetes none].
     #[arg(long, value_name = "TIME", value_parser = time_limit)]
     pub time: Option<Duration>,
-    /// Start ranks with `srun --mpi=TYPE`, such as pmix, so that they use MPI [default: TCP].
-    #[arg(long, value_name = "TYPE")]
-    pub mpi: Option<String>,
     /// An additional option for each job, such as --partition=long; may be given several times.
     #[arg(long = "job-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub options: Vec<String>,
@@ -37,7 +34,6 @@ impl JobArgs {
         let given = [
             (self.nodes.is_some(), "--nodes"),
             (self.time.is_some(), "--time"),
-            (self.mpi.is_some(), "--mpi"),
             (!self.options.is_empty(), "--job-option"),
         ];
         given.into_iter().find(|(is_given, _)| *is_given).map(|(_, flag)| flag)
@@ -51,17 +47,6 @@ impl JobArgs {
         let path = Path::new(scheduler.template_path());
         let template = if_present(read_regular_text(path)).or_else(|error| refuse!("{}: {error}", path.display()))?;
         scheduler.check_options(&self.options, template.as_deref())?;
-        if let Some(kind) = &self.mpi {
-            if scheduler != Scheduler::Slurm {
-                refuse!("--mpi is an option of srun; use it with Slurm");
-            }
-            if kind.is_empty() || !kind.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                refuse!("--mpi must be a type that `srun --mpi=list` shows, such as pmix, got {kind:?}");
-            }
-            if !cfg!(feature = "mpi") && kind != "none" {
-                refuse!("--mpi needs a program that was built with the feature `mpi`");
-            }
-        }
         if scheduler == Scheduler::Kubernetes && self.nodes.is_some() {
             refuse!("--nodes has no effect in Kubernetes: each rank has its own pod");
         }
@@ -69,7 +54,6 @@ impl JobArgs {
             scheduler,
             nodes: self.nodes.map(usize::from),
             time_limit: self.time,
-            mpi: self.mpi.clone(),
             options: self.options.clone(),
             template,
             report: Some(|text| print_to_stderr(&format!("note: {}", printable(text)))),
@@ -103,16 +87,12 @@ mod tests {
 
     #[test]
     fn flags_fit_the_scheduler() {
-        let with_mpi = |kind: &str| JobArgs { mpi: Some(kind.to_owned()), ..JobArgs::default() };
         for (args, scheduler, rule) in [
-            (with_mpi("pmix"), Scheduler::Pbs, "--mpi is an option of srun"),
-            (with_mpi("pmix; x"), Scheduler::Slurm, "srun --mpi=list"),
             (JobArgs { nodes: Some(2), ..JobArgs::default() }, Scheduler::Kubernetes, "each rank has its own pod"),
             (JobArgs { options: vec!["x".to_owned()], ..JobArgs::default() }, Scheduler::Slurm, "--job-option must be"),
         ] {
             let error = args.settings(scheduler).expect_err("it does not fit").to_string();
             assert!(error.contains(rule), "{error}");
         }
-        with_mpi("none").settings(Scheduler::Slurm).expect("TCP");
     }
 }

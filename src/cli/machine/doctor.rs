@@ -19,6 +19,6 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// If standard output cannot be written.
 pub(crate) fn run(args: &DoctorArgs) -> Result<Exit> {
-    let report = DoctorReport::collect(cpu_instructions(), cfg!(feature = "mpi"));
+    let report = DoctorReport::collect(cpu_instructions());
     print_result(args.json, &report, || doctor_text(&report))
 }

@@ -19,12 +19,11 @@ pub(crate) fn long_version() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         let commit = option_env!("RUNNER_COMMIT").map_or_else(String::new, |commit| format!(" (commit {commit})"));
-        let features: Vec<&str> =
-            [("cuda", cfg!(feature = "cuda")), ("nccl", cfg!(feature = "nccl")), ("mpi", cfg!(feature = "mpi"))]
-                .into_iter()
-                .filter(|(_, on)| *on)
-                .map(|(name, _)| name)
-                .collect();
+        let features: Vec<&str> = [("cuda", cfg!(feature = "cuda")), ("nccl", cfg!(feature = "nccl"))]
+            .into_iter()
+            .filter(|(_, on)| *on)
+            .map(|(name, _)| name)
+            .collect();
         let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
         let ProgramBuild { target, source_hash } = program_build();
         let sources = source_hash.as_deref().map_or("unknown", short_hash);

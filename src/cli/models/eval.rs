@@ -163,7 +163,7 @@ impl EvalArgs {
 
     /// The rows that `--text` is cut into: those that the run was trained on, or packed rows.
     fn rows_of_text(&self, model: &EvaluatedModel) -> Result<Layout> {
-        let context = model.spec().context_length;
+        let context = model.spec.context_length;
         let trained = model.run().map(|run| &run.experiment.data.layout);
         let rows = match self.length {
             Some(length) if length == 0 || length > context => {
@@ -234,14 +234,14 @@ impl EvalArgs {
             layout: &layout,
             tasks: &tasks,
             cache_dir: &cache_dir()?,
-            vocab_size: model.spec().vocab_size,
+            vocab_size: model.spec.vocab_size,
         };
         let data = prepare_evaluation(&request, pool, &mut PreparationObserver::new(screen));
         let data = data.map_err(|error| reword_for_flags(error, true))?;
         let settings = ReadingSettings {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
-            mask_padding: layout.masks_padding(model.spec().options.mask),
+            mask_padding: layout.masks_padding(model.spec.options.mask),
             choice_texts: tasks.iter().map(|(_, task)| task.text).collect(),
             prefix: tokenizer.prefix_text(),
         };

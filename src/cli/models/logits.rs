@@ -31,7 +31,7 @@ pub(crate) fn run(args: &LogitsArgs) -> Result<Exit> {
     let text = read_regular_text(&args.tokens).context(args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
         serde_json::from_str(&text).map_err(|e| CommandError::request(format!("{}: {e}", args.tokens.display())))?;
-    let spec = opened.spec();
+    let spec = &opened.spec;
     let length = rows.first().map_or(0, Vec::len);
     if length == 0 || length > spec.context_length || rows.iter().any(|row| row.len() != length) {
         refuse!("rows must have the same length, 1 to {} tokens", spec.context_length);

@@ -1,16 +1,14 @@
 //! `runner sample`: continues prompts with a checkpoint of a recorded run, or with weights of another program.
 
-use std::io::{self, Write};
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use clap::Args;
 
 use crate::cli::args::model::ModelArgs;
-use crate::cli::terminal::exit::{Context as _, Exit, Result, refuse};
-use crate::cli::terminal::output::{print_json, print_to_stderr};
-use runner_executor::eval::{Continuation, Drawn, generate};
-use runner_report::{Screen, is_reader_gone};
+use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::output::{print_content, print_json, print_to_stderr};
+use runner_executor::eval::generate;
+use runner_report::Screen;
 use runner_spec::experiment::Samples;
 use runner_spec::format::printable;
 
@@ -18,8 +16,7 @@ use runner_spec::format::printable;
 pub(crate) struct SampleArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// A text to continue; may be given several times [default: the experiment's prompts]. For a model
-    /// without a tokenizer: ids, such as "1 2 3".
+    /// A text to continue; may be given several times [default: the experiment's prompts]. For a model without a tokenizer: ids, such as "1 2 3".
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
     /// The number of continuations of each prompt.
@@ -85,48 +82,6 @@ impl SampleArgs {
     }
 }
 
-/// Writes each prompt and its first continuation to `out` while tokens are sampled, then the other continuations.
-struct SampleWriter<'a> {
-    out: &'a mut dyn Write,
-    /// A terminal gets texts without characters that steer it.
-    is_terminal: bool,
-    written: io::Result<()>,
-    has_texts: bool,
-}
-
-impl<'a> SampleWriter<'a> {
-    fn new(out: &'a mut dyn Write, is_terminal: bool) -> Self {
-        Self { out, is_terminal, written: Ok(()), has_texts: false }
-    }
-
-    /// Writes `drawn`. Ends the sampling if it cannot be written.
-    fn write(&mut self, drawn: &Drawn<'_>) -> ControlFlow<()> {
-        let separator = if self.has_texts { "---\n" } else { "" };
-        let text = match drawn {
-            Drawn::Prompt(prompt) => format!("{separator}{prompt}"),
-            Drawn::Text(text) => (*text).to_owned(),
-            Drawn::Continuations(all) => {
-                self.has_texts = true;
-                let line = |c: &Continuation| format!("---\n{}{}\n", c.prompt, c.text);
-                let others: String = all.iter().skip(1).map(line).collect();
-                format!("\n{others}")
-            }
-        };
-        let text = if self.is_terminal { printable(&text) } else { text };
-        self.written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
-        if self.written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    }
-
-    /// # Errors
-    /// If a text could not be written. A closed pipe is not an error.
-    fn finish(self) -> Result<()> {
-        match self.written {
-            Err(error) if !is_reader_gone(&error) => Err(error).context("standard output"),
-            _ => Ok(()),
-        }
-    }
-}
-
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
@@ -138,7 +93,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let pool = args.model.threads.pool()?;
     let tokenizer = args.model.read_tokenizer(&opened, &pool, &mut screen)?;
     for prompt in &spec.prompts {
-        if let Some(warning) = tokenizer.cut_prompt(prompt, opened.spec().context_length)? {
+        if let Some(warning) = tokenizer.cut_prompt(prompt, opened.spec.context_length)? {
             screen.warn(&printable(&warning));
         }
     }
@@ -146,12 +101,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let (made, step, seconds) = pool.install(|| -> Result<_> {
         let (model, weights, step) = opened.load(device)?;
         let started = Instant::now();
-        let mut stdout = io::stdout();
-        let mut writer = SampleWriter::new(&mut stdout, console::user_attended());
-        let made = generate(&model, &weights, &tokenizer, &spec, &mut |drawn| {
-            if args.json { ControlFlow::Continue(()) } else { writer.write(&drawn) }
-        })?;
-        writer.finish()?;
+        let made = generate(&model, &weights, &tokenizer, &spec)?;
         Ok((made, step, started.elapsed().as_secs_f64()))
     })?;
     let tokens: usize = made.iter().map(|c| c.tokens).sum();
@@ -162,53 +112,10 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
             .collect();
         print_json(&lines)?;
     } else {
+        let texts: Vec<String> = made.iter().map(|c| format!("{}{}\n", c.prompt, c.text)).collect();
+        print_content(&texts.join("---\n"))?;
         let step = step.map_or_else(String::new, |step| format!(", step {step}"));
         print_to_stderr(&format!("{tokens} tokens in {seconds:.2} s, {:.0} tokens/s{step}", tokens as f64 / seconds));
     }
     Ok(Exit::Done)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::ErrorKind;
-
-    use super::*;
-
-    fn continuation(index: usize, text: &str) -> Continuation {
-        Continuation { prompt: "Once".to_owned(), index, text: text.to_owned(), tokens: 1 }
-    }
-
-    #[test]
-    fn texts_are_written_while_they_are_sampled() {
-        let mut out = Vec::new();
-        let mut writer = SampleWriter::new(&mut out, false);
-        let all = [continuation(0, " upon"), continuation(1, " more")];
-        for drawn in [Drawn::Prompt("Once"), Drawn::Text(" up"), Drawn::Text("on"), Drawn::Continuations(&all)] {
-            assert!(writer.write(&drawn).is_continue());
-        }
-        assert!(writer.write(&Drawn::Prompt("Twice")).is_continue());
-        writer.finish().unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "Once upon\n---\nOnce more\n---\nTwice");
-        let mut shown = Vec::new();
-        let mut writer = SampleWriter::new(&mut shown, true);
-        assert!(writer.write(&Drawn::Text("a\x1b]0;title\x07\u{202e}\u{9b}2Jb\n")).is_continue());
-        assert_eq!(String::from_utf8(shown).unwrap(), "a�]0;title���2Jb\n");
-    }
-
-    #[test]
-    fn a_closed_pipe_ends_the_sampling() {
-        struct Closed;
-        impl Write for Closed {
-            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                Err(ErrorKind::BrokenPipe.into())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let mut closed = Closed;
-        let mut writer = SampleWriter::new(&mut closed, false);
-        assert!(writer.write(&Drawn::Text("a")).is_break());
-        writer.finish().unwrap();
-    }
 }

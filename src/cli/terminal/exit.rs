@@ -20,8 +20,6 @@ pub(crate) fn render(error: &CommandError, color: bool) -> String {
 
 #[cfg(test)]
 mod tests {
-    use runner_executor::ExecError;
-    use runner_executor::eval::EvalError;
     use runner_record::RecordError;
 
     use super::*;
@@ -38,7 +36,5 @@ mod tests {
         let full =
             RecordError::Io { action: "writing", path: "a".into(), source: std::io::ErrorKind::StorageFull.into() };
         assert_eq!(exit(full.into()), Exit::Failed);
-        let inside = ExecError::Eval(EvalError::Request("x".into()));
-        assert_eq!(exit(inside.into()), Exit::Failed);
     }
 }

@@ -50,7 +50,7 @@ impl Channels {
             let what = "no group has all ranks".to_owned();
             return Err(CommError::Request { operation: OperationKind::AllGather, what });
         };
-        let failed = |error: NcclError| watched.error(OperationKind::Barrier, error);
+        let failed = |error: NcclError| watched.error(OperationKind::Connect, error);
         let mut own = Vec::new();
         for _ in topology.channels.iter().filter(|channel| channel.from == rank) {
             own.extend(library::unique_id().map_err(failed)?);
@@ -76,7 +76,7 @@ impl Channels {
             let word = gpu.zeros(DType::U32, 1)?;
             let places = [place(&word)?];
             let transfer = if me == SENDER { SEND } else { RECEIVE };
-            let started = link.start(OperationKind::Barrier, gpu.stream(), Some(word), transfer, &places);
+            let started = link.start(OperationKind::Connect, gpu.stream(), Some(word), transfer, &places);
             started.map_err(failed)?;
             ends.insert((channel.from, channel.to, channel.lane), End { link, slots: channel.slots });
         }

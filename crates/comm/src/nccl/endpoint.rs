@@ -1,5 +1,6 @@
 //! A rank's communicator over NCCL and another communicator.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -7,14 +8,14 @@ use candle_core::{DType, Device, Tensor};
 use cudarc::driver::CudaEvent;
 
 use super::channels::{self, Channels};
-use super::groups::{Groups, Member};
+use super::groups::{self, Member};
 use super::library::Transfer;
 use super::link::place;
 use super::watch::{WatchThread, Watched};
-use crate::communicator::{BackgroundOperation, Communicator, Pending};
+use crate::communicator::{Communicator, GroupOperation, Pending};
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
-use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
+use runner_spec::topology::{GroupId, Lane, Topology};
 
 /// One rank's communicator. Tensors of its GPU go through NCCL; bytes and tensors of the host go through `host`.
 #[derive(Debug)]
@@ -23,8 +24,8 @@ pub struct NcclComm {
     topology: Topology,
     /// The groups of this rank that sum tensors, in the order of their numbers.
     summing: Vec<GroupId>,
-    groups: Groups,
-    ranks: LocalRanks,
+    /// True if the ranks are threads of one process.
+    are_threads: bool,
     attached: OnceLock<Attached>,
 }
 
@@ -34,22 +35,16 @@ struct Attached {
     _watch: WatchThread,
     gpu: Arc<Gpu>,
     channels: Channels,
+    groups: HashMap<GroupId, Option<Member>>,
 }
 
 impl NcclComm {
     /// A communicator over `host`, which has the same topology. Everything goes through `host` until `attach` sets a GPU. `summing`
     /// are the groups of this rank whose tensors are summed or broadcast: `attach` connects them. All their members must name them.
-    pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: LocalRanks) -> Self {
+    pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, are_threads: bool) -> Self {
         summing.sort_unstable();
         summing.dedup();
-        Self {
-            watched: Arc::new(Watched::new(host)),
-            topology,
-            summing,
-            groups: Groups::default(),
-            ranks,
-            attached: OnceLock::new(),
-        }
+        Self { watched: Arc::new(Watched::new(host)), topology, summing, are_threads, attached: OnceLock::new() }
     }
 
     fn host(&self) -> &dyn Communicator {
@@ -61,48 +56,31 @@ impl NcclComm {
         self.attached.get().filter(|_| tensor.device().is_cuda())
     }
 
-    fn member(&self, attached: &Attached, group: GroupId) -> Result<Option<Member>, CommError> {
-        self.groups.link(&self.watched, &self.topology, attached.gpu.stream().context(), group)
-    }
-
-    /// Starts a transfer of tensors on the GPU, from or to the rank `root` if it has one. `None` in a group of one.
+    /// Starts a transfer of tensors on the GPU. `None` in a group of one.
     fn start_on_gpu(
         &self,
         attached: &Attached,
-        kind: OperationKind,
         group: GroupId,
-        root: Option<usize>,
+        operation: GroupOperation,
         tensors: &[Tensor],
     ) -> Result<Option<Arc<CudaEvent>>, CommError> {
+        let kind = operation.kind();
         self.watched.ensure_running(kind)?;
-        let Some(Member { link, ranks }) = self.member(attached, group)? else { return Ok(None) };
+        let rank = self.rank();
+        let member = attached.groups.get(&group).ok_or(CommError::NotMember { group: group.0, rank })?;
+        let Some(Member { link, ranks }) = member else { return Ok(None) };
         let index = |rank: usize| {
             let index = ranks.iter().position(|member| *member == rank);
             index.ok_or(CommError::NotMember { group: group.0, rank })
         };
-        let transfer = match (kind, root.map(index).transpose()?) {
-            (OperationKind::Reduce, Some(root)) => Transfer::Reduce { root },
-            (OperationKind::Broadcast, Some(root)) => Transfer::Broadcast { root },
-            _ => Transfer::AllReduce,
+        let transfer = match operation {
+            GroupOperation::AllReduce => Transfer::AllReduce,
+            GroupOperation::Reduce { root } => Transfer::Reduce { root: index(root)? },
+            GroupOperation::Broadcast { root } => Transfer::Broadcast { root: index(root)? },
         };
         let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>()?;
         let started = link.start(kind, attached.gpu.stream(), None, transfer, &places);
         started.map(Some).map_err(|error| self.watched.error(kind, error))
-    }
-
-    /// Runs a transfer of a tensor on the GPU, for which the work from here on waits.
-    fn run(
-        &self,
-        attached: &Attached,
-        kind: OperationKind,
-        group: GroupId,
-        root: Option<usize>,
-        buffer: &Tensor,
-    ) -> Result<(), CommError> {
-        match self.start_on_gpu(attached, kind, group, root, std::slice::from_ref(buffer))? {
-            Some(completed) => self.watched.follow(&attached.gpu, kind, &completed),
-            None => Ok(()),
-        }
     }
 }
 
@@ -120,14 +98,14 @@ impl Communicator for NcclComm {
             return Ok(());
         }
         let gpu = Gpu::of_device(device)?;
-        if self.ranks == LocalRanks::Threads && self.world_size() > 1 {
+        if self.are_threads && self.world_size() > 1 {
             share_with_peers(&gpu)?;
         }
         // It begins before the first link: a rank that ends while the others connect is noticed, too.
         let watch = WatchThread::spawn(&self.watched, gpu.stream().context())?;
         let channels = Channels::open(&self.watched, &self.topology, device)?;
-        self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
-        let _ = self.attached.set(Attached { _watch: watch, gpu, channels });
+        let groups = groups::open(&self.watched, &self.topology, &gpu, &self.summing)?;
+        let _ = self.attached.set(Attached { _watch: watch, gpu, channels, groups });
         Ok(())
     }
 
@@ -139,21 +117,19 @@ impl Communicator for NcclComm {
         self.watched.ensure_running(OperationKind::Wait)
     }
 
-    fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
-        let Some(attached) = self.gpu(buffer) else { return self.host().all_reduce(group, buffer) };
-        self.run(attached, OperationKind::AllReduce, group, None, buffer)
+    fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError> {
+        let Some(attached) = self.gpu(buffer) else { return self.host().run(group, operation, buffer) };
+        match self.start_on_gpu(attached, group, operation, std::slice::from_ref(buffer))? {
+            Some(completed) => self.watched.follow(&attached.gpu, operation.kind(), &completed),
+            None => Ok(()),
+        }
     }
 
-    fn start(
-        &self,
-        group: GroupId,
-        operation: BackgroundOperation,
-        buffers: Vec<Tensor>,
-    ) -> Result<Pending, CommError> {
+    fn start(&self, group: GroupId, operation: GroupOperation, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
         let on_gpu = buffers.first().and_then(|first| self.gpu(first));
         let Some(attached) = on_gpu else { return self.host().start(group, operation, buffers) };
         let kind = operation.kind();
-        let started = self.start_on_gpu(attached, kind, group, operation.root(), &buffers)?;
+        let started = self.start_on_gpu(attached, group, operation, &buffers)?;
         let Some(completed) = started else { return Ok(Pending::completed()) };
         // A pending operation does not keep a communicator that was dropped.
         let (watched, gpu) = (Arc::downgrade(&self.watched), Arc::clone(&attached.gpu));
@@ -164,16 +140,6 @@ impl Communicator for NcclComm {
             watched.ensure_running(kind)?;
             watched.follow(&gpu, kind, &completed)
         }))
-    }
-
-    fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        let Some(attached) = self.gpu(buffer) else { return self.host().reduce(group, root, buffer) };
-        self.run(attached, OperationKind::Reduce, group, Some(root), buffer)
-    }
-
-    fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        let Some(attached) = self.gpu(buffer) else { return self.host().broadcast(group, root, buffer) };
-        self.run(attached, OperationKind::Broadcast, group, Some(root), buffer)
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {

@@ -1,12 +1,10 @@
-//! The links of groups. Those of groups that sum tensors are made and used once at the start, because NCCL allocates memory at both.
-//! Any other is made when its group first transfers tensors, which all members do at the same place of their programs.
+//! The links of groups that transfer tensors. They are made and used once at the start, because NCCL allocates memory at both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::DType;
 use cudarc::driver::CudaContext;
-use parking_lot::Mutex;
 
 use super::library::{self, Transfer};
 use super::link::{self, Link, place};
@@ -25,64 +23,52 @@ pub(super) struct Member {
     pub(super) ranks: Vec<usize>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Groups {
-    made: Mutex<HashMap<usize, Member>>,
+/// Connects `groups` of this rank, which all their members name in the order of their numbers. `None` where this rank is the only member.
+pub(super) fn open(
+    watched: &Watched,
+    topology: &Topology,
+    gpu: &Gpu,
+    groups: &[GroupId],
+) -> Result<HashMap<GroupId, Option<Member>>, CommError> {
+    let mut members = HashMap::new();
+    for &group in groups {
+        let member = join(watched, topology, gpu.stream().context(), group)?;
+        for count in FIRST_SUM_LENGTHS {
+            let Some(member) = &member else { break };
+            let kind = OperationKind::Connect;
+            // It lives until the compute stream waits for the sum.
+            let tensor = gpu.zeros(DType::F32, count)?;
+            let places = [place(&tensor)?];
+            let started = member.link.start(kind, gpu.stream(), None, Transfer::AllReduce, &places);
+            let completed = started.map_err(|error| watched.error(kind, error))?;
+            // The wait belongs to no step, so it is not measured.
+            gpu.stream().wait(&completed).map_err(|error| watched.error(kind, error))?;
+        }
+        members.insert(group, member);
+    }
+    Ok(members)
 }
 
-impl Groups {
-    /// Connects `groups` of this rank, which all their members name in the order of their numbers.
-    pub(super) fn open(
-        &self,
-        watched: &Watched,
-        topology: &Topology,
-        gpu: &Gpu,
-        groups: &[GroupId],
-    ) -> Result<(), CommError> {
-        for group in groups {
-            let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
-            for count in FIRST_SUM_LENGTHS {
-                let kind = OperationKind::Barrier;
-                // It lives until the compute stream waits for the sum.
-                let tensor = gpu.zeros(DType::F32, count)?;
-                let places = [place(&tensor)?];
-                let started = member.link.start(kind, gpu.stream(), None, Transfer::AllReduce, &places);
-                let completed = started.map_err(|error| watched.error(kind, error))?;
-                // The wait belongs to no step, so it is not measured.
-                gpu.stream().wait(&completed).map_err(|error| watched.error(kind, error))?;
-            }
-        }
-        Ok(())
+/// Makes the link of a group; `None` if this rank is its only member.
+fn join(
+    watched: &Watched,
+    topology: &Topology,
+    context: &Arc<CudaContext>,
+    group: GroupId,
+) -> Result<Option<Member>, CommError> {
+    let host = &*watched.host;
+    let rank = host.rank();
+    let ranks = topology.groups.get(group.0).filter(|ranks| ranks.contains(&rank));
+    let ranks = ranks.ok_or(CommError::NotMember { group: group.0, rank })?;
+    if ranks.len() == 1 {
+        return Ok(None);
     }
-
-    /// The link of a group; `None` if this rank is its only member.
-    pub(super) fn link(
-        &self,
-        watched: &Watched,
-        topology: &Topology,
-        context: &Arc<CudaContext>,
-        group: GroupId,
-    ) -> Result<Option<Member>, CommError> {
-        let host = &*watched.host;
-        let rank = host.rank();
-        let ranks = topology.groups.get(group.0).filter(|ranks| ranks.contains(&rank));
-        let ranks = ranks.ok_or(CommError::NotMember { group: group.0, rank })?;
-        if ranks.len() == 1 {
-            return Ok(None);
-        }
-        let mut made = self.made.lock();
-        if let Some(member) = made.get(&group.0) {
-            return Ok(Some(member.clone()));
-        }
-        let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
-        let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
-        let id = id.map_err(|error| watched.error(OperationKind::AllGather, error))?;
-        // The id of the first member. The exchange also shows all members that the others are there.
-        let missing = || watched.error(OperationKind::AllGather, "the first member sent no id");
-        let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
-        let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
-        let member = Member { link, ranks: ranks.clone() };
-        made.insert(group.0, member.clone());
-        Ok(Some(member))
-    }
+    let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
+    let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
+    let id = id.map_err(|error| watched.error(OperationKind::AllGather, error))?;
+    // The id of the first member. The exchange also shows all members that the others are there.
+    let missing = || watched.error(OperationKind::AllGather, "the first member sent no id");
+    let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
+    let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
+    Ok(Some(Member { link, ranks: ranks.clone() }))
 }

@@ -3,15 +3,10 @@
 use std::ffi::CStr;
 use std::fmt::Display;
 use std::os::raw::{c_char, c_int, c_void};
-use std::thread;
-use std::time::Duration;
 
 use candle_core::DType;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::sys;
-
-/// The time between two checks of a communicator that is still at work on a call.
-const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The length of an id by which ranks find each other.
 pub(super) const ID_BYTES: usize = size_of::<sys::ncclUniqueId>();
@@ -27,10 +22,9 @@ impl NcclError {
     }
 }
 
-/// A call that is still running is not an error: `Handle::settled` waits for it.
 fn checked(result: sys::ncclResult_t) -> Result<(), NcclError> {
     match result {
-        sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
+        sys::ncclResult_t::ncclSuccess => Ok(()),
         other => Err(NcclError::new(describe_result(other))),
     }
 }
@@ -105,15 +99,9 @@ pub(super) struct Handle(sys::ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// Joins `members` ranks as number `me`. Returns when all have joined, or soon after `is_cancelled` is true if NCCL does not block.
-    /// The context of the device must be bound to the thread.
+    /// Joins `members` ranks as number `me`. Returns when all have joined. The context of the device must be bound to the thread.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn join(
-        id: &[u8],
-        members: usize,
-        me: usize,
-        is_cancelled: impl Fn() -> bool,
-    ) -> Result<Self, NcclError> {
+    pub(super) fn join(id: &[u8], members: usize, me: usize) -> Result<Self, NcclError> {
         let mut unique = sys::ncclUniqueId { internal: [0; 128] };
         if id.len() != ID_BYTES {
             return Err(NcclError::new(format_args!("an id of {} bytes instead of {ID_BYTES}", id.len())));
@@ -124,43 +112,17 @@ impl Handle {
         let mut comm: sys::ncclComm_t = std::ptr::null_mut();
         // SAFETY: writes the handle, which outlives the call; the id is passed by value.
         checked(unsafe { sys::ncclCommInitRank(&raw mut comm, members as c_int, unique, me as c_int) })?;
-        let handle = Self(comm);
-        match handle.settled(is_cancelled) {
-            Ok(()) => Ok(handle),
-            Err(error) => {
-                handle.abort();
-                Err(error)
-            }
-        }
-    }
-
-    /// Returns when the host's part of the call before this one is done. Under the user's NCCL_COMM_BLOCKING=0, NCCL returns before
-    /// that, and takes neither the next call nor an event on its stream until then.
-    pub(super) fn settled(&self, is_cancelled: impl Fn() -> bool) -> Result<(), NcclError> {
-        // Asked first: the thread that cancels may have freed the communicator.
-        while !is_cancelled() {
-            if self.state()? != sys::ncclResult_t::ncclInProgress {
-                return Ok(());
-            }
-            thread::sleep(POLL_INTERVAL);
-        }
-        Err(NcclError::new("cancelled while it was under way"))
-    }
-
-    /// The state of the communicator: success, or a call is under way; anything else is an error.
-    #[expect(unsafe_code, reason = "FFI")]
-    fn state(&self) -> Result<sys::ncclResult_t, NcclError> {
-        let mut state = sys::ncclResult_t::ncclSuccess;
-        // SAFETY: the handle is alive; writes one code, which outlives the call.
-        checked(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut state) })?;
-        checked(state)?;
-        Ok(state)
+        Ok(Self(comm))
     }
 
     /// # Errors
     /// If an operation has failed since it was started.
+    #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn check(&self) -> Result<(), NcclError> {
-        self.state().map(drop)
+        let mut state = sys::ncclResult_t::ncclSuccess;
+        // SAFETY: the handle is alive; writes one code, which outlives the call.
+        checked(unsafe { sys::ncclCommGetAsyncError(self.0, &raw mut state) })?;
+        checked(state)
     }
 
     /// Runs a transfer of `places` as one operation.

@@ -78,15 +78,13 @@ pub(super) fn join(
 ) -> Result<Link, CommError> {
     let rank = host.rank();
     let device =
-        |what: &dyn Display| CommError::Device { operation: OperationKind::Barrier, rank, what: what.to_string() };
+        |what: &dyn Display| CommError::Device { operation: OperationKind::Connect, rank, what: what.to_string() };
     let stream = context.new_stream().map_err(|error| device(&error))?;
     let (sender, joined) = channel();
     let own = Arc::clone(context);
-    let cancelled = Arc::new(AtomicBool::new(false));
-    let is_cancelled = Arc::clone(&cancelled);
     let work = move || {
         let bound = own.bind_to_thread().map_err(NcclError::new);
-        let handle = bound.and_then(|()| Handle::join(&id, members, me, || is_cancelled.load(Ordering::SeqCst)));
+        let handle = bound.and_then(|()| Handle::join(&id, members, me));
         // Nobody waits for this handle now.
         if let Err(SendError(Ok(handle))) = sender.send(handle) {
             handle.abort();
@@ -106,11 +104,9 @@ pub(super) fn join(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(by) = host.aborted() {
-            cancelled.store(true, Ordering::SeqCst);
             return Err(CommError::Aborted { by });
         }
         if started.elapsed() > JOIN_TIMEOUT {
-            cancelled.store(true, Ordering::SeqCst);
             let seconds = JOIN_TIMEOUT.as_secs();
             return Err(device(&format_args!("the {members} ranks did not all join within {seconds} s")));
         }
@@ -134,7 +130,6 @@ impl Link {
         let Some(handle) = handle else { return Err(NcclError::new("the communicator was ended")) };
         self.stream.wait(&event(compute)?).map_err(NcclError::new)?;
         handle.run(transfer, places, &self.stream)?;
-        handle.settled(|| self.ended.load(Ordering::SeqCst))?;
         let completed = Arc::new(event(&self.stream)?);
         state.running.push(RunningOperation { completed: Arc::clone(&completed), kind, since: Instant::now(), kept });
         Ok(completed)

@@ -1,8 +1,6 @@
 //! The state that the threads of a rank's connections share: received frames, and the waits for them.
 
 use std::sync::OnceLock;
-#[cfg(feature = "mpi")]
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -10,8 +8,6 @@ use parking_lot::{Condvar, Mutex};
 use super::connection_state::{
     CollectiveFrame, ConnectionState, Departure, LastSeen, PeerConnection, RunAbort, ensure_running,
 };
-#[cfg(feature = "mpi")]
-use super::data_queues::DataQueues;
 use super::frame::{self, FrameError, FrameTag};
 use super::send_queue::SendQueue;
 use crate::collective::PIECE_BYTES;
@@ -36,9 +32,6 @@ pub struct Connections {
     pub(super) topology: OnceLock<Topology>,
     /// The send queue of each rank of the world. This rank's own is not used.
     pub(super) send_queues: Vec<SendQueue>,
-    /// The queues of operations, if MPI carries them.
-    #[cfg(feature = "mpi")]
-    data_queues: OnceLock<DataQueues>,
     state: Mutex<ConnectionState>,
     changed: Condvar,
     timeout: OperationTimeout,
@@ -53,8 +46,6 @@ impl Connections {
             status: RankStatus::default(),
             topology: OnceLock::new(),
             send_queues: (0..world_size).map(|_| SendQueue::default()).collect(),
-            #[cfg(feature = "mpi")]
-            data_queues: OnceLock::new(),
             state: Mutex::new(ConnectionState { peers, readers: world_size - 1, ..ConnectionState::default() }),
             changed: Condvar::new(),
             timeout: OperationTimeout::default(),
@@ -165,48 +156,11 @@ impl Connections {
         bytes: Vec<u8>,
     ) -> Result<(), CommError> {
         let started = Instant::now();
-        while !self.data_queue(to).wait_for_space() {
+        while !self.send_queues[to].wait_for_space() {
             self.check(&self.state.lock(), operation, false, to, started)?;
         }
-        self.push_data(to, tag, bytes);
-        Ok(())
-    }
-
-    /// The queue of the frames of operations for `to`.
-    fn data_queue(&self, to: usize) -> &SendQueue {
-        #[cfg(feature = "mpi")]
-        if let Some(data) = self.data_queues.get() {
-            return &data.queues[to];
-        }
-        &self.send_queues[to]
-    }
-
-    /// Queues a frame of an operation without waiting for space.
-    pub(super) fn push_data(&self, to: usize, tag: FrameTag, bytes: Vec<u8>) {
-        #[cfg(feature = "mpi")]
-        if let Some(data) = self.data_queues.get() {
-            return data.push(to, tag, bytes);
-        }
         self.send_queues[to].push(tag, bytes);
-    }
-
-    /// Makes `sender` send the frames of operations, which it takes from the queues.
-    #[cfg(feature = "mpi")]
-    pub(super) fn carry_data(&self, sender: Thread) {
-        let _ = self.data_queues.set(DataQueues::new(self.world_size, sender));
-    }
-
-    #[cfg(feature = "mpi")]
-    pub(crate) fn data_queues(&self) -> Option<&DataQueues> {
-        self.data_queues.get()
-    }
-
-    /// Waits for the end of all connections. Returns false if it does not come, or if the run was aborted.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn await_common_end(&self) -> bool {
-        self.await_readers(CLOSE_TIMEOUT);
-        let state = self.state.lock();
-        state.abort.is_none() && state.readers == 0
+        Ok(())
     }
 
     /// Sends an abort to all peers, so that ranks that wait for this one receive the reason before it leaves.

@@ -63,7 +63,7 @@ impl HostTransport for MeshRank {
         let bytes = bytes::read(data, <[u8]>::to_vec)?;
         self.mesh.wait_for(OperationKind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
         // The frame is queued without waiting for space: the slots bound the queue.
-        self.mesh.push_data(to, FrameTag::Message { lane, element }, bytes);
+        self.mesh.send_queues[to].push(FrameTag::Message { lane, element }, bytes);
         Ok(())
     }
 

@@ -57,32 +57,6 @@ impl Frame {
     pub(super) fn new(tag: FrameTag, bytes: Vec<u8>) -> Self {
         Self { header: encode_header(tag, bytes.len() as u64), bytes }
     }
-
-    /// The frame as one message: the header comes last, so that the bytes stay where they are.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn into_message(self) -> Vec<u8> {
-        let Self { header, bytes: mut message } = self;
-        let (length, json) = header.split_at(size_of::<u32>());
-        message.extend_from_slice(json);
-        message.extend_from_slice(length);
-        message
-    }
-
-    /// The tag and the bytes of a frame that came as one message.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn parse_message(mut message: Vec<u8>) -> Result<(FrameTag, Vec<u8>), FrameError> {
-        let header = message.split_last_chunk().and_then(|(rest, length)| {
-            let start = rest.len().checked_sub(u32::from_le_bytes(*length) as usize)?;
-            Some((serde_json::from_slice::<(FrameTag, u64)>(&rest[start..]).ok()?, start))
-        });
-        match header {
-            Some(((tag, length), start)) if length == start as u64 => {
-                message.truncate(start);
-                Ok((tag, message))
-            }
-            _ => Err(FrameError::Invalid),
-        }
-    }
 }
 
 /// The header's JSON after its length.
@@ -280,18 +254,6 @@ mod tests {
         assert!(frames.iter().all(|frame| frame.header.len() <= MAX_HEADER_BYTES as usize));
         let expected: Vec<_> = tags.into_iter().zip(lengths.map(payload)).collect();
         assert!(read_all(&written(&frames)) == expected);
-    }
-
-    #[cfg(feature = "mpi")]
-    #[test]
-    fn a_frame_survives_as_one_message() {
-        for (tag, length) in [(FrameTag::SlotFreed { lane: Lane::Gradient }, 0), (FrameTag::Control, 300)] {
-            let message = Frame::new(tag, payload(length)).into_message();
-            for end in 0..message.len() {
-                assert!(Frame::parse_message(message[..end].to_vec()).is_err(), "cut after {end} bytes");
-            }
-            assert_eq!(Frame::parse_message(message).unwrap(), (tag, payload(length)));
-        }
     }
 
     /// If one place of the bytes is damaged, the frames before it are read, and no others.

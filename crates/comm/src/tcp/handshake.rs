@@ -13,16 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use runner_spec::format::json_bytes;
 
-/// The first bytes of a greeting.
-const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
-
-/// Version of the protocol between ranks. Every change of a message raises it.
-pub(super) const VERSION: u32 = 6;
+/// The first bytes of a greeting, with the version of the protocol between ranks: every change of a message raises it.
+const MAGIC: [u8; 8] = *b"rnrtcp\r7";
 
 const CHALLENGE_BYTES: usize = 32;
 
-/// A greeting is the magic, the version, and the challenge.
-const GREETING_BYTES: usize = MAGIC.len() + size_of::<u32>() + CHALLENGE_BYTES;
+/// A greeting is the magic and the challenge.
+const GREETING_BYTES: usize = MAGIC.len() + CHALLENGE_BYTES;
 
 /// The most bytes of an introduction. A longer one is not read.
 pub(super) const MAX_INTRODUCTION_BYTES: u32 = 4 << 10;
@@ -179,17 +176,7 @@ pub(super) struct Handshake {
 impl Handshake {
     /// Greets the listener at the other end of `stream`.
     pub(super) fn connect(stream: TcpStream, token: RankToken, timeout: Duration) -> Result<Self, HandshakeError> {
-        Self::connect_as(VERSION, stream, token, timeout)
-    }
-
-    /// Greets the listener as a rank that speaks `version` of the protocol.
-    pub(super) fn connect_as(
-        version: u32,
-        stream: TcpStream,
-        token: RankToken,
-        timeout: Duration,
-    ) -> Result<Self, HandshakeError> {
-        let own = greeting(version)?;
+        let own = greeting()?;
         stream.set_write_timeout(Some(timeout))?;
         (&stream).write_all(&own)?;
         let theirs = read_greeting(&stream, timeout)?;
@@ -200,15 +187,9 @@ impl Handshake {
     pub(super) fn accept(stream: TcpStream, token: RankToken, timeout: Duration) -> Result<Self, HandshakeError> {
         stream.set_write_timeout(Some(timeout))?;
         let theirs = read_greeting(&stream, timeout)?;
-        let own = greeting(VERSION)?;
+        let own = greeting()?;
         (&stream).write_all(&own)?;
         Ok(Self { stream, token, greetings: [theirs, own], side: 1, messages: [0; 2] })
-    }
-
-    /// The version of the protocol that the other side's greeting holds.
-    pub(super) fn peer_version(&self) -> u32 {
-        let version = self.greetings[usize::from(1 - self.side)][MAGIC.len()..].first_chunk();
-        version.map_or(0, |version| u32::from_le_bytes(*version))
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -277,12 +258,10 @@ impl Handshake {
     }
 }
 
-fn greeting(version: u32) -> io::Result<[u8; GREETING_BYTES]> {
+fn greeting() -> io::Result<[u8; GREETING_BYTES]> {
     let mut greeting = [0; GREETING_BYTES];
-    let (magic, rest) = greeting.split_at_mut(MAGIC.len());
-    let (number, challenge) = rest.split_at_mut(size_of::<u32>());
+    let (magic, challenge) = greeting.split_at_mut(MAGIC.len());
     magic.copy_from_slice(&MAGIC);
-    number.copy_from_slice(&version.to_le_bytes());
     challenge.copy_from_slice(&random_bytes()?);
     Ok(greeting)
 }
@@ -353,7 +332,6 @@ mod tests {
     #[test]
     fn introductions_survive_their_bytes() {
         let [mut one, mut other] = greeted([token(); 2]);
-        assert_eq!((one.peer_version(), other.peer_version()), (VERSION, VERSION));
         for text in ["", "node-1", &"ö".repeat(2000), &"\\".repeat(2000), "a\u{1b}[2Jb"] {
             let sent = introduction(text);
             assert!(sent.peer.machine.len() <= 2 * MAX_IDENTITY_CHARS && !sent.peer.machine.contains('\u{1b}'));

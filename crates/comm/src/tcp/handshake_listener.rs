@@ -1,7 +1,7 @@
 //! Accepts connections, and passes on those of ranks that prove that they know the token.
 
 use std::io;
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -17,15 +17,8 @@ const MAX_PENDING_HANDSHAKES: usize = 64;
 /// The time between two checks for new connections.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A rank that connected and proved that it knows the token, or a connection that was refused.
-pub(super) type Arrival = Result<(Introduction, Handshake), RefusedConnection>;
-
-#[derive(Debug, thiserror::Error)]
-#[error("from {from}: {why}")]
-pub(super) struct RefusedConnection {
-    from: IpAddr,
-    why: HandshakeError,
-}
+/// A rank that connected and proved that it knows the token, or where a connection that was refused came from, and why.
+pub(super) type Arrival = Result<(Introduction, Handshake), String>;
 
 /// A thread that accepts connections until this is dropped. Handshakes are received concurrently.
 pub(super) struct HandshakeListener {
@@ -52,14 +45,13 @@ impl HandshakeListener {
             while !has_ended.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok((stream, from)) if Arc::strong_count(&own) <= max_pending => {
-                        let (refused, sender, own, from) =
-                            (sender.clone(), sender.clone(), Arc::clone(&own), from.ip());
+                        let (refused, sender, own) = (sender.clone(), sender.clone(), Arc::clone(&own));
+                        let describe = move |why: HandshakeError| format!("from {}: {why}", from.ip());
                         let receive = move || {
-                            let arrival = receive_rank(stream, token, &own, timeout);
-                            let _ = sender.send(arrival.map_err(|why| RefusedConnection { from, why }));
+                            let _ = sender.send(receive_rank(stream, token, &own, timeout).map_err(describe));
                         };
                         if let Err(error) = threads::spawn("handshake", receive) {
-                            let _ = refused.send(Err(RefusedConnection { from, why: error.into() }));
+                            let _ = refused.send(Err(describe(error.into())));
                         }
                     }
                     Ok(_) => {}

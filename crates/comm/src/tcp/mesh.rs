@@ -105,13 +105,6 @@ impl TcpMesh {
         Ok(())
     }
 
-    /// Makes `sender` carry the frames of operations. It ends when the connections are closed.
-    #[cfg(feature = "mpi")]
-    pub(crate) fn carry_data(&mut self, sender: JoinHandle<()>) {
-        self.connections.carry_data(sender.thread().clone());
-        self.threads.push(sender);
-    }
-
     /// A handle that does not delay the goodbye which dropping the mesh sends.
     pub fn connections(&self) -> Arc<Connections> {
         Arc::clone(&self.connections)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::handshake::{
-    Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, PeerIdentity, RankToken, VERSION, random_bytes,
+    Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, PeerIdentity, RankToken, random_bytes,
 };
 use super::handshake_listener::HandshakeListener;
 use crate::error::JoinError;
@@ -45,56 +45,43 @@ pub struct JoinConfig {
     pub heartbeat_timeout: Duration,
     /// Receives from time to time what this rank waits for.
     pub report_wait: fn(&str),
-    /// Follows what is reported, and the error of a wait in vain.
-    pub wait_hint: &'static str,
 }
 
 /// The time after which a rank reports what it waits for; later reports come at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long other processes may answer at the port until a rank concludes that rank 0 cannot listen there, or has a different token. A proxy
-/// answers before rank 0 does, but hardly at several ports.
-const TAKEN_TIMEOUT: Duration = Duration::from_mins(1);
-const ALL_TAKEN_TIMEOUT: Duration = Duration::from_secs(15);
-
 /// Reports what a rank waits for, not too often.
 struct WaitReporter {
     report_wait: fn(&str),
-    hint: &'static str,
     next: Instant,
 }
 
 impl WaitReporter {
     fn new(config: &JoinConfig) -> Self {
         let next = Instant::now() + REPORT_INTERVAL.min(config.timeout / 2);
-        Self { report_wait: config.report_wait, hint: config.wait_hint, next }
+        Self { report_wait: config.report_wait, next }
     }
 
     fn report(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + 3 * REPORT_INTERVAL;
-            (self.report_wait)(&(what() + self.hint));
+            (self.report_wait)(&what());
         }
     }
 }
 
 /// The answer of rank 0 when all ranks have joined.
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
-    /// The problem, if there is one. Then the rest is empty.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    refused: Option<String>,
-    /// Random bytes, from which the token of the connections between the other ranks follows.
-    #[serde(default)]
-    session: [u8; 32],
-    #[serde(default)]
-    ranks: Vec<ListedRank>,
+enum Answer {
+    Refused(String),
+    Joined(JoinedWorld),
 }
 
-impl Answer {
-    fn refusal(problem: &str) -> Self {
-        Self { refused: Some(problem.to_owned()), session: [0; 32], ranks: Vec::new() }
-    }
+#[derive(Debug, Serialize, Deserialize)]
+struct JoinedWorld {
+    /// Random bytes, from which the token of the connections between the other ranks follows.
+    session: [u8; 32],
+    ranks: Vec<ListedRank>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -115,31 +102,6 @@ impl JoinConfig {
 
     fn handshake_timeout(&self) -> Duration {
         HANDSHAKE_TIMEOUT.min(self.heartbeat_timeout)
-    }
-}
-
-/// The connections that rank 0 refused.
-#[derive(Default)]
-struct RefusedConnections {
-    count: usize,
-    last: String,
-}
-
-impl RefusedConnections {
-    fn add(&mut self, why: String) {
-        self.count += 1;
-        self.last = why;
-    }
-}
-
-impl Display for RefusedConnections {
-    /// The end of a message about missing ranks; nothing if no connection was refused.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.count {
-            0 => Ok(()),
-            1 => write!(f, "; a connection was refused, {}", self.last),
-            count => write!(f, "; {count} connections were refused, the last one {}", self.last),
-        }
     }
 }
 
@@ -182,7 +144,8 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     let handshakes = HandshakeListener::open(listener, config.token, own, config.handshake_timeout())?;
     let mut arrived: Vec<Option<(Introduction, Handshake)>> = (0..world_size).map(|_| None).collect();
     let mut reporter = WaitReporter::new(config);
-    let mut refused = RefusedConnections::default();
+    // The end of a message about missing ranks: the last connection that was refused.
+    let mut refused = String::new();
     let problem = loop {
         let mut missing = missing_ranks(&arrived);
         if missing.is_empty() {
@@ -198,30 +161,28 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         let (count, now) = (world_size - missing.len(), Instant::now());
         if now >= deadline {
             let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
-            let hint = config.wait_hint;
             break Some(format!(
-                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}{elsewhere}{hint}"
+                "only {count} of {world_size} ranks connected to {at} within {seconds} s; {missing} did not{refused}{elsewhere}"
             ));
         }
         match handshakes.arrived.recv_timeout(deadline.min(reporter.next).saturating_duration_since(now)) {
             Ok(Ok((_, handshake))) if handshake.is_closed() => {}
-            Ok(Ok((introduction, mut handshake))) => match arrival_problem(&introduction, &handshake, config, &arrived)
-            {
+            Ok(Ok((introduction, mut handshake))) => match arrival_problem(&introduction, config, &arrived) {
                 None => {
                     let rank = introduction.rank;
                     arrived[rank] = Some((introduction, handshake));
                 }
                 Some(problem) => {
                     // The rank is not among those that have arrived, whatever rank it claims to be.
-                    let _ = handshake.send(&Answer::refusal(&problem));
+                    let _ = handshake.send(&Answer::Refused(problem.clone()));
                     if config.token.is_secret() {
                         break Some(problem);
                     }
                     // Without a secret, any process may have sent it.
-                    refused.add(format!("because {problem}"));
+                    refused = format!("; a connection was refused because {problem}");
                 }
             },
-            Ok(Err(connection)) => refused.add(connection.to_string()),
+            Ok(Err(connection)) => refused = format!("; a connection was refused, {connection}"),
             Err(RecvTimeoutError::Timeout) => reporter.report(|| {
                 format!(
                     "{count} of {world_size} ranks have connected to {at}; {} did not yet{refused}{elsewhere}",
@@ -233,7 +194,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     };
     if let Some(problem) = problem {
         for (_, handshake) in arrived.iter_mut().flatten() {
-            let _ = handshake.send(&Answer::refusal(&problem));
+            let _ = handshake.send(&Answer::Refused(problem.clone()));
         }
         return Err(JoinError::Failed(problem));
     }
@@ -270,7 +231,8 @@ fn answer_ranks(
         let ip = handshake.stream().peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         ranks.push(ListedRank { ip, port: introduction.port, peer: introduction.peer.clone() });
     }
-    let answer = Answer { refused: None, session: random_bytes()?, ranks };
+    let peers = ranks.iter().map(|listed| listed.peer.clone()).collect();
+    let answer = Answer::Joined(JoinedWorld { session: random_bytes()?, ranks });
     let mut links = Vec::with_capacity(config.world_size);
     for (rank, entry) in arrived.into_iter().enumerate() {
         let Some((_, mut handshake)) = entry else {
@@ -280,7 +242,7 @@ fn answer_ranks(
         handshake.send(&answer).map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
         links.push(Some(handshake.into_stream()));
     }
-    Ok((links, answer.ranks.into_iter().map(|listed| listed.peer).collect()))
+    Ok((links, peers))
 }
 
 /// The end of a message about missing ranks if none of rank 0's `addresses` is one of this machine.
@@ -316,16 +278,10 @@ fn list_ranks(ranks: &[usize]) -> String {
 /// The problem with a rank that has proved that it knows the token.
 fn arrival_problem(
     introduction: &Introduction,
-    handshake: &Handshake,
     config: &JoinConfig,
     arrived: &[Option<(Introduction, Handshake)>],
 ) -> Option<String> {
-    let (Introduction { world_size, rank, .. }, version) = (introduction, handshake.peer_version());
-    if version != VERSION {
-        return Some(format!(
-            "rank {rank} uses version {version} of the protocol, but rank 0 uses {VERSION}; start the same program for all ranks"
-        ));
-    }
+    let Introduction { world_size, rank, .. } = introduction;
     let [theirs, ours] = [&introduction.peer, &config.identity].map(|peer| &peer.program);
     if theirs != ours {
         return Some(format!("rank {rank} is {theirs}, but rank 0 is {ours}; start the same program for all ranks"));
@@ -351,17 +307,13 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
     let mut damage = None;
     let mut reporter = WaitReporter::new(config);
     let mut why = "no process listens there".to_owned();
-    let mut taken_since = None;
-    let patience = if config.ports.len() > 1 { ALL_TAKEN_TIMEOUT } else { TAKEN_TIMEOUT }.min(config.timeout / 4);
     loop {
-        let mut taken = 0;
         for &port in &config.ports {
             // A name service may come up later.
             let addresses = resolve_host(&config.leader_host, port).unwrap_or_else(|error| {
                 why = error.to_string();
                 Vec::new()
             });
-            let mut is_taken = false;
             for address in addresses {
                 match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
                     Ok(stream) => match greet_leader(config, stream) {
@@ -373,23 +325,15 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                             damage.get_or_insert_with(|| why.clone());
                         }
                         Err(error) => {
-                            is_taken = true;
                             why = format!(
-                                "the listener there is not rank 0 of this run, or has a different token: \
-                                    {error}"
+                                "the listener there is not rank 0 of this run, or has a different token: {error}; set `MASTER_PORT` to a \
+                                 port that no other program uses, and `RUNNER_TOKEN`, if it is set, to the same text, for all ranks"
                             );
                         }
                     },
                     Err(error) => why = error.to_string(),
                 }
             }
-            taken += usize::from(is_taken);
-        }
-        if taken < config.ports.len() {
-            taken_since = None;
-        } else if taken_since.get_or_insert_with(Instant::now).elapsed() > patience {
-            deadline = Instant::now();
-            why += "; set `MASTER_PORT` to a port that no other program uses, and `RUNNER_TOKEN`, if it is set, to the same text, for all ranks";
         }
         if Instant::now() >= deadline {
             let seconds = started.elapsed().as_secs_f64().round();
@@ -397,7 +341,7 @@ fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks
                 Some(damage) => format!("rank {rank} reached rank 0 at {at}, but {damage}; {seconds} s later: {why}"),
                 None => format!("rank {rank} did not find rank 0 at {at} within {seconds} s: {why}"),
             };
-            return Err(JoinError::Failed(text + config.wait_hint));
+            return Err(JoinError::Failed(text));
         }
         reporter.report(|| format!("rank {rank} has not found rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
@@ -442,9 +386,9 @@ fn await_answer(
         let rank = config.rank;
         JoinError::Failed(format!("rank {rank} connected to rank 0, but received no answer: {error}"))
     })?;
-    match answer.refused {
-        Some(why) => Err(JoinError::Failed(why)),
-        None => connect(config, leader.into_stream(), answer, listener),
+    match answer {
+        Answer::Refused(why) => Err(JoinError::Failed(why)),
+        Answer::Joined(world) => connect(config, leader.into_stream(), world, listener),
     }
 }
 
@@ -452,11 +396,11 @@ fn await_answer(
 fn connect(
     config: &JoinConfig,
     leader: TcpStream,
-    answer: Answer,
+    world: JoinedWorld,
     listener: TcpListener,
 ) -> Result<JoinedRanks, JoinError> {
     let (rank, world_size, timeout) = (config.rank, config.world_size, config.heartbeat_timeout);
-    let Answer { ref session, ranks, .. } = answer;
+    let JoinedWorld { ref session, ranks } = world;
     if ranks.len() != world_size {
         let listed = ranks.len();
         return Err(JoinError::Failed(format!("rank 0 listed {listed} ranks instead of {world_size}")));
@@ -509,7 +453,6 @@ mod tests {
             timeout: Duration::from_secs(1),
             heartbeat_timeout: Duration::from_secs(1),
             report_wait: |_| (),
-            wait_hint: "",
         }
     }
 

@@ -63,14 +63,6 @@ impl SendQueue {
         }
     }
 
-    /// The next frame, if there is one.
-    #[cfg(feature = "mpi")]
-    pub(super) fn take(&self) -> Option<Frame> {
-        let frame = self.state.lock().take()?;
-        self.changed.notify_all();
-        Some(frame)
-    }
-
     /// Closes the queue. The frames in it are still sent.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;

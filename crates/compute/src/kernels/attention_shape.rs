@@ -46,23 +46,13 @@ impl ValidLengths {
     pub fn new(lengths: &[usize], device: &Device) -> Result<Self> {
         #[cfg(feature = "cuda")]
         if device.is_cuda() {
-            let gpu = crate::gpu::Gpu::of_device(device)?;
-            return Ok(Self { host: lengths.to_vec(), device: Some(Self::upload(&gpu, lengths)?) });
+            // A length that no `u32` holds counts as the longest.
+            let lengths32: Vec<u32> = lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect();
+            let there = crate::gpu::Gpu::of_device(device)?.upload(&lengths32)?;
+            return Ok(Self { host: lengths.to_vec(), device: Some(there) });
         }
         let _ = device;
         Ok(Self { host: lengths.to_vec(), device: None })
-    }
-
-    /// Copies lengths to the device. A length that no `u32` holds counts as the longest.
-    #[cfg(feature = "cuda")]
-    fn upload(gpu: &crate::gpu::Gpu, lengths: &[usize]) -> Result<Tensor> {
-        gpu.upload(&lengths.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect::<Vec<_>>())
-    }
-
-    /// The lengths on the GPU; uploads them if they are on the host only.
-    #[cfg(feature = "cuda")]
-    pub(super) fn on_gpu(&self, gpu: &crate::gpu::Gpu) -> Result<Tensor> {
-        self.device.clone().map_or_else(|| Self::upload(gpu, &self.host), Ok)
     }
 }
 

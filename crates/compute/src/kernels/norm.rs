@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::access::{copied, tensor, write};
-use super::cpu::{Real, Stored, norm};
+use super::cpu::{Stored, norm, simd};
 use super::pointwise::add_assign;
 
 /// The norm of `x`, or of `x` + `residual`, with a gain and a bias of the type in which kernels compute (f32 beside bf16): returns the normed tensor (the sum, or `x` itself), the output, and the statistics that the
@@ -51,16 +51,10 @@ pub fn normalize_backward(
             let db = dbias.map(|_| db.as_mut_slice());
             norm::normalize_backward(x, weight, stats, dy, skip, &mut dw, db)
         };
-        add_vector(dweight, &dw)?;
-        dbias.map(|dbias| add_vector(dbias, &db)).transpose()?;
-        tensor(dx, (rows, d))
-    })
-}
-
-fn add_vector<T: Real>(destination: &Tensor, source: &[T]) -> Result<()> {
-    write::<T>(destination, "add_vector", |destination| {
-        for (d, &s) in destination.iter_mut().zip(source) {
-            *d += s;
+        write(dweight, "normalize_backward", |sum| simd::add_rows(sum, &dw))?;
+        if let Some(dbias) = dbias {
+            write(dbias, "normalize_backward", |sum| simd::add_rows(sum, &db))?;
         }
+        tensor(dx, (rows, d))
     })
 }

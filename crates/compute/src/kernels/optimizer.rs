@@ -90,7 +90,7 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
-    on_gpu!(x => super::cuda::optimizer::clear(x));
+    on_gpu!(x => crate::gpu::gpu_of(x)?.clear(x));
     with_type!(x, S => {
         write::<S>(x, "clear", |x| elementwise::each(x, inlined!(|v| *v = S::store(Real::ZERO))))
     })

@@ -1,7 +1,7 @@
 //! An evaluation as a fixed list of batches, whichever ranks run them: replicas share the list, and a batch goes through the
 //! stages of a pipeline. The result does not depend on either, bit for bit.
 
-use crate::error::EvalError;
+use crate::error::ExecError;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::Rows;
@@ -15,7 +15,7 @@ pub trait Batches {
     ///
     /// # Errors
     /// If the data cannot be read.
-    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError>;
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), ExecError>;
 
     /// The number of numbers in which all batches are recorded. Each number belongs to one batch alone, and is 0 where that batch has
     /// not run. So the numbers of different batches add up one by one, without rounding and in any order (an all-reduce will do). Sums
@@ -26,7 +26,7 @@ pub trait Batches {
     ///
     /// # Errors
     /// If `losses` are not those of the batch.
-    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError>;
+    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), ExecError>;
 }
 
 /// The indices that belong to `replica`, out of `count` that `replicas` divide among them.
@@ -39,17 +39,17 @@ pub fn indices_of_replica(count: usize, replica: usize, replicas: usize) -> impl
 ///
 /// # Errors
 /// If the data cannot be read, or an id is beyond the vocabulary; those of `run`.
-pub fn run_batches<E: From<EvalError>>(
+pub fn run_batches(
     batches: &dyn Batches,
     indices: impl Iterator<Item = usize>,
     model: &Model,
-    mut run: impl FnMut(&MicroBatch) -> Result<Option<Vec<f32>>, E>,
-) -> Result<Vec<f64>, E> {
+    mut run: impl FnMut(&MicroBatch) -> Result<Option<Vec<f32>>, ExecError>,
+) -> Result<Vec<f64>, ExecError> {
     let (mut values, mut rows) = (vec![0.0; batches.value_count()], Rows::default());
     for index in indices {
         batches.fill(index, &mut rows)?;
-        let mb = model.micro_batch(&rows.inputs, rows.targets.clone(), rows.length);
-        let mb = mb.and_then(|mb| mb.with_valid_lengths(&rows.filled)).map_err(EvalError::from)?;
+        let mb =
+            model.micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.with_valid_lengths(&rows.filled)?;
         if let Some(losses) = run(&mb)? {
             batches.record_losses(index, &rows, &losses, &mut values)?;
         }
@@ -61,16 +61,16 @@ pub fn run_batches<E: From<EvalError>>(
 ///
 /// # Errors
 /// If the data cannot be read, or an id is beyond the vocabulary.
-pub fn run_all_batches(batches: &dyn Batches, model: &Model, params: &Params) -> Result<Vec<f64>, EvalError> {
+pub fn run_all_batches(batches: &dyn Batches, model: &Model, params: &Params) -> Result<Vec<f64>, ExecError> {
     run_batches(batches, 0..batches.count(), model, |mb| Ok(Some(model.losses(params, mb)?)))
 }
 
 /// Checks that there is one loss for each token of `rows`.
-pub(super) fn check_losses(rows: &Rows, losses: &[f32]) -> Result<(), EvalError> {
+pub(super) fn check_losses(rows: &Rows, losses: &[f32]) -> Result<(), ExecError> {
     if rows.inputs.len() == losses.len() {
         return Ok(());
     }
-    Err(EvalError::Request(format!("{} losses for {} tokens", losses.len(), rows.inputs.len())))
+    Err(ExecError::Request(format!("{} losses for {} tokens", losses.len(), rows.inputs.len())))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::batches::{self, Batches};
-use crate::error::EvalError;
+use crate::error::ExecError;
 use runner_spec::data::{ChoiceItem, CutPart, IGNORED_TARGET, Rows};
 use runner_spec::measure::{Measure, Measured};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
@@ -154,9 +154,9 @@ impl<'a> ChoiceBatches<'a> {
     ///
     /// # Errors
     /// If a loss is not finite: then any ending could count as the one with the smallest loss.
-    pub fn scored_items(&self, values: &[f64]) -> Result<Vec<ScoredItem>, EvalError> {
+    pub fn scored_items(&self, values: &[f64]) -> Result<Vec<ScoredItem>, ExecError> {
         if !values.iter().all(|l| l.is_finite()) {
-            return Err(EvalError::NotFinite("multiple-choice loss"));
+            return Err(ExecError::ResultNotFinite("multiple-choice loss"));
         }
         let score = |(index, item): (usize, &ChoiceItem)| {
             let losses = values[self.first[index]..][..item.endings.len()].to_vec();
@@ -186,7 +186,7 @@ impl<'a> ChoiceBatches<'a> {
     ///
     /// # Errors
     /// Those of [`ChoiceBatches::scored_items`].
-    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, EvalError> {
+    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, ExecError> {
         Ok(ChoiceScore::new(&self.scored_items(values)?))
     }
 }
@@ -196,7 +196,7 @@ impl Batches for ChoiceBatches<'_> {
         self.batches.len()
     }
 
-    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), ExecError> {
         let rows: Vec<Candidate> = self.batches[index].iter().map(|&c| self.candidate(c)).collect();
         let length = rows.last().map_or(0, |c| c.inputs.len());
         let (mut inputs, mut targets) = (vec![0; rows.len() * length], vec![IGNORED_TARGET; rows.len() * length]);
@@ -212,7 +212,7 @@ impl Batches for ChoiceBatches<'_> {
         self.first[self.items.len()]
     }
 
-    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
+    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), ExecError> {
         batches::check_losses(rows, losses)?;
         for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
             values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();

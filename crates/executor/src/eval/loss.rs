@@ -1,7 +1,7 @@
 //! Validation loss: the mean over valid tokens, not over batches.
 
 use super::batches::{self, Batches};
-use crate::error::EvalError;
+use crate::error::ExecError;
 use runner_data::Split;
 use runner_spec::data::{IGNORED_TARGET, Rows};
 use runner_spec::measure::{Measure, Measured};
@@ -72,17 +72,17 @@ impl<'a> LossBatches<'a> {
     ///
     /// # Errors
     /// If there is no valid token, or the loss is not finite.
-    pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, EvalError> {
+    pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, ExecError> {
         let mut sums = [0.0; VALUES_PER_BATCH];
         for batch in values.chunks_exact(VALUES_PER_BATCH) {
             sums.iter_mut().zip(batch).for_each(|(sum, value)| *sum += value);
         }
         let [sum, tokens, bytes, ..] = sums;
         if tokens == 0.0 {
-            return Err(EvalError::Request("the validation split holds no token to predict".into()));
+            return Err(ExecError::Request("the validation split holds no token to predict".into()));
         }
         if !sum.is_finite() {
-            return Err(EvalError::NotFinite("validation loss"));
+            return Err(ExecError::ResultNotFinite("validation loss"));
         }
         let bytes = self.split.knows_text_bytes().then_some(bytes as u64);
         Ok(ValidationLoss {
@@ -100,7 +100,7 @@ impl Batches for LossBatches<'_> {
         self.rows.div_ceil(self.micro_batch) as usize
     }
 
-    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError> {
+    fn fill(&self, index: usize, out: &mut Rows) -> Result<(), ExecError> {
         let start = index as u64 * self.micro_batch;
         self.split.fill(start..self.rows.min(start + self.micro_batch), out)?;
         if !self.mask_padding {
@@ -113,7 +113,7 @@ impl Batches for LossBatches<'_> {
         VALUES_PER_BATCH * self.count()
     }
 
-    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
+    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), ExecError> {
         batches::check_losses(rows, losses)?;
         let values = &mut values[VALUES_PER_BATCH * index..][..VALUES_PER_BATCH];
         values[0] = losses.iter().copied().map(f64::from).sum();

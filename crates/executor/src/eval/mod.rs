@@ -5,17 +5,16 @@ pub mod choice;
 mod inference;
 pub mod loss;
 pub mod sample;
-mod text_stream;
 
 pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
-pub use inference::InferenceSettings;
+pub use inference::open_model;
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, generate};
+pub use sample::{ChunkDecoder, Continuation, TokenFeed, continue_prompt, generate};
 
 use std::time::Instant;
 
-pub use crate::error::EvalError;
+use crate::error::ExecError;
 use runner_spec::event::Evaluation;
 use runner_spec::measure::Measured;
 
@@ -24,12 +23,12 @@ use runner_spec::measure::Measured;
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.
-pub fn evaluate<'a, E: From<EvalError>>(
+pub fn evaluate<'a>(
     step: u64,
     loss: Option<LossBatches<'_>>,
     tasks: impl Iterator<Item = (&'a str, ChoiceBatches<'a>)>,
-    run: impl Fn(&dyn Batches) -> Result<Vec<f64>, E>,
-) -> Result<Evaluation, E> {
+    run: impl Fn(&dyn Batches) -> Result<Vec<f64>, ExecError>,
+) -> Result<Evaluation, ExecError> {
     let started = Instant::now();
     let mut measured = Measured::default();
     if let Some(batches) = loss {

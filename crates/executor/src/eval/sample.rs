@@ -1,16 +1,13 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
-use std::ops::ControlFlow;
-
 use candle_core::{DType, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
-use super::text_stream::TextStream;
-use crate::error::EvalError;
+use crate::error::ExecError;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{KvCache, Model, Params};
-use runner_data::{ModelTokenizer, tokens_kept};
+use runner_data::{ModelTokenizer, TextTokenizer, tokens_kept};
 use runner_spec::experiment::{SampleBatch, Samples};
 use runner_spec::model::ModelSpec;
 
@@ -44,7 +41,7 @@ impl<'a> ChunkDecoder<'a> {
     ///
     /// # Errors
     /// If the feed does not follow on what was fed before, or does not fit the chunk.
-    pub fn extend(&mut self, feed: &TokenFeed, input: Option<Tensor>) -> Result<Tensor, EvalError> {
+    pub fn extend(&mut self, feed: &TokenFeed, input: Option<Tensor>) -> Result<Tensor, ExecError> {
         let fits = |c: &KvCache| (c.batch, c.capacity) == (feed.batch, feed.capacity);
         let mut cache = match self.cache.take().filter(fits) {
             Some(cache) => cache,
@@ -52,7 +49,7 @@ impl<'a> ChunkDecoder<'a> {
         };
         if feed.start > cache.length {
             let (start, length) = (feed.start, cache.length);
-            return Err(EvalError::Request(format!("token {start} is fed behind {length} tokens")));
+            return Err(ExecError::Request(format!("token {start} is fed behind {length} tokens")));
         }
         cache.length = feed.start;
         let output = self.model.extend_chunk(self.params, &feed.ids, input, &mut cache)?;
@@ -71,19 +68,8 @@ pub struct Continuation {
     pub tokens: usize,
 }
 
-/// The progress of [`generate`].
-#[derive(Debug)]
-pub enum Drawn<'a> {
-    /// The prompt whose continuations come next.
-    Prompt(&'a str),
-    /// Whole characters that follow in the first continuation of the prompt.
-    Text(&'a str),
-    /// All continuations of the prompt.
-    Continuations(&'a [Continuation]),
-}
-
 /// Generates `spec.count` continuations of each prompt by a whole model. Continuation i of prompt p draws from its own generator, seeded with
-/// `spec.seed` + p·count + i. `observer` receives the text while tokens are sampled; generation ends when it breaks.
+/// `spec.seed` + p·count + i.
 ///
 /// # Errors
 /// If a prompt cannot be encoded, or `model` is a chunk.
@@ -92,10 +78,9 @@ pub fn generate(
     params: &Params,
     tokenizer: &ModelTokenizer,
     spec: &Samples,
-    observer: &mut dyn FnMut(Drawn<'_>) -> ControlFlow<()>,
-) -> Result<Vec<Continuation>, EvalError> {
+) -> Result<Vec<Continuation>, ExecError> {
     if model.range != (0..model.spec.block_count()) {
-        return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
+        return Err(ExecError::Request("a chunk of a model cannot generate on its own".into()));
     }
     // A prompt that cannot be encoded is reported before any token is sampled.
     for prompt in &spec.prompts {
@@ -103,57 +88,30 @@ pub fn generate(
     }
     let mut decoder = ChunkDecoder::new(model, params);
     let mut all = Vec::new();
-    for (p, prompt) in spec.prompts.iter().enumerate() {
-        if observer(Drawn::Prompt(prompt)).is_break() {
-            break;
-        }
-        let start = tokenizer.encode_prompt(prompt)?;
-        let mut stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
-        let mut is_read = true;
-        let mut continuations = Vec::new();
-        for batch in spec.batches().filter(|batch| batch.prompt == p) {
-            let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
-            let drawn = continue_prompt(extend, &model.spec, tokenizer, spec, &batch, &mut |index, token| {
-                let text = if index == 0 { stream.push(token) } else { String::new() };
-                is_read = text.is_empty() || observer(Drawn::Text(&text)).is_continue();
-                if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            })?;
-            continuations.extend(drawn);
-            if !is_read {
-                break;
-            }
-        }
-        let rest = stream.finish();
-        let is_read = is_read
-            && (rest.is_empty() || observer(Drawn::Text(&rest)).is_continue())
-            && observer(Drawn::Continuations(&continuations)).is_continue();
-        all.extend(continuations);
-        if !is_read {
-            break;
-        }
+    for batch in spec.batches() {
+        let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
+        all.extend(continue_prompt(extend, &model.spec, tokenizer, spec, &batch)?);
     }
     Ok(all)
 }
 
 /// The continuations of `batch`, one of `spec`, by a model of shape `model`. They do not depend on the other batches. `extend` feeds new
-/// tokens to the model, and returns the logits after the last token of each row, `[feed.batch, vocab]`. `on_token` receives the index of the
-/// continuation and the id of each token of the texts; when it breaks, no more tokens are sampled.
+/// tokens to the model, and returns the logits after the last token of each row, `[feed.batch, vocab]`.
 ///
 /// # Errors
 /// If the prompt cannot be encoded, or those of `extend`.
 pub fn continue_prompt(
-    extend: &mut dyn FnMut(&TokenFeed) -> Result<Tensor, EvalError>,
+    extend: &mut dyn FnMut(&TokenFeed) -> Result<Tensor, ExecError>,
     model: &ModelSpec,
     tokenizer: &ModelTokenizer,
     spec: &Samples,
     batch: &SampleBatch,
-    on_token: &mut dyn FnMut(usize, u32) -> ControlFlow<()>,
-) -> Result<Vec<Continuation>, EvalError> {
+) -> Result<Vec<Continuation>, ExecError> {
     let Some(prompt) = spec.prompts.get(batch.prompt) else { return Ok(Vec::new()) };
     let seed = spec.seed.wrapping_add((batch.prompt * spec.count) as u64);
     let indices = batch.continuations.clone();
     let mut start = tokenizer.encode_prompt(prompt)?;
-    let stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
+    let written = start[tokenizer.prefix().len()..].to_vec();
     if start.is_empty() {
         // A document starts after an end-of-text token; without one, any token must do.
         start.push(tokenizer.end_token().unwrap_or(0));
@@ -168,20 +126,17 @@ pub fn continue_prompt(
     let mut ended = vec![false; indices.len()];
     let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length, tokenizer.prefix());
     // Wherever the model is, tokens are drawn here, from logits as f32.
-    let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
+    let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, ExecError> {
         let logits = on_host(&extend(&window.next(rows))?)?;
         Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
     };
     let mut logits = feed(&rows)?;
-    'tokens: for n in 0..spec.max_tokens {
+    for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
             let token = draw(processor, &logits.get(row)?.narrow(0, 0, vocab)?, spec)?;
             ended[row] |= tokenizer.is_end(token);
             rows[row].push(token);
-            if !ended[row] && on_token(indices.start + row, token).is_break() {
-                break 'tokens;
-            }
         }
         if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
             break;
@@ -190,10 +145,18 @@ pub fn continue_prompt(
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
         let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| !tokenizer.is_end(t)).collect();
-        let text = stream.clone().finish_with(&new);
+        let text = text_after(&tokenizer.text, &written, &new);
         Continuation { prompt: prompt.to_owned(), index, text, tokens: new.len() }
     };
     Ok(indices.zip(&rows).map(continuation).collect())
+}
+
+/// The text of the tokens `new` after those of `prompt`. It depends on the prompt's last token: many decoders drop the blank in front of the
+/// first word.
+fn text_after(tokenizer: &TextTokenizer, prompt: &[u32], new: &[u32]) -> String {
+    let last = &prompt[prompt.len().saturating_sub(1)..];
+    let before = tokenizer.decode(last).len();
+    tokenizer.decode(&[last, new].concat()).get(before..).unwrap_or_default().to_owned()
 }
 
 /// Draws a token from `logits` in the order of `transformers`: first the temperature, then `top_k`, and `top_p` of the probability that
@@ -278,7 +241,10 @@ impl<'a> Window<'a> {
 mod tests {
     use std::collections::BTreeSet;
 
+    use serde_json::Value;
+
     use super::*;
+    use runner_spec::experiment::Tokenizer;
 
     /// Logits, settings, and the tokens that the warpers of `transformers` leave.
     #[derive(Deserialize)]
@@ -343,5 +309,32 @@ mod tests {
         }
         assert_eq!(fed, [(0, vec![9, 0, 1, 2]), (4, vec![3]), (0, vec![9, 3, 4]), (3, vec![5])]);
         assert_eq!(Window::new(100, 1, &[9]).next(&[vec![9, 0]]).ids, [0], "no room for the prefix");
+    }
+
+    /// Against Python's `tokenizers`: see `tests/golden/continuations.py`.
+    #[test]
+    fn text_follows_a_prompt_as_in_python() {
+        let structures = include_str!("../../../../tests/fixtures/tokenizer/structures.json");
+        let structures: Value = serde_json::from_str(structures).unwrap();
+        let expected: Value =
+            serde_json::from_str(include_str!("../../../../tests/golden/continuations.json")).unwrap();
+        let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let mut compared = 0;
+        for structure in structures["structures"].as_array().unwrap() {
+            let name = structure["name"].as_str().unwrap();
+            let Some(continuations) = expected[name].as_array() else { continue };
+            std::fs::write(&path, structure["tokenizer"].to_string()).unwrap();
+            let tokenizer = runner_data::load_tokenizer(&Tokenizer::File(path.clone())).unwrap();
+            for continuation in continuations {
+                let prompt = ids(&structure["prompts"][continuation["prompt"].as_u64().unwrap() as usize]);
+                let (tokens, text) = (ids(&continuation["tokens"]), continuation["text"].as_str().unwrap());
+                let what = format!("{name}, {continuation}");
+                assert_eq!(text_after(&tokenizer, &prompt, &tokens), text, "{what}");
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 194);
     }
 }

@@ -12,8 +12,6 @@ pub struct BuildFacts {
     pub cuda: Option<&'static str>,
     /// Built with the feature `nccl`.
     pub nccl: bool,
-    /// Built with the feature `mpi`. This crate does not have it: the program sets it for the doctor's report.
-    pub mpi: bool,
 }
 
 impl BuildFacts {
@@ -24,7 +22,7 @@ impl BuildFacts {
         let cuda = Some(env!("RUNNER_CUDA_VERSION"));
         #[cfg(not(feature = "cuda"))]
         let cuda = None;
-        Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl"), mpi: false }
+        Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
     }
 }
 

@@ -130,7 +130,7 @@ mod tests {
         [CUBLAS_LT.name, NCCL.name].map(facts).into()
     }
 
-    const FULL: BuildFacts = BuildFacts { version: "1", cuda: Some("13.0"), nccl: true, mpi: false };
+    const FULL: BuildFacts = BuildFacts { version: "1", cuda: Some("13.0"), nccl: true };
 
     /// The first words of what each feature lacks.
     fn verdicts(build: &BuildFacts, driver: &DriverFacts, lacks: &[&str]) -> Vec<String> {

@@ -1,4 +1,4 @@
-//! CUDA's libraries and MPI's: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
+//! CUDA's libraries: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
 //! them.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
@@ -48,14 +48,6 @@ pub(super) const CUBLAS_LT: Library = Library::new(
 pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"ncclGetVersion", |loaded, symbol| {
     loaded.number(symbol).map(|n| dotted(n as usize))
 });
-
-/// Open MPI's, MPICH's (also Debian's name of it), and those with the standard ABI of MPI 5.
-pub(super) const MPI: Library = Library::new(
-    "libmpi",
-    &["libmpi.so.40", "libmpi.so.12", "libmpich.so.12", "libmpi_abi.so.1", "libmpi_abi.so.0"],
-    c"MPI_Get_library_version",
-    LoadedLibrary::mpi_version,
-);
 
 /// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -187,20 +179,6 @@ impl LoadedLibrary {
             (ask(which, &raw mut number) == 0).then(|| number.to_string())
         };
         Some([part(0)?, part(1)?, part(2)?].join("."))
-    }
-
-    /// The start of the text that `int name(char *, int *)` writes: the library's name and version.
-    #[expect(unsafe_code, reason = "FFI")]
-    fn mpi_version(self, name: &CStr) -> Option<String> {
-        let (mut text, mut length) = ([0 as c_char; 8192], 0);
-        // SAFETY: the function may be called before the library is started, and no library's text is longer.
-        unsafe {
-            let ask: unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int = self.function(name)?;
-            (ask(text.as_mut_ptr(), &raw mut length) == 0).then(|| {
-                let text = text_in(&text);
-                text.split([',', '\n']).next().unwrap_or_default().replace('\t', " ")
-            })
-        }
     }
 
     /// The file that has the function `name`.

@@ -10,7 +10,7 @@ use super::build_facts::{BuildFacts, CpuInstructions};
 use super::driver::DriverFacts;
 use super::environment::shown_variables;
 use super::features::{Feature, features};
-use super::library::{CUBLAS_LT, LIBRARY_FOLDERS, Library, LibraryFacts, MPI, NCCL, absent_folders};
+use super::library::{CUBLAS_LT, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, absent_folders};
 use crate::host::Machine;
 
 /// The variables of this process, with the parts of names and values that are not UTF-8 replaced.
@@ -34,10 +34,10 @@ pub struct DoctorReport {
 }
 
 impl DoctorReport {
-    /// Collects the facts about this machine and process; `has_mpi` is one about the build. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
-    pub fn collect(cpu: CpuInstructions, has_mpi: bool) -> Self {
+    /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
+    pub fn collect(cpu: CpuInstructions) -> Self {
         let mut report = Self {
-            build: BuildFacts { mpi: has_mpi, ..BuildFacts::current() },
+            build: BuildFacts::current(),
             machine: Machine::detect(),
             cpu,
             driver: DriverFacts::collect(),

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Error, Result, Tensor, bail};
 
-use runner_comm::{Communicator as _, LocalComm, Region};
+use runner_comm::{Communicator as _, GroupOperation, LocalComm, Region};
 use runner_spec::topology::{GroupId, Topology};
 use runner_threads::threads;
 
@@ -37,7 +37,7 @@ pub(super) fn bytes_per_second(cores: usize, times: usize) -> Result<Option<f64>
             // The first one warms up.
             for _ in 0..=times.max(1) {
                 let started = Instant::now();
-                comm.all_reduce(GroupId(0), &buffer).map_err(Error::wrap)?;
+                comm.run(GroupId(0), GroupOperation::AllReduce, &buffer).map_err(Error::wrap)?;
                 seconds.push(started.elapsed().as_secs_f64());
             }
             seconds.remove(0);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use candle_core::DType;
 
-use crate::communicator::{BackgroundOperation, Communicator};
+use crate::communicator::{Communicator, GroupOperation};
 use crate::error::CommError;
 use crate::local::layout::Layout;
 use crate::local::region::unlinked_file;
@@ -38,8 +38,8 @@ fn as_a_rank() {
         comm.status().set_step(round as u64);
         let n = 1 + round * 10_000;
         let (x, y) = (tensor(DType::F32, round, rank, n), tensor(DType::F64, round, rank, n));
-        let pending = comm.start(ALL, BackgroundOperation::AllReduce, vec![x.clone()]).unwrap();
-        comm.all_reduce(ALL, &y).unwrap();
+        let pending = comm.start(ALL, GroupOperation::AllReduce, vec![x.clone()]).unwrap();
+        comm.run(ALL, GroupOperation::AllReduce, &y).unwrap();
         let sent = tensor(DType::F32, round, rank, 1000);
         let (lane, back) =
             if rank == 0 { (Lane::Activation, Lane::Gradient) } else { (Lane::Gradient, Lane::Activation) };

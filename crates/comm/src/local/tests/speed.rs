@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use candle_core::{DType, Device, Tensor};
 
-use crate::communicator::{BackgroundOperation, Communicator};
+use crate::communicator::{Communicator, GroupOperation};
 use crate::tests::{ALL, Meeting, channel, world};
 use runner_spec::topology::{Lane, Topology};
 
@@ -40,9 +40,8 @@ fn bandwidth() {
         let times = world(&Topology::everyone(world_size), |comm| {
             let x = Tensor::ones(BYTES / 4, DType::F32, &Device::Cpu).unwrap();
             comm.barrier(ALL).unwrap();
-            let direct = time(|| comm.all_reduce(ALL, &x).unwrap());
-            let started =
-                time(|| comm.start(ALL, BackgroundOperation::AllReduce, vec![x.clone()]).unwrap().wait().unwrap());
+            let direct = time(|| comm.run(ALL, GroupOperation::AllReduce, &x).unwrap());
+            let started = time(|| comm.start(ALL, GroupOperation::AllReduce, vec![x.clone()]).unwrap().wait().unwrap());
             (direct, started)
         });
         let (direct, started) = times[0];
@@ -55,7 +54,7 @@ fn bandwidth() {
         let small = world(&Topology::everyone(world_size), |comm| {
             let x = Tensor::ones(16, DType::F32, &Device::Cpu).unwrap();
             comm.barrier(ALL).unwrap();
-            time(|| (0..1000).for_each(|_| comm.all_reduce(ALL, &x).unwrap()))
+            time(|| (0..1000).for_each(|_| comm.run(ALL, GroupOperation::AllReduce, &x).unwrap()))
         });
         println!("all-reduce of 64 bytes, {world_size} ranks: {:.1} µs", small[0] * 1e3);
     }

@@ -8,7 +8,7 @@ use candle_core::DType;
 
 use super::proxy::{Damage, Direction, Fault, Proxy};
 use super::{config, free_port};
-use crate::communicator::Communicator;
+use crate::communicator::{Communicator, GroupOperation};
 use crate::error::{CommError, JoinError};
 use crate::tcp::{JoinConfig, TcpComm, TcpMesh};
 use crate::tests::{ALL, bits, channel, tensor};
@@ -41,7 +41,7 @@ fn work(config: &JoinConfig) -> Result<Vec<u64>, String> {
         for round in 0..2 {
             let numbers = tensor(DType::F32, round, rank, NUMBERS);
             comm.send(1 - rank, to, &numbers)?;
-            comm.all_reduce(ALL, &numbers)?;
+            comm.run(ALL, GroupOperation::AllReduce, &numbers)?;
             seen.extend(bits(&numbers));
             seen.extend(bits(&comm.receive(1 - rank, from, DType::F32, &[NUMBERS])?));
             comm.all_gather(ALL, &[rank as u8; 3])?

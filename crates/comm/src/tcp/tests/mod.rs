@@ -17,7 +17,7 @@ use candle_core::DType;
 use super::frame::FrameTag;
 use super::{JoinConfig, PeerIdentity, RankToken, RunAbort, TcpComm, TcpMesh};
 use crate::collective::PIECE_BYTES;
-use crate::communicator::{BackgroundOperation, Communicator};
+use crate::communicator::{Communicator, GroupOperation};
 use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::LocalComm;
 use crate::rank_status::RankPhase;
@@ -54,7 +54,6 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
         timeout: Duration::from_secs(30),
         heartbeat_timeout: Duration::from_secs(30),
         report_wait: |_| (),
-        wait_hint: "",
     }
 }
 
@@ -88,7 +87,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
         for (group, _) in mine {
             for n in [3, 100_003, 700_000] {
                 let x = tensor(DType::F32, n, comm.rank(), n);
-                let pending = comm.start(GroupId(group), BackgroundOperation::AllReduce, vec![x.clone()]).unwrap();
+                let pending = comm.start(GroupId(group), GroupOperation::AllReduce, vec![x.clone()]).unwrap();
                 pending.wait().unwrap();
                 out.push(bits(&x));
             }
@@ -221,7 +220,7 @@ fn a_broken_connection_ends_the_run_everywhere() {
                 thread::sleep(Duration::from_millis(50));
                 return;
             }
-            let error = met.and_then(|()| comm.all_reduce(ALL, &numbers(1000))).unwrap_err();
+            let error = met.and_then(|()| comm.run(ALL, GroupOperation::AllReduce, &numbers(1000))).unwrap_err();
             assert!(matches!(error, CommError::Left { peer: 1, .. } | CommError::Aborted { by: 1 }), "{error}");
             let ended = mesh.abort_cause().unwrap();
             assert!(ended.by == 1 && ended.is_loss && ended.reason.contains(why), "{ended:?}");
@@ -316,8 +315,8 @@ fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
 #[test]
 fn an_abort_ends_every_kind_of_wait() {
     aborted(|c| c.barrier(ALL));
-    aborted(|c| c.all_reduce(ALL, &numbers(100_000)));
-    aborted(|c| c.start(ALL, BackgroundOperation::AllReduce, vec![numbers(10)])?.wait());
+    aborted(|c| c.run(ALL, GroupOperation::AllReduce, &numbers(100_000)));
+    aborted(|c| c.start(ALL, GroupOperation::AllReduce, vec![numbers(10)])?.wait());
     aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
     aborted(|c| c.mesh().receive_control(1).map(drop));
 }
@@ -369,7 +368,7 @@ fn a_rank_that_waits_for_one_that_has_left_gets_an_error() {
 fn a_dropped_communicator_ends_what_it_started() {
     world(&Topology::everyone(2), |comm| {
         if comm.rank() == 0 {
-            let _pending = comm.start(ALL, BackgroundOperation::AllReduce, vec![numbers(100_000)]).unwrap();
+            let _pending = comm.start(ALL, GroupOperation::AllReduce, vec![numbers(100_000)]).unwrap();
         } else {
             let mesh = Arc::clone(comm.mesh());
             while mesh.is_connected(0) {

@@ -6,8 +6,8 @@ use half::bf16;
 
 use super::Real;
 use super::gemm::{self, Mat};
-use super::product;
 use super::product::panels::{Left, PanelProduct, Panels};
+use super::product::{self, Bf16Operand, Bf16Products};
 
 /// A number as a tensor stores it.
 pub trait Stored: WithDType + Default {
@@ -135,7 +135,7 @@ stored_as_computed!(f64, F64);
 
 impl Stored for bf16 {
     type Real = f32;
-    type Operand = product::Bf16Operand;
+    type Operand = Bf16Operand;
 
     const IS_BF16: bool = true;
 
@@ -165,18 +165,20 @@ impl Stored for bf16 {
         product::add_product(sum, a, b);
     }
 
-    fn pack(operand: &mut product::Bf16Operand, b: Mat<Self>) {
-        product::pack(operand, b);
+    fn pack(operand: &mut Bf16Operand, b: Mat<Self>) {
+        // SAFETY: only methods are in use whose instructions the machine has.
+        unsafe { operand.pack(Bf16Products::in_use(), b) };
     }
 
     fn multiply_panels(
         sums: &mut Panels<f32>,
         left: Left<'_, Self>,
-        right: &product::Bf16Operand,
+        right: &Bf16Operand,
         before: usize,
-        buffer: &mut product::Bf16Operand,
+        buffer: &mut Bf16Operand,
     ) {
-        product::multiply_panels(sums, left, right, before, buffer);
+        // SAFETY: only methods are in use whose instructions the machine has.
+        unsafe { right.multiply(Bf16Products::in_use(), sums, left, before, buffer) };
     }
 
     elements_of!(BF16);

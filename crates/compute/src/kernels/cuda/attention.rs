@@ -1,5 +1,5 @@
 //! Attention: tiles on tensor cores (bf16, and TF32 where f32 products may use it) or in exact f32, for heads of up to 128; rows one by
-//! one for wider heads, and for new tokens over a cache.
+//! one for new tokens over a cache.
 
 use candle_core::{DType, Result, Tensor, bail};
 
@@ -9,9 +9,8 @@ use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengt
 use crate::kernels::cpu::dropout::DropoutMask;
 
 const THREADS: usize = 128;
-/// The widest heads that the kernels over tiles take, and those over single rows.
-const MAX_TILE_HEAD_DIM: usize = 128;
-const MAX_ROW_HEAD_DIM: usize = 512;
+/// The widest heads.
+const MAX_HEAD_DIM: usize = 128;
 /// The grid's second and third dimension.
 const MAX_GRID_Y_Z: usize = 65_535;
 
@@ -59,8 +58,8 @@ const fn tiles(
 }
 
 impl Tiles {
-    /// The kernels for this type and head size; `None` if the heads are too wide for tiles.
-    fn select(gpu: &Gpu, dtype: DType, head_dim: usize) -> Result<Option<Self>> {
+    /// The kernels for this type and head size.
+    fn select(gpu: &Gpu, dtype: DType, head_dim: usize) -> Result<Self> {
         let arithmetic = match dtype {
             DType::BF16 => "bf16",
             DType::F32 if gpu.tf32() => "tf32",
@@ -70,7 +69,10 @@ impl Tiles {
         let hopper = gpu.compute_capability() == (9, 0);
         let fits =
             |tiles: &Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
-        Ok(TILES.into_iter().find(fits))
+        match TILES.into_iter().find(fits) {
+            Some(tiles) => Ok(tiles),
+            None => bail!("attention on a GPU accepts heads of up to {MAX_HEAD_DIM}, not {head_dim}"),
+        }
     }
 
     /// The name of the kernel for `what`: `forward`, `keys` or `queries`.
@@ -100,18 +102,10 @@ impl Tiles {
     }
 }
 
-/// One block per row.
-fn row_dims(rows: usize, heads: usize, batch: usize) -> LaunchDims {
-    LaunchDims { grid: [rows as u32, heads as u32, batch as u32], block: [THREADS as u32, 1, 1], shared: 0 }
-}
-
 /// Refuses shapes that the kernels' `int`s and grids cannot hold.
 fn check_limits(s: AttentionShape) -> Result<()> {
     if s.heads.kv == 0 || !s.heads.queries.is_multiple_of(s.heads.kv) || s.heads.width == 0 {
         bail!("{} heads of {} share {} key-value heads", s.heads.queries, s.heads.width, s.heads.kv)
-    }
-    if s.heads.width > MAX_ROW_HEAD_DIM {
-        bail!("attention on a GPU accepts heads of up to {MAX_ROW_HEAD_DIM}, not {}", s.heads.width)
     }
     if s.batch > MAX_GRID_Y_Z || s.heads.queries > MAX_GRID_Y_Z {
         bail!(
@@ -121,15 +115,19 @@ fn check_limits(s: AttentionShape) -> Result<()> {
         )
     }
     // A tile's last row lies the first number of elements after its first; the second is beyond any key that a tile looks for.
-    if i32::try_from(s.qkv_width() * 2 * MAX_TILE_HEAD_DIM).is_err() || i32::try_from(3 * s.seq).is_err() {
+    if i32::try_from(s.qkv_width() * 2 * MAX_HEAD_DIM).is_err() || i32::try_from(3 * s.seq).is_err() {
         bail!("attention over {} rows of {}", s.seq, s.qkv_width())
     }
     Ok(())
 }
 
 /// The lengths on the device.
-fn device_lengths(gpu: &Gpu, lengths: Option<&ValidLengths>) -> Result<Option<Tensor>> {
-    lengths.map(|lengths| lengths.on_gpu(gpu)).transpose()
+fn device_lengths(lengths: Option<&ValidLengths>) -> Result<Option<&Tensor>> {
+    let Some(lengths) = lengths else { return Ok(None) };
+    if lengths.device.is_none() {
+        bail!("valid lengths are not on the GPU")
+    }
+    Ok(lengths.device.as_ref())
 }
 
 /// Adds the last parameters of every attention kernel, `MASK_PARAMETERS` of attention_common.cuh.
@@ -150,28 +148,15 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
-    let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
+    let valid_lengths = device_lengths(masks.valid_lengths)?;
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
     let lse = gpu.empty(DType::F32, statistics)?;
-    let Some(tiles) = Tiles::select(&gpu, dtype, s.heads.width)? else {
-        let width = s.qkv_width();
-        if rows > 0 {
-            let kv = KeysValues {
-                keys: (qkv, s.heads.queries * s.heads.width),
-                values: (qkv, (s.heads.queries + s.heads.kv) * s.heads.width),
-                sample_stride: s.seq * width,
-                head_stride: s.heads.width,
-                row_stride: width,
-            };
-            attend_rows(qkv, s, 0, kv, &out, Some(&lse), valid_lengths.as_ref(), masks.dropout)?;
-        }
-        return Ok((out, lse));
-    };
+    let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
     let launch = launch
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
         .array("out", &out, dtype, rows * s.out_width())?
         .array("lse", &lse, DType::F32, statistics)?
-        .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)?
+        .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
         .ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?
         .floats([s.scale()]);
     let launch = with_masks(launch, s, masks.dropout)?;
@@ -193,7 +178,7 @@ pub fn attention_backward(
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
-    let valid_lengths = device_lengths(&gpu, masks.valid_lengths)?;
+    let valid_lengths = device_lengths(masks.valid_lengths)?;
     let delta = gpu.empty(DType::F32, statistics)?;
     let launch = launch
         .array("out", out, dtype, rows * s.out_width())?
@@ -214,20 +199,9 @@ pub fn attention_backward(
             .array("lse", lse, DType::F32, statistics)?
             .array("delta", &delta, DType::F32, statistics)?
             .array("dqkv", &dqkv, dtype, rows * s.qkv_width())?
-            .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)
+            .array("valid_lengths", valid_lengths, DType::U32, s.batch)
     };
-    let Some(tiles) = Tiles::select(&gpu, dtype, s.heads.width)? else {
-        // The grid of the kernel for dK and dV says seq and kv_heads, that of the one for dQ seq and heads.
-        let keys = ("attention_rows_keys_wide", s.heads.kv, s.heads.queries);
-        let queries = ("attention_rows_queries_wide", s.heads.queries, s.heads.kv);
-        for (name, grid_heads, other_heads) in [keys, queries] {
-            let launch = arrays()?.ints([other_heads, s.heads.width])?.floats([s.scale()]);
-            let launch = with_masks(launch, s, masks.dropout)?;
-            // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads or kv_heads, width, scale, masks).
-            unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, grid_heads, s.batch))? }
-        }
-        return Ok(dqkv);
-    };
+    let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
     for (what, dims) in [("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))] {
         let launch = arrays()?.ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?.floats([s.scale()]);
         let launch = with_masks(launch, s, masks.dropout)?;
@@ -235,51 +209,6 @@ pub fn attention_backward(
         unsafe { launch.run(&tiles.kernel(what, masks.dropout), dims)? }
     }
     Ok(dqkv)
-}
-
-/// Keys and values in memory: each a tensor and the index of its first element; the strides are in elements.
-#[derive(Debug, Clone, Copy)]
-struct KeysValues<'a> {
-    keys: (&'a Tensor, usize),
-    values: (&'a Tensor, usize),
-    sample_stride: usize,
-    head_stride: usize,
-    row_stride: usize,
-}
-
-/// A block per query: `s.seq` queries from position `start` on, over the positions that they see.
-#[expect(clippy::too_many_arguments, reason = "the arguments of one kernel")]
-fn attend_rows(
-    qkv: &Tensor,
-    s: AttentionShape,
-    start: usize,
-    kv: KeysValues<'_>,
-    out: &Tensor,
-    lse: Option<&Tensor>,
-    valid_lengths: Option<&Tensor>,
-    dropout: Option<&DropoutMask>,
-) -> Result<()> {
-    let (dtype, rows) = (qkv.dtype(), s.batch * s.seq);
-    let name = if s.heads.width <= MAX_TILE_HEAD_DIM { "attention_rows" } else { "attention_rows_wide" };
-    let span = (s.batch - 1) * kv.sample_stride
-        + (s.heads.kv - 1) * kv.head_stride
-        + (start + s.seq - 1) * kv.row_stride
-        + s.heads.width;
-    let launch = Launch::for_tensor(qkv)?
-        .array("qkv", qkv, dtype, rows * s.qkv_width())?
-        .longs([s.qkv_width()])
-        .array_part("keys", kv.keys.0, dtype, kv.keys.1, span)?
-        .array_part("values", kv.values.0, dtype, kv.values.1, span)?
-        .longs([kv.sample_stride, kv.head_stride, kv.row_stride])
-        .array("out", out, dtype, rows * s.out_width())?
-        .array("lse", lse, DType::F32, s.batch * s.heads.queries * s.seq)?
-        .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
-        .ints([start, s.heads.kv, s.heads.width])?
-        .floats([s.scale()]);
-    let launch = with_masks(launch, s, dropout)?;
-    // SAFETY: (q, its stride, keys, values, three strides, out, lse, valid_lengths, start, kv_heads, width, scale, masks); the grid says
-    // queries, heads and samples, and `span` is where the last key ends.
-    unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, s.heads.queries, s.batch)) }
 }
 
 /// [`attend_with_cache`](crate::kernels::attention::attend_with_cache) on a GPU. `cache` has the keys of `capacity` tokens, then their
@@ -309,16 +238,21 @@ pub fn attend_with_cache(
         // The cache holds only these tokens: the kernels over tiles are faster.
         return Ok(attention(qkv, s, AttentionMasks::default())?.0);
     }
-    let out = gpu.empty(dtype, (rows, s.out_width()))?;
-    if rows > 0 {
-        let kv = KeysValues {
-            keys: (cache, 0),
-            values: (cache, held),
-            sample_stride: s.heads.kv * capacity * s.heads.width,
-            head_stride: capacity * s.heads.width,
-            row_stride: s.heads.width,
-        };
-        attend_rows(qkv, s, start, kv, &out, None, None, None)?;
+    if s.heads.width > MAX_HEAD_DIM {
+        bail!("attention on a GPU accepts heads of up to {MAX_HEAD_DIM}, not {}", s.heads.width)
     }
+    let out = gpu.empty(dtype, (rows, s.out_width()))?;
+    let launch = Launch::for_tensor(qkv)?
+        .array("qkv", qkv, dtype, rows * s.qkv_width())?
+        .longs([s.qkv_width()])
+        .array_part("keys", cache, dtype, 0, held)?
+        .array_part("values", cache, dtype, held, held)?
+        .array("out", &out, dtype, rows * s.out_width())?
+        .ints([start, capacity, s.heads.kv, s.heads.width])?
+        .floats([s.scale()]);
+    let grid = [s.seq as u32, s.heads.queries as u32, s.batch as u32];
+    let dims = LaunchDims { grid, block: [THREADS as u32, 1, 1], shared: 0 };
+    // SAFETY: (q, its stride, keys, values, out, start, capacity, kv_heads, width, scale); the grid says queries, heads and samples.
+    unsafe { launch.run(&kernel_for_type("attention_rows", dtype)?, dims)? }
     Ok(out)
 }

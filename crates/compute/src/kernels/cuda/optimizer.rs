@@ -6,7 +6,6 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type};
 use super::loss;
-use crate::gpu;
 use crate::kernels::cpu::optimizer::ElementUpdate;
 use crate::kernels::on_host;
 
@@ -20,7 +19,10 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let n = grads.elem_count();
-    let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
+    let (dtype, copied) = (state.dtype(), copy.map_or(0, Tensor::elem_count));
+    if copied > n {
+        bail!("a copy of {copied} of {n} weights")
+    }
     let launch = Launch::for_tensor(state)?;
     let dims = launch.dims_for_elements(elements.len());
     let launch = launch
@@ -31,14 +33,6 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
         .floats(update.scalars());
     // SAFETY: (state, g, copy, n, start, end, copied, scalars...), as the kernels of optimizer.cuh take them.
     unsafe { launch.run(&kernel_for_type(U::KERNEL, dtype)?, dims) }
-}
-
-/// The number of weights that `copy` holds. More than `n` are an error.
-fn copied_elements(copy: Option<&Tensor>, n: usize) -> Result<usize> {
-    match copy.map_or(0, Tensor::elem_count) {
-        copied if copied > n => bail!("a copy of {copied} of {n} weights"),
-        copied => Ok(copied),
-    }
 }
 
 /// Σ x² in f64, left on the device: `[1]`.
@@ -53,11 +47,6 @@ pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
         launch.run(&kernel_for_type("squares", x.dtype())?, LaunchDims::linear(blocks, THREADS))?;
     }
     loss::sum(&partial)
-}
-
-/// Sets every element to zero.
-pub fn clear(x: &Tensor) -> Result<()> {
-    gpu::gpu_of(x)?.clear(x)
 }
 
 /// True if every element is finite: waits for the device.

@@ -55,14 +55,6 @@ pub enum Bf16Products {
     F32,
 }
 
-/// A method that does not exist, or whose instructions this machine lacks. `available` lists those that it has.
-#[derive(Debug, thiserror::Error)]
-#[error("must be one of {available} on this processor, got {name:?}")]
-pub struct UnavailableProducts {
-    name: String,
-    available: String,
-}
-
 static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
 
 impl Bf16Products {
@@ -96,11 +88,11 @@ impl Bf16Products {
     ///
     /// # Errors
     /// If there is none, or this machine lacks its instructions.
-    pub fn parse_name(name: &str) -> Result<Self, UnavailableProducts> {
+    pub fn parse_name(name: &str) -> Result<Self, String> {
         let available = || Self::ALL.into_iter().filter(|method| method.is_available());
-        available().find(|method| method.name() == name).ok_or_else(|| UnavailableProducts {
-            name: name.to_owned(),
-            available: available().map(Self::name).collect::<Vec<_>>().join(", "),
+        available().find(|method| method.name() == name).ok_or_else(|| {
+            let available = available().map(Self::name).collect::<Vec<_>>().join(", ");
+            format!("must be one of {available} on this processor, got {name:?}")
         })
     }
 
@@ -171,10 +163,11 @@ pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
     assert_ne!(a.cols(), 0, "a product of nothing");
     assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "a bias of another width");
-    // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
+    // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them. Only methods are in use whose
+    // instructions the machine has.
     unsafe {
         written(a.rows() * b.cols(), |out| {
-            multiply(a, b, Destination::Rounded(Shared::unwritten(out), bias));
+            multiply_with(Bf16Products::in_use(), a, b, Destination::Rounded(Shared::unwritten(out), bias));
         })
     }
 }
@@ -184,25 +177,18 @@ pub fn add_product(sum: &mut [f32], a: Mat<bf16>, b: Mat<bf16>) {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
     assert_ne!(a.cols(), 0, "a product of nothing");
     assert!(a.rows() * b.cols() <= sum.len(), "product beyond its slice");
-    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
-    unsafe { multiply(a, b, Destination::Added(Shared::new(sum))) }
-}
-
-/// Multiplies with the method that is in use.
-///
-/// # Safety
-/// As for [`multiply_with`].
-unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
-    if a.rows() != 0 && b.cols() != 0 {
-        // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
-        unsafe { multiply_with(Bf16Products::in_use(), a, b, destination) };
-    }
+    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out. Only methods are in use whose
+    // instructions the machine has.
+    unsafe { multiply_with(Bf16Products::in_use(), a, b, Destination::Added(Shared::new(sum))) }
 }
 
 /// # Safety
 /// The machine must have the instructions of `method`. The destination must have a.rows rows of b.cols elements, which no other thread may
 /// touch, and its bias b.cols elements.
 unsafe fn multiply_with(method: Bf16Products, a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    if a.rows() == 0 || b.cols() == 0 {
+        return;
+    }
     // SAFETY: the caller's promise.
     unsafe {
         match method {
@@ -224,9 +210,11 @@ pub struct Bf16Operand {
 }
 
 impl Bf16Operand {
+    /// See [`Stored::pack`].
+    ///
     /// # Safety
     /// The machine must have the instructions of `method`.
-    unsafe fn pack(&mut self, method: Bf16Products, b: Mat<bf16>) {
+    pub(super) unsafe fn pack(&mut self, method: Bf16Products, b: Mat<bf16>) {
         // SAFETY: the caller's promise.
         unsafe {
             match method {
@@ -239,9 +227,11 @@ impl Bf16Operand {
         }
     }
 
+    /// See [`Stored::multiply_panels`].
+    ///
     /// # Safety
     /// The machine must have the instructions of `method`.
-    unsafe fn multiply(
+    pub(super) unsafe fn multiply(
         &self,
         method: Bf16Products,
         sums: &mut Panels<f32>,
@@ -262,24 +252,6 @@ impl Bf16Operand {
             }
         }
     }
-}
-
-/// See [`Stored::pack`].
-pub fn pack(operand: &mut Bf16Operand, b: Mat<bf16>) {
-    // SAFETY: only methods are in use whose instructions the machine has.
-    unsafe { operand.pack(Bf16Products::in_use(), b) };
-}
-
-/// See [`Stored::multiply_panels`].
-pub fn multiply_panels(
-    sums: &mut Panels<f32>,
-    left: Left<'_, bf16>,
-    right: &Bf16Operand,
-    before: usize,
-    buffer: &mut Bf16Operand,
-) {
-    // SAFETY: only methods are in use whose instructions the machine has.
-    unsafe { right.multiply(Bf16Products::in_use(), sums, left, before, buffer) };
 }
 
 /// Buffers that are used again: as many as were used at the same time.
