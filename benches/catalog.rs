@@ -45,7 +45,7 @@ fn summary(i: usize) -> Value {
     let medians = json!({"step_ms": 55.2, "data_ms": 0.1, "forward_ms": 18.0, "backward_ms": 35.0, "optimizer_ms": 2.0,
         "tokens_per_second": 13913.0, "mfu": 0.3});
     json!({"id": id(i), "status": "done", "error": null, "steps": STEPS, "steps_total": STEPS, "tokens": 1_536_000,
-        "wall_seconds": 112.4, "final_train_loss": 3.1, "last_eval": eval, "best_eval": eval, "medians": medians,
+        "wall_seconds": 112.4, "own_steps": STEPS, "own_tokens": 1_536_000, "own_wall_seconds": 112.4, "final_train_loss": 3.1, "last_eval": eval, "best_eval": eval, "medians": medians,
         "predicted_step_ms": 51.0, "peak_rss_bytes": 346_030_080, "planned_memory_bytes": 335_544_320,
         "final_hash": "d".repeat(64), "weights_hash": "e".repeat(64)})
 }

@@ -85,7 +85,7 @@ enum Command {
     Sample(sample::SampleArgs),
     /// Write the weights of a run's checkpoint for other programs: `transformers`, PyTorch and llm.c.
     Export(export::ExportArgs),
-    /// Make a folder of a run that others can verify: record, weights, training state, model card, and the hash of every byte.
+    /// Make a folder of a run that others can verify: record, weights, training state, and the hash of every byte.
     Seal(seal::SealArgs),
     /// Verify a sealed run: compare every byte with its manifest, and train steps of it again.
     ///
@@ -253,8 +253,7 @@ mod tests {
             "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
             "runner sweep s.yaml --launcher slurm --nodes 2 --time 12h --job-option=--partition=a --job-option --exclusive",
-            "runner submit exp.yaml --to slurm --nodes 2 --time 90m --job-option=--partition=a --set a=1 --threads 2 --new",
-            "runner submit exp.yaml --to kubernetes --cluster 2x8xH100 --job-option image=a/b:1 --dry-run --runs d",
+            "runner submit exp.yaml --nodes 2 --time 90m --job-option=--partition=a --set a=1 --threads 2 --new",
             "runner sweep status",
             "runner sweep status abc --json --runs d",
             "runner sweep results abc --csv",
@@ -287,9 +286,8 @@ mod tests {
             "runner sweep s.yaml --parallel 0",
             "runner sweep results --csv --json",
             "runner sweep rm",
-            "runner submit exp.yaml",
-            "runner submit exp.yaml --to slurm --time 1m",
-            "runner submit exp.yaml --to lsf",
+            "runner submit exp.yaml --time 1m",
+            "runner submit",
             "runner data prepare a.txt --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc",
             "runner data prepare a.txt --from exp.yaml --to llmc out",

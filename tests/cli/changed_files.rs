@@ -75,9 +75,6 @@ fn a_key_that_forbids_to_continue_is_named() {
         "{printed}"
     );
     assert!(!printed.contains("runner fork"), "{printed}");
-    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set eval.every=2");
-    assert!(printed.contains(&format!("add `--continue {id} --new` to this command")), "{printed}");
-    sandbox.expect(0, &format!("apply exp.yaml --threads 1 --quiet --new --set eval.every=2 --continue {id}"));
 }
 
 #[test]

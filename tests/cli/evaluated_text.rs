@@ -50,8 +50,6 @@ fn validation_text_in_the_training_text_is_named_wherever_a_loss_is() {
         sandbox.expect(0, command);
         assert!(sandbox.read("page.html").contains(warning), "{command}");
     }
-    sandbox.expect(0, &format!("seal {a} sealed"));
-    assert!(sandbox.read("sealed/README.md").contains(warning));
     // Other text of the same kind shares nothing.
     sandbox.write("held.txt", numbers(7000..8000));
     assert!(!sandbox.expect(0, "plan exp.yaml").contains("also occur"));

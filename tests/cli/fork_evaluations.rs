@@ -193,19 +193,14 @@ fn a_run_that_continues_another_with_different_measurements_starts_without_its_e
 }
 
 #[test]
-fn a_fork_reports_whether_it_keeps_the_optimizers_moments() {
+fn a_fork_keeps_the_optimizers_moments_where_the_new_one_has_them() {
     let (sandbox, id) = trained();
-    let moments = format!("the optimizer's moments of {id} are");
-    for (name, set, said) in [
-        ("sgd", "optimizer={sgd: {lr: 1e-3, momentum: 0}}", "optimizer is sgd, was adamw; "),
-        ("betas", "optimizer.adamw.betas=[0.8, 0.9]", "optimizer.adamw.betas is [0.8, 0.9], was [0.9, 0.95]; "),
-        ("decay", "optimizer.adamw.weight_decay=0.5", "optimizer.adamw.weight_decay is 0.5, was 0.1; "),
-        ("rate", "optimizer.adamw.lr=1.1e-3", ""),
+    for (name, set) in [
+        ("sgd", "optimizer={sgd: {lr: 1e-3, momentum: 0}}"),
+        ("betas", "optimizer.adamw.betas=[0.8, 0.9]"),
+        ("rate", "optimizer.adamw.lr=1.1e-3"),
     ] {
-        let printed = sandbox.expect(0, &["fork", &id, "--from", "4", "--name", name, "--threads", "1", "--set", set]);
-        let kept = if name == "sgd" { "dropped, because the new optimizer has none" } else { "kept" };
-        assert!(said.is_empty() || printed.contains(&format!("fork   {said}{moments} {kept}\n")), "{name}: {printed}");
-        assert_eq!(printed.contains(&moments), !said.is_empty(), "{name}: {printed}");
+        sandbox.expect(0, &["fork", &id, "--from", "4", "--name", name, "--threads", "1", "--set", set]);
         let saved = std::fs::read(named(&sandbox, name).checkpoint(8).join("optimizer.safetensors")).unwrap();
         assert_eq!(String::from_utf8_lossy(&saved).contains("wte.weight.v"), name != "sgd", "{name}");
     }

@@ -217,9 +217,6 @@ fn a_fork_records_its_position_epochs_and_tokens() {
     let head = sandbox.read("out.csv").lines().next().unwrap().to_owned();
     let column = head.split(',').position(|name| name == "cumulative_tokens").unwrap();
     assert_eq!(last.split(',').nth(column), Some("416"), "{last}");
-    sandbox.expect(0, &format!("seal {} sealed", run.id()));
-    let card = sandbox.read("sealed/README.md");
-    assert!(card.contains("| tokens | 416 in ") && card.contains("`: 192 in "), "{card}");
     sandbox.expect(0, &format!("report {} {id} -o page.html", run.id()));
     let page = sandbox.read("page.html");
     assert!(page.contains("\"tokens\":416,\"own_tokens\":192"), "{page}");
@@ -354,21 +351,23 @@ fn trained(schedule: &str) -> (Sandbox, String) {
 }
 
 #[test]
-fn a_cooldown_decays_from_the_rate_of_the_checkpoint() {
-    // Constant; and a cosine to a tenth, which is at 0.1 + 0.9 · (1 + cos(8π/12)) / 2 = 0.325 of the peak after 8 steps of 12.
-    let cosine = "schedule: {decay: {cosine: {final: 0.1}}}\n";
-    let cases: [(&str, &str, [f64; 4]); 4] = [
-        ("", "", [1e-3, 0.75e-3, 0.5e-3, 0.25e-3]),
-        ("", "--final 0.2", [1e-3, 0.8e-3, 0.6e-3, 0.4e-3]),
-        (cosine, "", [3.25e-4, 2.4375e-4, 1.625e-4, 0.8125e-4]),
-        ("schedule: {warmup: {steps: 4}}\n", "--set seed=1337", [1e-3, 0.75e-3, 0.5e-3, 0.25e-3]),
-    ];
-    for (schedule, more, rates) in cases {
+fn a_decay_from_the_rate_of_the_checkpoint_keeps_its_rates_under_another_layout() {
+    let decay = |share: f64| {
+        let decay = format!("schedule.decay={{linear: {{final: {share:?}, steps: 4}}}}");
+        ["schedule.start=fork".to_owned(), "schedule.warmup.steps=0".to_owned(), decay, "train.steps=12".to_owned()]
+    };
+    for (schedule, share, rates) in [
+        ("", 0.0, [1e-3, 0.75e-3, 0.5e-3, 0.25e-3]),
+        ("schedule: {warmup: {steps: 4}}\n", 0.2, [1e-3, 0.8e-3, 0.6e-3, 0.4e-3]),
+    ] {
         let (sandbox, id) = trained(schedule);
-        let printed = sandbox.expect(0, &format!("fork {id} --from 8 --cooldown 4 {more} --name cool --threads 1"));
+        let sets = decay(share);
+        let sets = sets.iter().flat_map(|set| ["--set", set.as_str()]);
+        let fork = ["fork", &id, "--from", "8", "--name", "cool", "--threads", "1"];
+        let printed = sandbox.expect(0, &fork.into_iter().chain(sets).collect::<Vec<_>>()[..]);
         assert!(!printed.contains("warning"), "{printed}");
         let run = sandbox.runs().into_values().find(|run| run.id().starts_with("cool")).unwrap();
-        assert_close(&own(&run, 8, "lr"), &rates, &format!("{schedule}{more}"));
+        assert_close(&own(&run, 8, "lr"), &rates, schedule);
         assert_eq!(run.manifest()["steps"], 12);
         let resolved = run.path("resolved.yaml").display().to_string();
         for name in [&resolved, &run.id()] {
@@ -394,24 +393,8 @@ fn a_cooldown_decays_from_the_rate_of_the_checkpoint() {
         ];
         sandbox.expect(0, &continued);
         let layout = sandbox.runs().into_values().find(|run| run.id().starts_with("layout")).unwrap();
-        assert_close(&own(&layout, 8, "lr"), &rates, &format!("{schedule}{more} under ddp"));
+        assert_close(&own(&layout, 8, "lr"), &rates, &format!("{schedule} under ddp"));
     }
-}
-
-#[test]
-fn a_cooldown_that_cannot_be_is_refused() {
-    let (sandbox, id) = trained("schedule: {decay: {linear: {final: 0}}}\n");
-    let refused = |arguments: &str| sandbox.expect(2, &format!("fork {id} --threads 1 {arguments}"));
-    assert!(refused("--from start --cooldown 4").contains("choose one with --from"));
-    assert!(
-        refused("--from 8 --cooldown 4 --set schedule.warmup.steps=2").contains("`--set schedule.warmup.steps` cannot")
-    );
-    assert!(refused("--from 8 --cooldown 4 --set optimizer.adamw.lr=1").contains("`--set optimizer.adamw.lr` cannot"));
-    assert!(refused("--from 8 --cooldown 4 --set train.tokens=9").contains("`--set train.tokens` cannot"));
-    assert!(refused("--from 12 --cooldown 4").contains("that of"), "the run has decayed to 0");
-    assert!(refused("--from 8 --cooldown 4 --final 2").contains("must be a number from 0 to 1"));
-    assert!(refused("--from 8 --final 0.5").contains("--cooldown"));
-    assert_eq!(sandbox.runs().len(), 1);
 }
 
 #[test]
@@ -450,7 +433,11 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
         );
     }
     // A decay that ended with the run that is forked.
-    let printed = sandbox.expect(0, &format!("fork {id} --from 8 --cooldown 2 --name cool --threads 1 --quiet"));
+    let decay = "schedule.decay={linear: {final: 0.0, steps: 2}}";
+    let cooling = ["fork", &id, "--from", "8", "--name", "cool", "--threads", "1", "--quiet", "--set", decay];
+    let sets = ["schedule.start=fork", "schedule.warmup.steps=0", "optimizer.adamw.lr=3.25e-4", "train.steps=10"];
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    let printed = sandbox.expect(0, &cooling.into_iter().chain(sets).collect::<Vec<_>>()[..]);
     assert!(!printed.contains("warning"), "{printed}");
     let cool = sandbox.runs().into_values().find(|run| run.id().starts_with("cool")).unwrap().id();
     let printed = sandbox.expect(0, &format!("fork {cool} --from 10 --set train.steps=12 --threads 1 --quiet"));

@@ -60,7 +60,6 @@ mod sweep_speed;
 mod sweeps;
 mod tasks;
 mod templates;
-mod text_reading;
 mod tokenizers;
 mod torture;
 mod tracking;

@@ -376,7 +376,6 @@ fn files_and_fields_stay() {
         "report ddp -o page.html",
         "gc",
         "runs rm other --yes",
-        "submit exp.yaml --to pbs --set name=third",
     ] {
         let output = sandbox.run(&format!("{command} --json"));
         let name = command.split(" ddp").next().unwrap();

@@ -65,7 +65,7 @@ fn list_again(sandbox: &Sandbox, name: &str) {
     write_sealed(&manifest, value);
 }
 
-/// Makes the sealed run one of another build, which may write files in another form, and lists other words on its card.
+/// Makes the sealed run one of another build, which may write files in another form.
 fn seal_with_another_build(sandbox: &Sandbox) {
     let path = sandbox.path("sealed/manifest.json");
     let mut manifest = read_json(&path);
@@ -106,8 +106,8 @@ fn a_sealed_run_is_verified_bit_for_bit() {
             "tokenizer_config.json"
         ]
     );
-    let card = sandbox.read("sealed/README.md");
-    assert!(card.contains("validation loss") && card.contains("runner verify . --steps 9..12"), "{card}");
+    let readme = sandbox.read("sealed/README.md");
+    assert!(readme.contains("after step 12 of 12") && readme.contains("runner verify . --steps 9..12"), "{readme}");
     // The folder is whole: it does not need the run, and the training data is found by its hash.
     fs::remove_dir_all(sandbox.path("runs")).unwrap();
     let printed = sandbox.expect(0, "verify sealed --threads 1");
@@ -128,7 +128,7 @@ fn a_sealed_run_is_verified_bit_for_bit() {
         "{printed}"
     );
     // No number depends on it.
-    assert!(printed.contains("not verified what is in run/experiment.yaml, and on the card from there"), "{printed}");
+    assert!(printed.contains("not verified what is in run/experiment.yaml: only the bytes"), "{printed}");
     assert!(!printed.contains("config.json") && !printed.contains("metrics.jsonl"), "{printed}");
     let printed = sandbox.expect(0, "verify sealed --threads 1 --steps 2..5");
     assert!(printed.contains("bitwise, weights not compared"), "{printed}");
@@ -244,7 +244,7 @@ fn a_manifest_whose_claims_its_files_contradict_is_found() {
     type Forgery = fn(&mut Value);
     let claims: [(&str, Forgery); 3] = [
         ("differ in the id of the run", |manifest| manifest["run"] = "better".into()),
-        ("README.md is not the card", |manifest| manifest["weights_step"] = 8.into()),
+        ("README.md is not as runner writes it", |manifest| manifest["weights_step"] = 8.into()),
         ("lists run/plan.json twice", |manifest| {
             let files = manifest["files"].as_array_mut().unwrap();
             files.push(files.iter().find(|file| file["path"] == "run/plan.json").unwrap().clone());
@@ -308,13 +308,13 @@ fn a_forgery_with_the_right_hashes_is_found_by_training_again() {
         let printed = sandbox.expect(3, "verify sealed --threads 1");
         assert!(printed.contains("contradictory: ") && printed.contains("these weights gives"), "{name}: {printed}");
     }
-    // A card that promises more.
+    // A README that promises more.
     let sandbox = sealed();
     forge(&sandbox, "README.md", |path| {
-        let card = fs::read_to_string(path).unwrap();
-        fs::write(path, card.replace("| training loss | ", "| training loss | 0.")).unwrap();
+        let text = fs::read_to_string(path).unwrap();
+        fs::write(path, text + "MMLU: 92.1\n").unwrap();
     });
-    assert!(sandbox.expect(3, "verify sealed").contains("README.md is not the card of this record"));
+    assert!(sandbox.expect(3, "verify sealed").contains("README.md is not as runner writes it"));
 }
 
 /// Puts a file into the sealed run, with its entry in the manifest.
@@ -360,7 +360,7 @@ fn forge_header(sandbox: &Sandbox, name: &str, change: fn(&mut Value)) {
     });
 }
 
-/// All hashes of a forgery fit. Another program wrote the card, so that it is not compared.
+/// All hashes of a forgery fit. Another program sealed the run, so that what it may have written in another form is named.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn no_forgery_with_fitting_hashes_is_accepted() {
@@ -378,7 +378,7 @@ fn no_forgery_with_fitting_hashes_is_accepted() {
                 write_sealed(path, manifest);
             });
         }),
-        ("differ in the status", "--only-files", |sandbox| {
+        ("summary.json does not follow from", "--only-files", |sandbox| {
             forge(sandbox, "run/summary.json", |path| {
                 let mut summary = read_json(path);
                 (summary["status"], summary["tokens"]) = ("interrupted".into(), 3_000_000_000_u64.into());
@@ -413,21 +413,21 @@ fn no_forgery_with_fitting_hashes_is_accepted() {
                 }
             });
         }),
-        ("differ in the tokens", "--only-files", |sandbox| {
+        ("summary.json does not follow from", "--only-files", |sandbox| {
             forge(sandbox, "run/summary.json", |path| {
                 let mut summary = read_json(path);
                 summary["tokens"] = 1_000_000.into();
                 write_sealed(path, summary);
             });
         }),
-        ("differ in the medians", "--only-files", |sandbox| {
+        ("summary.json does not follow from", "--only-files", |sandbox| {
             forge(sandbox, "run/summary.json", |path| {
                 let mut summary = read_json(path);
                 summary["medians"]["tokens_per_second"] = 1e9.into();
                 write_sealed(path, summary);
             });
         }),
-        ("not verified `totals.parameters` in run/plan.json differs", "--threads 1", |sandbox| {
+        ("not verified `totals` in run/plan.json differs", "--threads 1", |sandbox| {
             forge(sandbox, "run/plan.json", |path| {
                 let mut plan = read_json(path);
                 plan["totals"]["parameters"] = 7_000_000_000_u64.into();
@@ -524,7 +524,7 @@ fn a_state_that_the_steps_do_not_lead_to_is_found() {
     assert!(printed.contains("the sealed state of step 8 differs from the state that training reached"), "{printed}");
 }
 
-/// The card says `runner verify .`, and the sealed run must not change.
+/// The README says `runner verify .`, and the sealed run must not change.
 #[test]
 fn a_verification_within_the_sealed_run_changes_nothing_there() {
     let sandbox = sealed();
@@ -663,7 +663,7 @@ fn is_named_as_unverified(name: &str, place: &str) -> bool {
 }
 
 /// Changes each value of the record in turn, and makes all hashes fit. A value must be found to be wrong, or a verification must say that it
-/// does not cover it. Another program sealed the run, so that the card is not compared.
+/// does not cover it. Another program sealed the run.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn each_value_of_a_sealed_run_is_verified_or_named() {

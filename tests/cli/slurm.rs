@@ -171,21 +171,6 @@ fn failed_points_are_submitted_again_and_waiting_ones_are_not() {
     assert_eq!(sandbox.submitted_arrays().len(), 2);
 }
 
-#[test]
-fn more_points_than_an_array_has_numbers_are_refused() {
-    let sandbox = SlurmSandbox::new();
-    let seeds: Vec<String> = (0..1001).map(|seed| seed.to_string()).collect();
-    sandbox.write("s.yaml", format!("sweep:\n  base: exp.yaml\n  grid: {{seed: [{}]}}\n", seeds.join(", ")));
-    for says in ["exit 1", "echo 'MaxArraySize            = 1001'"] {
-        sandbox.install_command("scontrol", &format!("#!/bin/sh\n{says}\n"));
-        let out = sandbox.submit(&[]);
-        assert!(out.code == 2 && out.text().contains("MaxArraySize"), "{}", out.text());
-        assert!(!sandbox.path("runs").exists());
-    }
-    sandbox.install_command("scontrol", "#!/bin/sh\necho 'MaxArraySize            = 2000'\n");
-    sandbox.submit(&["--dry-run"]).expect_code(0);
-}
-
 /// Each job of an array counts towards the jobs that a user may have in the queue.
 #[test]
 fn as_many_points_as_possible_are_submitted() {

@@ -1,4 +1,4 @@
-//! Runs as jobs of schedulers. Stand-ins for Slurm's commands keep the queue in files; a test starts the script as Slurm would.
+//! Runs as jobs of Slurm. Stand-ins for Slurm's commands keep the queue in files; a test starts the script as Slurm would.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ const SBATCH: &str =
     "#!/bin/sh\ntest \"$1\" = --parsable || exit 9\necho \"$2\" >> submitted.txt\necho 'N/A PD 0' > queue\necho 7\n";
 const SQUEUE: &str =
     "#!/bin/sh\necho called >> squeue.txt\ntest ! -s queue || echo \"7 $(cat queue) $(tail -n 1 submitted.txt)\"\n";
-const SUBMIT: [&str; 6] = ["submit", "exp.yaml", "--to", "slurm", "--threads", "2"];
+const SUBMIT: [&str; 4] = ["submit", "exp.yaml", "--threads", "2"];
 
 fn new_sandbox() -> SlurmSandbox {
     let sandbox = SlurmSandbox::new();
@@ -90,6 +90,13 @@ fn a_run_is_submitted_once_and_shows_its_status() {
     sandbox.run(&["apply", "exp.yaml", "--runs", "elsewhere", "--quiet"]).expect_code(0);
     assert_eq!(sandbox.only_run().final_hash(), sandbox.only_run_in("elsewhere").final_hash());
     assert_eq!(submitted(&sandbox).len(), 1);
+}
+
+#[test]
+fn the_json_of_a_submission_has_these_fields() {
+    let submission = submit(&new_sandbox(), &["--json"]).expect_code(0).json();
+    let fields: Vec<&String> = submission.as_object().unwrap().keys().collect();
+    assert_eq!(fields, ["job", "path", "run", "script", "status"]);
 }
 
 #[test]
@@ -180,57 +187,13 @@ fn a_run_that_moved_gets_the_ranks_of_its_layout() {
     }
 }
 
+/// The user's own template, and a mistake in it.
 #[test]
-fn other_schedulers_get_a_file() {
+fn a_template_of_ones_own_replaces_the_script() {
     let sandbox = new_sandbox();
-    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 1");
-    sandbox.edit("exp.yaml", "eval:", "parallel: {mode: ddp, replicas: 2}\neval:");
-    let to = |scheduler: &str, more: &[&str]| {
-        let command = ["submit", "exp.yaml", "--to", scheduler, "--threads", "2", "--json"];
-        sandbox.run_with_slurm(&[&command, more].concat())
-    };
-    let pbs = to("pbs", &["--nodes", "2", "--time", "2h", "--job-option=-q long"]).expect_code(0).json();
-    let (file, commands) = (pbs["script"].as_str().unwrap(), &pbs["commands"]);
-    assert_eq!((pbs["status"].as_str(), commands[0].as_str()), (Some("written"), Some(&*format!("qsub {file}"))));
-    let script = fs::read_to_string(file).unwrap();
-    for line in
-        ["#PBS -l select=2:ncpus=2:mpiprocs=1:mem=", "#PBS -l walltime=7200\n", "#PBS -q long\n", "mpirun -n 2 "]
-    {
-        assert!(script.contains(line), "{line}: {script}");
-    }
-    assert!(Command::new("sh").arg("-n").arg(file).status().unwrap().success(), "{script}");
-
-    let options = ["--job-option", "image=registry/a:\"1\"", "--job-option", "claim=disk", "--time", "1-12:00"];
-    let out = to("kubernetes", &options).expect_code(0).json();
-    assert!(out["commands"][1].as_str().unwrap().starts_with("kubectl create secret generic job-"), "{out}");
-    let text = fs::read_to_string(out["script"].as_str().unwrap()).unwrap();
-    let documents: Vec<Value> = serde_yaml::Deserializer::from_str(&text)
-        .map(|document| serde::Deserialize::deserialize(document).unwrap_or_else(|error| panic!("{error}: {text}")))
-        .collect();
-    let (service, job) = (&documents[0], &documents[1]);
-    let name = service["metadata"]["name"].as_str().unwrap();
-    assert_eq!((service["kind"].as_str(), service["spec"]["clusterIP"].as_str()), (Some("Service"), Some("None")));
-    assert_eq!(service["spec"]["selector"]["job-name"], job["metadata"]["name"]);
-    assert_eq!((job["kind"].as_str(), job["spec"]["completionMode"].as_str()), (Some("Job"), Some("Indexed")));
-    assert_eq!((job["spec"]["completions"].as_u64(), job["spec"]["parallelism"].as_u64()), (Some(2), Some(2)));
-    assert_eq!(job["spec"]["activeDeadlineSeconds"].as_u64(), Some(36 * 3600));
-    let pod = &job["spec"]["template"]["spec"];
-    assert_eq!((pod["subdomain"].as_str(), pod["restartPolicy"].as_str()), (Some(name), Some("Never")));
-    let container = &pod["containers"][0];
-    assert_eq!(container["image"], "registry/a:\"1\"");
-    let variable = |wanted: &str| container["env"].as_array().unwrap().iter().find(|v| v["name"] == wanted).cloned();
-    assert_eq!(variable("MASTER_ADDR").unwrap()["value"], format!("{name}-0.{name}"));
-    assert_eq!(variable("RUNNER_TOKEN").unwrap()["valueFrom"]["secretKeyRef"]["name"], name);
-    let runs = sandbox.path("runs").canonicalize().unwrap();
-    assert_eq!(container["volumeMounts"][0]["mountPath"].as_str(), runs.to_str());
-    assert_eq!(pod["volumes"][0]["persistentVolumeClaim"]["claimName"], "disk");
-    assert!(container["command"][2].as_str().unwrap().contains("exec runner resume "), "{text}");
-
-    // The user's own template, and a mistake in it.
-    sandbox.write("templates/pbs.sh.j2", "#PBS -N mine {{ ranks }}\n");
-    let dry = sandbox.stdout_of(&["submit", "exp.yaml", "--to", "pbs", "--dry-run"]);
-    assert_eq!(dry, "#PBS -N mine 2\n");
-    sandbox.write("templates/pbs.sh.j2", "\n{{ partition }}\n");
-    let out = to("pbs", &[]);
-    assert!(out.code == 2 && out.text().contains("templates/pbs.sh.j2:2:4"), "{}", out.text());
+    sandbox.write("templates/slurm.sh.j2", "#SBATCH --job-name=mine {{ ranks }}\n");
+    assert_eq!(submit(&sandbox, &["--dry-run"]).expect_code(0).stdout, "#SBATCH --job-name=mine 1\n");
+    sandbox.write("templates/slurm.sh.j2", "\n{{ partition }}\n");
+    let out = submit(&sandbox, &["--dry-run"]);
+    assert!(out.code == 2 && out.text().contains("templates/slurm.sh.j2:2:4"), "{}", out.text());
 }

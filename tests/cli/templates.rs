@@ -121,12 +121,6 @@ fn secrets_from_the_environment_are_readable_by_their_owner_alone() {
     assert_eq!(mode(fork.path("resolved.yaml")), 0o600);
     // So are files that have its settings.
     let [private, open] = [private.id(), open.id()];
-    sandbox.expect(0, &["export-metrics", &private, &open, "--tensorboard", "logs"]);
-    let exported = |id: &str| {
-        let names = sandbox.names_in(&format!("logs/{id}"));
-        mode(sandbox.path(format!("logs/{id}/{}", names[0])))
-    };
-    assert_eq!((exported(&private), exported(&open) & 0o444), (0o600, 0o444));
     sandbox.expect(0, &["report", &open, &private, "-o", "both.html"]);
     sandbox.expect(0, &["report", &open, "-o", "open.html"]);
     assert_eq!((mode(sandbox.path("both.html")), mode(sandbox.path("open.html")) & 0o444), (0o600, 0o444));

@@ -217,7 +217,7 @@ def requeued_run(slurm):
         folder.run([], "local")
         steps = int(100 * SECONDS_OF_A_LONG_RUN / (time.monotonic() - started))
     with SlurmFolder(slurm, layout, steps) as folder:
-        submit = ["submit", "exp.yaml", "--to", "slurm", "--nodes", "2", "--threads", "2", *SHORT_LIMIT]
+        submit = ["submit", "exp.yaml", "--nodes", "2", "--threads", "2", *SHORT_LIMIT]
         # All processors are taken, so the job has to wait.
         blocking = subprocess.Popen(["srun", "--nodes=2", "--ntasks=2", "--cpus-per-task=4", "sleep", "300"], env=slurm.environment, stderr=subprocess.DEVNULL)
         wait_for("the job that blocks", lambda: "RUNNING" in slurm.command("squeue", "--noheader", "--format=%T"))
@@ -247,7 +247,7 @@ def requeued_run(slurm):
 def preempted_run(slurm):
     """A job of a higher priority takes the place of a run, which saves within its grace time and is requeued. `scancel` still ends it."""
     with SlurmFolder(slurm, "{mode: single}", 1_000_000) as folder:
-        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "1")
+        folder.printed("submit", "exp.yaml", "--threads", "1")
 
         def wait_for_steps():
             wait_for("steps of the run", lambda: folder.status() == "running" and folder.json("runs")[0]["step"] > 0)
@@ -270,13 +270,13 @@ def preempted_run(slurm):
 def cancelled_run(slurm):
     """`scancel` lets a run save, and the run is not started again. The same command submits the rest."""
     with SlurmFolder(slurm, "{mode: ddp, replicas: 2}", 150) as folder:
-        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2")
+        folder.printed("submit", "exp.yaml", "--threads", "2")
         wait_for("a checkpoint", lambda: list((folder.path / "runs").glob("*/checkpoints/*/")))
         slurm.command("scancel", "--me")
         folder.wait_until_queue_is_empty()
         [run] = folder.json("runs")
         assert run["status"] == "interrupted" and 0 < run["step"] < run["steps"], (run, folder.output_of_jobs())
-        folder.printed("submit", "exp.yaml", "--to", "slurm", "--threads", "2")
+        folder.printed("submit", "exp.yaml", "--threads", "2")
         folder.wait_until_queue_is_empty()
         assert folder.status() == "done", folder.output_of_jobs()
         assert folder.final_hash("runs") == folder.run([], "local")

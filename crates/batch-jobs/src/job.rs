@@ -1,4 +1,4 @@
-//! A job of a scheduler, and its script, which is made from a template.
+//! A job of Slurm, and its script, which is made from a template.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -7,10 +7,14 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::needs::JobNeeds;
-use crate::scheduler::{Scheduler, check_folder};
-use crate::slurm;
-use runner_spec::error::Result;
+use runner_spec::error::{CommandError, Result};
+use runner_spec::safe_text::is_unsafe;
 use runner_template::Inputs;
+
+/// The path of the user's template, in the current folder.
+pub const TEMPLATE: &str = "templates/slurm.sh.j2";
+/// The template, unless the user has one.
+const BUILT_IN_TEMPLATE: &str = include_str!("../../../templates/slurm.sh.j2");
 
 /// Before its time limit, a job is asked to stop by a signal. It then has this time to finish its step and save.
 const WARNING_TIME: Duration = Duration::from_mins(2);
@@ -18,34 +22,47 @@ const WARNING_TIME: Duration = Duration::from_mins(2);
 /// The settings of jobs that a user gives.
 #[derive(Debug, Clone, Default)]
 pub struct JobSettings {
-    pub scheduler: Scheduler,
     /// The number of machines for the ranks of a run; `None`: those that the plan is for.
     pub nodes: Option<usize>,
     /// The time limit; `None`: it follows from the predicted time.
     pub time_limit: Option<Duration>,
-    /// Further options of the scheduler, such as `--partition=long`.
+    /// Further options of sbatch, such as `--partition=long`.
     pub options: Vec<String>,
     /// The text of the user's template.
     pub template: Option<String>,
-    /// Where to report what a submission waits for.
-    pub report: Option<fn(&str)>,
 }
 
 impl JobSettings {
-    /// Submits `script` to Slurm, and returns the number of the job.
-    ///
     /// # Errors
-    /// If Slurm's command is missing or refuses.
-    pub fn submit(&self, script: &Path) -> Result<String> {
-        slurm::submit(script, &|text| {
-            if let Some(report) = self.report {
-                report(text);
-            }
-        })
+    /// If one of the options cannot be a line of a script.
+    pub fn check_options(&self) -> Result<()> {
+        let is_legal = |option: &&String| !option.contains(char::is_control) && option.starts_with("--");
+        match self.options.iter().find(|option| !is_legal(option)) {
+            Some(bad) => Err(CommandError::request(format!(
+                "--job-option must be an option of sbatch, such as --partition=long, got {bad:?}"
+            ))),
+            None => Ok(()),
+        }
     }
 }
 
-/// A run that a scheduler is to start, or several points of a sweep.
+/// Checks that a job can write files into `folder`, or be named like it. Slurm reads options in comments of the script, each in a line, where a
+/// quotation mark or a line's end in a path could end the option and start another.
+///
+/// # Errors
+/// If the path has such a character, or is not UTF-8.
+pub fn check_folder(folder: &Path) -> Result<()> {
+    let is_other = |c: char| c.is_control() || is_unsafe(c) || matches!(c, '"' | '\\');
+    if folder.to_str().is_some_and(|path| !path.contains(is_other)) {
+        return Ok(());
+    }
+    let shown = folder.to_string_lossy();
+    Err(CommandError::request(format!(
+        "no job can be written for {shown:?}: the path must be UTF-8 without `\"`, `\\` and control characters; use a different folder (`--runs` sets it)"
+    )))
+}
+
+/// A run that Slurm is to start, or several points of a sweep.
 #[derive(Debug, Clone)]
 pub struct BatchJob<'a> {
     pub settings: &'a JobSettings,
@@ -73,20 +90,10 @@ pub struct JobArray<'a> {
 }
 
 impl BatchJob<'_> {
-    /// The name of the job.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.settings.scheduler.job_name(self.id)
-    }
-
-    /// The number of machines. In Kubernetes each rank has its own pod.
+    /// The number of machines.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        let ranks = self.needs.ranks.max(1);
-        match self.settings.scheduler {
-            Scheduler::Kubernetes => ranks,
-            Scheduler::Slurm | Scheduler::Pbs => self.settings.nodes.unwrap_or(self.needs.nodes).clamp(1, ranks),
-        }
+        self.settings.nodes.unwrap_or(self.needs.nodes).clamp(1, self.needs.ranks.max(1))
     }
 
     /// The largest number of ranks on one machine.
@@ -94,15 +101,10 @@ impl BatchJob<'_> {
         self.needs.ranks.max(1).div_ceil(self.nodes())
     }
 
-    /// The time limit, rounded up to minutes; `None`: the scheduler's default.
+    /// The time limit, rounded up to minutes; `None`: the partition's default.
     #[must_use]
     pub fn time_limit_minutes(&self) -> Option<u64> {
-        let predicted = match self.settings.scheduler {
-            // There it would include the time in which pods wait for their machines, and nothing starts the job again.
-            Scheduler::Kubernetes => None,
-            Scheduler::Slurm | Scheduler::Pbs => self.needs.time_limit(),
-        };
-        let limit = self.settings.time_limit.or(predicted)?;
+        let limit = self.settings.time_limit.or(self.needs.time_limit())?;
         Some(limit.as_secs().div_ceil(60).max(1))
     }
 
@@ -113,22 +115,19 @@ impl BatchJob<'_> {
     pub fn script(&self) -> Result<String> {
         check_folder(self.output)?;
         check_folder(self.runs)?;
-        let scheduler = self.settings.scheduler;
-        let template = self.settings.template.as_deref().unwrap_or_else(|| scheduler.built_in_template());
+        let template = self.settings.template.as_deref().unwrap_or(BUILT_IN_TEMPLATE);
         let inputs = Inputs { vars: self.variables(), ..Inputs::default() };
-        Ok(runner_template::render(template, Path::new(scheduler.template_path()), &inputs)?.text)
+        Ok(runner_template::render(template, Path::new(TEMPLATE), &inputs)?.text)
     }
 
     fn variables(&self) -> Map<String, Value> {
         let Self { settings, needs, .. } = self;
-        let scheduler = settings.scheduler;
         let (nodes, per_node) = (self.nodes(), self.ranks_per_node());
         let cpus = self.threads.max(1).div_ceil(per_node);
         // On several machines the numbers of devices start again.
         let gpus = if nodes > 1 { needs.cuda_devices.min(per_node) } else { needs.cuda_devices };
-        let output = self.output.to_string_lossy();
         let values = json!({
-            "name": self.name(),
+            "name": self.id,
             "points": self.array.map(|array| point_ranges(array.points)),
             "parallel": self.array.map(|array| array.parallel),
             "ranks": needs.ranks.max(1),
@@ -139,9 +138,9 @@ impl BatchJob<'_> {
             "gpus": gpus,
             "minutes": self.time_limit_minutes(),
             "warning_seconds": WARNING_TIME.as_secs(),
-            "options": scheduler.template_options(&settings.options),
+            "options": settings.options,
             // Slurm replaces a percent sign in the name of a file.
-            "output": if scheduler == Scheduler::Slurm { output.replace('%', "%%") } else { output.into_owned() },
+            "output": self.output.to_string_lossy().replace('%', "%%"),
             "runs": self.runs.to_string_lossy(),
             "command": format!("{} --threads {}", self.command, cpus * per_node),
         });
@@ -211,6 +210,28 @@ is_warned=
             output: Path::new("/data/runs/sweeps/it's 5%/points"),
             runs: Path::new("/data/runs"),
             array,
+        }
+    }
+
+    #[test]
+    fn options_are_those_of_sbatch() {
+        let check =
+            |option: &str| JobSettings { options: vec![option.to_owned()], ..JobSettings::default() }.check_options();
+        for good in ["--partition=long", "--comment=a b"] {
+            check(good).unwrap();
+        }
+        for bad in ["-p long", "--comment=a\nexec evil"] {
+            let error = check(bad).unwrap_err().to_string();
+            assert!(error.starts_with("--job-option must be ") && error.contains(&format!("{bad:?}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn folders_whose_names_would_end_a_line_are_refused() {
+        check_folder(Path::new("/data/it's 5% of $x/é")).unwrap();
+        for folder in ["/a\n#SBATCH --wrap=evil", "/a\" --wrap=evil", "/a\r", "/a\\b", "/a\u{1b}[2J", "/a\u{202e}b"] {
+            let error = check_folder(Path::new(folder)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{folder:?}")) && !error.contains(char::is_control), "{error}");
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use runner_spec::format::duration;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
@@ -81,17 +80,6 @@ impl JobNeeds {
     }
 }
 
-/// Where the time limit of a job with these needs comes from if the user gives none.
-#[must_use]
-pub fn describe_time_limit(needs: &JobNeeds) -> String {
-    match needs.predicted_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-        Some(predicted) => {
-            format!("{TIME_MARGIN} times the predicted {}, plus {}", duration(predicted), duration(ADDITIONAL_TIME))
-        }
-        None => "the scheduler's default, because the speed of the devices is unknown; `--time` sets one".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,10 +99,8 @@ mod tests {
     fn the_time_limit_has_a_margin() {
         let of = |seconds| JobNeeds { predicted_seconds: seconds, ..JobNeeds::default() };
         assert_eq!(of(Some(3600.0)).time_limit(), Some(Duration::from_mins(100)));
-        assert_eq!(describe_time_limit(&of(Some(3600.0))), "1.5 times the predicted 1h 00m, plus 10m 00s");
         for unknown in [None, Some(f64::NAN), Some(f64::INFINITY)] {
             assert_eq!(of(unknown).time_limit(), None);
-            assert!(describe_time_limit(&of(unknown)).contains("`--time`"));
         }
         assert_eq!(of(Some(1.0)).max(of(Some(2.0))).predicted_seconds, Some(2.0));
         assert_eq!(of(Some(1.0)).max(of(None)).predicted_seconds, None, "a time limit must hold for all");

@@ -126,7 +126,7 @@ impl RunRecord {
         let losses = evaluations().filter(|e| skip == 0 || e.step > skip).filter_map(Evaluation::val_loss);
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();
-        let own = summary.map(Summary::own);
+        let own = summary.map(|summary| summary.own);
         let steps = summary.map_or_else(|| last_step.map_or(0, |step| step.step), |s| s.steps);
         RunFigures {
             steps,

@@ -14,11 +14,10 @@ use rayon::prelude::*;
 
 use runner_files::{FreedBytes, bytes_freed, children, is_real_folder};
 use runner_record::catalog::{self, ListedRun, ListedStatus};
-use runner_record::checkpoint::{self, DAMAGED, KeptCheckpoints, is_checkpoint_folder};
+use runner_record::checkpoint::{self, DAMAGED, KeptCheckpoints, is_checkpoint_folder, is_own_checkpoint};
 use runner_record::files::file_name;
 use runner_record::lock::{is_name_lock, name_lock_is_free, remove_name_lock};
 use runner_record::manifest::RunOrigin;
-use runner_record::own_files::is_own_checkpoint;
 use runner_record::run_dir::{self, CHECKPOINTS, stale_folders};
 use runner_record::{RecordError, RunLock, time};
 use runner_sweep::needed_runs::is_sweep_unfinished;

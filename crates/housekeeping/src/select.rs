@@ -18,7 +18,7 @@ use runner_spec::measure::Measure;
 use runner_template::expression::{check_expression, expression_environment, guard_expression};
 
 /// The fields that every listed run has besides its measures, as expressions and sort keys name them.
-const FIELDS: &str = "id name status step steps own_steps lost_steps changed_metrics tokens own_tokens seconds own_seconds loss \
+const FIELDS: &str = "id name status step steps own_steps tokens own_tokens seconds own_seconds loss \
      best_val_loss tokens_per_second started ended tags sweep point origin origin_step error";
 
 /// The fields that are texts and may be missing. All other fields that may be missing are numbers.

@@ -1,11 +1,9 @@
-//! The calibration of a machine, kept in the cache folder: finished, or the parts of one whose other parts were disturbed.
+//! The calibration of a machine, kept in the cache folder, and the parts of which it is made.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use runner_files::read_regular_text;
@@ -32,11 +30,8 @@ pub struct Calibration {
 /// The largest share by which a piece of work takes longer than in its fastest run on an idle machine.
 pub const MAX_SPREAD: f64 = 0.25;
 
-/// Older parts of an unfinished calibration are measured again: the machine may be set up in another way by then.
-const MAX_AGE_OF_PARTS: Duration = Duration::from_hours(24);
-
 /// What one part of a calibration measures.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct PartRates {
     pub layers: Vec<LayerPoint>,
     pub heads: Vec<HeadPoint>,
@@ -47,7 +42,7 @@ pub struct PartRates {
 }
 
 /// A measured part.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredPart {
     pub name: String,
     pub rates: PartRates,
@@ -56,9 +51,8 @@ pub struct MeasuredPart {
 }
 
 /// The parts of a calibration that have been measured, in any order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationParts {
-    pub version: String,
     /// The processor's name.
     pub device: String,
     /// Cores that the process may use.
@@ -70,7 +64,7 @@ pub struct CalibrationParts {
 
 impl CalibrationParts {
     pub fn new(device: &str, cores: usize, quick: bool) -> Self {
-        Self { version: VERSION.to_owned(), device: device.to_owned(), cores, quick, parts: Vec::new() }
+        Self { device: device.to_owned(), cores, quick, parts: Vec::new() }
     }
 
     fn fastest_probe(&self) -> f64 {
@@ -131,7 +125,7 @@ impl CalibrationParts {
         }
         let rates =
             Rates { devices: [(self.device.clone(), DeviceRates::Measured(measured))].into(), links, gpu_links: None };
-        Calibration { version: self.version.clone(), device: self.device.clone(), cores: self.cores, rates }
+        Calibration { version: VERSION.to_owned(), device: self.device.clone(), cores: self.cores, rates }
     }
 }
 
@@ -148,66 +142,26 @@ impl Calibration {
 
 /// The path in `cache_dir` of the calibration of a machine.
 pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
-    cache_dir.join(format!("calibration-{}.json", machine_key(device, cores)))
+    let key = blake3::hash(format!("{VERSION}\n{device}\n{cores}").as_bytes()).to_hex();
+    cache_dir.join(format!("calibration-{}.json", &key[..16]))
 }
 
-/// The path in `cache_dir` of the parts of an unfinished calibration.
-fn parts_path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
-    cache_dir.join(format!("calibration-parts-{}.json", machine_key(device, cores)))
-}
-
-fn machine_key(device: &str, cores: usize) -> String {
-    blake3::hash(format!("{VERSION}\n{device}\n{cores}").as_bytes()).to_hex()[..16].to_owned()
-}
-
-/// Reads a calibration; `None` if there is none, or one of a different program or machine.
+/// Reads a calibration; `None` if there is none that can be read, or one of a different program or machine.
 pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
-    let stored: Calibration = read(&path(cache_dir, device, cores))?;
+    let text = read_regular_text(&path(cache_dir, device, cores)).ok()?;
+    let stored: Calibration = serde_json::from_str(&text).ok()?;
     (stored.version == VERSION && stored.device == device && stored.cores == cores).then_some(stored)
 }
 
-/// Reads the parts that an unfinished calibration of the same program, machine and effort kept, or none.
-pub fn load_parts(cache_dir: &Path, device: &str, cores: usize, quick: bool) -> CalibrationParts {
-    let new = CalibrationParts::new(device, cores, quick);
-    let path = parts_path(cache_dir, device, cores);
-    let age = fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
-    let stored: Option<CalibrationParts> = read(&path).filter(|_| age.is_some_and(|age| age < MAX_AGE_OF_PARTS));
-    let is_same = |stored: &CalibrationParts| {
-        let CalibrationParts { version, device, cores, quick, parts: _ } = stored;
-        (version, device, *cores, *quick) == (&new.version, &new.device, new.cores, new.quick)
-    };
-    stored.filter(is_same).unwrap_or(new)
-}
-
-/// A file that cannot be read is measured again, so it counts as absent.
-fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_str(&read_regular_text(path).ok()?).ok()
-}
-
-/// Writes a calibration, whole or not at all, and removes the parts of an unfinished one. Returns where.
+/// Writes a calibration, whole or not at all. Returns where.
 ///
 /// # Errors
 /// If the folder cannot be written.
 pub fn save(cache_dir: &Path, calibration: &Calibration) -> io::Result<PathBuf> {
     let path = path(cache_dir, &calibration.device, calibration.cores);
-    write(cache_dir, &path, calibration)?;
-    match fs::remove_file(parts_path(cache_dir, &calibration.device, calibration.cores)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(path),
-    }
-}
-
-/// Writes the parts of an unfinished calibration.
-///
-/// # Errors
-/// If the folder cannot be written.
-pub fn save_parts(cache_dir: &Path, parts: &CalibrationParts) -> io::Result<()> {
-    write(cache_dir, &parts_path(cache_dir, &parts.device, parts.cores), parts)
-}
-
-fn write(cache_dir: &Path, path: &Path, value: &impl Serialize) -> io::Result<()> {
     fs::create_dir_all(cache_dir)?;
-    runner_files::write_atomic(path, &serde_json::to_vec_pretty(value)?)
+    runner_files::write_atomic(&path, &serde_json::to_vec_pretty(calibration)?)?;
+    Ok(path)
 }
 
 /// The measured rates of this machine; `None` if it was not measured, or `cluster` does not have its processor.
@@ -228,8 +182,6 @@ pub fn this_processor() -> (String, usize) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
-
     use super::*;
 
     #[test]
@@ -255,24 +207,15 @@ mod tests {
 
     #[test]
     fn disturbed_parts_are_measured_again_and_quiet_ones_are_kept() {
-        let dir = tempfile::tempdir().expect("a folder");
         let mut parts = CalibrationParts::new("Some CPU", 4, false);
         parts.add(part("layers", 1.0));
         parts.add(part("copies", 1.3));
         assert_eq!((parts.has_quiet("layers"), parts.has_quiet("copies"), parts.quiet_parts()), (true, false, 1));
         assert!((parts.spread() - 0.3).abs() < 1e-12);
-        save_parts(dir.path(), &parts).expect("saved");
-        assert_eq!(load_parts(dir.path(), "Some CPU", 4, false), parts);
-        assert_eq!(load_parts(dir.path(), "Some CPU", 4, true).parts, []);
-        let stored = fs::File::options().append(true).open(parts_path(dir.path(), "Some CPU", 4)).expect("stored");
-        stored.set_modified(SystemTime::now() - 2 * MAX_AGE_OF_PARTS).expect("set");
-        assert_eq!(load_parts(dir.path(), "Some CPU", 4, false).parts, [], "the machine may have changed since");
         // A slower measurement does not replace a faster one; a faster one may show that another part was disturbed.
         parts.add(part("copies", 1.5));
         assert_eq!(parts.parts[1].probe_seconds, 1.3);
         parts.add(part("copies", 0.7));
         assert_eq!((parts.has_quiet("layers"), parts.has_quiet("copies")), (false, true));
-        save(dir.path(), &parts.calibration()).expect("saved");
-        assert_eq!(load_parts(dir.path(), "Some CPU", 4, false).parts, [], "a finished calibration leaves none");
     }
 }

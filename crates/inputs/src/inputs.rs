@@ -19,21 +19,12 @@ use crate::hub_names::{fetch_model_folder, lower_hub_of_run, owned_tasks, with_l
 use crate::input_notes::{foreign_tokenizer, warn_of_cut_text};
 use crate::observer::{RunEvent, RunObserver, with_progress};
 
-/// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
+/// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run. A `tokenizer` that a
+/// run recorded replaces the one that `experiment` names.
 ///
 /// # Errors
 /// If the data, or what it names of the hub, cannot be read, or a prompt cannot be encoded.
 pub fn prepare_data(
-    experiment: &Experiment,
-    pool: &rayon::ThreadPool,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<Prepared> {
-    prepare_data_of_run(experiment, None, pool, host, observer)
-}
-
-/// [`prepare_data`] with a `tokenizer` that a run recorded in place of the one that `experiment` names.
-pub fn prepare_data_of_run(
     experiment: &Experiment,
     tokenizer: Option<&TextTokenizer>,
     pool: &rayon::ThreadPool,
@@ -114,7 +105,7 @@ pub fn prepare_rank_inputs(
     // The weights are checked first, because that takes less time than preparing data.
     let weights = if recorded_weights.is_some() { None } else { initial_weights(experiment, host, observer)? };
     let tokenizer = recorded_inputs.and_then(|recorded| recorded.tokenizer.as_ref());
-    let prepared = prepare_data_of_run(experiment, tokenizer, pool, host, observer);
+    let prepared = prepare_data(experiment, tokenizer, pool, host, observer);
     let mut prepared = prepared.map_err(|error| match (&weights, error.cause()) {
         (Some(weights), Some(DataError::TokenBeyondVocabulary { vocabulary, .. }))
             if *vocabulary == weights.described.spec.vocab_size =>

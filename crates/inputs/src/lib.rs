@@ -22,8 +22,8 @@ pub use hub_names::{
 };
 pub use input_notes::foreign_tokenizer;
 pub use inputs::{
-    RecordedInputs, check_prompts, has_private_text, initial_weights, prepare_data, prepare_data_of_run,
-    prepare_evaluation, prepare_inputs, prepare_rank_inputs, recorded_tokenizer,
+    RecordedInputs, check_prompts, has_private_text, initial_weights, prepare_data, prepare_evaluation, prepare_inputs,
+    prepare_rank_inputs, recorded_tokenizer,
 };
 pub use moved_data::{MovedData, check_same_data, data_files, explain_missing_data, missing_data};
 pub use observer::{IgnoreEvents, RunEvent, RunObserver};

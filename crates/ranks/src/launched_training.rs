@@ -60,11 +60,6 @@ impl<'a> LaunchedTraining<'a> {
         Ok(Self { world, comm: world.agree_on_plan(inputs.plan)?, program, inputs, stop })
     }
 
-    /// The machine and the process of each rank, for the log.
-    pub fn describe_processes(&self) -> String {
-        self.world.describe_processes()
-    }
-
     /// Trains as rank 0, and records the run.
     ///
     /// # Errors

@@ -19,6 +19,7 @@ mod rank_reports;
 mod rank_token;
 mod rank_training;
 mod ranks;
+pub mod saved_state;
 mod supervisor;
 pub mod threads;
 mod world;

@@ -6,11 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
 use super::faults;
-use runner_checkpoint::{copy_bytes, reader_of_copy, state_reader};
+use super::saved_state::{copy_bytes, reader_of_copy, state_reader};
+use runner_checkpoint::{PartRecord, PartSpec, RecordError, StateReader, pending_folder, save_failed, write_part};
 use runner_compute::state::TrainState;
 use runner_executor::tied_copy_entry;
-use runner_record::checkpoint::{StateReader, pending_folder, save_failed, write_part};
-use runner_record::{PartRecord, PartSpec, RecordError};
 use runner_spec::error::PlainError;
 use runner_spec::program::Program;
 use runner_threads::threads;

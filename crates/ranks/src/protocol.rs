@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use runner_checkpoint::PartRecord;
 use runner_executor::{RunControls, StopRequest};
 use runner_plan::ranks::topology::topology;
-use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
 use runner_spec::event::{BestValidation, Event, TraceLine};
 use runner_spec::experiment::Experiment;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::part_writer::{PartToWrite, PartWriter};
 use super::protocol::{CheckpointPart, FromRank};
-use runner_checkpoint::state_reader;
+use super::saved_state::state_reader;
+use runner_checkpoint::PartRecord;
 use runner_comm::{CommError, RankPhase, RankStatus};
 use runner_compute::state::TrainState;
 use runner_executor::{InstructionList, Observer};
-use runner_record::PartRecord;
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_spec::program::{Device, Instruction, Program};
 

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::protocol::{CheckpointPart, FromRank, RankCompletion, ReportedFailure, ToRank};
-use runner_record::PartRecord;
-use runner_record::checkpoint::StateHash;
+use runner_checkpoint::{PartRecord, StateHash};
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 
 /// Keeps the record of a run.

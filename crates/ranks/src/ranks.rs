@@ -1,8 +1,7 @@
 //! Trains the ranks of a run to their end, whether they are threads, processes that this process starts, or processes of a launcher.
 
-use runner_checkpoint::state_reader;
+use runner_checkpoint::{StateHash, hash_state};
 use runner_executor::TrainedRank;
-use runner_record::checkpoint::{StateHash, hash_state};
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error::{CommandError, PlainError};
 use runner_spec::event::ObserveError;
@@ -15,6 +14,7 @@ use super::protocol::{FromRank, RankCompletion};
 use super::rank_inputs::{RankInputs, TrainingAttempt};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
 use super::rank_reports::{RankReports, RecordingError, RunRecorder};
+use super::saved_state::state_reader;
 use super::supervisor;
 use super::threads::{self, ThreadRank};
 

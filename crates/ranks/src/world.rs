@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::device_communicator::device_communicator;
 use super::failure::describe_last_seen;
 use super::faults;
-use super::launcher_environment::{AssignedRank, Launcher};
+use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
 use runner_comm::{
     CommError, Communicator, Connections, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm,
@@ -25,7 +25,6 @@ use runner_spec::mesh::RankGroup;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_spec::topology::GroupId;
-use runner_threads::open_files::open_file_limit;
 use runner_threads::stop::StopSwitch;
 
 /// The time that a rank waits for the other ranks to join.
@@ -50,8 +49,6 @@ const SIGNAL_SPREAD: Duration = Duration::from_secs(2);
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
 
-/// Files that a rank has open besides its connections.
-const OTHER_OPEN_FILES: u64 = 64;
 
 /// The time that ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
@@ -60,8 +57,6 @@ const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 #[derive(Debug)]
 pub struct World {
     assigned: AssignedRank,
-    /// How often the ranks that remain may wait for a lost one, as the experiment allows.
-    max_restarts: OnceLock<u32>,
     pub(super) mesh: Arc<TcpMesh>,
 }
 
@@ -78,7 +73,6 @@ impl World {
         report_wait: fn(&str),
         stop: &StopSwitch,
     ) -> Result<Self, JoinError> {
-        check_open_files(assigned.world_size)?;
         let timeout = faults::operation_timeout();
         let joined = Arc::new(OnceLock::new());
         share_early_end(stop, assigned.rank, Arc::clone(&joined));
@@ -104,7 +98,7 @@ impl World {
         }
         let mesh = Arc::new(mesh);
         let _ = joined.set(mesh.connections());
-        Ok(Self { assigned, max_restarts: OnceLock::new(), mesh })
+        Ok(Self { assigned, mesh })
     }
 
     pub fn rank(&self) -> usize {
@@ -124,28 +118,9 @@ impl World {
         &self.assigned
     }
 
-    /// Allows the ranks that remain after a loss to wait for the lost one, the first `max_restarts` times.
-    pub fn allow_restarts(&self, max_restarts: u32) {
-        let _ = self.max_restarts.set(max_restarts);
-    }
-
-    /// How often ranks may wait for a lost one that is started again; 0 if a launcher would end them.
-    pub fn max_restarts(&self) -> u32 {
-        let allowed = self.max_restarts.get().copied().unwrap_or(0);
-        if self.assigned.launcher == Launcher::Variables { allowed } else { 0 }
-    }
-
     /// The number of machines that the ranks are on.
     pub fn machine_count(&self) -> usize {
         self.mesh.ranks().iter().map(|peer| &peer.machine).collect::<BTreeSet<_>>().len()
-    }
-
-    /// The machine and the process of each rank, for the log.
-    pub(super) fn describe_processes(&self) -> String {
-        let describe = |(rank, peer): (usize, &PeerIdentity)| {
-            format!("rank {rank} is process {} on {}", peer.process, peer.machine_name())
-        };
-        self.mesh.ranks().iter().enumerate().map(describe).collect::<Vec<_>>().join(", ")
     }
 
     /// The location of each rank. Machines are numbered in the order of their first ranks.
@@ -313,18 +288,6 @@ impl World {
             }
             self.mesh.is_lost(rank)
         })
-    }
-}
-
-/// Checks that a rank may open a connection to each other rank, besides its other files.
-fn check_open_files(world_size: usize) -> Result<(), JoinError> {
-    let needed = OTHER_OPEN_FILES + world_size as u64;
-    match open_file_limit() {
-        Some(limit) if limit < needed => Err(JoinError::Failed(format!(
-            "each of {world_size} ranks needs {needed} open files for its connections to the others, and this process may have \
-             {limit}; raise the limit, as with `ulimit -n {needed}`"
-        ))),
-        _ => Ok(()),
     }
 }
 

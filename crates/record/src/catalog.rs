@@ -16,9 +16,8 @@ use super::error::RecordError;
 use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
-use super::metrics_tail::{MetricsTail, has_first_and_last_step};
+use super::metrics_tail::MetricsTail;
 pub use super::names::{SLURM_SCRIPT, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEPS};
-use super::record_check::last_expected_step;
 use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::summary::Summary;
 use super::tags;
@@ -72,11 +71,6 @@ pub struct ListedRun {
     pub steps: u64,
     /// The steps that the run did itself.
     pub own_steps: u64,
-    /// True if the metrics of a run that no process works on lack steps: if they are shorter than when the run ended, or lack the first step
-    /// or the last one. Their content is not read.
-    pub lost_steps: bool,
-    /// True if the metrics of a run that has ended are longer than when it ended.
-    pub changed_metrics: bool,
     /// Valid tokens that the model has seen, and the part of the run itself; absent while it trains.
     pub tokens: Option<u64>,
     pub own_tokens: Option<u64>,
@@ -153,33 +147,20 @@ pub fn describe(path: &Path) -> ListedRun {
 impl ListedRun {
     fn add_summary(&mut self, summary: Summary) {
         self.step = summary.steps;
-        let own = summary.own();
+        let own = summary.own;
         (self.tokens, self.own_tokens) = (Some(summary.tokens), Some(own.tokens));
         (self.seconds, self.own_seconds) = (Some(summary.wall_seconds), Some(own.wall_seconds));
         self.loss = summary.final_train_loss;
         self.last_eval = summary.last_eval.map(|last| last.measured).unwrap_or_default();
         self.best_val_loss = summary.best_eval.as_ref().and_then(Evaluation::val_loss);
         self.tokens_per_second = summary.medians.tokens_per_second;
-        let metrics = self.path.join(METRICS);
-        match summary.metrics {
-            Some(written) => {
-                let bytes = fs::metadata(&metrics).map_or(0, |metadata| metadata.len());
-                (self.lost_steps, self.changed_metrics) = (bytes < written.bytes, bytes > written.bytes);
-            }
-            None => self.lost_steps = !has_first_and_last_step(&metrics, summary.steps),
-        }
     }
 
     /// Adds what the metrics record of a run without a current summary.
     fn add_metrics(&mut self, manifest: &Manifest) {
-        // Before the metrics: a run that trains writes them first.
-        let saved = checkpoint::newest_step(&self.path.join(CHECKPOINTS));
-        let metrics = self.path.join(METRICS);
-        let tail = MetricsTail::read(&metrics);
+        let tail = MetricsTail::read(&self.path.join(METRICS));
         if self.status != ListedStatus::Running {
-            let last = last_expected_step(manifest, None, saved, tail.train.as_ref().map(|train| train.step));
-            self.lost_steps = !has_first_and_last_step(&metrics, last);
-            self.add_amounts(manifest, saved);
+            self.add_amounts(manifest);
         }
         if let Some(train) = &tail.train {
             (self.step, self.loss) = (train.step, train.loss);
@@ -187,15 +168,15 @@ impl ListedRun {
         self.last_eval = tail.eval.map(|last| last.measured).unwrap_or_default();
         self.tokens_per_second = tail.tokens_per_second;
     }
-}
 
-impl ListedRun {
-    /// Adds what only all of the metrics show, of a run that no process works on. They may lack lines, which `lost_steps` says.
-    fn add_amounts(&mut self, manifest: &Manifest, saved: Option<u64>) {
-        let saved = saved.and_then(|step| checkpoint::recorded_position(&self.path.join(CHECKPOINTS), step));
+    /// Adds what only all of the metrics show, of a run that no process works on. They may lack lines.
+    fn add_amounts(&mut self, manifest: &Manifest) {
+        let checkpoints = self.path.join(CHECKPOINTS);
+        let saved =
+            checkpoint::newest_step(&checkpoints).and_then(|step| checkpoint::recorded_position(&checkpoints, step));
         let (metrics, began) = (self.path.join(METRICS), manifest.newest_layout_began());
         if let Ok(numbers) = Summary::from_metrics(&metrics, manifest.continued_from.as_ref(), began, saved.as_ref()) {
-            (self.tokens, self.own_tokens) = (Some(numbers.tokens), Some(numbers.own().tokens));
+            (self.tokens, self.own_tokens) = (Some(numbers.tokens), Some(numbers.own.tokens));
             self.best_val_loss = numbers.best_eval.as_ref().and_then(Evaluation::val_loss);
         }
     }
@@ -422,7 +403,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path(), "a", "2026-01-02");
         fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();
-        let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"final_train_loss\":1.25,\
+        let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"own_steps\":100,\"own_tokens\":5,\
+                       \"own_wall_seconds\":1.5,\"final_train_loss\":1.25,\
                        \"id\":\"a\",\"steps_total\":100,\"planned_memory_bytes\":0,\
                        \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
                        \"medians\":{\"tokens_per_second\":9.0}}";
@@ -442,14 +424,6 @@ mod tests {
         assert_eq!((listed.last_eval.val_loss(), listed.best_val_loss), (Some(1.5), Some(1.4)));
         assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
         assert_eq!((listed.own_steps, listed.own_tokens, listed.own_seconds), (100, Some(5), Some(1.5)));
-        assert!(listed.lost_steps, "the metrics end with step 7");
-        let train = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}\n");
-        let lost = |(first, last): (u64, u64)| {
-            fs::write(run.path().join(METRICS), (first..=last).map(train).collect::<String>()).unwrap();
-            describe(run.path()).lost_steps
-        };
-        assert_eq!([(1, 100), (1, 99), (2, 100), (1, 0)].map(lost), [false, true, true, true]);
-        fs::write(run.path().join(METRICS), train(7)).unwrap();
         fs::write(run.path().join(SUMMARY), "{").unwrap();
         assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
     }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use super::checkpoint::{dir_name, is_checkpoint_as_written};
 use super::data_files::DataFiles;
 use super::error::RecordError;
-use super::files::{if_present, indented_json, read_plan, read_sealed_json, sealed_json};
+use super::files::{if_present, indented_json, is_as_sealed, read_plan};
 use super::lines::for_each_record;
 use super::manifest::Manifest;
 use super::metrics::MetricLine;
@@ -48,11 +48,6 @@ pub fn find_foreign_content(run: &Path, saved: Option<u64>) -> Result<Vec<String
         found.push(format!("{CHECKPOINTS}/{}", dir_name(step)));
     }
     Ok(found)
-}
-
-/// True if the file `path` has the bytes that this program writes for its value of the type `T`.
-pub(crate) fn is_as_sealed<T: Serialize + DeserializeOwned>(path: &Path) -> Result<bool, RecordError> {
-    Ok(sealed_json(path, &read_sealed_json::<T>(path)?)? == read_whole(path)?)
 }
 
 /// True if each line of the file `path` has the bytes that this program writes for its value of the type `T`.

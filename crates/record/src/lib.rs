@@ -1,13 +1,10 @@
-//! The record of runs: the run directory with its manifest, metrics, summary and checkpoints, as files and without tensors. See `docs/record.md`.
+//! The record of runs: the run directory with its manifest, metrics and summary, and with checkpoints. See `docs/record.md`.
 
 #![forbid(unsafe_code)]
 
 pub mod ancestry;
 pub mod catalog;
-pub mod checkpoint;
 pub mod data_files;
-pub mod error;
-pub mod files;
 pub mod foreign_content;
 pub mod inherited_evaluations;
 pub mod lines;
@@ -31,10 +28,11 @@ pub mod time;
 pub mod timed_metrics;
 pub mod timeline;
 
-pub use checkpoint::{CheckpointChoice, PartRecord, PartSpec};
-pub use error::RecordError;
+pub use checkpoint::{CheckpointChoice, PartRecord, PartSpec, RecordError};
 pub use files::write_atomic;
 pub use lock::RunLock;
 pub use log::Log;
 pub use metrics::MetricLine;
 pub use recorder::{OpenedRecorder, Recorder};
+pub use runner_checkpoint as checkpoint;
+pub use runner_checkpoint::{error, files};

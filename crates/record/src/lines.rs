@@ -33,8 +33,6 @@ pub struct LineCounts {
     pub lines: u64,
     /// The training steps that kept lines have.
     pub train: u64,
-    /// Kept lines of training steps that an earlier line has.
-    pub repeated: u64,
     /// Lines of later steps.
     pub dropped: u64,
     /// Lines that are torn, or are not JSON objects with a step.
@@ -139,7 +137,7 @@ fn copy_lines(
         }
     }
     out.flush().map_err(RecordError::io("rewriting", path))?;
-    Ok(LineCounts { train: train.count(), repeated: train.repeated(), ..counts })
+    Ok(LineCounts { train: train.count(), ..counts })
 }
 
 /// What was read of a line file.
@@ -260,7 +258,7 @@ mod tests {
         fs::write(&from, text).unwrap();
         assert_eq!(
             copy_through_step(&from, &to, 2, |line| line.into()).unwrap(),
-            LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2, repeated: 0 }
+            LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2 }
         );
         assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
         assert_eq!(fs::read_to_string(&from).unwrap(), text);

@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use runner_machine::host::{Git, Machine};
 use runner_machine::platform::Platform;
-use runner_spec::data::{DataFacts, DataPart, TEXT_READING_RULE};
+use runner_spec::data::{DataFacts, DataPart};
 use runner_spec::experiment::{AutoOr, Experiment, Parallel, Pipeline};
 use runner_spec::format::{choice_name, counted};
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
-use runner_spec::program::DataPosition;
 use runner_spec::serde_defaults::is_default;
 
 /// Version of the run directory's layout.
@@ -103,9 +102,6 @@ pub struct ContinuedFrom {
     /// The evaluations of the other run that the record leaves out, with the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omitted_evaluations: Vec<String>,
-    /// The inherited steps after which the training data was read from its first row again, ascending.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub data_restarts: Vec<u64>,
     /// The hash of the checkpoint's weights and moments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_hash: Option<String>,
@@ -222,7 +218,7 @@ pub struct Session {
     /// The division of the work among ranks; `None` if no session started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layout: Option<SessionLayout>,
-    /// [`TEXT_READING_RULE`] of the program.
+    /// [`TEXT_READING_RULE`](runner_spec::data::TEXT_READING_RULE) of the program.
     pub text_reading_rule: u32,
 }
 
@@ -349,20 +345,6 @@ impl Manifest {
     /// The first steps that this run's own plan does not compute: those that it inherited, unless they are the same to the bit.
     pub fn foreign_steps(&self) -> u64 {
         self.continued_from.as_ref().filter(|from| !from.is_same_computation).map_or(0, |from| from.step)
-    }
-
-    /// The steps after which this run, of the plan `plan`, and those before it read the training data from its first row again, ascending.
-    pub fn data_restarts(&self, plan: &Plan) -> Vec<u64> {
-        let position = plan.ranks.first().and_then(|rank| rank.program.batch.position);
-        let own = position.filter(DataPosition::is_first_row).map(|position| position.step);
-        let mut restarts = self.continued_from.as_ref().map_or_else(Vec::new, |from| from.data_restarts.clone());
-        restarts.extend(own.filter(|own| !restarts.contains(own)));
-        restarts
-    }
-
-    /// The number of the rule by which the first session read text: that of the run's tokenizer and items.
-    pub fn text_reading(&self) -> u32 {
-        self.sessions.first().map_or(TEXT_READING_RULE, |session| session.text_reading_rule)
     }
 
     /// The sessions, those that computed inherited steps of the same computation among them, each with version and machine.

@@ -20,22 +20,6 @@ pub(super) struct MetricsTail {
 const TAIL_BYTES: u64 = 256 << 10;
 const MAX_TAIL_BYTES: u64 = 64 << 20;
 
-/// The number of bytes at either end in which the first and the last step are looked for.
-const END_BYTES: u64 = 16 << 10;
-
-/// True if the metrics in `path` begin with step 1 and end with the step `steps`.
-pub(super) fn has_first_and_last_step(path: &Path, steps: u64) -> bool {
-    let has_last = || MetricsTail::read_window(path, END_BYTES).0.train.is_some_and(|train| train.step == steps);
-    let has_first = || {
-        let mut bytes = Vec::new();
-        let read = open_regular(path).and_then(|file| file.take(END_BYTES).read_to_end(&mut bytes));
-        let mut lines = bytes.split(|&b| b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
-        let first = lines.find_map(|line| if let MetricLine::Train(train) = line { Some(train.step) } else { None });
-        read.is_ok() && first == Some(1)
-    };
-    steps == 0 || has_last() && has_first()
-}
-
 impl MetricsTail {
     /// Reads the end of the metrics in `path`. A missing or unreadable file has no lines.
     pub(super) fn read(path: &Path) -> Self {

@@ -52,9 +52,6 @@ pub const SWEEP_RECORD: &str = "sweep.json";
 pub const SWEEP_FILE: &str = "sweep.yaml";
 /// The newest job that was submitted for a run or a sweep, as a script of Slurm.
 pub const SLURM_SCRIPT: &str = "slurm.sh";
-/// The newest job that was written for a run, as a script of PBS or a manifest of Kubernetes.
-pub const PBS_SCRIPT: &str = "pbs.sh";
-pub const KUBERNETES_JOB: &str = "kubernetes.yaml";
 /// The output of the jobs of a run.
 pub const JOB_LOG: &str = "job.log";
 /// The folder in that of a sweep with the resolved experiments of the points, and their logs.

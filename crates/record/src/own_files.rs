@@ -7,18 +7,17 @@ use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::names::{is_checkpoint_file, is_checkpoint_folder};
+use super::checkpoint::{is_checkpoint_file, is_checkpoint_folder};
 use super::names::{
-    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOCK, LOG, MANIFEST, METRICS, PBS_SCRIPT, PLAN, RANKS,
-    RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER,
-    TRACE, VERDICT,
+    CHECKPOINTS, DATA, EXPERIMENT, JOB_LOG, LOCK, LOG, MANIFEST, METRICS, PLAN, RANKS, RESOLVED, SAMPLES,
+    SLURM_SCRIPT, SUMMARY, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
-use runner_files::{TEMPORARY_PREFIX, foreign_path, has_only, is_number, is_temporary_name};
+use runner_files::{TEMPORARY_PREFIX, foreign_path, is_number, is_temporary_name};
 
 /// The files of a run directory.
-const RUN_FILES: [&str; 20] = [
+const RUN_FILES: [&str; 18] = [
     EXPERIMENT,
     TEMPLATE,
     RESOLVED,
@@ -36,8 +35,6 @@ const RUN_FILES: [&str; 20] = [
     TAGS,
     LOCK,
     SLURM_SCRIPT,
-    PBS_SCRIPT,
-    KUBERNETES_JOB,
     JOB_LOG,
 ];
 /// The files of a sweep's folder.
@@ -65,11 +62,6 @@ pub fn foreign_path_in_checkpoints(path: &Path) -> io::Result<Option<PathBuf>> {
 /// If a folder cannot be read.
 pub fn foreign_path_in_sweep(path: &Path) -> io::Result<Option<PathBuf>> {
     foreign_path(path, &is_own_in_sweep)
-}
-
-/// True if `path` is a folder with nothing in it but files of a checkpoint.
-pub fn is_own_checkpoint(path: &Path) -> bool {
-    has_only(path, &|names, kind| matches!(names, [file] if kind.is_file() && is_checkpoint_file(file)))
 }
 
 fn is_own_in_run(names: &[&str], kind: FileType) -> bool {

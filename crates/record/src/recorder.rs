@@ -64,12 +64,6 @@ impl Recorder {
             if name == METRICS && counts.train < step {
                 warnings.push(format!("{name} has only {} of {step} steps; the others are lost", counts.train));
             }
-            if name == METRICS && counts.repeated > 0 {
-                warnings.push(format!(
-                    "{name} has {} of steps that an earlier line records",
-                    counted(counts.repeated, "line")
-                ));
-            }
             if counts.damaged > 0 {
                 warnings.push(format!("{name}: {} removed", counted(counts.damaged, "torn or damaged line")));
             }
@@ -152,7 +146,7 @@ impl Recorder {
             }
             Event::Sample(sample) => self.samples.write(sample),
             Event::Watched(step) => timeline::write(&self.run, step),
-            Event::Start { .. } | Event::Epoch(_) | Event::Saved { .. } | Event::Warning(_) => Ok(()),
+            Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),
         }
     }
 

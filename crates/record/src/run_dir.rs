@@ -22,9 +22,8 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, KUBERNETES_JOB, LOG, MANIFEST, METRICS, PBS_SCRIPT, PLAN, RANKS,
-    REMOVING, RESOLVED, SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id,
-    rank_log,
+    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED,
+    SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
@@ -398,7 +397,6 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
     let ((metrics, new_metrics), (samples, new_samples)) = (copy(METRICS), copy(SAMPLES));
     copy_through_step(&metrics, &new_metrics, step, |line| inherited_line(line, &changes))?;
     copy_through_step(&samples, &new_samples, step, |line| line.into())?;
-    let (omitted_evaluations, data_restarts) = (changes.describe(), inherited_restarts(&other, from.plan, step));
     let mut sessions = if from.is_same_computation { other.described_sessions() } else { Vec::new() };
     sessions.retain(|session| session.from_step < step);
     Ok(ContinuedFrom {
@@ -407,8 +405,7 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
         plan_hash: other.plan_hash,
         is_same_computation: from.is_same_computation,
         tokens,
-        omitted_evaluations,
-        data_restarts,
+        omitted_evaluations: changes.describe(),
         state_hash,
         sessions,
     })
@@ -423,13 +420,6 @@ fn inherited_line<'a>(line: &'a [u8], changes: &EvaluationChanges) -> Cow<'a, [u
         }
         _ => line.into(),
     }
-}
-
-/// The steps up to `step` after which the run `other`, of the plan `plan`, or a run before it read the training data from its first row.
-fn inherited_restarts(other: &Manifest, plan: &Plan, step: u64) -> Vec<u64> {
-    let mut restarts = other.data_restarts(plan);
-    restarts.retain(|restart| *restart <= step);
-    restarts
 }
 
 /// Folders in `root` that a process left behind when it was killed while it created or removed a run or a sweep: not locked, not new, and

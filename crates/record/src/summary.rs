@@ -31,9 +31,9 @@ pub struct Summary {
     /// Training time of the model in seconds: the recorded steps of other runs from whose checkpoint this one started, and all sessions of
     /// this run. Of a killed session, the time in its recorded steps.
     pub wall_seconds: f64,
-    /// The part of these totals that this run did itself. Records of older versions lack it; see [`Self::own`].
+    /// The part of these totals that this run did itself.
     #[serde(flatten)]
-    pub own: Option<OwnAmounts>,
+    pub own: OwnAmounts,
     pub final_train_loss: Option<f64>,
     /// The last evaluation with a validation loss, or the last one if none has it.
     pub last_eval: Option<Evaluation>,
@@ -84,9 +84,8 @@ pub struct TestResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits_per_byte: Option<f64>,
     pub tokens: u64,
-    /// The rows of these tokens, and the standard error of the loss over them. Summaries of earlier versions lack them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rows: Option<u64>,
+    /// The rows of these tokens, and the standard error of the loss over them; `None` for one row.
+    pub rows: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standard_error: Option<f64>,
 }
@@ -94,8 +93,8 @@ pub struct TestResult {
 impl TestResult {
     /// What the loss was measured on.
     #[must_use]
-    pub fn sample(&self) -> Option<LossSample> {
-        Some(LossSample { tokens: self.tokens, rows: self.rows?, standard_error: self.standard_error })
+    pub fn sample(&self) -> LossSample {
+        LossSample { tokens: self.tokens, rows: self.rows, standard_error: self.standard_error }
     }
 }
 
@@ -135,22 +134,14 @@ impl Summary {
 
     /// True if another run trained `step`.
     pub fn is_inherited(&self, step: u64) -> bool {
-        step <= self.steps.saturating_sub(self.own().steps)
-    }
-
-    /// What the run did itself: everything, unless it started from another run's checkpoint.
-    #[must_use]
-    pub fn own(&self) -> OwnAmounts {
-        let &Self { steps, tokens, wall_seconds, .. } = self;
-        self.own.unwrap_or(OwnAmounts { steps, tokens, wall_seconds })
+        step <= self.steps.saturating_sub(self.own.steps)
     }
 
     /// This summary of a run whose own sessions took `seconds`.
     #[must_use]
     pub fn with_own_seconds(self, seconds: f64) -> Self {
-        let own = self.own();
-        let inherited = self.wall_seconds - own.wall_seconds;
-        Self { wall_seconds: inherited + seconds, own: Some(OwnAmounts { wall_seconds: seconds, ..own }), ..self }
+        let inherited = self.wall_seconds - self.own.wall_seconds;
+        Self { wall_seconds: inherited + seconds, own: OwnAmounts { wall_seconds: seconds, ..self.own }, ..self }
     }
 
     /// The numbers that `metrics` records, the time in its steps among them; everything else is empty, for the caller to fill in. Own amounts
@@ -210,17 +201,17 @@ impl Summary {
         summary.tokens = saved_tokens.saturating_add(tokens_since_saved);
         // JSON has no infinity.
         summary.wall_seconds = (ms / 1e3).min(f64::MAX);
-        summary.own = Some(OwnAmounts {
+        summary.own = OwnAmounts {
             steps: summary.steps.saturating_sub(began),
             tokens: summary.tokens.saturating_sub(inherited_tokens),
             wall_seconds: (own_ms / 1e3).min(f64::MAX),
-        });
+        };
         let best = summary.best_eval.as_ref().and_then(Evaluation::val_loss);
-        let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
+        let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step));
         if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {
             summary.best_eval = Some(Evaluation::of_loss(lost.step, lost.val_loss));
         }
-        let measured = saved.and_then(|saved| Some((saved.step, saved.val_loss.filter(|loss| loss.is_finite())?)));
+        let measured = saved.and_then(|saved| Some((saved.step, saved.val_loss?)));
         let last_step = summary.last_eval.as_ref().map_or(0, |last| last.step);
         if let Some((step, val_loss)) = measured.filter(|(step, _)| *step > last_step) {
             summary.last_eval = Some(Evaluation::of_loss(step, val_loss));
@@ -274,7 +265,7 @@ pub fn headline(summary: &Summary) -> String {
         RunStatus::Done => count(summary.steps),
         _ => format!("{} of {}", count(summary.steps), count(summary.steps_total)),
     };
-    let own = summary.own();
+    let own = summary.own;
     let own = if own.steps == summary.steps {
         String::new()
     } else {
@@ -330,7 +321,7 @@ mod tests {
             weights_hash: Some("w".into()),
             ..Summary::from_metrics(&path, None, 0, None).unwrap().with_own_seconds(1.0)
         };
-        assert_eq!(summary.own(), OwnAmounts { steps: 3, tokens: 30, wall_seconds: 1.0 });
+        assert_eq!(summary.own, OwnAmounts { steps: 3, tokens: 30, wall_seconds: 1.0 });
         assert_eq!((summary.wall_seconds, summary.is_inherited(1)), (1.0, false));
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
@@ -353,21 +344,21 @@ mod tests {
         let continued = Summary::from_metrics(&path, Some(&from), 0, Some(&saved)).unwrap();
         // Step 3 is its own, of 10 tokens; the checkpoint of step 2 had seen 25.
         assert_eq!((continued.steps, continued.tokens, continued.wall_seconds), (3, 35, 0.9));
-        assert_eq!(continued.own(), OwnAmounts { steps: 1, tokens: 10, wall_seconds: 0.6 });
+        assert_eq!(continued.own, OwnAmounts { steps: 1, tokens: 10, wall_seconds: 0.6 });
         assert_eq!([1, 2, 3].map(|step| continued.is_inherited(step)), [true, true, false]);
         let timed = continued.clone().with_own_seconds(2.0);
-        assert!((timed.wall_seconds - 2.3).abs() < 1e-9 && timed.own().wall_seconds == 2.0, "{timed:?}");
+        assert!((timed.wall_seconds - 2.3).abs() < 1e-9 && timed.own.wall_seconds == 2.0, "{timed:?}");
         let text = serde_json::to_string(&timed).unwrap();
         assert!(text.contains("\"own_steps\":1,\"own_tokens\":10,\"own_wall_seconds\":2.0"), "{text}");
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), timed);
         let own = SavedPosition { step: 3, tokens: 36, ..saved };
         let own = Summary::from_metrics(&path, Some(&from), 0, Some(&own)).unwrap();
-        assert_eq!((own.tokens, own.own().tokens), (36, 11));
+        assert_eq!((own.tokens, own.own.tokens), (36, 11));
         // Records of older versions do not have the tokens: those of the lines count.
         let older = ContinuedFrom { tokens: None, ..from };
         let older =
             Summary::from_metrics(&path, Some(&older), 0, Some(&SavedPosition { step: 2, tokens: 20, ..saved }));
-        assert_eq!(older.map(|s| (s.tokens, s.own().tokens)).unwrap(), (30, 10));
+        assert_eq!(older.map(|s| (s.tokens, s.own.tokens)).unwrap(), (30, 10));
         assert_eq!(continued.best_eval.unwrap().step, 3, "the best of another run is not this run's");
     }
 }

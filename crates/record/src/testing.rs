@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{Checkpoints, NumberType, StateReader};
 use crate::files::write_sealed_json;
 use crate::manifest::{Manifest, Session};
-use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
+use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
@@ -34,7 +34,7 @@ pub fn save_checkpoint(checkpoints: &Checkpoints, plan: &Plan, step: u64, offset
 }
 
 /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
-pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
+pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str) -> PathBuf {
     let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
     let files =
         RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
@@ -47,7 +47,6 @@ pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str
     }
     write_sealed_json(&path.join(MANIFEST), &manifest).unwrap();
     std::fs::write(path.join(METRICS), lines).unwrap();
-    std::fs::write(path.join(SAMPLES), samples).unwrap();
     path
 }
 

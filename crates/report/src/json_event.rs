@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use runner_record::MetricLine;
 use runner_record::summary::Summary;
-use runner_spec::event::{EpochMetrics, Event, SampleText};
+use runner_spec::event::{Event, SampleText};
 
 /// One line of standard output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -17,7 +17,6 @@ pub enum JsonEvent<'a> {
         step: u64,
         steps: u64,
     },
-    Epoch(&'a EpochMetrics),
     Sample(&'a SampleText),
     Checkpoint {
         step: u64,
@@ -58,7 +57,6 @@ impl<'a> JsonEvent<'a> {
         Some(match event {
             Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
             Event::Step(metrics) => Self::metric(metrics.into()),
-            Event::Epoch(metrics) => Self::Epoch(metrics),
             Event::Eval(metrics) => Self::metric(metrics.into()),
             Event::Sample(sample) => Self::Sample(sample),
             Event::Saved { step } => Self::Checkpoint { step: *step },

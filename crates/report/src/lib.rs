@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod calibration;
 pub mod comparison;
 pub mod data_page;
 pub mod data_progress;

@@ -12,7 +12,7 @@ type OptionalColumn = (&'static str, u8, fn(&ListedRun) -> String);
 /// The column that holds when a run started.
 const STARTED: usize = 5;
 
-/// A table with one run per line. Columns for damage of the record, tags, the sweep's point and the origin appear if any run has them.
+/// A table with one run per line. Columns for tags, the sweep's point and the origin appear if any run has them.
 /// Lines are at most `width` characters wide, if it is given: the time of day is left out, texts are shortened, then columns are left out.
 pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
@@ -24,15 +24,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         Column::new("started", Align::Left, 2),
     ];
     // The sweep and its point distinguish a point's run from a run of the sweep's base, which has the same name.
-    let optional: [OptionalColumn; 5] = [
-        ("record", 5, |run| {
-            let problem = match (run.lost_steps, run.changed_metrics) {
-                (true, _) => "lost steps",
-                (_, true) => "changed",
-                _ => "",
-            };
-            problem.to_owned()
-        }),
+    let optional: [OptionalColumn; 4] = [
         ("tags", 4, |run| printable(&run.tags.join(" "))),
         ("sweep", 5, sweep_point),
         ("job", 4, |run| printable(run.job.as_deref().unwrap_or_default())),
@@ -142,11 +134,11 @@ mod tests {
     }
 
     #[test]
-    fn lost_steps_and_early_stops_are_marked() {
-        let damaged = ListedRun { lost_steps: true, ..run("a", ListedStatus::Done, 2000) };
-        insta::assert_snapshot!(plain(&[damaged, run("b", ListedStatus::Stopped, 20)], None), @r"
-        id  status                step  val loss  tokens/s  started              record
-        a   done           2,000/2,000    1.5000    12,346  2026-01-02 03:04:05  lost steps
+    fn early_stops_are_marked() {
+        let runs = [run("a", ListedStatus::Done, 2000), run("b", ListedStatus::Stopped, 20)];
+        insta::assert_snapshot!(plain(&runs, None), @r"
+        id  status                step  val loss  tokens/s  started
+        a   done           2,000/2,000    1.5000    12,346  2026-01-02 03:04:05
         b   stopped early     20/2,000    1.5000    12,346  2026-01-02 03:04:05
         ");
     }

@@ -32,11 +32,10 @@ pub fn details(summary: &Summary) -> String {
             rows.push((scores.task, format!("{}{of}{cut}", scores.shares_text("  "))));
         }
     }
-    if let Some(test @ TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens, .. }) = &summary.test {
+    if let Some(test @ TestResult { step, loss: test_loss, perplexity, bits_per_byte, .. }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
         let inherited = if summary.is_inherited(*step) { "inherited " } else { "" };
-        let sample = test.sample().map_or_else(|| format!("{} tokens", count(*tokens)), |sample| sample.to_string());
-        let of = format!("{inherited}checkpoint of step {}, {sample}", count(*step));
+        let of = format!("{inherited}checkpoint of step {}, {}", count(*step), test.sample());
         rows.push(("test loss", format!("{}  perplexity {perplexity:.2}{bits}  ({of})", loss(*test_loss))));
     }
     let m = &summary.medians;
@@ -97,7 +96,7 @@ mod tests {
     use runner_record::manifest::RunStatus;
 
     use super::*;
-    use runner_record::summary::Medians;
+    use runner_record::summary::{Medians, OwnAmounts};
     use runner_spec::event::Evaluation;
 
     fn summary() -> Summary {
@@ -115,7 +114,7 @@ mod tests {
             steps_total: 2000,
             tokens: 1_536_000,
             wall_seconds: 112.4,
-            own: None,
+            own: OwnAmounts { steps: 2000, tokens: 1_536_000, wall_seconds: 112.4 },
             final_train_loss: Some(1.73),
             last_eval: Some(eval),
             best_eval: Some(Evaluation::of_loss(1750, 1.81)),
@@ -125,7 +124,7 @@ mod tests {
                 perplexity: 6.2965,
                 bits_per_byte: None,
                 tokens: 111_488,
-                rows: Some(871),
+                rows: 871,
                 standard_error: Some(0.0125),
             }),
             medians: Medians {

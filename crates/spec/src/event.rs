@@ -33,24 +33,6 @@ pub struct StepMetrics {
     pub comm_ms: Option<f64>,
 }
 
-/// One pass over the training rows, at its end. A step that reads the last rows of an epoch and the first rows of the next belongs to
-/// the epoch that ends.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct EpochMetrics {
-    /// The pass, counting from 1.
-    pub epoch: u64,
-    /// The first pass of those that the numbers are over, where several short ones are reported together.
-    pub first: u64,
-    /// The step that ended it.
-    pub step: u64,
-    /// Mean negative log-likelihood per valid token over the steps of the epoch.
-    pub loss: f64,
-    /// Valid tokens in its steps.
-    pub tokens: u64,
-    /// Time spent in its steps, without evaluations and checkpoints.
-    pub seconds: f64,
-}
-
 /// One evaluation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
@@ -98,8 +80,6 @@ pub enum Event {
     Start { step: u64, steps: u64 },
     /// A step is done.
     Step(StepMetrics),
-    /// An epoch is done. The code that records the run emits this event, not the executor.
-    Epoch(EpochMetrics),
     /// An evaluation is done.
     Eval(Evaluation),
     /// A prompt was continued.

@@ -3,17 +3,15 @@
 /// A higher limit is not set: some programs close all possible descriptors one by one when they start a process.
 const ENOUGH: libc::rlim_t = 1 << 16;
 
-/// The number of files that this process may have open; `None` where the system does not say it.
-#[must_use]
-pub fn open_file_limit() -> Option<u64> {
-    limits().map(|limits| limits.rlim_cur)
-}
-
 /// Raises the number of files that this process and those that it starts may have open, as far as the system lets every process do that:
 /// the usual 1,024 are too few for the connections of 1,000 ranks.
 #[expect(unsafe_code, reason = "FFI")]
 pub fn raise_open_file_limit() {
-    let Some(mut limits) = limits() else { return };
+    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes the struct.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) } != 0 {
+        return;
+    }
     let wanted = limits.rlim_max.min(ENOUGH);
     if limits.rlim_cur < wanted {
         limits.rlim_cur = wanted;
@@ -22,12 +20,4 @@ pub fn raise_open_file_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limits);
         }
     }
-}
-
-#[expect(unsafe_code, reason = "FFI")]
-fn limits() -> Option<libc::rlimit> {
-    let mut limits = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes the struct.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limits) };
-    (result == 0).then_some(limits)
 }

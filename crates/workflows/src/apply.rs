@@ -1,15 +1,10 @@
 //! `apply` starts the run of an experiment, resumes it, or finds it done.
 
-use std::path::Path;
-
-use runner_compare::plan_facts::differing_keys;
-use runner_compare::stored_plan;
 use runner_config::{Loaded, ModelFetcher};
 use runner_inputs::{Host, PreparedInputs, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_ranks::World;
 use runner_record::catalog::{self, ListedRun};
 use runner_record::manifest::{Manifest, SweepPoint};
-use runner_record::run_dir;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::format::{shell_word, short_hash};
@@ -76,8 +71,7 @@ pub fn apply(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    let restarts = request.options.restarts;
-    work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
         let is_leader = world.is_none_or(World::is_leader);
         let (mut loaded, host) = load_experiment(request, host, observer)?;
         let host = &host;
@@ -90,7 +84,7 @@ pub fn apply(
         let inputs = PreparedInputs::new(&loaded.experiment, None, devices, host, observer)?;
         let ready = inputs.plan_file(&mut loaded, inherited, observer)?;
         if let Some(hash) = &request.expected_plan {
-            check_plan_hash(hash, &ready.plan, &host.runs)?;
+            check_plan_hash(hash, &ready.plan)?;
         }
         let (experiment, options) = (&loaded.experiment, &request.options);
         let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
@@ -173,23 +167,13 @@ fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
 }
 
 /// # Errors
-/// If the hash of `plan` does not begin with `expected`; with what differs from a run in `runs` of the expected plan, if there is
-/// one.
-fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<()> {
+/// If the hash of `plan` does not begin with `expected`.
+fn check_plan_hash(expected: &str, plan: &Plan) -> Result<()> {
     if plan.hash.starts_with(expected) {
         return Ok(());
     }
-    let has_expected_plan = |path: &Path| run_dir::read_manifest(path).is_ok_and(|m| m.plan_hash.starts_with(expected));
-    // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
-    let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
-    let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
-    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan)).filter(|keys| !keys.is_empty());
-    let what = match (keys, &compared) {
-        (Some(keys), Some((_, id))) => format!("; compared with {id}, these keys differ: {}", keys.join(", ")),
-        _ => "; the file, its data or the program has changed".to_owned(),
-    };
     Err(CommandError::request(format!(
-        "the plan is {}, not {}{what}; nothing was started; training data: {}",
+        "the plan is {}, not {}: the file, its data or the program has changed; nothing was started; training data: {}",
         short_hash(&plan.hash),
         short_hash(expected),
         short_hash(&plan.data.train.hash)
@@ -204,10 +188,9 @@ mod tests {
     #[test]
     fn another_plan_is_refused() {
         let plan = compiled(&experiment());
-        let nowhere = Path::new("no/such/folder");
-        check_plan_hash(&plan.hash, &plan, nowhere).unwrap();
-        check_plan_hash(&plan.hash[..8], &plan, nowhere).unwrap();
-        let error = check_plan_hash(&"0".repeat(64), &plan, nowhere).unwrap_err().to_string();
+        check_plan_hash(&plan.hash, &plan).unwrap();
+        check_plan_hash(&plan.hash[..8], &plan).unwrap();
+        let error = check_plan_hash(&"0".repeat(64), &plan).unwrap_err().to_string();
         assert!(error.contains(&plan.hash[..12]) && error.contains("000000000000"), "{error}");
     }
 }

@@ -3,18 +3,16 @@
 use std::path::Path;
 
 use runner_compare::plan_facts::describe_changed_data;
-use runner_compare::planned_experiment::cluster_of;
-use runner_compare::setting_effect::{SettingEffect, effect_of_setting};
 use runner_compare::settings::{self, DATA_POSITION, SettingDifference, SettingGroup};
-use runner_compare::{PlannedExperiment, stored_plan};
+use runner_compare::stored_plan;
 use runner_config::Loaded;
 use runner_record::catalog::{self, ListedRun, ListedStatus};
 use runner_record::checkpoint;
 use runner_record::manifest::{DataHashes, RunOrigin};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_spec::diagnostic::short;
-use runner_spec::experiment::{Experiment, Parallel, Train};
-use runner_spec::format::{count, json_value, setting_text, shell_word};
+use runner_spec::experiment::{Experiment, Train};
+use runner_spec::format::{count, setting_text, shell_word};
 use runner_spec::plan::Plan;
 
 use crate::fork::checkpoint_problems;
@@ -25,13 +23,9 @@ const MAX_COMPARED_RUNS: usize = 100;
 /// The largest number of keys that are listed.
 const MAX_LISTED_KEYS: usize = 8;
 
-/// The keys that change no number, but the plan.
-const PLAN_KEYS: [&str; 2] = ["train.recompute", "parallel.shard"];
-
 /// An earlier run under the name of a file.
 struct EarlierRun {
     listed: ListedRun,
-    experiment: Experiment,
     /// The settings in which the file differs from it.
     changes: Vec<SettingDifference>,
 }
@@ -49,7 +43,7 @@ pub(crate) fn describe_earlier_run(
     let path = earlier.listed.path.clone();
     // A plan that cannot be read only makes the description shorter.
     let Some(theirs) = stored_plan::read(&path).ok() else { return Vec::new() };
-    let changes = earlier.effective_changes(&theirs, &loaded.experiment, plan);
+    let changes = earlier.changes;
     let name = name_run(&earlier.listed);
     let done = (count(earlier.listed.step), count(earlier.listed.steps));
     let id = format!("{} ({} of {} steps)", earlier.listed.id, done.0, done.1);
@@ -88,25 +82,9 @@ fn find_earlier_run(root: &Path, experiment: &Experiment) -> Option<EarlierRun> 
         let theirs = runner_config::load_resolved(&listed.path.join(RESOLVED)).ok()?.experiment;
         let mut changes = settings::changes(&theirs, experiment);
         changes.retain(|change| change.group != SettingGroup::Bookkeeping && change.key != DATA_POSITION);
-        (has_its_name(&listed) || changes.is_empty()).then_some(EarlierRun { listed, experiment: theirs, changes })
+        (has_its_name(&listed) || changes.is_empty()).then_some(EarlierRun { listed, changes })
     });
     compared.min_by_key(|run| run.changes.len())
-}
-
-impl EarlierRun {
-    /// The changes that give the experiment `ours`, of the plan `plan`, another plan than `theirs`.
-    fn effective_changes(&self, theirs: &Plan, ours: &Experiment, plan: &Plan) -> Vec<SettingDifference> {
-        let planned = |experiment: &Experiment, plan: &Plan| {
-            PlannedExperiment::new(experiment.clone(), plan.data.clone(), cluster_of(plan)).ok()
-        };
-        let (Some(a), Some(b)) = (planned(&self.experiment, theirs), planned(ours, plan)) else {
-            return self.changes.clone();
-        };
-        let has_effect = |change: &&SettingDifference| {
-            PLAN_KEYS.contains(&change.key.as_str()) || effect_of_setting(change, &a, &b) > SettingEffect::Bookkeeping
-        };
-        self.changes.iter().filter(has_effect).cloned().collect()
-    }
 }
 
 /// Why the run in the folder `path`, which has all settings of `plan`, has another plan.
@@ -148,47 +126,22 @@ fn describe_continuation(
     let is_fork = changes.is_empty() && matches!(listed.origin, Some(RunOrigin::Fork { step: Some(_), .. }));
     let latest = checkpoint::newest_step(&listed.path.join(CHECKPOINTS));
     if let Some(latest) = latest.filter(|latest| *latest < plan.totals.steps && !is_fork) {
-        let problems = checkpoint_problems(theirs, plan);
-        let from = format!("to continue {} from step {} instead", listed.id, count(latest));
-        lines.push(if !problems.is_empty() {
-            let problems: Vec<String> = problems.into_iter().map(|(what, _)| what).collect();
-            format!("{} cannot continue with this file: {}", listed.id, problems.join("; "))
-        } else if theirs.math_hash == plan.math_hash && changes.iter().all(is_of_layout) {
-            format!("{from}: `runner resume {name} --parallel {}`", shell_word(&layout_section(&loaded.experiment)))
-        } else if theirs.math_hash == plan.math_hash {
-            format!("{from}, add `--continue {name} --new` to this command")
+        let problems: Vec<String> = checkpoint_problems(theirs, plan).into_iter().map(|(what, _)| what).collect();
+        lines.push(if problems.is_empty() {
+            let command = fork_command(name, changes, loaded);
+            format!("to continue {} from step {} instead: `{command}`", listed.id, count(latest))
         } else {
-            format!("{from}: `{}`", fork_command(name, changes, loaded))
+            format!("{} cannot continue with this file: {}", listed.id, problems.join("; "))
         });
     }
     let is_unfinished = matches!(listed.status, ListedStatus::Interrupted | ListedStatus::Failed);
     // With equal settings, the data, the program or the devices have changed, and a resume refuses that.
-    let names_other_data = changes.iter().any(|change| is_of_data(&change.key));
     let has_same_data = DataHashes::from(&theirs.data) == DataHashes::from(&plan.data);
-    if is_unfinished && (is_fork || !changes.is_empty()) && (has_same_data || names_other_data) {
+    if is_unfinished && has_same_data && (is_fork || !changes.is_empty()) {
         let how = if is_fork { "to continue it instead" } else { "to continue it unchanged" };
         lines.push(format!("{how}: `runner resume {name}`"));
     }
     lines
-}
-
-/// True if prepared data, or the weights to start from, depend on `key`.
-fn is_of_data(key: &str) -> bool {
-    ["data", "model.init", "eval.hellaswag", "eval.tasks", "eval.test"].iter().any(|section| key.starts_with(section))
-}
-
-/// True if the setting divides the work among ranks, which `runner resume --parallel` changes. It chooses micro-batches itself.
-fn is_of_layout(change: &SettingDifference) -> bool {
-    change.group == SettingGroup::Parallel && change.key != "device"
-}
-
-/// The section `parallel` of `experiment` without the values that are those of one rank.
-fn layout_section(experiment: &Experiment) -> String {
-    let [mut section, single] = [&experiment.parallel, &Parallel::single()].map(json_value);
-    if let (Some(section), Some(single)) = (section.as_object_mut(), single.as_object()) {
-        section.retain(|key, value| key == "mode" || (key != "max_restarts" && single.get(key) != Some(value)));
-    }
-    section.to_string()
 }
 
 /// The command that continues the run `name` with `changes`.

@@ -1,15 +1,11 @@
 //! Events of a run as plain lines, for a log, a pipe, and the space above a progress bar.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use runner_record::RecordError;
-use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
-
-use runner_spec::event::{EpochMetrics, Evaluation, Event, SampleText, StepMetrics};
+use runner_spec::event::{Evaluation, Event, SampleText, StepMetrics};
 use runner_spec::experiment::Log;
-use runner_spec::format::{count, duration, percent, phase_times, printable, rate, seconds};
+use runner_spec::format::{count, duration, percent, phase_times, printable, rate};
 use runner_spec::line_part::{LinePart, fit_line};
 use runner_spec::program::RowSequence;
 
@@ -51,20 +47,6 @@ impl EventLines {
         }
     }
 
-    /// The lines of a run that has recorded steps in the file `metrics`, for the mean since the last line.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn resumed(mut self, metrics: &Path) -> Result<Self, RecordError> {
-        for_each_metric(metrics, &mut |line| {
-            if let MetricLine::Train(TrainLine { step, loss, tokens, .. }) = line {
-                // The record has no loss that is not finite.
-                self.count(step, loss.unwrap_or(f64::NAN), tokens);
-            }
-        })?;
-        Ok(self)
-    }
-
     /// Adds a step to the sums since the last line.
     fn count(&mut self, step: u64, loss: f64, tokens: u64) {
         if self.counted_step == 1 || self.counted_step.is_multiple_of(self.log_interval) {
@@ -80,10 +62,7 @@ impl EventLines {
         match event {
             Event::Start { step, steps } => {
                 (self.steps, self.first_step, self.started) = (*steps, *step, Instant::now());
-                self.last_step = None;
-                if self.counted_step != *step {
-                    (self.since_line, self.counted_step) = ((0.0, 0), *step);
-                }
+                (self.last_step, self.since_line, self.counted_step) = (None, (0.0, 0), *step);
                 None
             }
             Event::Step(m) => {
@@ -93,7 +72,6 @@ impl EventLines {
                 self.last_step = Some(m.clone());
                 due.then(|| self.step_line(m))
             }
-            Event::Epoch(m) => Some(self.epoch_line(m)),
             Event::Eval(m) => {
                 if m.step == self.first_step {
                     // The evaluation before the first step happens once and would distort the pace.
@@ -151,13 +129,6 @@ impl EventLines {
         format!("{}/{}  {numbers}", self.label("step", m.step), self.steps)
     }
 
-    fn epoch_line(&self, m: &EpochMetrics) -> String {
-        let label =
-            if m.first < m.epoch { format!("epochs {} to {}", m.first, m.epoch) } else { self.label("epoch", m.epoch) };
-        let (perplexity, tokens, time) = (m.loss.exp(), count(m.tokens), seconds(m.seconds));
-        format!("{label} done  mean loss {:.4}  perplexity {perplexity:.2}  {tokens} tokens in {time}", m.loss)
-    }
-
     fn eval_line(&self, evaluation: &Evaluation) -> String {
         let measured = &evaluation.measured;
         let mut out = self.label("eval", evaluation.step);
@@ -188,8 +159,6 @@ impl EventLines {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use runner_spec::measure::{Measure, Measured};
     use runner_spec::program::RowOrder;
 
@@ -255,30 +224,6 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_shows_the_means_of_one_that_was_not_interrupted() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("metrics.jsonl");
-        let metrics = |n: u64| StepMetrics { loss: n as f64, tokens: 3 + n % 4, ..step(n) };
-        let mean = |lines: &mut EventLines, n: u64| {
-            let line = lines.line(&Event::Step(metrics(n)));
-            line.map(|line| line.split("mean ").nth(1).unwrap().split(' ').next().unwrap().to_owned())
-        };
-        let mut whole = started(0);
-        let expected: Vec<_> = (1..=25).map(|n| mean(&mut whole, n)).collect();
-        for from in [1, 7, 10, 14, 20, 24] {
-            let recorded = (1..=from).map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
-            fs::write(&path, recorded.collect::<String>()).unwrap();
-            let mut lines = new_lines(false).resumed(&path).unwrap();
-            lines.line(&Event::Start { step: from, steps: 25 });
-            for n in from + 1..=25 {
-                let shown = mean(&mut lines, n);
-                let expected = &expected[n as usize - 1];
-                assert!(expected.is_none() || shown == *expected, "from {from}, step {n}: {shown:?}, {expected:?}");
-            }
-        }
-    }
-
-    #[test]
     fn phases_are_shown_if_asked_for() {
         let mut lines = new_lines(true);
         lines.line(&Event::Start { step: 0, steps: 25 });
@@ -298,16 +243,6 @@ mod tests {
         let numbers = fit_line(&lines.numbers(), width);
         assert!(numbers.starts_with("epoch 1, batch 7/20  loss 2.1235  ") && numbers.ends_with(" left"), "{numbers}");
         assert!(numbers.chars().count() <= width, "{numbers}");
-    }
-
-    #[test]
-    fn epochs_end_with_a_line() {
-        let metrics = EpochMetrics { epoch: 2, first: 2, step: 20, loss: 2.0, tokens: 12_000, seconds: 75.0 };
-        let mut lines = started(0);
-        let line = lines.line(&Event::Epoch(metrics)).unwrap();
-        assert_eq!(line, "epoch   2 done  mean loss 2.0000  perplexity 7.39  12,000 tokens in 1m 15s");
-        let line = lines.line(&Event::Epoch(EpochMetrics { first: 1, ..metrics })).unwrap();
-        assert!(line.starts_with("epochs 1 to 2 done  mean loss 2.0000  "), "{line}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn test_best_checkpoint(
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
         let step = step.ok_or_else(|| CommandError::failure("a tested checkpoint has no step".to_owned()))?;
-        let (rows, standard_error) = (Some(result.rows), result.standard_error);
+        let (rows, standard_error) = (result.rows, result.standard_error);
         Ok(TestResult {
             step,
             loss: result.loss,
@@ -51,9 +51,9 @@ pub(crate) fn test_best_checkpoint(
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;
     let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
     let inherited = if step <= inherited_steps { "inherited " } else { "" };
-    let sample = tested.sample().map_or_else(String::new, |sample| format!(", {sample}"));
     let text = format!(
-        "test loss {loss:.4}  perplexity {perplexity:.2}{bits}  ({inherited}checkpoint of step {step}{sample})"
+        "test loss {loss:.4}  perplexity {perplexity:.2}{bits}  ({inherited}checkpoint of step {step}, {})",
+        tested.sample()
     );
     recording.log.line(&text)?;
     recording.observer.observe(&RunEvent::Note(&text));

@@ -6,12 +6,11 @@ use std::path::Path;
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_config::{LoadOptions, Loaded};
-use runner_files::{is_absent, read_regular_text};
+use runner_files::read_regular_text;
 use runner_record::manifest::Manifest;
 use runner_record::run_dir::{self, RESOLVED};
 use runner_record::{CheckpointChoice, checkpoint};
-use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, TrainLength, Validation, WeightInit, WeightsSource};
+use runner_spec::experiment::{Data, Experiment, Train, TrainLength, Validation};
 use runner_spec::format::{counted, shell_word};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
@@ -24,7 +23,6 @@ use crate::session::{RunSession, SessionOptions};
 use runner_inputs::{Host, PreparedInputs, RecordedInputs, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
 use runner_spec::error::{CommandError, Result};
 use runner_threads::stop::StopSwitch;
-pub use source::Cooldown;
 use source::ForkCheckpoint;
 
 /// A request to `fork`.
@@ -34,8 +32,6 @@ pub struct ForkRequest {
     pub run: String,
     /// Where the new run begins; `None`: the start, if the run has no checkpoint. If it has one, the choice is required.
     pub from: Option<ForkStart>,
-    /// A decay from the rate of the checkpoint, with which the new run ends.
-    pub cooldown: Option<Cooldown>,
     /// The new run's name; `None`: that of the forked run.
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
@@ -80,7 +76,6 @@ pub fn fork(
     };
     let source = step.map(|step| ForkCheckpoint::read(&run.path, &run.manifest.id, step)).transpose()?;
     let parent = ForkedRun { run, source };
-    let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
     let theirs = resolved_experiment(&parent.run.path)?;
     warn_of_unchanged_rows(&theirs, &loaded.experiment, observer);
@@ -111,7 +106,7 @@ pub fn fork(
     let announce = |existing: Option<&Manifest>, observer: &mut dyn RunObserver| {
         if let (None, Some(source), Some(position)) = (existing, &parent.source, &position) {
             let rounding = describe_rounding(&source.plan, plan, &parent.run.manifest.id);
-            for line in source.describe_fork(plan, [&theirs, experiment], position).into_iter().chain(rounding) {
+            for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
                 observer.observe(&RunEvent::Note(&format!("fork   {line}")));
             }
             if let Some(warning) = source.describe_jump(plan) {
@@ -182,66 +177,12 @@ fn load_changed_settings(
     };
     // Paths in the settings are absolute; those in the changes are relative to the current folder.
     let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options);
-    let note = loaded.as_ref().err().and_then(|mistakes| describe_checkpoint_start(mistakes, parent, &options));
     drop(fetch);
-    if let Some(text) = note {
-        observer.observe(&RunEvent::Note(&text));
-    }
     let loaded = loaded?;
     for overridden in &loaded.overridden {
         observer.observe(&RunEvent::Warning(&overridden.to_string()));
     }
     Ok(Loaded { path: file, ..loaded })
-}
-
-/// The advice to begin with a checkpoint of `parent`, if a start under `options` has `mistakes` because inputs that `parent` started from are
-/// gone.
-fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options: &LoadOptions<'_>) -> Option<String> {
-    if parent.source.is_some() {
-        return None;
-    }
-    let experiment = resolved_experiment(&parent.run.path).ok()?;
-    // The run did not start from a file that an override names.
-    let is_overridden =
-        |key: &str| options.sets.iter().any(|set| set.split('=').next().is_some_and(|set| key.starts_with(set)));
-    let is_initial_input =
-        |key: &&str| (*key == "model.init.from" || key.starts_with("data.tokenizer")) && !is_overridden(key);
-    let is_gone = |key: &&str| match *key {
-        "model.init.from" => has_absent_weights(&experiment, options),
-        _ => has_absent_tokenizer(&experiment),
-    };
-    let keys = mistakes.diagnostics.iter().map(|diagnostic| diagnostic.key.as_str());
-    let lost: Vec<&str> = keys.filter(is_initial_input).collect();
-    // A checkpoint does not replace inputs that are there and cannot be read.
-    if lost.is_empty() || !lost.iter().all(is_gone) {
-        return None;
-    }
-    let (id, latest) = (&parent.run.manifest.id, checkpoint::newest_step(&parent.run.checkpoints())?);
-    Some(format!(
-        "fork   {id} has a checkpoint of step {latest}; a fork from it (`--from latest`) needs none of the files \
-         that {id} started from"
-    ))
-}
-
-/// True if the weights that `experiment` starts from are not there. Weights that are there may be damaged.
-fn has_absent_weights(experiment: &Experiment, options: &LoadOptions<'_>) -> bool {
-    match &experiment.model.init {
-        Some(WeightInit::From(WeightsSource::Path(path))) => is_absent(path),
-        // The fetcher remembers its answer.
-        Some(WeightInit::From(WeightsSource::Hub(model))) => {
-            options.fetch_model.is_some_and(|fetch| fetch(model).is_err())
-        }
-        _ => false,
-    }
-}
-
-/// True if a file of the tokenizer of `experiment` is not there.
-fn has_absent_tokenizer(experiment: &Experiment) -> bool {
-    match &experiment.data.tokenizer {
-        Tokenizer::File(file) => is_absent(file),
-        Tokenizer::Gpt2 { vocab, merges } => is_absent(vocab) || is_absent(merges),
-        _ => false,
-    }
 }
 
 impl ForkedRun {
@@ -256,23 +197,6 @@ impl ForkedRun {
             plan: &source.plan,
             which: CheckpointChoice::Step(source.step),
         })
-    }
-
-    /// `request` with its cooldown as overrides.
-    ///
-    /// # Errors
-    /// If the fork does not begin with a checkpoint, or the request contradicts the cooldown.
-    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest> {
-        let mut request = request.clone();
-        if let Some(cooldown) = request.cooldown {
-            let Some(source) = &self.source else {
-                let message = "--cooldown decays from the learning rate of a checkpoint; choose one with --from";
-                return Err(CommandError::request(message.to_owned()));
-            };
-            let overrides = source.cooldown_overrides(cooldown, &request.options.overrides)?;
-            request.options.overrides.extend(overrides);
-        }
-        Ok(request)
     }
 
     /// # Errors

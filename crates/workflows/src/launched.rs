@@ -39,21 +39,19 @@ const PUBLIC_TOKEN_WARNING: &str = "the ranks do not share a secret, so any proc
     this run; set `RUNNER_TOKEN` to the same random text on all ranks";
 
 /// Does `work`: as the rank `launched`, from its rendezvous with the other ranks to their common end, or alone. Only the leader has
-/// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it. The ranks were
-/// restarted `restarts` times before.
+/// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it.
 ///
 /// # Errors
 /// Those of this rank, and those of others if this rank has to report them.
 pub(crate) fn work_as_rank(
     launched: Option<&LaunchedRank>,
-    restarts: u32,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
     work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
 ) -> Result<RunReport> {
     let Some(launched) = launched else { return work(None, host, observer) };
-    let result = join_and_work(launched, restarts, host, stop, observer, work);
+    let result = join_and_work(launched, host, stop, observer, work);
     let is_follower = |report: &RunReport| matches!(report.outcome, RunOutcome::Followed(code) if code != 0);
     if matches!(launched.assigned.launcher, Launcher::OpenMpi | Launcher::Mpich)
         && result.as_ref().is_ok_and(is_follower)
@@ -65,7 +63,6 @@ pub(crate) fn work_as_rank(
 
 fn join_and_work(
     LaunchedRank { assigned, report_wait }: &LaunchedRank,
-    restarts: u32,
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
@@ -103,17 +100,6 @@ fn join_and_work(
         leaders_observer.observe(&RunEvent::Note(reason));
         return Ok(RunReport { outcome: RunOutcome::Followed(*code), run: None });
     }
-    let (restart, max_restarts) = (restarts.saturating_add(1), world.max_restarts());
-    if restart <= max_restarts && abort.as_ref().is_some_and(|abort| abort.is_loss) && !stop.is_stop_requested() {
-        if world.must_report() {
-            let cause = error.cause::<RunError>().map_or_else(|| error.to_string(), ToString::to_string);
-            observer.observe(&RunEvent::Warning(&format!(
-                "{cause}; waiting for all ranks to connect again, to resume from the newest checkpoint (restart {restart} of \
-                 {max_restarts})"
-            )));
-        }
-        return Ok(RunReport { outcome: RunOutcome::RankLost { restart }, run: None });
-    }
     match (abort, world.must_report()) {
         (Some(abort), true) if is_aborted => Err(CommandError::failure(abort.reason)),
         (_, true) => Err(error),
@@ -136,7 +122,6 @@ pub(crate) fn agree_on_training<'a>(
     stop: &'a StopSwitch,
 ) -> Result<LaunchedTraining<'a>> {
     check_world_size(world, ready.plan.mesh)?;
-    world.allow_restarts(experiment.parallel.max_restarts);
     Ok(LaunchedTraining::agree(world, rank_inputs(ready, experiment, host), stop)?)
 }
 

@@ -11,7 +11,6 @@ pub mod apply;
 pub mod calibrate;
 mod changed_file;
 pub mod continuation;
-mod epoch_tally;
 pub mod evaluated_model;
 pub mod event_lines;
 pub mod exported_weights;

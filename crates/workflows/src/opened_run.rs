@@ -9,8 +9,7 @@ use runner_compare::plan_files::{PlanDifference, rebuild_plan};
 use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_data::{Prepared, TextTokenizer};
 use runner_inputs::{
-    Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, prepare_data_of_run,
-    recorded_tokenizer,
+    Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, recorded_tokenizer,
 };
 use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
@@ -117,7 +116,7 @@ impl OpenedRun {
                 observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is built from the data again")));
             }
         }
-        let prepared = prepare_data(&self.experiment, pool, host, observer)?;
+        let prepared = prepare_data(&self.experiment, None, pool, host, observer)?;
         self.check_same_data(&self.experiment, &prepared, host)?;
         Ok(prepared.tokenizer.text)
     }
@@ -134,7 +133,7 @@ impl OpenedRun {
         observer: &mut dyn RunObserver,
     ) -> Result<Prepared> {
         let tokenizer = recorded_tokenizer(experiment, &self.plan.data, &self.path)?;
-        let prepared = prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer);
+        let prepared = prepare_data(experiment, tokenizer.as_ref(), pool, host, observer);
         let prepared = prepared.map_err(|error| explain_missing_data(error, &self.path, experiment))?;
         self.check_same_data(experiment, &prepared, host)?;
         Ok(prepared)
@@ -178,6 +177,11 @@ impl OpenedRun {
     /// # Errors
     /// If there is no such checkpoint, or it is damaged.
     pub(crate) fn weights(&self, which: CheckpointChoice, layout: &Arc<ParamLayout>) -> Result<(Tensor, u64)> {
-        Ok(runner_checkpoint::load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
+        Ok(runner_ranks::saved_state::load_weights(
+            &self.path.join(CHECKPOINTS),
+            which,
+            layout,
+            &candle_core::Device::Cpu,
+        )?)
     }
 }

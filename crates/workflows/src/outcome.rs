@@ -20,9 +20,6 @@ pub enum RunOutcome {
     AlreadyAt(u64),
     /// This process was a rank that keeps no record; the job ended with this exit code.
     Followed(u8),
-    /// Another rank was lost, and the experiment allows this restart, the `n`th: the process should start again as the same rank, and wait for
-    /// all others to do the same.
-    RankLost { restart: u32 },
 }
 
 impl RunOutcome {
@@ -31,7 +28,6 @@ impl RunOutcome {
         match self {
             Self::Done | Self::UpToDate | Self::StoppedAt(_) | Self::AlreadyAt(_) => Exit::Done,
             Self::Interrupted(reason) => reason.exit(),
-            Self::RankLost { .. } => Exit::Failed,
             // Codes of other programs, and of sweeps, mean nothing here.
             Self::Followed(code) => [Exit::Done, Exit::Request, Exit::TryAgain, Exit::Interrupted]
                 .into_iter()

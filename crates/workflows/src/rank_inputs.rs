@@ -67,7 +67,7 @@ fn load_state(
         let layout = Arc::new(program.state_layout());
         let (moments, dtype) = (program.moments(), state_dtype(program));
         // The process that keeps the record has checked that it is a checkpoint of the run.
-        return Ok(runner_checkpoint::load_state(path, None, &layout, moments, dtype)?);
+        return Ok(runner_ranks::saved_state::load_state(path, None, &layout, moments, dtype)?);
     }
     // The plan needed the weights too, so that nothing is left to download.
     let weights = initial_weights(experiment, host, &mut IgnoreEvents).context("the initial weights")?;

@@ -7,7 +7,6 @@ use runner_record::checkpoint::StateHash;
 use runner_record::{Log, PartRecord, RecordError, Recorder};
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 
-use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::tracking::Tracking;
 use runner_inputs::{RunEvent, RunObserver};
@@ -18,7 +17,6 @@ pub(crate) struct Recording<'a> {
     pub recorder: Recorder,
     pub log: Log,
     pub lines: EventLines,
-    pub epoch: EpochTally,
     pub tracking: Tracking,
     pub observer: &'a mut dyn RunObserver,
 }
@@ -47,13 +45,7 @@ impl RunRecorder for Recording<'_> {
             self.warn(warning).map_err(observe_error)?;
         }
         self.observer.observe(&RunEvent::Training { run: &self.path, event });
-        match event {
-            Event::Step(metrics) => match self.epoch.add(metrics) {
-                Some(done) => self.observe(&Event::Epoch(done)),
-                None => Ok(()),
-            },
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {

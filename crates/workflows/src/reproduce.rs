@@ -40,8 +40,6 @@ pub struct ReproduceRequest {
     pub is_verification: bool,
     /// The largest relative difference of a loss; `None`: the largest that rounding alone causes in the run's precision.
     pub tolerance: Option<f64>,
-    /// True to look for drift only.
-    pub only_check: bool,
     /// Options of the reproduction. Its `until_step` is that of the original.
     pub options: SessionOptions,
 }
@@ -50,8 +48,6 @@ pub struct ReproduceRequest {
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub enum Reproduction {
-    /// Only drift was looked for.
-    Checked(Drift),
     /// The reproduction was interrupted; the same request continues it.
     Interrupted(StopReason),
     /// The reproduction was judged.
@@ -89,6 +85,30 @@ struct Original {
     state_hash: Option<String>,
 }
 
+/// The changes since the run that `request` names was made.
+///
+/// # Errors
+/// If there is no such run, or its data is gone.
+pub fn find_drift(request: &ReproduceRequest, host: &Host, observer: &mut dyn RunObserver) -> Result<Drift> {
+    let (_, _, drift) = prepare_repetition(request, host, observer)?;
+    Ok(drift)
+}
+
+/// Reads the run that `request` names, plans its repetition, and reports to `observer` what has changed since.
+fn prepare_repetition(
+    request: &ReproduceRequest,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<(Original, PreparedRun, Drift)> {
+    let mut original = Original::open(request, host, observer)?;
+    original.choose_steps(request.steps.as_ref())?;
+    let ready = original.prepare(request, host, observer)?;
+    let session = describe_session(host, &original.resolved.experiment, &ready.plan);
+    let drift = Drift::detect(&original.run.path, &original.run.manifest, &ready.plan, &session, host.git().as_ref())?;
+    observer.observe(&RunEvent::Drift { run: &original.run.path, drift: &drift });
+    Ok((original, ready, drift))
+}
+
 /// Repeats the run that `request` names and judges the result; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
@@ -100,16 +120,8 @@ pub fn reproduce(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<Reproduction> {
-    let mut original = Original::open(request, host, observer)?;
+    let (original, ready, drift) = prepare_repetition(request, host, observer)?;
     let id = original.run.manifest.id.clone();
-    original.choose_steps(request.steps.as_ref())?;
-    let ready = original.prepare(request, host, observer)?;
-    let session = describe_session(host, &original.resolved.experiment, &ready.plan);
-    let drift = Drift::detect(&original.run.path, &original.run.manifest, &ready.plan, &session, host.git().as_ref())?;
-    observer.observe(&RunEvent::Drift { run: &original.run.path, drift: &drift });
-    if request.only_check {
-        return Ok(Reproduction::Checked(drift));
-    }
     original.check_initial_weights(&ready)?;
     check_memory(&ready.plan, None)?;
     let (from, last, steps) = (original.from, original.recorded.last_step(), ready.plan.totals.steps);

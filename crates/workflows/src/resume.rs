@@ -10,10 +10,9 @@ use runner_ranks::World;
 use runner_record::checkpoint;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir};
-use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{Experiment, Parallel};
-use runner_spec::format::{counted, shell_word};
+use runner_spec::format::shell_word;
 use runner_spec::plan::Plan;
 use runner_threads::stop::StopSwitch;
 
@@ -48,8 +47,7 @@ pub fn resume(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
-    let restarts = request.options.restarts;
-    work_as_rank(request.launched.as_ref(), restarts, host, stop, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, stop, observer, |world, host, observer| {
         let run = RecordedRun::find(&host.runs, &request.run)?;
         let (path, manifest, options) = (&run.path, &run.manifest, &request.options);
         let mut loaded = runner_config::load_resolved(&run_dir::resolved_file(path)?)?;
@@ -155,20 +153,11 @@ pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, cla
     if claim == Claim::SameNumbers && changed.is_empty() && computes_the_same() {
         return Ok(());
     }
-    let rule = manifest.text_reading();
-    let why = if rule != TEXT_READING_RULE && changed.iter().any(|part| *part != DataPart::Weights) {
+    let why = describe_changed_data(&changed).unwrap_or_else(|| {
         format!(
-            "it was started by a version of runner that reads text by rule {rule}, but this version reads it by \
-             rule {TEXT_READING_RULE}; or the files have changed ({})",
-            changed.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
+            "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
         )
-    } else {
-        describe_changed_data(&changed).unwrap_or_else(|| {
-            format!(
-                "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
-            )
-        })
-    };
+    });
     Err(CommandError::request(format!("cannot resume {id}: {why}; {}", describe_fork(path, plan))))
 }
 
@@ -176,20 +165,10 @@ pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, cla
 fn describe_fork(path: &Path, plan: &Plan) -> String {
     let shown = path.display().to_string();
     let run = shell_word(&shown);
-    let Some(latest) = checkpoint::newest_step(&path.join(CHECKPOINTS)) else {
-        return format!("start a new run with its settings: `runner fork {run} --from start`");
-    };
-    let theirs = stored_plan::read(path).ok();
-    let mut problems = theirs.map_or_else(Vec::new, |theirs| checkpoint_problems(&theirs, plan));
-    if latest >= plan.totals.steps {
-        problems.push((format!("it already has {latest} of {}", counted(plan.totals.steps, "step")), String::new()));
-    }
-    if problems.is_empty() {
+    let latest = checkpoint::newest_step(&path.join(CHECKPOINTS)).filter(|latest| *latest < plan.totals.steps);
+    let theirs = latest.and_then(|_| stored_plan::read(path).ok());
+    if theirs.is_some_and(|theirs| checkpoint_problems(&theirs, plan).is_empty()) {
         return format!("start a new run from its newest checkpoint: `runner fork {run} --from latest`");
     }
-    let problems: Vec<String> = problems.into_iter().map(|(what, _)| what).collect();
-    format!(
-        "its newest checkpoint does not fit ({}); start a new run from scratch: `runner fork {run} --from start`",
-        problems.join("; ")
-    )
+    format!("start a new run with its settings: `runner fork {run} --from start`")
 }

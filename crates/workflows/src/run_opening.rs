@@ -10,7 +10,7 @@ use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, Run
 use runner_record::{RecordError, checkpoint, time};
 use runner_spec::error::{CommandError, Result};
 
-use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use crate::recorded_summary::report_nothing_to_do;
 use crate::session::{RunSession, SessionOptions};
 
 /// The run that a command asks for.
@@ -60,7 +60,6 @@ pub(crate) fn find_done(
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
 ) -> Result<PathBuf> {
-    restore_summary(&path, manifest, observer);
     check_newest_checkpoint(&path, name)?;
     let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
     report_nothing_to_do(&path, name, damage, observer);

@@ -13,18 +13,18 @@ use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER}
 use runner_record::summary::{RankSummary, Summary, TestResult, headline, step_seconds};
 use runner_record::{Log, OpenedRecorder, RecordError, Recorder, time};
 use runner_spec::experiment::Experiment;
+use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 
-use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
-use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
+use crate::recorded_summary::report_nothing_to_do;
 use crate::recording::Recording;
-use crate::restarts::{AttemptProgress, restart_problem};
+use crate::restarts::AttemptProgress;
 use crate::run_error::RunError;
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
@@ -87,10 +87,7 @@ impl RunSession<'_> {
         if let Some(resume_point) = resume_point.as_ref()
             && self.options.until_step.is_some_and(|until| until <= resume_point.step)
         {
-            return self.find_nothing_to_do(run, checkpoints, resume_point, log, observer);
-        }
-        if self.options.restarts > 0 {
-            self.check_restart(&run, resume_point.as_ref())?;
+            return self.find_nothing_to_do(&run, resume_point, log, observer);
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
         let StartedSession { mut recording, resume_point, started, seconds_before } =
@@ -120,37 +117,18 @@ impl RunSession<'_> {
         }
     }
 
-    /// Checks that the failure after which a launcher restarted the ranks of `run` would not occur again from `resume_point` on.
-    fn check_restart(&self, run: &RunDir, resume_point: Option<&ChosenCheckpoint>) -> Result<()> {
-        // The session warns of a summary that cannot be read.
-        let summary = run_dir::read_summary(run.path()).ok().flatten();
-        let saved = resume_point.map_or(0, |checkpoint| checkpoint.step);
-        match restart_problem(run.manifest(), summary.as_ref(), saved) {
-            Some(problem) => Err(CommandError::failure(problem)
-                .context(format!("run {} is not restarted", self.name(run.path())))
-                .hint("start it again yourself to try once more")),
-            None => Ok(()),
-        }
-    }
-
     /// Reports that `run` has already reached the step at which it was to stop, at `resume_point`.
     fn find_nothing_to_do(
         &self,
-        mut run: RunDir,
-        checkpoints: Checkpoints,
+        run: &RunDir,
         resume_point: &ChosenCheckpoint,
         mut log: Log,
         observer: &mut dyn RunObserver,
     ) -> Result<RunOutcome> {
-        let path = run.path().to_owned();
+        let path = run.path();
         warn_all(&resume_point.warnings, &mut log, observer)?;
-        if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
-            // The last session was killed after its last save: it gets the end that it would have written.
-            Recorder::resume(&path, checkpoints, Some(resume_point.clone()))?;
-            run.end_session(&summary_of_files(&path, run.manifest(), RunStatus::Interrupted)?)?;
-        }
-        let is_damaged = warn_of_damaged_metrics(&path, run.manifest(), observer)?;
-        report_nothing_to_do(&path, &self.name(&path), is_damaged, observer);
+        let is_damaged = warn_of_damaged_metrics(path, run.manifest(), observer)?;
+        report_nothing_to_do(path, &self.name(path), is_damaged, observer);
         Ok(RunOutcome::AlreadyAt(resume_point.step))
     }
 
@@ -183,9 +161,6 @@ impl RunSession<'_> {
         let steps = self.plan().totals.steps;
         let model = describe_model(self.plan());
         log.line(&model)?;
-        if let Some(launched) = self.launched {
-            log.line(&launched.describe_processes())?;
-        }
         observer.observe(&RunEvent::Note(&model));
         let text = describe_start(run, is_new, from, steps);
         log.line(&text)?;
@@ -202,13 +177,11 @@ impl RunSession<'_> {
         let overrides = self.options.overrides.clone();
         let restarts = self.options.restarts;
         let recorded = manifest::Session { started: time::now(), from_step: from, restarts, overrides, ..session };
-        // Before the session begins: an error would leave it without an end.
-        let epoch = self.read_epoch_tally(run)?;
         run.begin_session(self.host.git(), recorded, plan)?;
         let started = Instant::now();
-        let lines = EventLines::new(log_settings, plan.row_sequence()).resumed(&path.join(METRICS))?;
+        let lines = EventLines::new(log_settings, plan.row_sequence());
         let tracking = Tracking::start(self.experiment, &path, self.host);
-        let recording = Recording { path, recorder, log, lines, epoch, tracking, observer };
+        let recording = Recording { path, recorder, log, lines, tracking, observer };
         Ok(StartedSession { recording, resume_point, started, seconds_before })
     }
 
@@ -260,20 +233,21 @@ impl RunSession<'_> {
         let numbers =
             Summary::from_metrics(&path.join(METRICS), manifest.continued_from.as_ref(), began, saved.as_ref())?
                 .with_own_seconds(own_seconds);
+        let forecast = self.plan().forecast.as_ref();
         let summary = Summary {
             id: run.id(),
             status,
             error: error.clone(),
             not_finite: end.as_ref().is_err_and(RunError::is_not_finite),
             steps_total: self.plan().totals.steps,
-            predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
-            is_prediction_disturbed: is_prediction_disturbed(self.plan()),
+            predicted_step_ms: forecast.map(|forecast| forecast.step_seconds * 1e3),
+            is_prediction_disturbed: forecast.is_some_and(|forecast| forecast.basis == ForecastBasis::Disturbed),
             peak_rss_bytes: match peaks.as_slice() {
                 [] if self.ranks_are_processes() => None,
                 [] => peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
-            planned_memory_bytes: planned_memory(self.plan()),
+            planned_memory_bytes: self.plan().ranks.iter().map(|rank| rank.memory.total()).fold(0, u64::saturating_add),
             ranks: self.rank_summaries(&peaks),
             final_hash,
             weights_hash,
@@ -322,12 +296,6 @@ impl RunSession<'_> {
         Ok(Checkpoints::open(&folder, &run.manifest().plan_hash, keep)?.with_rows(self.plan().row_sequence()))
     }
 
-    /// The losses of the current epoch that the record of `run` has.
-    fn read_epoch_tally(&self, run: &RunDir) -> Result<EpochTally, RecordError> {
-        let (totals, restarts) = (&self.plan().totals, run.manifest().data_restarts(self.plan()));
-        EpochTally::read(&run.path().join(METRICS), totals.steps, totals.epochs, restarts)
-    }
-
     /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the
     /// newest checkpoint, as often as the experiment allows.
     fn train(
@@ -362,7 +330,6 @@ impl RunSession<'_> {
             let OpenedRecorder { recorder, resumed, warnings } = opened;
             recording.recorder = recorder;
             recording.tracking.restart(run.path());
-            recording.epoch = self.read_epoch_tally(run)?;
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             recording
@@ -452,7 +419,7 @@ fn warn_all(warnings: &[String], log: &mut Log, observer: &mut dyn RunObserver) 
 /// was killed: then the times of the recorded steps are added.
 fn seconds_before(run: &RunDir, summary: Option<&Summary>, from: u64) -> Result<f64, RecordError> {
     match summary {
-        Some(summary) if summary.steps == from => Ok(summary.own().wall_seconds),
+        Some(summary) if summary.steps == from => Ok(summary.own.wall_seconds),
         _ => step_seconds(&run.path().join(METRICS), run.manifest().inherited_steps()),
     }
 }

@@ -1,16 +1,12 @@
 //! The flag `--launcher`, which selects the program that starts the ranks of a run, and the restarts of ranks.
 
-use std::env;
-use std::os::unix::process::CommandExt;
-
 use clap::{Args, ValueEnum};
-use runner_ranks::launcher_environment::{RESTARTS, assigned_rank, assigned_rank_of_several, restart_count};
+use runner_ranks::launcher_environment::{assigned_rank, assigned_rank_of_several, restart_count};
 use runner_spec::error::PlainError;
-use runner_threads::process;
 use runner_workflows::launched::LaunchedRank;
 
 use crate::cli::common::utf8_environment;
-use crate::cli::terminal::exit::{CommandError, Result};
+use crate::cli::terminal::exit::Result;
 use crate::cli::terminal::output::print_to_stderr;
 
 /// The programs that can start the ranks.
@@ -66,13 +62,4 @@ impl LauncherArgs {
             RankLauncher::Auto | RankLauncher::Env => Ok(restart_count(&utf8_environment().collect())?),
         }
     }
-}
-
-/// Starts this command again in this process, as the restart number `restart`. Returns only if that fails.
-pub(crate) fn restart_command(restart: u32) -> CommandError {
-    let error = match process::own_command() {
-        Ok(mut command) => command.args(env::args_os().skip(1)).env(RESTARTS, restart.to_string()).exec(),
-        Err(error) => error,
-    };
-    CommandError::from(error).context("cannot start this rank again")
 }

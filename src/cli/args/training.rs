@@ -5,10 +5,9 @@ use runner_inputs::{Host, RunObserver};
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
 use runner_threads::stop::StopSwitch;
-use runner_workflows::outcome::{RunOutcome, RunReport};
+use runner_workflows::outcome::RunReport;
 use runner_workflows::session::SessionOptions;
 
-use crate::cli::args::launcher::restart_command;
 use crate::cli::common::{RunsFolderArgs, ThreadArgs, host};
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::interrupt::Interrupt;
@@ -62,11 +61,6 @@ impl TrainingArgs {
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
         let host = host(self.root.root(), self.threads)?;
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
-        let restart = match result.as_ref().map(|report| report.outcome) {
-            Ok(RunOutcome::RankLost { restart }) => Some(restart),
-            _ => None,
-        };
-        let exit = observer.close(result, up_to_date_hint)?;
-        restart.map_or(Ok(exit), |restart| Err(restart_command(restart)))
+        observer.close(result, up_to_date_hint)
     }
 }

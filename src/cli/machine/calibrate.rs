@@ -1,6 +1,5 @@
 //! `runner calibrate`: measures this machine, so that plans can predict how long a run takes.
 
-use std::path::Path;
 use std::time::Instant;
 
 use crate::cli::common::cache_dir;
@@ -8,11 +7,8 @@ use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refus
 use crate::cli::terminal::output;
 use runner_data::claim_cache;
 use runner_executor::ExecError;
-use runner_inputs::calibration::{
-    CalibrationParts, MAX_SPREAD, load, load_parts, path, save, save_parts, this_processor,
-};
+use runner_inputs::calibration::{CalibrationParts, MAX_SPREAD, load, path, save, this_processor};
 use runner_machine::host::load_average;
-use runner_report::calibration::calibration_text;
 use runner_spec::format::{counted, percent};
 use runner_workflows::calibrate::{measure_parts, part_count};
 
@@ -20,8 +16,7 @@ use runner_workflows::calibrate::{measure_parts, part_count};
 ///
 /// The measurement takes one to two minutes. It times the program's own kernels with one thread and with all threads, and stores the
 /// results in the cache folder. Measure while the machine is idle, and again after you update runner. Parts during which the machine
-/// was more than a quarter slower than in its fastest part are measured again. If some are still disturbed after three attempts, the
-/// command keeps all parts, and the next call measures only the disturbed ones.
+/// was more than a quarter slower than in its fastest part are measured again, up to three times.
 #[derive(Debug, Clone, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct CalibrateArgs {
@@ -63,7 +58,7 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
         }
         // A folder that cannot hold the result is refused before the measurement.
         claim_cache(&dir)?;
-        let parts = measure(args, &dir, &device, cores)?;
+        let parts = measure(args, &device, cores)?;
         let mut calibration = parts.calibration();
         if let Some(disturbance) = load.or_else(|| variation(&parts)) {
             output::print_to_stderr(&format!(
@@ -75,8 +70,8 @@ pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
         calibration
     };
     output::print_result(args.json, &calibration, || {
-        let table = calibration_text(&device, cores, &calibration.rates);
-        format!("{table}stored in {}\n", path(&dir, &device, cores).display())
+        let path = path(&dir, &device, cores);
+        format!("measured {device} with {cores} cores\nstored in {}; `--show --json` prints it\n", path.display())
     })
 }
 
@@ -89,40 +84,26 @@ fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
     ))
 }
 
-/// Measures the parts that an earlier call did not keep, and measures disturbed parts again.
+/// Measures all parts, and disturbed ones again.
 ///
 /// # Errors
-/// If parts are still disturbed and `--force` is not given; all parts are stored before. If memory is short, or `dir` cannot be written.
-fn measure(args: &CalibrateArgs, dir: &Path, device: &str, cores: usize) -> Result<CalibrationParts> {
-    let mut parts = load_parts(dir, device, cores, args.quick);
+/// If parts are still disturbed and `--force` is not given, or memory is short.
+fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> Result<CalibrationParts> {
+    let mut parts = CalibrationParts::new(device, cores, args.quick);
     let all = part_count(cores, args.quick);
-    // Parts are stored only if the command is refused, so at least one of them is disturbed, and `all - kept` is at least 1.
-    match parts.quiet_parts() {
-        0 => {
-            let time = if args.quick { "a few seconds" } else { "one to two minutes" };
-            output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
-        }
-        kept => output::print_to_stderr(&format!(
-            "an earlier call kept {kept} of {all} parts; leave the machine idle while the other {} measured",
-            if all - kept == 1 { "one is".to_owned() } else { format!("{} are", all - kept) }
-        )),
-    }
+    let time = if args.quick { "a few seconds" } else { "one to two minutes" };
+    output::print_to_stderr(&format!("calibration takes {time}; leave the machine idle meanwhile"));
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
     for attempt in 1.. {
         let started = Instant::now();
         measure_parts(&mut parts, &progress).map_err(ExecError::from).context("measuring")?;
         output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
         let Some(disturbed) = variation(&parts).filter(|_| !args.force) else { break };
-        let quiet = parts.quiet_parts();
+        let left = all - parts.quiet_parts();
         if attempt == ATTEMPTS {
-            save_parts(dir, &parts).map_err(|error| output::describe_write_error(dir, error))?;
-            refuse!(
-                "{disturbed}; {quiet} of {all} parts were undisturbed, and the next call does not measure them again; run the \
-                 command again to measure the other {}, or use `--force` to store disturbed measurements, too",
-                all - quiet
-            );
+            refuse!("{disturbed}; run the command again, or use `--force` to store disturbed measurements, too");
         }
-        output::print_to_stderr(&format!("{disturbed}; measuring {} of {all} parts again", all - quiet));
+        output::print_to_stderr(&format!("{disturbed}; measuring {left} of {all} parts again"));
     }
     Ok(parts)
 }

@@ -10,7 +10,6 @@ use crate::cli::terminal::interrupt::Interrupt;
 use crate::cli::terminal::output::{exit_of_screen, print_json, table_width};
 use crate::cli::terminal::repeated_command::repeated_command;
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use runner_batch_jobs::Scheduler;
 use runner_config::LoadOptions;
 use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
@@ -58,7 +57,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         threads,
         launcher: match args.launcher {
             SweepLauncherKind::Local => SweepLauncher::Local,
-            SweepLauncherKind::Slurm => SweepLauncher::Slurm(args.job.settings(Scheduler::Slurm)?),
+            SweepLauncherKind::Slurm => SweepLauncher::Slurm(args.job.settings()?),
         },
         price: args.price,
     };

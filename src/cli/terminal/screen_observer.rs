@@ -5,7 +5,7 @@ use std::path::Path;
 use runner_compare::stored_plan::resolved_experiment;
 use runner_inputs::{RunEvent, RunObserver};
 use runner_record::checkpoint;
-use runner_record::run_dir::{CHECKPOINTS, METRICS};
+use runner_record::run_dir::CHECKPOINTS;
 use runner_record::summary::headline;
 use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
@@ -113,10 +113,8 @@ impl RunObserver for ScreenObserver {
             RunEvent::Prepared => self.printer.clear(),
             RunEvent::Note(text) => self.printer.show(Screen::line, *text),
             RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
-            RunEvent::Begin { run, text, step, plan, log } => {
-                // A record that cannot be read is an error of the session, which reads it too.
-                let lines = EventLines::new(log, plan.row_sequence());
-                self.lines = lines.clone().resumed(&run.join(METRICS)).unwrap_or(lines);
+            RunEvent::Begin { text, step, plan, log, .. } => {
+                self.lines = EventLines::new(log, plan.row_sequence());
                 self.printer.show(Screen::line, *text);
                 self.printer.start_bar(*step, plan.totals.steps);
             }

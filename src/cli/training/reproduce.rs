@@ -7,7 +7,7 @@ use runner_compare::verdict::Verdict;
 use runner_inputs::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
-use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
+use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, find_drift, reproduce};
 use runner_workflows::session::SessionOptions;
 
 use crate::cli::common::{MovedDataArgs, RunsFolderArgs, ThreadArgs, host, parse_non_negative, parse_steps};
@@ -86,7 +86,6 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
         data: args.data.moved()?,
         is_verification: false,
         tolerance: args.tolerance,
-        only_check: args.check,
         options: SessionOptions {
             trace: args.trace,
             has_other_runs_folder: args.root.runs.is_some(),
@@ -94,10 +93,14 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
         },
     };
     let host = host(args.root.root(), args.threads)?;
+    if args.check {
+        let drift = interrupt.stoppable(|_| find_drift(&request, &host, &mut observer));
+        observer.screen.finish();
+        return Ok(if drift?.may_change_numbers() { Exit::Differ } else { Exit::Done });
+    }
     let result = interrupt.stoppable(|stop| reproduce(&request, &host, stop, &mut observer));
     let screen = observer.screen.finish();
     match result? {
-        Reproduction::Checked(drift) => Ok(if drift.may_change_numbers() { Exit::Differ } else { Exit::Done }),
         Reproduction::Interrupted(reason) => Ok(reason.exit()),
         Reproduction::Judged(JudgedReproduction { path, verdict, .. }) => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());

@@ -1,12 +1,12 @@
-//! `runner submit`: a run as a job of a scheduler.
+//! `runner submit`: a run as a job of Slurm.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use runner_batch_jobs::{BatchJob, JobNeeds, Scheduler, check_folder, describe_time_limit, slurm};
+use clap::Args;
+use runner_batch_jobs::{BatchJob, JobNeeds, check_folder, slurm};
 use runner_config::{LoadOptions, ModelFetcher};
-use runner_record::catalog::serialize_path;
+use runner_record::catalog::{SLURM_SCRIPT, serialize_path};
 use runner_record::files::file_name;
 use runner_record::write_atomic;
 use runner_report::Screen;
@@ -24,7 +24,7 @@ use crate::cli::terminal::exit::{Context as _, ErrorKind, Exit, Result, refuse};
 use crate::cli::terminal::output::{print, print_result};
 use crate::cli::terminal::screen_observer::PreparationObserver;
 
-/// Submit the run of an experiment to a scheduler, which trains it from its own folder, however the file changes meanwhile.
+/// Submit the run of an experiment to Slurm, which trains it from its own folder, however the file changes meanwhile.
 ///
 /// The experiment is planned here, and its run is created or found; the job resumes it. The same command submits the rest of a run that was
 /// interrupted or failed, and nothing while a job of the run is queued or running. `runner runs` shows which it is. All machines must see the
@@ -33,9 +33,6 @@ use crate::cli::terminal::screen_observer::PreparationObserver;
 pub(crate) struct SubmitArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,
-    /// The scheduler.
-    #[arg(long, value_enum)]
-    pub to: SchedulerKind,
     #[command(flatten)]
     pub job: JobArgs,
     /// Plan for this cluster instead of this machine: `1x8xH100` (nodes, devices per node, device), or a YAML file that describes it.
@@ -56,33 +53,12 @@ pub(crate) struct SubmitArgs {
     pub json: bool,
 }
 
-/// A scheduler of jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SchedulerKind {
-    /// Slurm: the job is submitted with sbatch.
-    Slurm,
-    /// PBS: the script is written, and the command that submits it is printed.
-    Pbs,
-    /// Kubernetes: an indexed Job is written, and the command that submits it is printed.
-    Kubernetes,
-}
-
-impl From<SchedulerKind> for Scheduler {
-    fn from(kind: SchedulerKind) -> Self {
-        match kind {
-            SchedulerKind::Slurm => Self::Slurm,
-            SchedulerKind::Pbs => Self::Pbs,
-            SchedulerKind::Kubernetes => Self::Kubernetes,
-        }
-    }
-}
-
 /// # Errors
-/// If the experiment is wrong, its run cannot be created, or the scheduler refuses.
+/// If the experiment is wrong, its run cannot be created, or Slurm refuses.
 pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
-    let settings = args.job.settings(args.to.into())?;
+    let settings = args.job.settings()?;
     let cluster = args.cluster.as_deref().map(read_cluster).transpose()?;
-    if settings.scheduler == Scheduler::Slurm && !args.dry_run {
+    if !args.dry_run {
         slurm::check_commands()?;
     }
     let host = host(args.root.root(), args.threads.of_jobs())?;
@@ -109,7 +85,7 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
     let mut open = |target| open_to_submit(&request, target, &host, &mut PreparationObserver::new(&mut screen));
     let ((plan, run), busy) = match open(target.clone()) {
         // Perhaps the run's job works on it.
-        Err(busy) if busy.kind() == ErrorKind::Busy && settings.scheduler == Scheduler::Slurm && !args.dry_run => {
+        Err(busy) if busy.kind() == ErrorKind::Busy && !args.dry_run => {
             (open(SubmissionTarget { dry_run: true, ..target })?, Some(busy))
         }
         opened => (opened?, None),
@@ -128,7 +104,7 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
         id: &file_name(&path),
         needs,
         threads: host.threads,
-        command: job_command(settings.scheduler, &path)?,
+        command: job_command(&path)?,
         output: &path,
         runs: &runs,
         array: None,
@@ -145,31 +121,23 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit> {
 }
 
 /// The command that trains the run in `path`, for a shell.
-fn job_command(scheduler: Scheduler, path: &Path) -> Result<String> {
-    let program = match scheduler {
-        // A container has its own.
-        Scheduler::Kubernetes => PathBuf::from("runner"),
-        Scheduler::Slurm | Scheduler::Pbs => std::env::current_exe().context("this program's file")?,
-    };
+fn job_command(path: &Path) -> Result<String> {
+    let program = std::env::current_exe().context("this program's file")?;
     let word = |path: &Path| shell_word(&path.to_string_lossy()).into_owned();
-    // Not all schedulers give a job the variables of the shell that submits it.
+    // Not every Slurm gives a job the variables of the shell that submits it.
     let products = std::env::var(BF16_PRODUCTS).ok().filter(|method| !method.is_empty());
     let variable = products.map_or_else(String::new, |method| format!("env {BF16_PRODUCTS}={} ", shell_word(&method)));
     Ok(format!("{variable}{} resume {}", word(&program), word(path)))
 }
 
-/// Writes `job`, and submits it if the scheduler is Slurm and has no job of the run.
+/// Writes and submits `job`, unless Slurm has a job of the run.
 fn submit(job: &BatchJob<'_>) -> Result<Submission> {
-    let scheduler = job.settings.scheduler;
-    let script = job.output.join(scheduler.file_name());
+    let script = job.output.join(SLURM_SCRIPT);
     if let Some(queued) = find_job(job)? {
         return Ok(queued);
     }
     write_atomic(&script, job.script()?.as_bytes())?;
-    if scheduler == Scheduler::Slurm {
-        return Ok(Submission::new(job, SubmissionStatus::Submitted, Some(job.settings.submit(&script)?)));
-    }
-    Ok(Submission::new(job, SubmissionStatus::Written, None))
+    Ok(Submission::new(job, SubmissionStatus::Submitted, Some(slurm::submit(&script)?)))
 }
 
 /// The job that Slurm has for the run of `job`.
@@ -177,11 +145,7 @@ fn submit(job: &BatchJob<'_>) -> Result<Submission> {
 /// # Errors
 /// If Slurm does not show its queue.
 fn find_job(job: &BatchJob<'_>) -> Result<Option<Submission>> {
-    let scheduler = job.settings.scheduler;
-    if scheduler != Scheduler::Slurm {
-        return Ok(None);
-    }
-    let queued = slurm::jobs_of_script(&job.output.join(scheduler.file_name()))?.into_iter().next();
+    let queued = slurm::jobs_of_script(&job.output.join(SLURM_SCRIPT))?.into_iter().next();
     Ok(queued.map(|queued| Submission::new(job, SubmissionStatus::Queued, Some(queued.id))))
 }
 
@@ -196,8 +160,6 @@ struct Submission {
     job: Option<String>,
     /// The file with the job.
     script: PathBuf,
-    /// The commands that submit it, where this command does not.
-    commands: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -208,31 +170,12 @@ enum SubmissionStatus {
     /// A job of the run was in the queue before.
     Queued,
     Submitted,
-    /// The job was written, for the user to submit.
-    Written,
 }
 
 impl Submission {
     fn new(job: &BatchJob<'_>, status: SubmissionStatus, number: Option<String>) -> Self {
-        let script = job.output.join(job.settings.scheduler.file_name());
-        let file = shell_word(&script.to_string_lossy()).into_owned();
-        let commands = match job.settings.scheduler {
-            _ if status != SubmissionStatus::Written => Vec::new(),
-            Scheduler::Slurm => vec![format!("sbatch {file}")],
-            Scheduler::Pbs => vec![format!("qsub {file}")],
-            Scheduler::Kubernetes => {
-                let token = format!(
-                    "kubectl create secret generic {} --from-literal=token=\"$(openssl rand -hex 16)\"",
-                    job.name()
-                );
-                let needs_token = job.needs.ranks > 1;
-                // A Job that has ended is not started again, and a secret not replaced.
-                let clear = format!("kubectl delete job,secret {} --ignore-not-found", job.name());
-                let token = needs_token.then_some(token);
-                [clear].into_iter().chain(token).chain([format!("kubectl apply -f {file}")]).collect()
-            }
-        };
-        Self { run: job.id.to_owned(), path: job.output.to_owned(), status, job: number, script, commands }
+        let script = job.output.join(SLURM_SCRIPT);
+        Self { run: job.id.to_owned(), path: job.output.to_owned(), status, job: number, script }
     }
 
     fn print(&self, job: &BatchJob<'_>, args: &SubmitArgs) -> Result<Exit> {
@@ -240,7 +183,7 @@ impl Submission {
     }
 
     fn text(&self, job: &BatchJob<'_>) -> String {
-        let Self { run, status, script, commands, .. } = self;
+        let Self { run, status, script, .. } = self;
         let (run, number) = (printable(run), self.job.as_deref().unwrap_or_default());
         match status {
             SubmissionStatus::UpToDate => format!("up to date: {run}{NEW_HINT}\n"),
@@ -253,28 +196,16 @@ impl Submission {
                 describe_job(job),
                 script.display()
             ),
-            SubmissionStatus::Written => {
-                format!("written  {}: {}\nnext:\n  {}\n", script.display(), describe_job(job), commands.join("\n  "))
-            }
         }
     }
 }
 
-/// What `job` asks for: `4 ranks on 2 nodes; time limit 1h 40m (1.5 times the predicted 1h 00m, plus 10m 00s)`.
+/// What `job` asks for: `4 ranks on 2 nodes; time limit: 1h 40m`.
 fn describe_job(job: &BatchJob<'_>) -> String {
-    let ranks = counted(job.needs.ranks as u64, "rank");
-    let is_in_pods = job.settings.scheduler == Scheduler::Kubernetes;
-    let places = if is_in_pods {
-        ", each in its own pod".to_owned()
-    } else {
-        format!(" on {}", counted(job.nodes() as u64, "node"))
-    };
-    let margin = describe_time_limit(&job.needs);
-    let limit = match job.time_limit_minutes() {
-        Some(minutes) if job.settings.time_limit.is_some() => duration(Duration::from_mins(minutes)),
-        Some(minutes) => format!("{} ({margin})", duration(Duration::from_mins(minutes))),
-        None if is_in_pods => "none; `--time` sets one".to_owned(),
-        None => margin,
-    };
-    format!("{ranks}{places}; time limit: {limit}")
+    let (ranks, nodes) = (counted(job.needs.ranks as u64, "rank"), counted(job.nodes() as u64, "node"));
+    let limit = job.time_limit_minutes().map_or_else(
+        || "that of the partition, because the speed of the devices is unknown; `--time` sets one".to_owned(),
+        |minutes| duration(Duration::from_mins(minutes)),
+    );
+    format!("{ranks} on {nodes}; time limit: {limit}")
 }

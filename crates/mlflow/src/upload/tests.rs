@@ -11,7 +11,7 @@ use crate::testing::TestServer;
 
 /// A finished run with one step and two parameters.
 fn finished_run(root: &Path) -> PathBuf {
-    let path = timed_run(root, &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
+    let path = timed_run(root, &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"));
     let mut manifest: Value = serde_json::from_slice(&fs::read(path.join(MANIFEST)).unwrap()).unwrap();
     manifest["status"] = "done".into();
     manifest.as_object_mut().unwrap().remove("content_hash");

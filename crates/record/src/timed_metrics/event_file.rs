@@ -1,10 +1,9 @@
 //! TensorBoard's event files: records framed with lengths and checksums, each holding a protobuf `Event`. They are written by
-//! hand because they need only ten fields of that message.
+//! hand because they need only six fields of that message.
 //!
 //! A record is its length (u64), the masked CRC-32C of the length (u32), the bytes, and the masked CRC-32C of the bytes (u32),
 //! all little-endian.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -12,34 +11,25 @@ use std::path::{Path, PathBuf};
 use super::timed_record::{Clock, TimedLine, TimedRecord};
 use crate::error::RecordError;
 use crate::metrics::MetricLine;
-use crate::run_dir::{self, TENSORBOARD};
-use runner_files::{create_owned_dir, private_temporary_file, put_in_place, temporary_file};
-use runner_spec::event::{Event, SampleText};
+use crate::run_dir::TENSORBOARD;
+use runner_files::{create_owned_dir, put_in_place, temporary_file};
+use runner_spec::event::Event;
 
 /// The format version that the first event of a file states.
 const FILE_VERSION: &str = "brain.Event:2";
-
-/// `DataType` of strings.
-const DT_STRING: u64 = 7;
-/// `DataClass` of tensors.
-const TENSOR: u64 = 2;
 
 /// The name of the event file of `run`. It depends on the run alone, so that another file of the run replaces it.
 pub fn event_file_name(run: &TimedRecord) -> String {
     format!("events.out.tfevents.{:010}.runner", run.started().max(0.0) as u64)
 }
 
-/// Writes an event file: the settings, then metrics and samples in the order of a run.
+/// Writes an event file: the metrics in the order of a run.
 #[derive(Debug)]
 pub struct EventFileWriter<W> {
     out: W,
     path: PathBuf,
     /// Events that were written.
     count: u64,
-    /// Each prompt's number, from 1.
-    prompts: BTreeMap<String, usize>,
-    /// The time of the last line; before the first line, the start of the run.
-    last_time: f64,
 }
 
 impl<W: Write> EventFileWriter<W> {
@@ -53,23 +43,10 @@ impl<W: Write> EventFileWriter<W> {
 
     /// Does the work of `write_record`, and also returns the clock after the last line.
     fn begin(out: W, path: &Path, run: &TimedRecord) -> Result<(Self, Clock), RecordError> {
-        let prompts = BTreeMap::new();
-        let mut writer = Self { out, path: path.to_owned(), count: 0, prompts, last_time: run.started() };
+        let mut writer = Self { out, path: path.to_owned(), count: 0 };
         writer.write(&event(run.started(), 0, |e| e.bytes(3, FILE_VERSION)))?;
-        let yaml = run.resolved()?;
-        writer.write(&summary(run.started(), 0, |s| s.bytes(1, text_value("experiment", &code_block(&yaml)).0)))?;
-        let mut samples = run.samples()?;
         let mut clock = run.clock();
-        run.read_lines(&mut clock, &mut |line: TimedLine| {
-            // The samples of a step follow its lines.
-            while let Some(sample) = samples.next_before(line.step)? {
-                writer.write_sample(&sample)?;
-            }
-            writer.write_line(&line)
-        })?;
-        while let Some(sample) = samples.read_next()? {
-            writer.write_sample(&sample)?;
-        }
+        run.read_lines(&mut clock, &mut |line: TimedLine| writer.write_line(&line))?;
         Ok((writer, clock))
     }
 
@@ -79,24 +56,17 @@ impl<W: Write> EventFileWriter<W> {
     }
 
     fn write_line(&mut self, line: &TimedLine) -> Result<(), RecordError> {
-        self.last_time = line.wall_time;
         let scalars = line.values.scalars();
         if scalars.is_empty() {
             return Ok(());
         }
-        self.write(&summary(line.wall_time, line.step, |s| {
+        // A `Summary` of values.
+        let values = message(|s| {
             for (tag, value) in &scalars {
                 s.bytes(1, scalar_value(tag, *value).0);
             }
-        }))
-    }
-
-    fn write_sample(&mut self, sample: &SampleText) -> Result<(), RecordError> {
-        let next = self.prompts.len() + 1;
-        let prompt = *self.prompts.entry(sample.prompt.clone()).or_insert(next);
-        let tag = format!("samples/prompt {prompt}, {}", sample.index + 1);
-        let value = text_value(&tag, &code_block(&format!("{}{}", sample.prompt, sample.text)));
-        self.write(&summary(self.last_time, sample.step, |s| s.bytes(1, value.0)))
+        });
+        self.write(&event(line.wall_time, line.step, |e| e.bytes(5, values.0)))
     }
 
     fn write(&mut self, event: &Message) -> Result<(), RecordError> {
@@ -135,10 +105,7 @@ impl LiveEventFile {
         let io = |source| RecordError::io("writing", &path)(source);
         create_owned_dir(&folder).map_err(io)?;
         // Leftovers of a killed process are removed from the run directory alone.
-        // The file has the text of `resolved.yaml`.
-        let temporary =
-            if run_dir::has_private_settings(run) { private_temporary_file(run) } else { temporary_file(run) }
-                .map_err(io)?;
+        let temporary = temporary_file(run).map_err(io)?;
         let out = BufWriter::new(File::create(&temporary).map_err(io)?);
         let (mut writer, clock) = EventFileWriter::begin(out, &path, &record)?;
         writer.flush()?;
@@ -146,7 +113,7 @@ impl LiveEventFile {
         Ok(Self { writer, clock })
     }
 
-    /// Adds `event`, if it has metrics or a sample.
+    /// Adds `event`, if it has metrics.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -154,7 +121,6 @@ impl LiveEventFile {
         let line = match event {
             Event::Step(metrics) => MetricLine::from(metrics),
             Event::Eval(metrics) => MetricLine::from(metrics),
-            Event::Sample(sample) => return self.writer.write_sample(sample),
             _ => return Ok(()),
         };
         self.writer.write_line(&self.clock.advance(&line))
@@ -167,11 +133,6 @@ impl LiveEventFile {
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.writer.flush()
     }
-}
-
-/// `text` as a block of code. TensorBoard shows texts as Markdown, which would lose line ends and special characters.
-fn code_block(text: &str) -> String {
-    text.lines().flat_map(|line| ["    ", line, "\n"]).collect()
 }
 
 /// CRC-32C, rotated and shifted, because the CRC of data that contains its own CRC is trivial.
@@ -230,36 +191,11 @@ fn event(wall_time: f64, step: u64, content: impl FnOnce(&mut Message)) -> Messa
     })
 }
 
-/// An `Event` with a `Summary` of `values`.
-fn summary(wall_time: f64, step: u64, values: impl FnOnce(&mut Message)) -> Message {
-    let values = message(values);
-    event(wall_time, step, |e| e.bytes(5, values.0))
-}
-
 /// A `Summary.Value`: tag 1, simple_value 2.
 fn scalar_value(tag: &str, x: f64) -> Message {
     message(|v| {
         v.bytes(1, tag);
         v.float(2, x as f32);
-    })
-}
-
-/// A `Summary.Value`: tag 1, tensor 8 (dtype 1, tensor_shape 2, string_val 8), metadata 9 (plugin_data 1 of plugin_name 1,
-/// data_class 4).
-fn text_value(tag: &str, text: &str) -> Message {
-    let tensor = message(|t| {
-        t.integer(1, DT_STRING);
-        t.bytes(2, []);
-        t.bytes(8, text);
-    });
-    let metadata = message(|m| {
-        m.bytes(1, message(|p| p.bytes(1, "text")).0);
-        m.integer(4, TENSOR);
-    });
-    message(|v| {
-        v.bytes(1, tag);
-        v.bytes(8, tensor.0);
-        v.bytes(9, metadata.0);
     })
 }
 

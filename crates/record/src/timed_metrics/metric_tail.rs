@@ -97,7 +97,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let plan = compiled(&experiment());
         let sessions = [(0, "2026-01-01T00:00:00.000Z")];
-        let path = timed_run(root.path(), &plan, &sessions, &(train(1, "3.0") + "{\"kind\":\"tra"), "");
+        let path = timed_run(root.path(), &plan, &sessions, &(train(1, "3.0") + "{\"kind\":\"tra"));
         let append = |text: &str| {
             let mut file = File::options().append(true).open(path.join(METRICS)).unwrap();
             file.write_all(text.as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! The metrics and samples of a run, with the time of day of each line.
+//! The metrics of a run, with the time of day of each line.
 //!
 //! Lines of `metrics.jsonl` record how long a step took, not when it ended. The manifest records when each session started, and after
 //! which step. So the time of a step is the start of its session plus the durations of the session's steps up to it. Neither
@@ -10,16 +10,14 @@ use std::path::{Path, PathBuf};
 
 use super::columns::{MetricValues, task_names};
 use crate::error::RecordError;
-use crate::files::{file_name, read_small};
-use crate::lines::LineReader;
+use crate::files::file_name;
 use crate::manifest::{Manifest, Session};
 use crate::metrics::{MetricLine, TrainLine, for_each_metric};
 use crate::record_check::{describe_changed_descriptions, for_each_checked_metric};
-use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
+use crate::run_dir::{self, MANIFEST, METRICS};
 use crate::time;
-use runner_spec::event::SampleText;
 
-/// The metrics and samples of a run directory.
+/// The metrics of a run directory.
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
@@ -67,19 +65,6 @@ impl TimedRecord {
         self.clock.started
     }
 
-    /// The text of the resolved experiment.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn resolved(&self) -> Result<String, RecordError> {
-        read_small(&self.path.join(run_dir::RESOLVED))
-    }
-
-    /// True if only their owner may read the settings of the run.
-    pub fn has_private_settings(&self) -> bool {
-        run_dir::has_private_settings(&self.path)
-    }
-
     /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
     ///
     /// # Errors
@@ -110,53 +95,6 @@ impl TimedRecord {
     /// A clock before the first line.
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone()
-    }
-
-    /// A reader of the samples.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub(super) fn samples(&self) -> Result<SampleReader, RecordError> {
-        Ok(SampleReader { lines: LineReader::open(&self.path.join(SAMPLES))?, ahead: None })
-    }
-}
-
-/// Reads samples one by one, in order.
-#[derive(Debug)]
-pub(super) struct SampleReader {
-    lines: LineReader,
-    /// The next sample, if it was read already.
-    ahead: Option<SampleText>,
-}
-
-impl SampleReader {
-    /// The next sample. Damaged lines are left out.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub(super) fn read_next(&mut self) -> Result<Option<SampleText>, RecordError> {
-        if let Some(sample) = self.ahead.take() {
-            return Ok(Some(sample));
-        }
-        while let Some(line) = self.lines.next_line()? {
-            if let Ok(sample) = serde_json::from_slice(line) {
-                return Ok(Some(sample));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The next sample, if it is of a step before `step`.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub(super) fn next_before(&mut self, step: u64) -> Result<Option<SampleText>, RecordError> {
-        let sample = self.read_next()?;
-        if sample.as_ref().is_some_and(|sample| sample.step < step) {
-            return Ok(sample);
-        }
-        self.ahead = sample;
-        Ok(None)
     }
 }
 
@@ -235,7 +173,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let lines = [eval(0, "4.0"), train(1, "3.0"), train(2, "3.0"), eval(2, "3.0"), train(4, "3.0"), eval(4, "3.0")];
         let sessions = [(0, "2026-01-01T00:00:10.000Z")];
-        let path = timed_run(root.path(), &compiled(&experiment()), &sessions, &lines.concat(), "");
+        let path = timed_run(root.path(), &compiled(&experiment()), &sessions, &lines.concat());
         let mut found = Vec::new();
         let mut take = |line: TimedLine| {
             let scalars = line.values.scalars();
@@ -250,7 +188,7 @@ mod tests {
 
     fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
         let root = tempfile::tempdir().unwrap();
-        let path = timed_run(root.path(), &compiled(&experiment()), sessions, lines, "");
+        let path = timed_run(root.path(), &compiled(&experiment()), sessions, lines);
         let mut out = Vec::new();
         let base = time::parse("2026-01-01").unwrap();
         let record = TimedRecord::open(&path).unwrap();

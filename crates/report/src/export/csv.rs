@@ -11,7 +11,7 @@ use runner_spec::error::CommandError;
 /// # Errors
 /// If the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
 pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), CommandError> {
-    write_new_file(path, force, false, |out| {
+    write_new_file(path, force, |out| {
         let mut writer = csv::Writer::from_writer(out);
         let failed = |error: csv::Error| unwritable(path)(std::io::Error::other(error));
         let columns = columns(&runs.iter().flat_map(|run| run.tasks.clone()).collect());
@@ -49,7 +49,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hard = 0.1 + 0.2;
         let lines = [train(1, &format!("{hard:?}")), train(2, "null"), eval(2, "5e-324")].concat();
-        let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
+        let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines);
         let (record, file) = (TimedRecord::open(&path).unwrap(), dir.path().join("a.csv"));
         assert_eq!(export_csv(&[record.clone(), record.clone()], &file, false).unwrap().0, 6);
         assert_eq!(export_csv(&[record], &file, false).unwrap_err().kind(), ErrorKind::Request);

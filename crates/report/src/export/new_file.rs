@@ -16,15 +16,13 @@ pub(super) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> CommandError 
     move |error| CommandError::failure(format!("writing {}: {}", path.display(), explain_io_error(&error)))
 }
 
-/// Writes the file `path` with `fill`. Only its owner may read it if `private` is true. Returns what `fill` returns, and the length of the
-/// file in bytes. After an error there is no new file.
+/// Writes the file `path` with `fill`. Returns what `fill` returns, and the length of the file in bytes. After an error there is no new file.
 ///
 /// # Errors
 /// If the file exists, unless `force`; the errors of `fill`; if the folder cannot be written.
 pub(super) fn write_new_file<T>(
     path: &Path,
     force: bool,
-    private: bool,
     fill: impl FnOnce(&mut BufWriter<File>) -> Result<T, CommandError>,
 ) -> Result<(T, u64), CommandError> {
     let io = |error| unwritable(path)(error);
@@ -32,7 +30,7 @@ pub(super) fn write_new_file<T>(
         ErrorKind::AlreadyExists => already_there(path),
         _ => io(error),
     };
-    let output = OutputFile::create(path, force, private).map_err(io_or_exists)?;
+    let output = OutputFile::create(path, force, false).map_err(io_or_exists)?;
     let mut writer = BufWriter::with_capacity(1 << 20, output.as_file().try_clone().map_err(io)?);
     let filled = fill(&mut writer)?;
     writer.flush().map_err(io)?;

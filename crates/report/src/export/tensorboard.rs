@@ -8,7 +8,7 @@ use runner_record::timed_metrics::{EventFileWriter, TimedRecord, event_file_name
 use runner_spec::error::CommandError;
 
 /// Writes `run` to an event file in the folder `dir/ID`. Returns the file, its events and its bytes. The file's name depends on
-/// the run alone, so that another export replaces it. The file has the experiment's text: that of a private run is private.
+/// the run alone, so that another export replaces it.
 ///
 /// # Errors
 /// If the folder holds an event file, unless `force`; if the run cannot be read or the file cannot be written. Then
@@ -25,7 +25,7 @@ pub fn export_tensorboard(run: &TimedRecord, dir: &Path, force: bool) -> Result<
     }
     let path = folder.join(event_file_name(run));
     let fill = |out: &mut _| Ok(EventFileWriter::write_record(out, &path, run)?.count());
-    let (count, bytes) = write_new_file(&path, force, run.has_private_settings(), fill)?;
+    let (count, bytes) = write_new_file(&path, force, fill)?;
     Ok((path, count, bytes))
 }
 
@@ -42,11 +42,11 @@ mod tests {
     fn an_event_file_is_replaced_only_by_force() {
         let dir = tempfile::tempdir().unwrap();
         let sessions = [(0, "2026-01-01T00:00:01.000Z")];
-        let path = timed_run(dir.path(), &compiled(&experiment()), &sessions, &train(1, "2.5"), "");
+        let path = timed_run(dir.path(), &compiled(&experiment()), &sessions, &train(1, "2.5"));
         let record = TimedRecord::open(&path).unwrap();
         let logs = dir.path().join("logs");
         let (file, count, size) = export_tensorboard(&record, &logs, false).unwrap();
-        assert_eq!((count, size), (3, fs::metadata(&file).unwrap().len()));
+        assert_eq!((count, size), (2, fs::metadata(&file).unwrap().len()));
         assert_eq!(export_tensorboard(&record, &logs, false).unwrap_err().kind(), ErrorKind::Request);
         assert_eq!(export_tensorboard(&record, &logs, true).unwrap().0, file);
         assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "replaced, and nothing temporary stays");

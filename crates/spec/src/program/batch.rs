@@ -59,13 +59,6 @@ pub struct DataPosition {
     pub tokens: u64,
 }
 
-impl DataPosition {
-    /// True if the next row is the first one of the first epoch.
-    pub fn is_first_row(&self) -> bool {
-        (self.epoch, self.row) == (0, 0)
-    }
-}
-
 impl BatchSpec {
     /// Micro-batches in this rank's slice.
     pub fn micro_batches(&self) -> usize {

@@ -214,7 +214,7 @@ impl PointProgress {
             is_held,
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
             seconds: summary.as_ref().map(|s| s.wall_seconds),
-            own_seconds: summary.as_ref().map(|s| s.own().wall_seconds),
+            own_seconds: summary.as_ref().map(|s| s.own.wall_seconds),
             tokens_per_second: summary.as_ref().and_then(|s| s.medians.tokens_per_second),
             mfu: summary.as_ref().and_then(|s| s.medians.mfu),
             error: manifest.error,

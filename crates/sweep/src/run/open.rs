@@ -15,7 +15,6 @@ use runner_record::{RecordError, RunLock};
 use super::plan_points::{PlannedSweep, load_points, plan_points};
 use super::point_sources::is_unchanged;
 use super::request::{SweepLauncher, SweepRequest};
-use super::slurm;
 use runner_inputs::{Host, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
@@ -62,9 +61,6 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
         }
     }
     let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
-    if let SweepLauncher::Slurm(_) = request.launcher {
-        slurm::check_array_size(&record)?;
-    }
     if request.dry_run {
         return Ok(OpenedSweep::Planned(Box::new(record)));
     }

@@ -24,13 +24,6 @@ pub enum Submission {
     Submitted { points: usize, jobs: Vec<String>, script: PathBuf, left: Option<(usize, String)> },
 }
 
-/// # Errors
-/// If the number of a point is larger than Slurm allows for a job of an array.
-pub(super) fn check_array_size(record: &SweepRecord) -> Result<()> {
-    let last = record.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
-    slurm::check_array_size(last)
-}
-
 /// Submits the points of `sweep` that are neither finished nor queued or running already.
 ///
 /// # Errors
@@ -120,7 +113,7 @@ impl<'a> PointSubmitter<'a> {
     /// If Slurm refuses, the script cannot be written, or its template has a mistake.
     pub(super) fn submit(&self, points: &[usize], until: Option<u64>) -> Result<String> {
         self.sweep.write_script(&self.job(points, until).script()?)?;
-        self.settings.submit(&self.script)
+        slurm::submit(&self.script)
     }
 
     /// Submits `points`, which have the same number of ranks, as arrays, as far as the user may have so many jobs, and adds the numbers of the

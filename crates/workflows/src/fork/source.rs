@@ -3,15 +3,12 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
-use runner_compare::settings::{SettingDifference, SettingGroup, differences, is_choice};
 use runner_compare::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::{Experiment, Optimizer, Train};
-use runner_spec::format::{count, counted, setting_text};
+use runner_spec::experiment::Experiment;
+use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
 
@@ -19,14 +16,6 @@ use runner_spec::error::{CommandError, Result};
 
 /// A change of the learning rate at a fork by more than this factor gets a warning.
 const JUMP_FACTOR: f64 = 1.5;
-
-/// A linear decay of the learning rate to the end of a fork.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cooldown {
-    pub steps: u64,
-    /// The share of the checkpoint's rate that is reached.
-    pub share: f64,
-}
 
 /// The checkpoint of a forked run that has one.
 #[derive(Debug)]
@@ -73,40 +62,6 @@ impl ForkCheckpoint {
         self.program().map_or(0.0, |program| program.schedule.rate(self.step))
     }
 
-    /// The overrides that make a fork decay from the rate of the checkpoint, as `cooldown` describes, and end then.
-    ///
-    /// # Errors
-    /// If the rate is 0, or `overrides` set what the cooldown sets.
-    pub(super) fn cooldown_overrides(&self, cooldown: Cooldown, overrides: &[String]) -> Result<Vec<String>> {
-        let (id, step, rate) = (&self.id, self.step, self.rate());
-        if rate <= 0.0 {
-            return Err(CommandError::request(format!(
-                "--cooldown decays from the learning rate of the checkpoint, but that of {id} at step {step} is 0; \
-                 fork from an earlier checkpoint"
-            )));
-        }
-        let optimizer = self.program().map_or_else(Optimizer::default, |program| program.optimizer);
-        let optimizer = &format!("optimizer.{}.lr", optimizer.description().name());
-        let own = [[optimizer.as_str(), "schedule"].as_slice(), &Train::LENGTH_KEYS].concat();
-        let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
-        let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
-        if let Some(key) = given.find(|key| own.iter().any(|own| is_below(key, own) || is_below(own, key))) {
-            return Err(CommandError::request(format!(
-                "--cooldown sets the learning rate, the schedule and train.steps, so `--set {key}` cannot be used with it; set \
-                 `schedule.start=fork` and the other keys instead"
-            )));
-        }
-        let Cooldown { steps, share } = cooldown;
-        Ok(vec![
-            format!("{optimizer}={rate:?}"),
-            "schedule.start=fork".to_owned(),
-            "schedule.warmup.steps=0".to_owned(),
-            "schedule.cooldown=null".to_owned(),
-            format!("schedule.decay={{linear: {{final: {share:?}, steps: {steps}}}}}"),
-            format!("train.steps={}", step.saturating_add(steps)),
-        ])
-    }
-
     /// The position of a fork with the settings `experiment`, whose data has the `facts`. It reads the rows after those that the checkpoint
     /// has read, if their order is the same. If not, it starts at the first row.
     pub(super) fn position_of_fork(&self, experiment: &Experiment, facts: &DataFacts) -> ForkPosition {
@@ -134,8 +89,8 @@ impl ForkCheckpoint {
         ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
     }
 
-    /// What a fork of the plan `new`, which changes the first of `settings` to the second, begins with and adds, a line for each. Tokens are those that the loss counts, as in the record.
-    pub(super) fn describe_fork(&self, new: &Plan, settings: [&Experiment; 2], position: &ForkPosition) -> Vec<String> {
+    /// What a fork of the plan `new` begins with and adds, a line for each. Tokens are those that the loss counts, as in the record.
+    pub(super) fn describe_fork(&self, new: &Plan, position: &ForkPosition) -> Vec<String> {
         let Self { id, plan, step, position: read, tokens: inherited } = self;
         let (Some(old), Some(rows)) = (self.program(), new.row_sequence()) else { return Vec::new() };
         let schedule = schedule_of(new);
@@ -163,11 +118,6 @@ impl ForkCheckpoint {
             rate(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
             rate(self.rate())
         ));
-        let optimizer = new.ranks.first().map(|rank| rank.program.optimizer);
-        if old.optimizer.description().moments() > 0 {
-            let kept = optimizer.map_or(0, |new| new.description().moments());
-            lines.extend(describe_moments(settings[0], settings[1], kept, id));
-        }
         let Totals { steps, tokens, has_padding, .. } = new.totals;
         let at_most = if has_padding { "at most " } else { "" };
         let own = tokens.saturating_sub(next.tokens);
@@ -193,43 +143,14 @@ impl ForkCheckpoint {
             return None;
         }
         let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
-        let counts_from_fork = schedule.start == self.step;
-        let start = if counts_from_fork { "" } else { "`--set schedule.start=fork` counts from the fork, and " };
-        Some(format!(
-            "the learning rate jumps at the fork from {} to {}{factor}: {start}`--cooldown N` decays from the rate of {}",
-            rate(was),
-            rate(is),
-            self.id
-        ))
+        let start = if schedule.start == self.step { "" } else { "; `--set schedule.start=fork` counts from the fork" };
+        Some(format!("the learning rate jumps at the fork from {} to {}{factor}{start}", rate(was), rate(is)))
     }
 }
 
 /// The schedule of the plan `new`.
 fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
     new.ranks.first().map(|rank| &rank.program.schedule)
-}
-
-/// What a fork of the run `id` with the experiment `old`, which changes it to `new`, does with the moments of the checkpoint; `None` if it
-/// uses them as that run does. `kept` is the number of moments that the new optimizer has.
-fn describe_moments(old: &Experiment, new: &Experiment, kept: usize, id: &str) -> Option<String> {
-    let changed = |difference: &SettingDifference| {
-        difference.group == SettingGroup::Optimizer
-            && difference.key.rsplit('.').next() != Some("lr")
-            && difference.b.is_some()
-    };
-    let mut changes: Vec<SettingDifference> = differences(old, new).into_iter().filter(changed).collect();
-    if let Some(optimizer) = changes.iter().position(|difference| is_choice(&difference.key)) {
-        changes = vec![changes.swap_remove(optimizer)];
-    }
-    if changes.is_empty() {
-        return None;
-    }
-    let text = |value: &Option<Value>| value.as_ref().map_or_else(|| "null".to_owned(), setting_text);
-    let changes =
-        changes.iter().map(|SettingDifference { key, a, b, .. }| format!("{key} is {}, was {}", text(b), text(a)));
-    let changes = changes.collect::<Vec<_>>().join("; ");
-    let kept = if kept == 0 { "are dropped, because the new optimizer has none" } else { "are kept" };
-    Some(format!("{changes}; the optimizer's moments of {id} {kept}"))
 }
 
 /// A learning rate as it is shown: `6e-4`.

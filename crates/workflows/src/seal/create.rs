@@ -19,15 +19,14 @@ use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{
     self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
 };
-use runner_record::summary::Summary;
 use runner_record::{CheckpointChoice, RecordError, RunLock, run_dir::MANIFEST as RUN_MANIFEST};
 use runner_spec::error::{CommandError, Result};
 use runner_weights::WeightsError;
 use serde::Serialize;
 
-use super::card::model_card;
 use super::claims::{Finding, check_files};
-use super::manifest::{CARD, MANIFEST, RUN, SealManifest, SealedFile, list_files};
+use super::manifest::{MANIFEST, README, RUN, SealManifest, SealedFile, list_files};
+use super::readme::readme;
 use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
 
@@ -97,9 +96,9 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     let all = list_files(aside.path());
     let files = all.into_iter().map(|path| SealedFile::read(aside.path(), path)).collect::<Result<Vec<_>>>()?;
     let mut sealed = SealManifest::new(manifest.id.clone(), step, files, host);
-    let card = model_card(aside.path(), &sealed)?;
-    write_atomic(&aside.path().join(CARD), card.as_bytes()).map_err(CommandError::io(failed()))?;
-    sealed.files.push(SealedFile::read(aside.path(), CARD.to_owned())?);
+    let text = readme(aside.path(), &sealed)?;
+    write_atomic(&aside.path().join(README), text.as_bytes()).map_err(CommandError::io(failed()))?;
+    sealed.files.push(SealedFile::read(aside.path(), README.to_owned())?);
     sealed.files.sort_by(|a, b| a.path.cmp(&b.path));
     write_sealed_json(&aside.path().join(MANIFEST), &sealed)?;
     sync_folders(aside.path()).map_err(CommandError::io(failed()))?;
@@ -142,11 +141,6 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
 pub(super) fn last_step(folder: &Path) -> Result<u64> {
     let run = folder.join(RUN);
     Ok(OriginalRun::read(&run, &run_dir::read_manifest(&run)?, run_dir::read_summary(&run)?)?.last_step())
-}
-
-/// The summary of the run in `path`, if it was written for the run's present state.
-fn current_summary(path: &Path, manifest: &Manifest) -> Result<Option<Summary>> {
-    Ok(run_dir::read_summary(path)?.filter(|summary| summary.is_current(manifest.status)))
 }
 
 /// # Errors
@@ -203,7 +197,7 @@ fn copy_run(
     let run = to.join(RUN);
     fs::create_dir(&run).map_err(CommandError::io("creating a folder"))?;
     // A run that was killed may have the summary of the session before.
-    let has_summary = current_summary(&opened.path, manifest)?.is_some();
+    let has_summary = run_dir::read_summary(&opened.path)?.is_some_and(|summary| summary.is_current(manifest.status));
     for name in COPIED.into_iter().filter(|name| *name != SUMMARY || has_summary) {
         let from = opened.path.join(name);
         if from.symlink_metadata().is_ok() {
@@ -291,7 +285,7 @@ fn sync_folders(folder: &Path) -> io::Result<()> {
 /// True for the name of a file that a sealed run may have, outside of the folder of the run.
 pub(super) fn is_written(name: &str) -> bool {
     const WRITTEN: [&str; 7] = [
-        CARD,
+        README,
         MANIFEST,
         "config.json",
         "generation_config.json",

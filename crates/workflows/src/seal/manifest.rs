@@ -1,13 +1,13 @@
 //! `manifest.json` of a sealed run: what it claims, and the hash of every file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use runner_files::safetensors_header::{HeaderError, SafetensorsHeader, read_header};
+use runner_files::safetensors_header::{HeaderError, read_header};
 use runner_files::sealed_json::is_intact;
 use runner_files::{children, open_regular, read_regular_text};
 use runner_inputs::Host;
@@ -20,8 +20,7 @@ use runner_spec::error::{CommandError, Result};
 const FORMAT: u32 = 1;
 /// The manifest of a sealed run.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// The model card.
-pub(super) const CARD: &str = "README.md";
+pub(super) const README: &str = "README.md";
 /// The folder with the record of the run, which is a run directory.
 pub(super) const RUN: &str = "run";
 
@@ -105,7 +104,7 @@ impl SealManifest {
         Self { format: FORMAT, version, source_hash, run, weights_step, files, content_hash: None }
     }
 
-    /// True if this program sealed the run. A different version may write the card in other words, or count differently.
+    /// True if this program sealed the run. A different version may write the README in other words, or count differently.
     pub(super) fn is_of_this_program(&self, host: &Host) -> bool {
         self.version == env!("CARGO_PKG_VERSION") && self.source_hash == host.build.source_hash
     }
@@ -137,11 +136,6 @@ impl SealManifest {
         Ok((manifest, hash))
     }
 
-    /// True if the weights are as `transformers` reads them, else as checkpoints have them.
-    pub(super) fn is_hugging_face(&self) -> bool {
-        self.files.iter().any(|file| file.path == "config.json")
-    }
-
     /// The step and the size in bytes of the training state from which steps can be trained again.
     pub(super) fn state(&self) -> Option<(u64, u64)> {
         let prefix = format!("{RUN}/{CHECKPOINTS}/");
@@ -153,42 +147,32 @@ impl SealManifest {
     /// The files in `folder` that have changed since the run was sealed, or cannot be read. The second value says which files are as they
     /// were, but have tensors with other hashes than this manifest lists.
     pub(super) fn changed_files(&self, folder: &Path) -> (Vec<ChangedFile>, Vec<String>) {
-        let sealed: BTreeMap<&str, &SealedFile> = self.files.iter().map(|file| (file.path.as_str(), file)).collect();
-        let present: BTreeSet<String> = list_files(folder).into_iter().filter(|path| path != MANIFEST).collect();
+        let mut files: BTreeMap<String, Option<&SealedFile>> =
+            list_files(folder).into_iter().map(|path| (path, None)).collect();
+        files.remove(MANIFEST);
+        files.extend(self.files.iter().map(|file| (file.path.clone(), Some(file))));
         let (mut changed, mut contradictions) = (Vec::new(), Vec::new());
-        for (path, file) in &sealed {
-            let is_in_closed_folder = || {
-                present
-                    .iter()
-                    .any(|closed| path.strip_prefix(closed.as_str()).is_some_and(|rest| rest.starts_with('/')))
+        for (path, sealed) in files {
+            let is_missing = matches!(fs::symlink_metadata(folder.join(&path)), Err(error) if error.kind() == io::ErrorKind::NotFound);
+            let found = SealedFile::read(folder, path.clone()).ok();
+            let change = match (sealed, &found) {
+                (None, _) => FileChange::Added,
+                (Some(_), None) if is_missing => FileChange::Missing,
+                (Some(_), None) => FileChange::Unreadable,
+                (Some(sealed), Some(found)) if sealed.hash != found.hash => FileChange::Changed,
+                (Some(sealed), Some(found)) => {
+                    if sealed != found {
+                        contradictions
+                            .push(format!("{MANIFEST} lists another size or other tensors of {path} than it has"));
+                    }
+                    continue;
+                }
             };
-            if !present.contains(*path) && !is_in_closed_folder() {
-                let (path, sealed) = ((*path).to_owned(), Some(file.hash.clone()));
-                changed.push(ChangedFile { path, change: FileChange::Missing, sealed, found: None, tensor: None });
-                continue;
-            }
-            let Ok(now) = SealedFile::read(folder, (*path).to_owned()) else {
-                let (path, sealed) = ((*path).to_owned(), Some(file.hash.clone()));
-                changed.push(ChangedFile { path, change: FileChange::Unreadable, sealed, found: None, tensor: None });
-                continue;
-            };
-            if now.hash == file.hash && now != **file {
-                contradictions.push(format!("{MANIFEST} lists another size or other tensors of {path} than it has"));
-            } else if now.hash != file.hash {
-                let tensors = file.tensors.iter().zip(&now.tensors);
-                let tensor = tensors.filter(|(then, now)| then != now).map(|(then, _)| then.name.clone()).next();
-                changed.push(ChangedFile {
-                    path: (*path).to_owned(),
-                    change: FileChange::Changed,
-                    sealed: Some(file.hash.clone()),
-                    found: Some(now.hash),
-                    tensor,
-                });
-            }
-        }
-        for path in present.into_iter().filter(|path| !sealed.contains_key(path.as_str())) {
-            let found = SealedFile::read(folder, path.clone()).ok().map(|file| file.hash);
-            changed.push(ChangedFile { path, change: FileChange::Added, sealed: None, found, tensor: None });
+            let tensors = sealed.zip(found.as_ref()).map(|(sealed, found)| sealed.tensors.iter().zip(&found.tensors));
+            let tensor =
+                tensors.into_iter().flatten().find(|(then, now)| then != now).map(|(then, _)| then.name.clone());
+            let (sealed, found) = (sealed.map(|file| file.hash.clone()), found.map(|file| file.hash));
+            changed.push(ChangedFile { path, change, sealed, found, tensor });
         }
         (changed, contradictions)
     }
@@ -209,8 +193,13 @@ impl SealedFile {
         let mut file = open_regular(&full).map_err(CommandError::io(failed()))?;
         let bytes = file.metadata().map_err(CommandError::io(failed()))?.len();
         let is_weights = full.extension().is_some_and(|end| end == "safetensors");
-        let header =
-            if is_weights { read_header_of(&mut file, bytes).map_err(CommandError::io(failed()))? } else { None };
+        let header = is_weights.then(|| read_header(&mut file, bytes, MAX_HEADER_BYTES));
+        let header = match header {
+            Some(Err(HeaderError::Io(error))) => return Err(CommandError::io(failed())(error)),
+            Some(Ok(header)) => Some(header),
+            // A damaged header counts as other bytes.
+            Some(Err(HeaderError::Content(_))) | None => None,
+        };
         let mut whole = blake3::Hasher::new();
         let mut tensors = Vec::new();
         if let Some(header) = header {
@@ -234,15 +223,6 @@ impl SealedFile {
         })
         .map_err(CommandError::io(failed()))?;
         Ok(Self { path, bytes, hash: whole.finalize().to_hex().to_string(), tensors })
-    }
-}
-
-/// The header of a safetensors file; `None` if it is damaged.
-pub(super) fn read_header_of(file: &mut File, bytes: u64) -> io::Result<Option<SafetensorsHeader>> {
-    match read_header(file, bytes, MAX_HEADER_BYTES) {
-        Ok(header) => Ok(Some(header)),
-        Err(HeaderError::Content(_)) => Ok(None),
-        Err(HeaderError::Io(error)) => Err(error),
     }
 }
 

@@ -1,35 +1,30 @@
 //! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{NumberDifference, ReproductionVerdict, Verdict};
-use runner_files::safetensors_header::SafetensorsHeader;
-use runner_files::{remove_abandoned, temporary_dir, temporary_prefix};
+use runner_files::{create_dir_all, remove_abandoned, temporary_dir, temporary_prefix};
 use runner_inputs::{Host, MovedData, RunEvent, RunObserver, missing_data};
-use runner_record::checkpoint::{self, MODEL};
+use runner_record::checkpoint;
 use runner_record::manifest::SessionLayout;
 use runner_record::run_dir::{
     self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
 };
-use runner_record::{CheckpointChoice, RecordError};
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, counted, quoted_line};
-use runner_spec::model::layout::ParamLayout;
 use runner_threads::stop::{StopReason, StopSwitch};
-use runner_weights::OpenedWeights;
 use serde::Serialize;
 
 use super::claims::{Finding, check_files, compare_records};
 use super::create::{WEIGHTS, export_weights, is_own, last_step};
 use super::manifest::{
-    CARD, ChangedFile, FileChange, MANIFEST, RUN, SealManifest, SealedFile, list_files, read_header_of,
+    ChangedFile, FileChange, MANIFEST, README, RUN, SealManifest, SealedFile, TensorHash, list_files,
 };
-use crate::evaluated_model::read_weights;
 use crate::opened_run::{OpenedRun, open_run};
 use crate::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
 use crate::session::SessionOptions;
@@ -80,8 +75,6 @@ pub struct SealedWeightsComparison {
     pub equal: bool,
     /// The first tensor that differs.
     pub tensor: Option<String>,
-    /// The norm of the difference, relative to the norm of the weights that were trained again.
-    pub relative: f64,
 }
 
 /// What was verified, and what was not.
@@ -165,7 +158,7 @@ pub fn verify(
     let last_step = last_step(&folder)?;
     let opened = open_run(&folder, &run.display().to_string())?;
     if manifest.state().is_some_and(|(step, _)| step == manifest.weights_step) {
-        let weights = compare_weights(&folder, &manifest, &opened)?;
+        let (weights, _) = compare_export(&manifest, &opened, host, observer)?;
         let is_equal = weights.equal;
         found.weights = Some(weights);
         if !is_equal {
@@ -202,24 +195,26 @@ pub fn verify(
         data: request.data.clone(),
         is_verification: true,
         tolerance: request.tolerance,
-        only_check: false,
         // The verdict then names the first tensor that differs.
         options: SessionOptions { trace: run.join(TRACE).exists(), ..request.options.clone() },
     };
     let JudgedReproduction { path: copy, verdict, began } = match reproduce(&reproduction, host, stop, observer)? {
         Reproduction::Judged(judged) => judged,
         Reproduction::Interrupted(reason) => return Ok(VerificationEnd::Interrupted(reason)),
-        Reproduction::Checked(_) => return Ok(VerificationEnd::Done(found)),
     };
     let step = manifest.weights_step;
     let is_trained = (verdict.from_step + 1..=verdict.to_step).contains(&step);
     if is_trained && checkpoint::saved_steps(&copy.join(CHECKPOINTS))?.contains(&step) {
         let again = open_run(&host.runs, &copy.display().to_string())?;
-        let weights = SealedWeightsComparison { trained: true, ..compare_weights(&folder, &manifest, &again)? };
+        let (weights, differing) = compare_export(&manifest, &again, host, observer)?;
+        let weights = SealedWeightsComparison { trained: true, ..weights };
         if weights.equal {
             has_export = true;
-            for difference in differing_exports(&folder, &manifest, &again, host, observer)? {
-                found.add(Finding::Unusual(difference), is_own);
+            for path in differing {
+                found.add(
+                    Finding::Unusual(format!("{path} is not the file that an export of these weights gives")),
+                    is_own,
+                );
             }
         }
         found.weights = Some(weights);
@@ -237,7 +232,7 @@ pub fn verify(
     for finding in compare_records(&run, &copy, &verdict)? {
         found.add(finding, is_own);
     }
-    found.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
+    found.not_verified.push(NOT_COMPUTED.to_owned());
     if let Some(share) = &verdict.share {
         let NumberDifference { step, what, original, copy, .. } = share;
         let [sealed, trained] =
@@ -284,6 +279,12 @@ impl Verification {
                 count(step),
                 quoted_line(&tensor)
             ));
+        } else if checkpoint::recorded_position(&run, step) != checkpoint::recorded_position(&copy, step) {
+            let what = "the tokens, the position in the data or the validation losses";
+            self.contradictions.push(format!(
+                "the sealed state of step {} differs from the state that training reached in {what}",
+                count(step)
+            ));
         }
         Ok(())
     }
@@ -303,7 +304,7 @@ impl Verification {
     /// This, of which no step is trained, with the reason.
     fn untrained(mut self, why: &str, manifest: &SealManifest, is_own: bool) -> Self {
         self.not_verified.push(format!("every step: {why}"));
-        self.not_verified.push(format!("{NOT_COMPUTED}, in the record and on the card"));
+        self.not_verified.push(NOT_COMPUTED.to_owned());
         let more = [PLAN, DATA, SAMPLES, TOKENIZER, METRICS, SUMMARY, RESOLVED, run_dir::MANIFEST];
         self.describe_unread(&[&UNREAD[..], &more].concat(), manifest, is_own, false);
         self
@@ -314,16 +315,14 @@ impl Verification {
     fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, is_own: bool, has_export: bool) {
         let is_unread = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
             Some(own) => unread.contains(&own),
-            None if path == CARD => !is_own,
+            None if path == README => !is_own,
             None => !has_export,
         };
         let files: Vec<&str> =
             manifest.files.iter().map(|file| file.path.as_str()).filter(|path| is_unread(path)).collect();
         if !files.is_empty() {
-            self.not_verified.push(format!(
-                "what is in {}, and on the card from there: only the bytes were compared with the manifest",
-                files.join(", ")
-            ));
+            self.not_verified
+                .push(format!("what is in {}: only the bytes were compared with the manifest", files.join(", ")));
         }
     }
 
@@ -368,10 +367,8 @@ impl Verification {
                 .not_verified
                 .push("the weights: they are those of the sealed state, and were not trained again".to_owned()),
             Some(weights) if !weights.equal && self.verdict == SealVerdict::WithinTolerance => {
-                self.not_verified.push(format!(
-                    "the bits of the weights: they differ from those trained again by {:.1e} of their norm, and no tolerance is defined for that",
-                    weights.relative
-                ));
+                let why = "they differ from those trained again, and no tolerance is defined for that";
+                self.not_verified.push(format!("the bits of the weights: {why}"));
             }
             Some(_) => {}
         }
@@ -410,16 +407,17 @@ fn is_record_of_this_program(run: &Path, host: &Host) -> Result<bool> {
     }))
 }
 
-/// How the exported files in `folder` differ from those that an export of the same weights by the run `again` gives, a sentence each. Equal
-/// weights give equal files, the names of their tensors included.
-fn differing_exports(
-    folder: &Path,
+/// Compares the sealed weights with those that the run `again` has at the same step, by the hashes of the tensors in an export. The result does not
+/// count them as trained again. The second value names the exported files that differ in any byte, or that only one export has: equal weights
+/// give equal files, the names of their tensors included.
+fn compare_export(
     manifest: &SealManifest,
     again: &OpenedRun,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Vec<String>> {
+) -> Result<(SealedWeightsComparison, Vec<String>)> {
     let failed = || "exporting the weights again".to_owned();
+    create_dir_all(&host.runs).map_err(CommandError::io(failed()))?;
     let prefix = temporary_prefix(&host.runs.join("verify"));
     remove_abandoned(&host.runs, &prefix, &is_own);
     let aside = temporary_dir(&host.runs, &prefix).map_err(CommandError::io(failed()))?;
@@ -428,70 +426,24 @@ fn differing_exports(
     let _ = lock.try_lock();
     let to = aside.path().join(WEIGHTS);
     export_weights(again, manifest.weights_step, &to, host, observer)?;
-    let mut differing = Vec::new();
-    let exported = list_files(&to);
-    for name in &exported {
-        let is_equal = folder.join(name).exists()
-            && SealedFile::read(folder, name.clone())?.hash == SealedFile::read(&to, name.clone())?.hash;
-        if !is_equal {
-            differing.push(format!("{name} is not the file that an export of these weights gives"));
+    let exported = list_files(&to).into_iter().map(|path| SealedFile::read(&to, path));
+    let exported = exported.collect::<Result<Vec<SealedFile>>>()?;
+    let is_exported = |file: &&SealedFile| file.path != README && !file.path.starts_with(&format!("{RUN}/"));
+    let sealed: Vec<&SealedFile> = manifest.files.iter().filter(is_exported).collect();
+    let mut hashes: BTreeMap<&str, &str> =
+        sealed.iter().flat_map(|file| &file.tensors).map(|tensor| (&*tensor.name, &*tensor.hash)).collect();
+    let mut tensors = exported.iter().flat_map(|file| &file.tensors);
+    let differs = |tensor: &&TensorHash| hashes.remove(&*tensor.name) != Some(&*tensor.hash);
+    let first = tensors.find(differs).map(|tensor| tensor.name.clone());
+    let tensor = first.or_else(|| hashes.keys().next().map(|added| (*added).to_owned()));
+    let mut differing: BTreeMap<&str, &str> = exported.iter().map(|file| (&*file.path, &*file.hash)).collect();
+    for file in sealed {
+        match differing.get(&*file.path) {
+            Some(hash) if *hash == file.hash => drop(differing.remove(&*file.path)),
+            _ => drop(differing.insert(&file.path, "")),
         }
     }
-    let beside = manifest.files.iter().map(|file| &file.path).filter(|path| !path.starts_with(&format!("{RUN}/")));
-    for path in beside.filter(|path| *path != CARD && !exported.contains(path)) {
-        differing.push(format!("an export of these weights does not write {path}"));
-    }
-    Ok(differing)
-}
-
-/// Compares the sealed weights in `folder` with those that the run `again` has at the same step. The result does not count them as trained
-/// again.
-fn compare_weights(folder: &Path, manifest: &SealManifest, again: &OpenedRun) -> Result<SealedWeightsComparison> {
-    let (layout, step) = (again.whole_layout()?, manifest.weights_step);
-    let sealed = if manifest.is_hugging_face() {
-        read_weights(&OpenedWeights::open(folder)?, &layout)?
-    } else {
-        read_plain_weights(&folder.join(MODEL), &layout)?
-    };
-    let mut trained = vec![0.0_f32; layout.total];
-    again.stream_weights(CheckpointChoice::Step(step), &layout, &mut |place, bytes| {
-        let numbers = bytes.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number));
-        trained[place as usize..].iter_mut().zip(numbers).for_each(|(slot, number)| *slot = number);
-        Ok(())
-    })?;
-    let differs = |a: &f32, b: &f32| a.to_bits() != b.to_bits();
-    let is_different =
-        |range: std::ops::Range<usize>| sealed[range.clone()].iter().zip(&trained[range]).any(|(a, b)| differs(a, b));
-    let tensor = layout.entries.iter().find(|entry| is_different(entry.range())).map(|entry| entry.spec.name.clone());
-    let squares = |sum: f64, x: f64| sum + x * x;
-    let difference = sealed.iter().zip(&trained).map(|(a, b)| f64::from(*a) - f64::from(*b)).fold(0.0, squares);
-    let norm = trained.iter().map(|x| f64::from(*x)).fold(0.0, squares);
-    let relative = if difference == 0.0 { 0.0 } else { (difference / norm.max(f64::MIN_POSITIVE)).sqrt() };
-    Ok(SealedWeightsComparison { step, trained: false, equal: tensor.is_none(), tensor, relative })
-}
-
-/// The numbers of the file `path`, which has all weights as f32 in the order of `layout`.
-fn read_plain_weights(path: &Path, layout: &ParamLayout) -> Result<Vec<f32>> {
-    let failed = || format!("reading {}", path.display());
-    let mut file = File::open(path).map_err(CommandError::io(failed()))?;
-    let size = file.metadata().map_err(CommandError::io(failed()))?.len();
-    let header = read_header_of(&mut file, size).map_err(CommandError::io(failed()))?;
-    let is_of_layout = |header: SafetensorsHeader| {
-        let tensors = header.tensors.iter().map(|(name, info)| (name.as_str(), info.data_offsets[0] / 4));
-        let expected = layout.entries.iter().map(|entry| (entry.spec.name.as_str(), entry.range().start as u64));
-        size - header.bytes.len() as u64 == 4 * layout.total as u64
-            && tensors.eq(expected)
-            && header
-                .tensors
-                .iter()
-                .zip(&layout.entries)
-                .all(|((_, info), entry)| info.dtype == "F32" && info.shape == entry.spec.shape)
-    };
-    if !header.is_some_and(is_of_layout) {
-        return Err(RecordError::damaged(path, "it does not have the weights of this model").into());
-    }
-    let mut numbers = vec![0; 4 * layout.total];
-    let read: io::Result<()> = file.read_exact(&mut numbers);
-    read.map_err(CommandError::io(failed()))?;
-    Ok(numbers.as_chunks::<4>().0.iter().map(|number| f32::from_le_bytes(*number)).collect())
+    let weights =
+        SealedWeightsComparison { step: manifest.weights_step, trained: false, equal: tensor.is_none(), tensor };
+    Ok((weights, differing.into_keys().map(str::to_owned).collect()))
 }

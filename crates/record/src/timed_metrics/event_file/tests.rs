@@ -1,13 +1,11 @@
 //! Event files read by a separate reader: frames, checksums bit by bit, protobuf fields.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 use crate::lines::{LineFile, cut_after_step};
-use crate::run_dir::{METRICS, RESOLVED, SAMPLES};
+use crate::run_dir::METRICS;
 use crate::testing::{eval, timed_run, train};
-use runner_files::is_private_file;
 use runner_plan::testing::{compiled, experiment};
 use runner_spec::event::{Evaluation, StepMetrics};
 
@@ -105,8 +103,7 @@ fn checksums_are_the_standard_s() {
 fn an_event_file_has_the_numbers_of_the_record() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
-    let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
-    let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
+    let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:01.000Z")], &lines);
     let record = TimedRecord::open(&path).unwrap();
     let mut bytes = Vec::new();
     let count = EventFileWriter::write_record(&mut bytes, Path::new("events"), &record).unwrap().count();
@@ -114,7 +111,6 @@ fn an_event_file_has_the_numbers_of_the_record() {
     assert_eq!(events.len() as u64, count);
     assert_eq!(inner(&events[0], 3), b"brain.Event:2");
     let mut scalars = Vec::new();
-    let mut texts = Vec::new();
     for event in &events[1..] {
         let Some(Field::Fixed64(when)) = get(event, 1) else { panic!("a time") };
         let Some(Field::Integer(step)) = get(event, 2) else { panic!("a step") };
@@ -122,15 +118,8 @@ fn an_event_file_has_the_numbers_of_the_record() {
             let Field::Bytes(value) = value else { panic!("a value") };
             let value = fields(&value);
             let tag = String::from_utf8(inner(&value, 1)).unwrap();
-            if let Some(Field::Fixed32(x)) = get(&value, 2) {
-                scalars.push((tag, step, f64::from_le_bytes(when), f32::from_le_bytes(x)));
-            } else {
-                let tensor = fields(&inner(&value, 8));
-                assert_eq!(get(&tensor, 1), Some(Field::Integer(7)));
-                let plugin = fields(&inner(&fields(&inner(&value, 9)), 1));
-                assert_eq!(inner(&plugin, 1), b"text");
-                texts.push((tag, step, String::from_utf8(inner(&tensor, 8)).unwrap()));
-            }
+            let Some(Field::Fixed32(x)) = get(&value, 2) else { panic!("a number") };
+            scalars.push((tag, step, f64::from_le_bytes(when), f32::from_le_bytes(x)));
         }
     }
     let start = 1_767_225_601.0;
@@ -139,8 +128,6 @@ fn an_event_file_has_the_numbers_of_the_record() {
         [("train/loss".to_owned(), 1, start + 0.5, 2.5), ("eval/val_loss".to_owned(), 300, start + 1.0, 1.25)];
     assert_eq!(loss, expected, "a loss that is not finite has no point");
     assert_eq!(scalars.iter().filter(|s| s.0 == "train/lr").count(), 2);
-    assert_eq!(texts[0], ("experiment".to_owned(), 0, "    name: tiny\n".to_owned()));
-    assert_eq!(texts[1], ("samples/prompt 1, 1".to_owned(), 300, "    Once upon\n    <b>a</b>\n".to_owned()));
     let perplexity: Vec<_> = scalars.iter().filter(|s| s.0 == "train/perplexity").map(|s| (s.1, s.3)).collect();
     assert_eq!(perplexity, [(1, 2.5_f64.exp() as f32)]);
 }
@@ -148,8 +135,7 @@ fn an_event_file_has_the_numbers_of_the_record() {
 /// A training that is a pure function of the step: its events, given to the record and to the event file.
 fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
     let mut live = LiveEventFile::open(path).unwrap();
-    let (mut metrics, mut samples) =
-        (LineFile::append(&path.join(METRICS)).unwrap(), LineFile::append(&path.join(SAMPLES)).unwrap());
+    let mut metrics = LineFile::append(&path.join(METRICS)).unwrap();
     for step in from + 1..=through {
         let step_metrics = StepMetrics { step, loss: 5.0 / step as f64, step_ms: 500.0, ..StepMetrics::default() };
         metrics.write(&MetricLine::from(&step_metrics)).unwrap();
@@ -158,9 +144,6 @@ fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
             let eval = Evaluation::of_loss(step, 1.0);
             metrics.write(&MetricLine::from(&eval)).unwrap();
             live.add(&Event::Eval(eval)).unwrap();
-            let sample = SampleText { step, prompt: "p".into(), index: 0, text: format!("at {step}") };
-            samples.write(&sample).unwrap();
-            live.add(&Event::Sample(sample)).unwrap();
         }
     }
     live
@@ -170,7 +153,7 @@ fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
 fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let sessions = [(0, "2026-01-01T00:00:00.000Z"), (4, "2026-01-01T01:00:00.000Z")];
-    let path = timed_run(dir.path(), &compiled(&experiment()), &sessions, "", "");
+    let path = timed_run(dir.path(), &compiled(&experiment()), &sessions, "");
     let record = || TimedRecord::open(&path).unwrap();
     let file = path.join(TENSORBOARD).join(event_file_name(&record()));
     let exported = || {
@@ -182,25 +165,10 @@ fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
     let live = train_live(&path, 0, 7);
     std::mem::forget(live);
     fs::OpenOptions::new().append(true).open(&file).unwrap().write_all(b"torn").unwrap();
-    for name in [METRICS, SAMPLES] {
-        cut_after_step(&path.join(name), Some(4)).unwrap();
-    }
+    cut_after_step(&path.join(METRICS), Some(4)).unwrap();
     let mut live = train_live(&path, 4, 9);
     live.flush().unwrap();
     assert_eq!(fs::read(&file).unwrap(), exported());
-    assert_eq!(events(&exported()).len(), 2 + 9 + 4 + 4, "no step twice");
+    assert_eq!(events(&exported()).len(), 1 + 9 + 4, "no step twice");
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
-}
-
-#[test]
-fn the_event_file_of_a_private_run_is_private() {
-    for (mode, expected) in [(0o600, true), (0o644, false)] {
-        let dir = tempfile::tempdir().unwrap();
-        let path =
-            timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
-        fs::set_permissions(path.join(RESOLVED), fs::Permissions::from_mode(mode)).unwrap();
-        drop(LiveEventFile::open(&path).unwrap());
-        let file = path.join(TENSORBOARD).join(event_file_name(&TimedRecord::open(&path).unwrap()));
-        assert_eq!(is_private_file(&file), expected, "{mode:o}");
-    }
 }

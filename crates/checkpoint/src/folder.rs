@@ -5,16 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, discard, pick, rank, read_entries, remove_leftovers, rename_to_discard,
-    retained_steps, save_failed, unusable, verify,
+    CheckpointChoice, CheckpointEntry, discard, pick, rank, read_entries, remove_leftovers, retained_steps,
+    save_failed, unusable, verify,
 };
-use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
+use super::format::{FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::whole_hash;
 use super::load::{self, CheckpointProblem};
-use super::names::{DAMAGED, dir_name, pending_folder};
+use super::names::{DAMAGED, dir_name, is_own_checkpoint, pending_folder};
 use super::part::{PartRecord, StateHash};
 #[cfg(any(test, feature = "testing"))]
 use super::state_reader::StateReader;
@@ -22,11 +21,9 @@ use super::state_reader::StateReader;
 use super::write_part::write_part;
 use crate::error::RecordError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
-use crate::own_files::is_own_checkpoint;
 use runner_files::create_owned_dir;
 use runner_spec::event::BestValidation;
 use runner_spec::program::{DataPosition, RowSequence};
-use runner_threads::threads;
 
 /// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]
@@ -38,7 +35,6 @@ pub struct Checkpoints {
     checked: Mutex<BTreeMap<u64, bool>>,
     /// The rows that each step reads, from which the position in the data follows; `None`: it is not recorded.
     rows: Option<RowSequence>,
-    removal: Removal,
     /// Creates the files of a checkpoint. Tests put a full disk here.
     create: fn(&Path) -> io::Result<File>,
 }
@@ -70,8 +66,14 @@ impl Checkpoints {
         create_owned_dir(folder).map_err(RecordError::io("creating", folder))?;
         remove_leftovers(folder);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
-        let (checked, removal) = (Mutex::default(), Removal::default());
-        Ok(Self { folder, plan_hash, keep, checked, rows: None, removal, create: |path| File::create_new(path) })
+        Ok(Self {
+            folder,
+            plan_hash,
+            keep,
+            checked: Mutex::default(),
+            rows: None,
+            create: |path| File::create_new(path),
+        })
     }
 
     /// The same checkpoints, which also record the position in the training data, whose rows the steps read in the order of `rows`.
@@ -159,8 +161,9 @@ impl Checkpoints {
                 step,
                 tokens,
                 position: self.position_after(step),
-                best: best.map(Into::into),
-                val_loss: val_loss.map(AnyFloat),
+                // JSON has no other numbers.
+                best: best.filter(|best| best.val_loss.is_finite()),
+                val_loss: val_loss.filter(|loss| loss.is_finite()),
                 plan_hash: self.plan_hash.clone(),
                 moments: parts.first().map_or(0, |p| p.moments),
                 state_hash: hash.state.clone(),
@@ -294,8 +297,9 @@ impl Checkpoints {
         let all = read_entries(&self.folder).unwrap_or_default();
         let retained = retained_steps(&all, self.keep, &mut |entry| self.is_good(entry));
         let old = all.iter().filter(|entry| !retained.contains(&entry.step) && is_own_checkpoint(&entry.path));
-        let old: Vec<PathBuf> = old.filter_map(|entry| rename_to_discard(&entry.path).ok().flatten()).collect();
-        self.removal.start(&old);
+        for entry in old {
+            let _ = discard(&entry.path);
+        }
     }
 
     /// True if every byte of the checkpoint `entry` is good. It is read once, unless this process wrote it.
@@ -306,38 +310,6 @@ impl Checkpoints {
     fn checked(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Removes folders beside training, because that takes as long as the file system does. It is done when this is dropped.
-#[derive(Debug, Default)]
-struct Removal(Mutex<Option<JoinHandle<()>>>);
-
-impl Removal {
-    /// Starts to remove `folders`. What cannot be removed stays.
-    fn start(&self, folders: &[PathBuf]) {
-        if folders.is_empty() {
-            return;
-        }
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // At most one at a time, so that a slow file system does not collect threads.
-        wait_for(thread.take());
-        let started = threads::spawn("removal", {
-            let folders = folders.to_vec();
-            move || runner_files::remove_all(&folders)
-        });
-        *thread = started.inspect_err(|_| runner_files::remove_all(folders)).ok();
-    }
-}
-
-impl Drop for Removal {
-    fn drop(&mut self) {
-        wait_for(self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-    }
-}
-
-fn wait_for(thread: Option<JoinHandle<()>>) {
-    // A panic leaves folders, as an error does.
-    let _ = thread.map(JoinHandle::join);
 }
 
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.

@@ -1,8 +1,8 @@
 //! Hashes of states and of single tensors.
 
 use super::super::*;
+use runner_checkpoint::{Checkpoints, chosen_step, dir_name, first_difference, hash_state, recorded_hash};
 use runner_compute::testing::{random_state, spec, values, with_buffer};
-use runner_record::checkpoint::{Checkpoints, chosen_step, dir_name, first_difference, hash_state, recorded_hash};
 use runner_spec::model::{ModelSpec, parameters};
 
 #[test]

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use safetensors::SafeTensors;
 
 use super::super::*;
-use runner_compute::testing::spec;
-use runner_record::checkpoint::{
+use runner_checkpoint::{
     Checkpoints, MODEL, OPTIMIZER, PartRecord, PartSpec, STATE, SavedCheckpoint, dir_name, export_weights, hash_state,
     pending_folder, saved_steps, write_part,
 };
+use runner_compute::testing::spec;
 use runner_spec::event::BestValidation;
 use runner_spec::experiment::Family;
 use runner_spec::model::{ModelSpec, parameters};

@@ -10,7 +10,7 @@ use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use super::names::dir_name;
 use super::part::StateHash;
 use crate::error::RecordError;
-use crate::foreign_content::is_as_sealed;
+use crate::files::is_as_sealed;
 
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///

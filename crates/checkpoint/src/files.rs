@@ -74,6 +74,15 @@ pub fn read_sealed_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T
     parse_json(path, &text)
 }
 
+/// True if the file `path` has the bytes that this program writes for its value of the type `T`.
+///
+/// # Errors
+/// Those of [`read_sealed_json`].
+pub fn is_as_sealed<T: Serialize + serde::de::DeserializeOwned>(path: &Path) -> Result<bool, RecordError> {
+    let written = sealed_json(path, &read_sealed_json::<T>(path)?)?;
+    Ok(written == read_small(path)?.as_bytes())
+}
+
 /// `text`, the content of a sealed file that a test has changed, with the hash of what it is now.
 #[cfg(any(test, feature = "testing"))]
 #[must_use]

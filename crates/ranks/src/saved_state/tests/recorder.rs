@@ -4,8 +4,8 @@ use std::fs;
 use std::io::Write as _;
 
 use super::super::*;
+use runner_checkpoint::{Checkpoints, PartSpec, pending_folder, write_part};
 use runner_compute::testing::{layout, random_state, values};
-use runner_record::checkpoint::{Checkpoints, PartSpec, pending_folder, write_part};
 use runner_record::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
 use runner_record::{OpenedRecorder, Recorder};
 use runner_spec::event::{Evaluation, Event, SampleText, StepMetrics};

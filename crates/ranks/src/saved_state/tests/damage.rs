@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 
 use super::*;
-use runner_record::checkpoint::{CheckpointChoice, MODEL, OPTIMIZER, STATE};
-use runner_record::files::resealed;
+use runner_checkpoint::files::resealed;
+use runner_checkpoint::{CheckpointChoice, MODEL, OPTIMIZER, STATE};
 
 #[test]
 fn an_edit_of_the_state_file_falls_back() {

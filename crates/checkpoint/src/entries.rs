@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::format::StateFile;
 use super::load::{self, CheckpointProblem};
-use super::names::{KEPT, OLD, dir_name, is_unfinished, step_of_folder};
+use super::names::{KEPT, OLD, dir_name, is_own_checkpoint, is_unfinished, step_of_folder};
 use crate::error::RecordError;
 use crate::files::file_name;
-use crate::own_files::is_own_checkpoint;
 use runner_files::{TEMPORARY_PREFIX, if_present};
 
 /// A checkpoint by its name.
@@ -76,27 +75,20 @@ pub(super) fn remove_leftovers(folder: &Path) {
 /// # Errors
 /// If the file system refuses.
 pub fn discard(path: &Path) -> Result<(), RecordError> {
-    match rename_to_discard(path)? {
-        Some(aside) => fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside)),
-        None => Ok(()),
-    }
-}
-
-/// The part of [`discard`] that takes no time. Returns the folder that is left to remove; `None` if it has files that the program did not write.
-pub(super) fn rename_to_discard(path: &Path) -> Result<Option<PathBuf>, RecordError> {
     let name = file_name(path);
     let rename = |to: &Path| fs::rename(path, to).map_err(RecordError::io("renaming", path));
     if !is_own_checkpoint(path) {
         let mut kept = (1..=u32::MAX).map(|n| path.with_file_name(format!("{name}{KEPT}{n}")));
-        return kept.find(|path| path.symlink_metadata().is_err()).map_or(Ok(()), |free| rename(&free)).map(|()| None);
+        return kept.find(|path| path.symlink_metadata().is_err()).map_or(Ok(()), |free| rename(&free));
     }
     let name = name.strip_prefix(TEMPORARY_PREFIX).unwrap_or(&name);
     let aside = path.with_file_name(format!("{TEMPORARY_PREFIX}{OLD}{name}"));
+    let remove = || fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside));
     if is_own_checkpoint(&aside) {
-        fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside))?;
+        remove()?;
     }
     rename(&aside)?;
-    Ok(Some(aside))
+    remove()
 }
 
 /// Checkpoints by their validation losses.
@@ -113,7 +105,7 @@ pub(super) fn rank(entries: &[CheckpointEntry]) -> RankedCheckpoints<'_> {
     for entry in entries {
         match load::state_file(&entry.path) {
             Ok(state) => {
-                measured.extend(state.val_loss.map(|loss| loss.0).filter(|x| !x.is_nan()).map(|loss| (entry, loss)));
+                measured.extend(state.val_loss.map(|loss| (entry, loss)));
             }
             Err(problem) => unreadable.push((entry, problem)),
         }

@@ -5,8 +5,8 @@ use std::io::{Seek, SeekFrom, Write};
 
 use super::super::*;
 use super::parts::*;
-use runner_record::checkpoint::STATE;
-use runner_record::files::resealed;
+use runner_checkpoint::STATE;
+use runner_checkpoint::files::resealed;
 
 #[test]
 fn damaged_parts_fall_back() {

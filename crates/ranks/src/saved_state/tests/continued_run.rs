@@ -4,9 +4,9 @@ use std::fs;
 
 use super::super::*;
 use super::recorder::open;
+use runner_checkpoint::Checkpoints;
 use runner_compute::testing::{layout, random_state, values};
 use runner_plan::testing::{compiled, experiment};
-use runner_record::checkpoint::Checkpoints;
 use runner_record::manifest::Manifest;
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS, METRICS, RunDir, RunFiles, read_manifest};
 use runner_record::time;

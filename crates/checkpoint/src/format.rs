@@ -26,10 +26,10 @@ pub(super) struct StateFile {
     /// The next row of the training data, and the rows that were read; `None` if the plan has no ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) position: Option<DataPosition>,
-    /// The lowest validation loss of the run so far.
-    pub(super) best: Option<BestEvaluation>,
-    /// The validation loss of these very weights, where it was measured.
-    pub(super) val_loss: Option<AnyFloat>,
+    /// The lowest validation loss of the run so far, which is finite.
+    pub(super) best: Option<BestValidation>,
+    /// The validation loss of these very weights, where it was measured and is finite.
+    pub(super) val_loss: Option<f64>,
     pub(super) plan_hash: String,
     pub(super) moments: usize,
     pub(super) state_hash: String,
@@ -66,8 +66,8 @@ impl StateFile {
             step: self.step,
             tokens: self.tokens,
             data: self.position,
-            best: self.best.map(Into::into),
-            val_loss: self.val_loss.map(|loss| loss.0),
+            best: self.best,
+            val_loss: self.val_loss,
         }
     }
 
@@ -121,61 +121,4 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), PlainEr
         return Err(PlainError::failure(format!("expected {count} parts, found {}", parts.len())));
     }
     Ok(())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct BestEvaluation {
-    pub(super) step: u64,
-    pub(super) val_loss: AnyFloat,
-}
-
-impl From<BestValidation> for BestEvaluation {
-    fn from(BestValidation { step, val_loss }: BestValidation) -> Self {
-        Self { step, val_loss: AnyFloat(val_loss) }
-    }
-}
-
-impl From<BestEvaluation> for BestValidation {
-    fn from(BestEvaluation { step, val_loss: AnyFloat(val_loss) }: BestEvaluation) -> Self {
-        Self { step, val_loss }
-    }
-}
-
-/// A number that survives JSON even if it is not finite: then it is written as a string.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct AnyFloat(pub(super) f64);
-
-impl Serialize for AnyFloat {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0.is_finite() { serializer.serialize_f64(self.0) } else { serializer.collect_str(&self.0) }
-    }
-}
-
-impl<'de> Deserialize<'de> for AnyFloat {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(deserializer)?;
-        let number = match &value {
-            serde_json::Value::Number(n) => n.as_f64(),
-            serde_json::Value::String(s) => s.parse().ok(),
-            _ => None,
-        };
-        number.map(Self).ok_or_else(|| serde::de::Error::custom(format!("expected a number, found {value}")))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_that_are_not_finite_survive() {
-        for x in [1.25, f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2] {
-            let text = serde_json::to_string(&AnyFloat(x)).unwrap();
-            assert_eq!(serde_json::from_str::<AnyFloat>(&text).unwrap().0.to_bits(), x.to_bits(), "{text}");
-        }
-        assert!(
-            serde_json::from_str::<AnyFloat>(&serde_json::to_string(&AnyFloat(f64::NAN)).unwrap()).unwrap().0.is_nan()
-        );
-        assert!(serde_json::from_str::<AnyFloat>("null").is_err());
-    }
 }

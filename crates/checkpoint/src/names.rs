@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::format::STATE;
-use runner_files::{TEMPORARY_PREFIX, is_number};
+use runner_files::{TEMPORARY_PREFIX, has_only, is_number};
 
 pub(super) const PREFIX: &str = "step-";
 /// The prefix, behind `TEMPORARY_PREFIX`, of the name of a checkpoint that is being removed.
@@ -54,4 +54,9 @@ pub fn is_checkpoint_file(name: &str) -> bool {
         part.is_some_and(str::is_empty) || numbers.is_some_and(|(index, count)| is_number(index) && is_number(count))
     };
     name == STATE || is_part("model") || is_part("optimizer")
+}
+
+/// True if `path` is a folder with nothing in it but files of a checkpoint.
+pub fn is_own_checkpoint(path: &Path) -> bool {
+    has_only(path, &|names, kind| matches!(names, [file] if kind.is_file() && is_checkpoint_file(file)))
 }

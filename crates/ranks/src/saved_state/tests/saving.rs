@@ -6,10 +6,10 @@ use std::io;
 use safetensors::SafeTensors;
 
 use super::*;
-use runner_compute::kernels::storage::converted;
-use runner_record::checkpoint::{
+use runner_checkpoint::{
     CheckpointChoice, MODEL, OPTIMIZER, STATE, export_weights, hash_state, is_checkpoint_folder, save_failed,
 };
+use runner_compute::kernels::storage::converted;
 
 #[test]
 fn a_state_comes_back_bit_for_bit() {

@@ -11,8 +11,8 @@ mod saving;
 use std::path::PathBuf;
 
 use super::*;
+use runner_checkpoint::{Checkpoints, ChosenCheckpoint, dir_name, saved_steps};
 use runner_compute::testing::{layout, random_state, values};
-use runner_record::checkpoint::{Checkpoints, ChosenCheckpoint, dir_name, saved_steps};
 
 const PLAN: &str = "aaaaaaaabbbbbbbb";
 
