@@ -230,7 +230,8 @@ def llmc(options, model, folder):
     """llm.c with runner's initial weights, after one step, and the same text."""
     write_experiment(folder, model, "fp32")
     run([options.runner, "apply", "exp.yaml", "--quiet", "--threads", options.threads, "--until-step", 1], folder)
-    run([options.runner, "export", "compare", "gpt2_124M.bin", "--to", "llmc"], folder)
+    run([options.runner, "export", "compare", "hf", "--to", "hf"], folder)
+    write_llmc_model(folder / "hf", folder / "gpt2_124M.bin")
     tokens = random_text(model)
     header = array.array("i", [20240520, 1, len(tokens)] + 253 * [0])
     shard = header.tobytes() + array.array("H", list(tokens)).tobytes()
@@ -241,6 +242,29 @@ def llmc(options, model, folder):
     # It writes whole blocks to a file unless stdbuf changes that.
     threads = {"OMP_NUM_THREADS": str(options.threads)}
     return Llmc("llm.c fp32", ["stdbuf", "-oL", options.llmc], folder, r"\(took ([\d.]+) ms\)", environment=threads)
+
+
+def write_llmc_model(source, target):
+    """Writes the GPT-2 in a Hugging Face folder as llm.c's model file of version 3: a header of 256 numbers, then the parameters, all layers
+    of a kind together, matrices as [out, in], the vocabulary padded to a multiple of 128 rows."""
+    import torch
+    from safetensors.torch import load_file
+    config, tensors = json.loads((source / "config.json").read_text()), load_file(source / "model.safetensors")
+    vocabulary, layers, width = config["vocab_size"], config["n_layer"], config["n_embd"]
+    padded = -(-vocabulary // 128) * 128
+    sizes = [config["n_positions"], vocabulary, layers, config["n_head"], width, padded]
+    padding = torch.zeros(padded - vocabulary, width)
+    parts = [torch.cat([tensors["transformer.wte.weight"], padding]), tensors["transformer.wpe.weight"]]
+    kinds = [f"{part}.{end}" for part in ("ln_1", "attn.c_attn", "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj") for end in ("weight", "bias")]
+    for kind in kinds:
+        for layer in range(layers):
+            tensor = tensors[f"transformer.h.{layer}.{kind}"]
+            parts.append(tensor.T if tensor.dim() == 2 else tensor)
+    parts += [tensors["transformer.ln_f.weight"], tensors["transformer.ln_f.bias"]]
+    with open(target, "wb") as file:
+        file.write(array.array("i", [20240326, 3, *sizes] + 248 * [0]).tobytes())
+        for part in parts:
+            file.write(part.contiguous().numpy().astype("<f4").tobytes())
 
 
 class Llmc(Trainer):

@@ -83,7 +83,7 @@ enum Command {
     Eval(eval::EvalArgs),
     /// Continue prompts with a run's checkpoint, or with another program's weights.
     Sample(sample::SampleArgs),
-    /// Write the weights of a run's checkpoint for other programs: `transformers`, PyTorch and llm.c.
+    /// Write the weights of a run's checkpoint for other programs: `transformers` and PyTorch.
     Export(export::ExportArgs),
     /// Make a folder of a run that others can verify: record, weights, training state, and the hash of every byte.
     Seal(seal::SealArgs),
@@ -212,7 +212,6 @@ mod tests {
             "runner reproduce abc --threads 1 --tolerance 1e-3 --trace --json --quiet --runs d",
             "runner data prepare a.jsonl b.jsonl --tokenizer gpt2:d --to llmc out --name x --shard-tokens 1_000 --field body --threads 2",
             "runner data prepare --from exp.yaml --set a.b=1 --to nanogpt out --validation 0.1 --force --quiet --json",
-            "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --json",
             "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
             "runner tokenizer train --from exp.yaml --set data.validation=null --var a=1 --vocab-size 300",
             "runner reproduce abc --check",
@@ -250,7 +249,6 @@ mod tests {
             "runner export abc --best --to safetensors dir",
             "runner export abc --to hf dir --dtype bf16 --shard-size 2GB --vocab trimmed --json",
             "runner export abc --to torch model.pt --dtype bf16 --base-model",
-            "runner export abc --to llmc model.bin --dtype bf16",
             "runner sweep s.yaml --dry-run --new --parallel 2 --threads 4 --runs d --set a=1 --quiet --launcher local",
             "runner sweep s.yaml --launcher slurm --nodes 2 --time 12h --job-option=--partition=a --job-option --exclusive",
             "runner submit exp.yaml --nodes 2 --time 90m --job-option=--partition=a --set a=1 --threads 2 --new",

@@ -81,9 +81,8 @@ pub(crate) struct ExperimentArgs {
 /// Where the data of a run is now, on the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MovedDataArgs {
-    /// Read data of the run that has moved: OLD=NEW replaces a path, or the beginning of paths; a folder is searched for files of the recorded
-    /// hashes. May be given several times.
-    #[arg(long, value_name = "OLD=NEW|FOLDER")]
+    /// Read data of the run that has moved: NEW replaces the path OLD, or the beginning of paths. May be given several times.
+    #[arg(long, value_name = "OLD=NEW")]
     pub data: Vec<String>,
 }
 

@@ -79,7 +79,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
         printed.contains("--temperature -1: use 0 to always take the most likely token, or at least 1e-6"),
         "{printed}"
     );
-    for target in ["safetensors", "hf", "llmc"] {
+    for target in ["safetensors", "hf"] {
         let printed = sandbox.expect(2, &["export", &run.id(), "--to", target, "exp.yaml/sub"]);
         assert!(printed.contains("exp.yaml is a file; name a folder"), "{printed}");
     }
@@ -154,7 +154,7 @@ fn a_link_stays_where_its_target_is_written() {
     for (arguments, file) in [
         ("export-metrics exp --csv", "a.csv"),
         ("report exp -o", "a.html"),
-        ("export exp --to llmc", "a.bin"),
+        ("export exp --to torch", "a.bin"),
         ("export exp --to safetensors", "model.safetensors"),
         ("tokenizer train input.txt --vocab-size 260 --out", "a.json"),
     ] {

@@ -24,7 +24,6 @@ pub(super) fn with_trained_model() -> Sandbox {
     );
     sandbox.expect(0, "apply a.yaml --threads 1 --quiet");
     sandbox.expect(0, "export a --to hf out");
-    sandbox.expect(0, "export a --to llmc m.bin");
     sandbox
 }
 
@@ -50,11 +49,7 @@ fn weights_are_evaluated_as_the_run_they_are_from() {
     assert_eq!(run["val_tokens"], 33 * 16);
     let flags = "--text other.txt --hellaswag items.jsonl --threads 1 --json";
     let mut text = None;
-    let all = [
-        ("eval a", "text.jsonl"),
-        ("eval --weights out", "hf.jsonl"),
-        ("eval --weights m.bin --tokenizer bytes", "llmc.jsonl"),
-    ];
+    let all = [("eval a", "text.jsonl"), ("eval --weights out", "hf.jsonl")];
     for (command, items) in all {
         let result = sandbox.json_of(&format!("{command} {flags} --items {items}"));
         assert_eq!(numbers(result.clone()), text.get_or_insert(numbers(result.clone())).clone(), "{command}");

@@ -51,24 +51,22 @@ fn the_record_names_each_file_with_its_hash() {
 }
 
 #[test]
-fn moved_files_are_found_by_their_hashes() {
+fn missing_data_has_its_hash_and_an_advice() {
     let sandbox = moved();
     let id = sandbox.only_run().id();
     for command in [format!("reproduce {id} --threads 1"), format!("eval {id}")] {
         let printed = sandbox.expect(2, &command);
         assert!(
-            printed.contains("`--data FOLDER`") && printed.contains("a.txt (training data, "),
+            printed.contains("`--data OLD=NEW`") && printed.contains("a.txt (training data, "),
             "{command}: {printed}"
         );
-        sandbox.expect(0, &format!("{command} --data new"));
     }
+    let renames = "--data data/a.txt=new/zz.txt --data data/b.txt=new/deep/aa.txt --data held=new";
+    sandbox.expect(0, &format!("reproduce {id} --threads 1 {renames}"));
     // The reproduction records where the data is now, so it needs no flag.
     let copy = sandbox.runs().into_keys().find(|run| *run != id).unwrap();
     let printed = sandbox.expect(0, &format!("reproduce {copy} --threads 1"));
     assert!(printed.contains("bitwise: "), "{printed}");
-    fs::remove_file(sandbox.path("new/out.txt")).unwrap();
-    let printed = sandbox.expect(2, &format!("eval {id} --data new"));
-    assert!(printed.contains("--data: no file in ") && printed.contains("out.txt (validation data, "), "{printed}");
 }
 
 #[test]
@@ -83,7 +81,7 @@ fn paths_are_replaced_and_the_content_is_checked() {
     let printed = sandbox.expect(2, &format!("eval {id} --data data=train --data held=new --data nowhere=new"));
     assert!(printed.contains("nowhere=…: the run read nothing there; it read "), "{printed}");
     assert!(sandbox.expect(2, &format!("eval {id} --data data=absent")).contains("there is no absent"));
-    assert!(sandbox.expect(2, &format!("eval {id} --data absent")).contains("must be OLD=NEW or a folder"));
+    assert!(sandbox.expect(2, &format!("eval {id} --data absent")).contains("must be OLD=NEW"));
     // The files of the other content.
     let swapped = format!("eval {id} --data data/a.txt=train/b.txt --data data/b.txt=train/a.txt --data held=new");
     let printed = sandbox.expect(2, &swapped);

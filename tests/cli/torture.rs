@@ -25,7 +25,7 @@ const APPLY: &str = "apply exp.yaml --threads 1 --quiet";
 const EXPORTS: [&str; 3] = [
     "export torture --to safetensors out --force",
     "export torture --to hf out --force",
-    "export torture --to llmc out --force",
+    "export torture --to torch out.pt --force",
 ];
 const SEAL: &str = "seal torture out";
 const PREPARATIONS: [&str; 2] = [

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use candle_core::Device;
-use runner_weights::{OpenedWeights, describe};
+use runner_weights::OpenedWeights;
 
 use crate::sandbox::{RunFolder, Sandbox, names_in, read_json, repository_path};
 
@@ -189,8 +189,6 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
 
     for (flags, words) in [
         (vec!["--to", "safetensors", "x", "--dtype", "bf16"], "--dtype is for"),
-        (vec!["--to", "llmc", "x", "--vocab", "trimmed"], "--vocab is for --to hf"),
-        (vec!["--to", "llmc", "x.bin", "--dtype", "f16"], "f32 or bf16"),
         (vec!["--to", "hf", "input.txt"], "is a file; name a folder"),
         (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
     ] {
@@ -198,42 +196,6 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
         assert!(printed.contains(words), "{printed}");
     }
     assert!(!sandbox.path("x").exists() && unfinished_files(&sandbox).is_empty());
-}
-
-#[test]
-fn llmc_files_close_the_loop() {
-    let sandbox = new_sandbox();
-    write_experiment(&sandbox, "a", &format!("{GPT2}, pad_vocab_to: 64"), MESH);
-    let first = train(&sandbox, "a");
-    sandbox.stdout_of(&["export", "a", "--to", "llmc", "m.bin"]);
-    sandbox.stdout_of(&["export", "a", "--to", "llmc", "folder", "--dtype", "bf16"]);
-    let described = describe(&sandbox.path("m.bin")).unwrap();
-    assert_eq!((described.spec.vocab_size, described.spec.layers, described.spec.context_length), (257, 4, 16));
-    assert_eq!(OpenedWeights::open(&sandbox.path("m.bin")).unwrap().vocab_size(), 384);
-    let size = |path: &str| fs::metadata(sandbox.path(path)).unwrap().len();
-    assert_eq!(size("m.bin") - 1024, 2 * (size("folder/model.bin") - 1024));
-    // The file has the run's padding; rows beyond the run's own are not taken.
-    write_experiment(&sandbox, "b", "vocab_size: 320, init: {from: m.bin}", MESH);
-    let second = train(&sandbox, "b");
-    assert_eq!(val_loss(&first, 2), val_loss(&second, 0));
-
-    // A name with a dot is a folder's, but for .bin.
-    sandbox.stdout_of(&["export", "a", "--to", "llmc", "weights.v1"]);
-    assert!(sandbox.path("weights.v1/model.bin").is_file());
-    assert!(
-        sandbox.expect(2, &["export", "a", "--to", "llmc", "input.txt"]).contains("input.txt is a file; name a folder")
-    );
-
-    write_experiment(&sandbox, "llama", LLAMA, SINGLE);
-    train(&sandbox, "llama");
-    assert!(
-        sandbox
-            .expect(2, &["export", "llama", "--to", "llmc", "l.bin"])
-            .contains("need a GPT-2, got llama; use `--to hf`")
-    );
-    write_experiment(&sandbox, "untied", &format!("{GPT2}, tie_embeddings: false"), SINGLE);
-    train(&sandbox, "untied");
-    assert!(sandbox.expect(2, &["export", "untied", "--to", "llmc", "l.bin"]).contains("tie_embeddings"));
 }
 
 #[test]
@@ -333,25 +295,6 @@ fn heads_of_a_state_dict_fit_its_keys() {
     }
 }
 
-/// Padding takes no part in the softmax unless it is asked for.
-#[test]
-fn both_formats_of_a_run_start_with_the_same_loss() {
-    let sandbox = new_sandbox();
-    write_experiment(&sandbox, "a", GPT2, SINGLE);
-    let first = val_loss(&train(&sandbox, "a"), 2);
-    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
-    sandbox.stdout_of(&["export", "a", "--to", "llmc", "m.bin"]);
-    for (name, keys) in [("hf", "init: {from: out}"), ("llmc", "init: {from: m.bin}")] {
-        write_experiment(&sandbox, name, keys, SINGLE);
-        assert_eq!(val_loss(&train(&sandbox, name), 0), first, "{name}");
-    }
-    let plan = sandbox.stdout_of(&["plan", "llmc.yaml"]);
-    assert!(plan.contains("rows 257 to 383 of the weights' vocabulary are left out"), "{plan}");
-    write_experiment(&sandbox, "padded", "pad_vocab_to: 128, init: {from: m.bin}", SINGLE);
-    let padded = val_loss(&train(&sandbox, "padded"), 0);
-    assert!(padded > first + 0.1, "127 rows of zeros take a share: {padded} after {first}");
-}
-
 /// The shapes fit any tokenizer with few enough tokens, so that nothing else would show that the embedding has rows of other text.
 #[test]
 fn a_tokenizer_other_than_that_of_the_weights_is_reported() {
@@ -444,7 +387,7 @@ fn exports_at_once_do_not_mix() {
     let sandbox = new_sandbox();
     write_experiment(&sandbox, "a", GPT2, SINGLE);
     train(&sandbox, "a");
-    for (to, place) in [("hf", "out"), ("llmc", "m.bin"), ("torch", "m.pt"), ("safetensors", "whole")] {
+    for (to, place) in [("hf", "out"), ("torch", "m.pt"), ("safetensors", "whole")] {
         let codes = || -> Vec<i32> {
             let export = || sandbox.run(&["export", "a", "--to", to, place, "--force"]).code;
             std::thread::scope(|scope| {
@@ -455,11 +398,10 @@ fn exports_at_once_do_not_mix() {
         assert_eq!(codes(), [0; 4], "{to}");
     }
     OpenedWeights::open(&sandbox.path("out")).unwrap();
-    OpenedWeights::open(&sandbox.path("m.bin")).unwrap();
     candle_core::safetensors::load(sandbox.path("whole/model.safetensors"), &Device::Cpu).unwrap();
     assert_eq!(unfinished_files(&sandbox), Vec::<String>::new());
     let mode = |path: &str| fs::metadata(sandbox.path(path)).unwrap().permissions().mode() & 0o777;
-    assert_eq!([mode("m.bin"), mode("whole/model.safetensors")], [mode("a.yaml"); 2], "as the user's other files");
+    assert_eq!([mode("m.pt"), mode("whole/model.safetensors")], [mode("a.yaml"); 2], "as the user's other files");
 }
 
 #[test]

@@ -24,8 +24,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from llmc import read_model
-
 RUNNER = Path(sys.argv[1]).resolve()
 GPT2 = "family: gpt2, layers: 4, heads: 4, d_model: 64, context_length: 64, pad_vocab_to: 128"
 LLAMA = "family: llama, layers: 4, heads: 4, kv_heads: 2, d_model: 64, d_ff: 160, context_length: 64, rope_theta: 5000.0"
@@ -80,14 +78,6 @@ def main():
             with torch.no_grad():
                 logits = theirs(torch.tensor(tokens)).logits
             show(name, format, ours[..., : logits.shape[-1]], logits)
-        if name.startswith("gpt2") and "untied" not in name:
-            for dtype in ["f32", "bf16"]:
-                file = folder / f"{name}-{dtype}.bin"
-                runner(folder, "export", name, "--to", "llmc", file, "--dtype", dtype)
-                theirs = read_model(file)
-                with torch.no_grad():
-                    logits = theirs(torch.tensor(tokens)).logits
-                show(name, f"llm.c {dtype}", ours[..., : logits.shape[-1]], logits)
 
 
 def show(name, format, ours, theirs):

@@ -245,34 +245,6 @@ fn the_error_of_a_foreign_file_gives_advice() {
     assert!(error(Path::new("/nowhere/at/all")).contains("/nowhere/at/all"));
 }
 
-#[test]
-fn llmc_headers_are_checked_against_the_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("m.bin");
-    let header = |numbers: &[u32], more: usize| {
-        let mut bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
-        bytes.resize(1024, 0);
-        bytes.resize(1024 + more, 0);
-        fs::write(&path, bytes).unwrap();
-    };
-    // 2 positions, a vocabulary of 3 in 128 rows, no layers of width 4.
-    for (numbers, more, words) in [
-        (vec![20_240_326, 1, 2, 3, 1, 1, 4, 128], 0, "unsupported version 1"),
-        (vec![20_240_326, 3, 2, 3, 0, 1, 4, 128], 0, "number of layers must be"),
-        (vec![20_240_326, 3, 2, 3, 1, 1, 4, 128], 0, "cut short"),
-        (vec![20_240_326, 3, 2, 3, 1, 1, 4, 128], 100_000, "has extra bytes"),
-        (vec![20_240_326, 3, 2, 300, 1, 1, 4, 128], 0, "300, is larger than the embedding of 128"),
-        (vec![20_240_326, 5, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX], 0, "must be 1 to"),
-        (vec![20_240_327, 3], 0, "unknown format"),
-    ] {
-        header(&numbers, more);
-        let error = error(&path);
-        assert!(error.contains(words), "{numbers:?}: {error}");
-    }
-    fs::write(&path, 20_240_326_u32.to_le_bytes()).unwrap();
-    assert!(error(&path).contains("the header takes 1024"));
-}
-
 /// Truncations in and after the header, and changed bytes: what opens can be read whole; nothing panics. The fuzz target `weights` tries more.
 #[test]
 fn no_bytes_make_it_panic() {

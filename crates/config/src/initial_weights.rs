@@ -17,8 +17,8 @@ use runner_weights::DescribedModel;
 pub(crate) const INIT_FROM: &str = "/model/init/from";
 pub(crate) const INIT_FROM_KEY: &str = "model.init.from";
 
-const PATH_HELP: &str = "`from` names a Hugging Face folder of GPT-2 or Llama weights, a file of PyTorch with a state dict, a model file \
-                         of llm.c, or `hub:NAME` of a model on the Hugging Face hub; paths are relative to the file's folder";
+const PATH_HELP: &str = "`from` names a Hugging Face folder of GPT-2 or Llama weights, a file of PyTorch with a state dict, or \
+                         `hub:NAME` of a model on the Hugging Face hub; paths are relative to the file's folder";
 const GONE_HELP: &str =
     "if a run has a checkpoint that started from these weights, `runner resume RUN` resumes it without them";
 const REPLACED_PATH_HELP: &str = "the run continues from its checkpoint and does not need these weights; remove the remaining files, or restore all of them";

@@ -1,4 +1,4 @@
-//! Multiple-choice items: JSON lines, or the rows of a parquet file, in HellaSwag's format or with the fields that a task names.
+//! Multiple-choice items, the records of a file, in HellaSwag's format or with the fields that a task names.
 
 mod lm_eval_text;
 
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::error::{DataError, Result};
 use super::model_tokenizer::ModelTokenizer;
-use super::source::{JsonFormat, for_each_record, for_each_row, is_parquet};
+use super::source::for_each_record;
 use lm_eval_text::is_python_space;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
 use runner_spec::diagnostic::{list, short};
@@ -41,19 +41,11 @@ pub(super) fn load_items(
             written.push(item);
             task.limit.is_none_or(|limit| written.len() < limit)
         };
-        if is_parquet(path)? {
-            let columns = reader.columns();
-            for_each_row(path, &columns.iter().map(String::as_str).collect::<Vec<_>>(), &mut |row, object| {
-                let place = format!("row {row}");
-                let wrong = |message: String| DataError::file(path, format!("row {row}: {message}"));
-                Ok(add(reader.parse(place, &object).map_err(wrong)?))
-            })?;
-        } else {
-            for_each_record(path, JsonFormat::Lines, &mut |position, object| {
-                let place = format!("line {}", position.line);
-                Ok(add(reader.parse(place, &object).map_err(|message| position.error(path, message))?))
-            })?;
-        }
+        let columns = reader.columns();
+        for_each_record(path, &columns.iter().map(String::as_str).collect(), &mut |position, object| {
+            let item = reader.parse(position.describe(), &object);
+            Ok(add(item.map_err(|message| position.error(path, message))?))
+        })?;
     }
     if written.is_empty() {
         return Err(DataError::setting(key.to_owned(), format!("{} has no items", path.display())));

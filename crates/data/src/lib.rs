@@ -9,7 +9,6 @@ mod fingerprint;
 pub mod gc;
 mod hashing;
 pub mod hub;
-mod inspect;
 mod mapped_file;
 mod model_tokenizer;
 mod overlap;
@@ -28,16 +27,12 @@ mod token_files;
 mod token_store;
 mod token_stream;
 mod tokenizer;
-mod unknown_character;
 mod unknown_text;
 
 pub use cache::claim_cache;
 pub use error::DataError;
 pub use evaluation::{EvaluationData, EvaluationRequest, prepare_evaluation};
 pub use fingerprint::content_hash;
-pub use inspect::{
-    DocumentCounts, InspectedFile, InspectionReport, Sample, TokenFrequency, Vocabulary, inspect_tokens,
-};
 pub use model_tokenizer::{ModelTokenizer, tokens_kept};
 pub use prepare::{DataRequest, Prepared, TokensOrigin, prepare};
 pub use progress::Progress;

@@ -25,8 +25,7 @@ use super::token_files;
 use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
-use super::unknown_character::explain_unknown_character;
-use super::unknown_text::{LeftOutText, TOKENS_READ, UnknownTokens};
+use super::unknown_text::{TOKENS_READ, UnknownTokens};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts, TaskItems};
 use runner_spec::experiment::{
     Corpus, Data, HELLASWAG, HELLASWAG_FILE_ADVICE, Layout, Source, Task, TokenType, Validation, task_key,
@@ -238,7 +237,6 @@ impl Preparation<'_> {
             self.warnings.borrow_mut().extend(describe_foreign_shards(source, tokenizer));
             let vocabulary = tokenizer.vocab_size().max(self.vocab_size.unwrap_or(0));
             let opened = token_files::open(source, kind, vocabulary, tokenizer.end_of_text(), &self.cache, &report)?;
-            self.warnings.borrow_mut().extend(opened.warnings);
             let (stream, max, documents) = (opened.stream, opened.max, opened.documents);
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
@@ -262,9 +260,6 @@ impl Preparation<'_> {
             } else {
                 Progress::Done { split, tokens, documents, held_out }
             };
-            let left_out: Option<LeftOutText> =
-                self.cache.read_memo("scans", &LeftOutText::memo(&source.hash, tokenizer));
-            self.warnings.borrow_mut().extend(left_out.and_then(|text| text.warning(&name)));
             let text_hash = Some(source.hash.clone());
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
@@ -282,15 +277,11 @@ impl Preparation<'_> {
 
     fn tokenize(&self, source: &LocatedSource, tokenizer: &TextTokenizer, mut writer: TokenStoreWriter) -> Result<()> {
         let mut bytes_done = 0;
-        let mut left_out = tokenizer.may_leave_out().then(LeftOutText::default);
         read_in_batches(source, tokenizer.cut_points(), &mut |batch| {
             let encoded: Vec<_> = batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect();
             for (piece, tokens) in batch.iter().zip(encoded) {
-                if let Some(left_out) = &mut left_out {
-                    left_out.add(&piece.text, tokenizer);
-                }
                 bytes_done += piece.text.len() as u64;
-                let tokens = tokens.map_err(|error| explain_unknown_character(error, source, tokenizer))?;
+                let tokens = tokens.map_err(|error| error.within(source.split.key()))?;
                 writer.append(piece.starts_document, &tokens)?;
             }
             // The text in a compressed file is longer than the file.
@@ -300,9 +291,6 @@ impl Preparation<'_> {
             Ok(())
         })?;
         source.check_unchanged()?;
-        if let Some(left_out) = left_out {
-            self.cache.write_memo("scans", &LeftOutText::memo(&source.hash, tokenizer), &left_out);
-        }
         if writer.finish()? == 0 {
             return Err(DataError::setting(source.split.key(), "the source is empty: there is no text in it"));
         }

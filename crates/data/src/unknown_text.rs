@@ -1,8 +1,5 @@
 //! Warns of text that its tokenizer was not made for. A loss over tokens that all stand for unknown text is low, and says nothing.
 
-use serde::{Deserialize, Serialize};
-
-use super::hashing::hash_parts;
 use super::tokenizer::TextTokenizer;
 use runner_spec::format::{counted, percent};
 
@@ -40,45 +37,6 @@ impl UnknownTokens {
                 percent(share),
                 counted(self.total, "token"),
                 self.name
-            )
-        })
-    }
-}
-
-/// Counts characters that no token stands for, in the beginning of a source.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct LeftOutText {
-    left_out: u64,
-    total: u64,
-}
-
-impl LeftOutText {
-    /// Characters that are looked at.
-    const ENOUGH: u64 = 1 << 16;
-    /// A larger share gets a warning.
-    const TOLERATED: f64 = 0.01;
-
-    /// The name under which the cache keeps the counts of the source with the hash `source`.
-    pub(super) fn memo(source: &str, tokenizer: &TextTokenizer) -> String {
-        hash_parts(["left out", source, tokenizer.hash()])
-    }
-
-    pub(super) fn add(&mut self, text: &str, tokenizer: &TextTokenizer) {
-        if self.total < Self::ENOUGH {
-            let start = &text[..text.floor_char_boundary(Self::ENOUGH as usize)];
-            let (left_out, of) = tokenizer.left_out(start).unwrap_or_default();
-            (self.left_out, self.total) = (self.left_out + left_out, self.total + of);
-        }
-    }
-
-    /// The warning about the text `what`, if much of it is left out.
-    pub(super) fn warning(&self, what: &str) -> Option<String> {
-        let share = self.left_out as f64 / self.total.max(1) as f64;
-        (share > Self::TOLERATED).then(|| {
-            format!(
-                "{what}: the tokenizer has no token for {} of the first {}, and leaves them out; use a tokenizer that was made for such text",
-                percent(share),
-                counted(self.total, "character"),
             )
         })
     }

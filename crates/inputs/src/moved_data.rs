@@ -1,7 +1,5 @@
 //! The files of a run's data: their record, and where they are now if they have moved since the run.
 
-use std::cell::{Cell, OnceCell};
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,11 +64,7 @@ pub fn data_files(
 }
 
 fn describe_unread(part: DataPart, path: &Path, error: &dyn std::fmt::Display) -> String {
-    format!(
-        "{} ({}) cannot be read, so the run's list of data files lacks it, and `--data` cannot find it by its content: {error}",
-        path.display(),
-        part.name()
-    )
+    format!("{} ({}) cannot be read, so the run's list of data files lacks it: {error}", path.display(), part.name())
 }
 
 /// BLAKE3 of the content of the file `path`, with a memo in the folder `cache`.
@@ -117,31 +111,23 @@ fn data_places(experiment: &mut Experiment) -> Vec<(DataPart, Place<'_>)> {
 pub struct MovedData {
     /// Old and new paths of files or folders, absolute.
     renames: Vec<(PathBuf, PathBuf)>,
-    /// Folders in which files of the recorded hashes are looked for.
-    folders: Vec<PathBuf>,
 }
 
 impl MovedData {
-    /// Reads values of `--data`: OLD=NEW, or a folder.
+    /// Reads values of `--data`: OLD=NEW.
     ///
     /// # Errors
-    /// If a value is neither, or NEW does not exist.
+    /// If a value has another form, or NEW does not exist.
     pub fn parse(values: &[String]) -> Result<Self> {
         let absolute = |path: &str| std::path::absolute(path).map_err(CommandError::io(format!("--data {path}")));
         let mut moved = Self::default();
         for value in values {
-            if Path::new(value).is_dir() {
-                moved.folders.push(absolute(value)?);
-                continue;
-            }
             // Names may contain `=`: NEW is what exists.
             let splits = value.match_indices('=').map(|(at, _)| (&value[..at], &value[at + 1..]));
             let splits: Vec<_> = splits.filter(|(old, new)| !old.is_empty() && !new.is_empty()).collect();
             let exists = splits.iter().find(|(_, new)| !is_absent(Path::new(new)));
             let Some(&(old, new)) = exists.or(splits.first()) else {
-                return Err(CommandError::request(format!(
-                    "--data must be OLD=NEW or a folder, and there is no folder `{value}`"
-                )));
+                return Err(CommandError::request(format!("--data must be OLD=NEW, got `{value}`")));
             };
             if is_absent(Path::new(new)) {
                 return Err(CommandError::request(format!("--data {value}: there is no {new}")));
@@ -153,73 +139,40 @@ impl MovedData {
 
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.renames.is_empty() && self.folders.is_empty()
+        self.renames.is_empty()
     }
 
-    /// Puts the places where the data is now into `experiment`, that of the run directory `run`. Without moved data nothing is read.
+    /// Puts the paths where the data is now into `experiment`, that of the run directory `run`. Patterns whose files have moved become the
+    /// files that the run read.
     ///
     /// # Errors
-    /// If a file of the recorded hash is not in the folders, the run read nothing at an old path, or a file cannot be read.
-    pub fn place(&self, run: &Path, experiment: &mut Experiment, host: &Host) -> Result<()> {
+    /// If the run read nothing at an old path, or its list of files cannot be read.
+    pub fn place(&self, run: &Path, experiment: &mut Experiment) -> Result<()> {
         if self.is_empty() {
             return Ok(());
         }
-        let recorded = read_data_files(run)?;
-        if recorded.is_none() && !self.folders.is_empty() {
-            return Err(CommandError::request(format!(
-                "--data {}: {} recorded no hashes of its files; use `--data OLD=NEW`",
-                self.folders[0].display(),
-                run.display()
-            )));
-        }
-        let recorded = recorded.unwrap_or_default();
-        let search = Search {
-            moved: self,
-            cache: host.cache()?,
-            by_size: OnceCell::new(),
-            used: vec![Cell::new(false); self.renames.len()],
-        };
-        let mut next_of_tokenizer = 0;
-        let mut read = Vec::new();
+        let recorded = read_data_files(run)?.unwrap_or_default();
+        let (mut read, mut used) = (Vec::new(), vec![false; self.renames.len()]);
         for (part, place) in data_places(experiment) {
-            let files: Vec<&DataFile> = recorded.iter().filter(|file| file.part == part).collect();
             match place {
                 Place::Files(patterns) => {
-                    let found = files.iter().map(|file| search.find(file)).collect::<Result<Vec<_>>>()?;
-                    read.extend(files.iter().map(|file| file.path.clone()).chain(patterns.iter().cloned()));
-                    if found.iter().any(Option::is_some) {
-                        let now = files.iter().zip(found).map(|(file, now)| now.unwrap_or_else(|| file.path.clone()));
-                        *patterns = now.collect();
+                    read.extend(patterns.iter().cloned());
+                    let mut files: Vec<PathBuf> = of_part(&recorded, part).map(|file| file.path.clone()).collect();
+                    read.extend(files.iter().cloned());
+                    let moved = files.iter_mut().fold(false, |moved, file| self.rename(file, &mut used) || moved);
+                    if moved {
+                        *patterns = files;
                     } else {
-                        for pattern in patterns.iter_mut() {
-                            search.rename_in_place(pattern);
-                        }
+                        patterns.iter_mut().for_each(|pattern| _ = self.rename(pattern, &mut used));
                     }
                 }
-                Place::File(path) => {
+                Place::File(path) | Place::Weights(path) => {
                     read.push(path.clone());
-                    let index = if part == DataPart::Tokenizer { next_of_tokenizer } else { 0 };
-                    next_of_tokenizer += usize::from(part == DataPart::Tokenizer);
-                    match files.get(index).map(|file| search.find(file)).transpose()?.flatten() {
-                        Some(now) => *path = now,
-                        None => search.rename_in_place(path),
-                    }
-                }
-                Place::Weights(path) => {
-                    read.push(path.clone());
-                    let is_folder = files.first().is_some_and(|file| file.path.file_name() != path.file_name());
-                    let renamed = search.rename(path);
-                    let found = if renamed.is_some() { None } else { files.first().map(|file| search.find(file)) };
-                    let found = found.transpose()?.flatten();
-                    let found =
-                        found.and_then(|now| if is_folder { now.parent().map(Path::to_owned) } else { Some(now) });
-                    if let Some(now) = renamed.or(found) {
-                        *path = now;
-                    }
+                    self.rename(path, &mut used);
                 }
             }
         }
-        let unused = self.renames.iter().zip(&search.used).find(|(_, used)| !used.get());
+        let unused = self.renames.iter().zip(used).find(|(_, used)| !used);
         if let Some(((old, _), _)) = unused {
             read.sort();
             read.dedup();
@@ -234,79 +187,17 @@ impl MovedData {
         }
         Ok(())
     }
-}
 
-/// A search for files of recorded hashes.
-struct Search<'a> {
-    moved: &'a MovedData,
-    cache: &'a Path,
-    /// The files in the folders, by their size.
-    by_size: OnceCell<HashMap<u64, Vec<PathBuf>>>,
-    /// True for each rename that was used.
-    used: Vec<Cell<bool>>,
-}
-
-impl Search<'_> {
-    /// The new path of `path` by the rename of the longest folder it is in; `None` if no rename is about it.
-    fn rename(&self, path: &Path) -> Option<PathBuf> {
-        let renames = self.moved.renames.iter().zip(&self.used).filter(|((old, _), _)| path.starts_with(old));
-        let ((old, new), used) = renames.max_by_key(|((old, _), _)| old.components().count())?;
-        let rest = path.strip_prefix(old).ok()?;
-        used.set(true);
-        Some(if rest.as_os_str().is_empty() { new.clone() } else { new.join(rest) })
-    }
-
-    fn rename_in_place(&self, path: &mut PathBuf) {
-        if let Some(new) = self.rename(path) {
-            *path = new;
-        }
-    }
-
-    /// The place of `file`; `None` if it did not move.
-    fn find(&self, file: &DataFile) -> Result<Option<PathBuf>> {
-        if let Some(new) = self.rename(&file.path) {
-            return Ok(Some(new));
-        }
-        if self.moved.folders.is_empty() || self.has_hash(&file.path, file) {
-            return Ok(None);
-        }
-        let candidates = self.by_size.get_or_init(|| self.list_folders()).get(&file.bytes);
-        if let Some(found) = candidates.into_iter().flatten().find(|path| self.has_hash(path, file)) {
-            return Ok(Some(found.clone()));
-        }
-        let folders: Vec<String> = self.moved.folders.iter().map(|folder| folder.display().to_string()).collect();
-        Err(CommandError::request(format!("--data: no file in {} is {}", folders.join(" or "), describe_file(file))))
-    }
-
-    /// True if `path` has the size and the hash of `file`. A file that cannot be read does not.
-    fn has_hash(&self, path: &Path, file: &DataFile) -> bool {
-        fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == file.bytes)
-            && hash_file(path, self.cache).is_ok_and(|hash| hash == file.hash)
-    }
-
-    fn list_folders(&self) -> HashMap<u64, Vec<PathBuf>> {
-        let mut by_size: HashMap<u64, Vec<PathBuf>> = HashMap::new();
-        let mut folders = self.moved.folders.clone();
-        while let Some(folder) = folders.pop() {
-            // A folder that cannot be read has no files: the search reports what it does not find.
-            for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-                match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                    // A link to a file counts; one to a folder does not, since it may lead back.
-                    _ => {
-                        if let Ok(metadata) = fs::metadata(entry.path()).as_ref()
-                            && metadata.is_file()
-                        {
-                            by_size.entry(metadata.len()).or_default().push(entry.path());
-                        }
-                    }
-                }
-            }
-        }
-        for paths in by_size.values_mut() {
-            paths.sort();
-        }
-        by_size
+    /// Replaces `path` by the rename of the longest folder it is in, and notes its use. Returns false if no rename is about it.
+    fn rename(&self, path: &mut PathBuf, used: &mut [bool]) -> bool {
+        let renames = self.renames.iter().zip(used).filter(|((old, _), _)| path.starts_with(old));
+        let Some(((old, new), used)) = renames.max_by_key(|((old, _), _)| old.components().count()) else {
+            return false;
+        };
+        *used = true;
+        let rest = path.strip_prefix(old).unwrap_or(Path::new("")).to_owned();
+        *path = if rest.as_os_str().is_empty() { new.clone() } else { new.join(rest) };
+        true
     }
 }
 
@@ -342,7 +233,7 @@ pub fn missing_data(run: &Path, experiment: &Experiment) -> Option<String> {
         Some(match of_part().find(|file| is_absent(&file.path)) {
             Some(file) => {
                 let file = describe_file(file);
-                format!("the run read {file}; {ADVICE}, or `--data FOLDER` to find it there by its hash")
+                format!("the run read {file}; {ADVICE}")
             }
             None => format!("the run read {} ({}); {ADVICE}", absent.display(), part.name()),
         })
@@ -405,6 +296,6 @@ pub fn check_same_data(
     };
     let run = run.display();
     Err(CommandError::request(format!(
-        "{run}: {why} since it was trained: {what}; use `--data OLD=NEW` or `--data FOLDER` to name the unchanged data"
+        "{run}: {why} since it was trained: {what}; use `--data OLD=NEW` to name the unchanged data"
     )))
 }

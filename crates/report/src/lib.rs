@@ -4,7 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod comparison;
-pub mod data_page;
 pub mod data_progress;
 pub mod diff;
 pub mod doctor;

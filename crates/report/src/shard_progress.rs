@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::data_progress::{describe_download, share_of_bytes};
+use super::data_progress::share_of_bytes;
 use super::screen::Screen;
 use runner_data::{ShardEvent, WrittenShards};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
@@ -32,19 +32,12 @@ impl<'a> ShardProgress<'a> {
     pub fn show(&self, event: &ShardEvent<'_>) {
         match *event {
             ShardEvent::Preparing(_) | ShardEvent::Warning(_) => {}
-            ShardEvent::Resumed { shards, tokens } => {
-                let done = format!("{} and {} tokens", counted(shards, "shard"), count(tokens));
-                self.screen.line(&format!("shards resuming after {done}"));
-            }
             ShardEvent::Whole(shard) => {
                 self.screen.line(&format!("shards {}: {} tokens", printable(&shard.file), count(shard.tokens)));
             }
-            ShardEvent::Written { bytes_done, bytes_total, tokens, bytes, download } => {
-                let rates = self.bytes_and_tokens_per_second(bytes, tokens);
-                let mut text = describe(bytes_done, bytes_total, &count(tokens), rates);
-                if let Some(download) = download.filter(|download| download.bytes_done < download.bytes_total) {
-                    let _ = write!(text, "; {}", describe_download(&download));
-                }
+            ShardEvent::Written { bytes_done, bytes_total, tokens } => {
+                let rates = self.bytes_and_tokens_per_second(bytes_done, tokens);
+                let text = describe(bytes_done, bytes_total, &count(tokens), rates);
                 let share = bytes_done as f64 / bytes_total.max(1) as f64;
                 self.screen.progress(&format!("shards {text}"), || format!("{} {text}", bar(share)));
             }
@@ -109,8 +102,8 @@ pub fn shard_summary(sharded: &WrittenShards, folder: &str) -> String {
         format!(
             "{folder} done in {}: {:.1} MB/s, {:.2} M tokens/s",
             seconds(sharded.seconds),
-            millions_per_second(sharded.bytes),
-            millions_per_second(sharded.tokens)
+            millions_per_second(card.text_bytes),
+            millions_per_second(card.tokens)
         )
     });
     lines.join("\n")

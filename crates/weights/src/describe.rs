@@ -1,4 +1,4 @@
-//! The description of a model that stands beside its weights, a `config.json`, or is in them: llm.c's header, a state dict's shapes.
+//! The description of a model that stands beside its weights, a `config.json`, or is in them: a state dict's shapes.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
 use super::folder::{self, CONFIG};
-use super::torch_file::{FileKind, file_kind, legacy_error};
-use super::{gpt2, llama, llmc, state_dict};
+use super::torch_file::{FileKind, file_kind, legacy_error, unknown_format};
+use super::{gpt2, llama, state_dict};
 use runner_files::is_absent;
 use runner_spec::format::choice_name;
 use runner_spec::model::{Family, ModelSpec};
@@ -18,7 +18,7 @@ const MODEL_TYPE: &str = "model_type";
 /// A larger description is refused.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
 
-/// Reads the description of the model whose weights are at `path`: a folder, a file of `torch.save`, or a model file of llm.c. The weights
+/// Reads the description of the model whose weights are at `path`: a folder, or a file of `torch.save`. The weights
 /// are not read, except to see whether a head in a state dict is the embedding.
 ///
 /// # Errors
@@ -28,7 +28,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     if !meta.is_dir() {
         let file = path.with_file_name(CONFIG);
         return match file_kind(path)? {
-            FileKind::Other => llmc::read_header(path)?.described(path),
+            FileKind::Other => Err(unknown_format(path)),
             FileKind::Legacy => Err(legacy_error(path)),
             FileKind::Archive if is_absent(&file) => state_dict::describe(path),
             FileKind::Archive => match folder::read_object(&file, MAX_CONFIG_BYTES)? {
@@ -44,7 +44,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return WeightsError::invalid(
                 path,
-                format!("no {CONFIG} in this folder; name a Hugging Face folder, or a file of PyTorch or llm.c"),
+                format!("no {CONFIG} in this folder; name a Hugging Face folder, or a file of PyTorch"),
             );
         }
         Err(error) => return Err(error),

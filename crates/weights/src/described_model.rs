@@ -16,7 +16,6 @@ use runner_spec::model::{HeadMistake, head_mistakes};
 pub struct DescribedModel {
     /// The file with the description.
     pub file: PathBuf,
-    /// The vocabulary is without the padding of llm.c's files.
     pub spec: ModelSpec,
     /// Keys of the `model` section that the file does not give. The experiment gives them; `spec` has defaults that fit the others.
     pub unknown: Vec<&'static str>,

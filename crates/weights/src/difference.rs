@@ -51,7 +51,7 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
     all
 }
 
-/// The `options` that make a model another than Hugging Face's GPT-2 and Llama, and llm.c's GPT-2; with their values.
+/// The `options` that make a model another than Hugging Face's GPT-2 and Llama, with their values.
 pub(super) fn beyond_format(options: &ModelOptions) -> Vec<(String, Value)> {
     // Options that have their default are left out of the JSON.
     let Value::Object(given) = json_value(&options.without_training()) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Weights of other programs: Hugging Face folders, state dicts of PyTorch and llm.c's model files, read and written.
+//! Weights of other programs: Hugging Face folders and state dicts of PyTorch, read and written.
 
 #![forbid(unsafe_code)]
 
@@ -9,13 +9,11 @@ mod dtype;
 mod error;
 mod export;
 mod export_hf;
-mod export_llmc;
 mod export_torch;
 mod file_tensor;
 mod folder;
 mod gpt2;
 mod llama;
-mod llmc;
 mod lost_settings;
 mod opened;
 mod pickle;
@@ -31,7 +29,6 @@ pub use dtype::Dtype;
 pub use error::WeightsError;
 pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
-pub use export_llmc::LlmcExport;
 pub use export_torch::TorchExport;
-pub use lost_settings::describe_lost_settings;
+pub use lost_settings::describe_lost_template;
 pub use opened::OpenedWeights;

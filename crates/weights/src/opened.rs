@@ -12,8 +12,7 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::file_tensor::{FileTensor, canonical, equal_bytes, is_buffer, unwrap_names};
 use super::folder;
-use super::llmc;
-use super::torch_file::{FileKind, TorchFile, file_kind};
+use super::torch_file::TorchFile;
 use runner_files::open_regular;
 use runner_spec::experiment::Model;
 use runner_spec::format::counted;
@@ -49,7 +48,7 @@ struct Tensor {
 }
 
 impl OpenedWeights {
-    /// Opens the weights at `path`: a folder, a file of `torch.save`, or a model file of llm.c.
+    /// Opens the weights at `path`: a folder, or a file of `torch.save`.
     ///
     /// # Errors
     /// If there are none, or files, description and tensors do not fit one another.
@@ -59,13 +58,8 @@ impl OpenedWeights {
             let (files, found) = folder::tensors(path)?;
             return Self::open_named(path, described, files, found);
         }
-        match file_kind(path)? {
-            FileKind::Archive => {
-                let found = TorchFile::open(0, path)?.tensors;
-                Self::open_named(path, described, vec![path.to_owned()], found)
-            }
-            _ => Self::open_llmc(path, described),
-        }
+        let found = TorchFile::open(0, path)?.tensors;
+        Self::open_named(path, described, vec![path.to_owned()], found)
     }
 
     /// Opens the tensors `found` in `files`, which have the names of `transformers`.
@@ -103,27 +97,6 @@ impl OpenedWeights {
         opened.drop_tied_head()?;
         opened.check_tensors(path)?;
         Ok(opened)
-    }
-
-    fn open_llmc(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
-        let header = llmc::read_header(path)?;
-        let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
-        let mut at = llmc::HEADER_BYTES;
-        let mut tensors = BTreeMap::new();
-        for PartParameter { spec: ParamSpec { name, shape, .. }, rows, .. } in header.parameters() {
-            let rows_vary = rows != Rows::Fixed;
-            let bytes = shape.iter().product::<usize>() * header.dtype.size();
-            tensors.insert(name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, rows_vary, at });
-            at += bytes as u64;
-        }
-        if at != size {
-            let how = if size < at { "is cut short" } else { "has extra bytes" };
-            return WeightsError::invalid(
-                path,
-                format!("expected {at} bytes for these sizes, found {size}: the file {how}"),
-            );
-        }
-        Ok(Self { described, files: vec![path.to_owned()], tensors, lacks_biases: false })
     }
 
     /// Removes a tied head, which is the embedding. A file may hold both, with equal numbers.
@@ -266,7 +239,7 @@ impl OpenedWeights {
         !self.described.gives("tie_embeddings")
     }
 
-    /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
+    /// Rows of the vocabulary that the file has.
     pub fn vocab_size(&self) -> usize {
         let embedding = self.tensors.get(self.described.spec.decoder().embedding.tokens);
         embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.spec.vocab_size)

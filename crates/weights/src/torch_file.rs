@@ -56,6 +56,16 @@ pub(super) fn file_kind(path: &Path) -> Result<FileKind, WeightsError> {
     })
 }
 
+/// The error for a file of the kind `Other`.
+pub(super) fn unknown_format(path: &Path) -> WeightsError {
+    let help = if path.extension().is_some_and(|end| end == "safetensors") {
+        "for safetensors, name the folder that contains config.json"
+    } else {
+        "use a file that `torch.save` wrote"
+    };
+    WeightsError::file(path, format!("unknown format; {help}"))
+}
+
 /// The error for a file of the kind `Legacy`.
 pub(super) fn legacy_error(path: &Path) -> WeightsError {
     WeightsError::file(
@@ -74,9 +84,7 @@ impl TorchFile {
         match file_kind(path)? {
             FileKind::Archive => {}
             FileKind::Legacy => return Err(legacy_error(path)),
-            FileKind::Other => {
-                return WeightsError::invalid(path, "unknown format; use a file that `torch.save` wrote");
-            }
+            FileKind::Other => return Err(unknown_format(path)),
         }
         let mut archive = Archive::open(path)?;
         let invalid = |message: String| WeightsError::file(path, message);

@@ -47,7 +47,7 @@ impl EvaluatedModel {
         Ok(Self { spec, precision, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
 
-    /// The model of the weights at `path`, a Hugging Face folder, a state dict of PyTorch or a model file of llm.c.
+    /// The model of the weights at `path`, a Hugging Face folder or a state dict of PyTorch.
     ///
     /// # Errors
     /// If there are no weights, they are a state dict that lacks sizes or the head, or they are of a model that cannot be computed here.

@@ -8,7 +8,7 @@ use runner_record::{CheckpointChoice, checkpoint};
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::error::Result;
 use runner_spec::model::layout::ParamLayout;
-use runner_weights::{Dtype, HfExport, WeightsError, WrittenFiles, describe_lost_settings};
+use runner_weights::{Dtype, HfExport, WeightsError, WrittenFiles, describe_lost_template};
 
 use crate::opened_run::OpenedRun;
 
@@ -77,11 +77,11 @@ impl OpenedRun {
         let mut written = export.write(to, force, source)?;
         if let Some(folder) = starting_folder(&self.experiment, host)? {
             if folder.is_dir() {
-                written.notes.extend(describe_lost_settings(&folder, to));
+                written.notes.extend(describe_lost_template(&folder, to));
             } else {
                 let folder = folder.display();
                 written.notes.push(format!(
-                    "{folder}, from which the run started, is missing, so the export may lack its chat template and generation settings"
+                    "{folder}, from which the run started, is missing, so the export may lack its chat template"
                 ));
             }
         }

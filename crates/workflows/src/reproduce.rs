@@ -163,7 +163,7 @@ impl Original {
         let path = catalog::resolve(&host.runs, &request.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         let mut resolved = runner_config::load_resolved(&run_dir::resolved_file(&path)?)?;
-        request.data.place(&path, &mut resolved.experiment, host)?;
+        request.data.place(&path, &mut resolved.experiment)?;
         if request.is_verification {
             resolved.experiment.log.mlflow = None;
         }

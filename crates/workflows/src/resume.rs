@@ -68,7 +68,7 @@ pub fn resume(
         let moved = moved.filter(|moved| *moved != loaded.experiment);
         let claim = if moved.is_some() { Claim::SameNumbers } else { Claim::SamePlan };
         loaded.experiment = moved.unwrap_or(loaded.experiment);
-        request.data.place(path, &mut loaded.experiment, host)?;
+        request.data.place(path, &mut loaded.experiment)?;
         let experiment = &loaded.experiment;
         let has_checkpoint = !checkpoint::saved_steps(&run.checkpoints())?.is_empty();
         let read_inputs = || RecordedInputs::new(stored_plan::data_facts(path)?, path, experiment);

@@ -25,8 +25,8 @@ pub(crate) struct ModelArgs {
     /// The run: its directory, its id, or a prefix of its id.
     #[arg(add = runs_completer(), required_unless_present = "weights")]
     pub run: Option<String>,
-    /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a state dict of PyTorch with the model's config.json beside it, a model
-    /// file of llm.c, or hub:NAME of a model on the Hugging Face hub.
+    /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a state dict of PyTorch with the model's config.json beside it, or
+    /// hub:NAME of a model on the Hugging Face hub.
     #[arg(long, value_name = "DIR|FILE|hub:NAME", conflicts_with_all = ["run", "step", "best"])]
     pub weights: Option<String>,
     /// The tokenizer of weights, or of a run on token shards without one: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes
@@ -76,7 +76,7 @@ impl ModelArgs {
         };
         if !path.exists() {
             refuse!(
-                "--weights: there is no {}; name a Hugging Face folder, a file of PyTorch or llm.c, or hub:NAME",
+                "--weights: there is no {}; name a Hugging Face folder, a file of PyTorch, or hub:NAME",
                 path.display()
             );
         }

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::cli::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs, utf8_environment};
-use crate::cli::models::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{exit_of_screen, print_json};
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use runner_data::hub::{self, DEFAULT_DOWNLOADS, HubAccess};
+use crate::cli::models::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
+use runner_data::hub::{self, HubAccess};
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, claim_cache, write_shards};
 use runner_inputs::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
@@ -24,8 +24,7 @@ use runner_spec::format::printable;
 /// Tokenize text into the shards that llm.c, nanoGPT and build-nanogpt read.
 ///
 /// Documents are separated in the way of each format. Shard 0 holds the validation data; for nanogpt `val.bin` does. The
-/// same command resumes a preparation that was killed, and does nothing if it is finished. `dataset.json` beside the shards
-/// describes them.
+/// same command does nothing if the shards are there. `dataset.json` beside the shards describes them.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PrepareArgs {
     #[command(flatten)]
@@ -55,9 +54,6 @@ pub(crate) struct PrepareArgs {
     /// Stop after N documents (rows, lines or items).
     #[arg(long, value_name = "N", value_parser = parse_count)]
     pub max_rows: Option<u64>,
-    /// With a dataset of the hub: download this many files at the same time, while others are tokenized.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DOWNLOADS as u64, value_parser = clap::value_parser!(u64).range(1..=64))]
-    pub downloads: u64,
     /// The data held out for validation: `first-shard`, `none`, or a fraction. A fraction is the end of a single text, or documents
     /// drawn at random [default: the experiment's validation source, else `first-shard`; for nanogpt 0.1 of text files and 0.0005
     /// of other documents].
@@ -65,7 +61,7 @@ pub(crate) struct PrepareArgs {
     pub validation: Option<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
-    /// Replace existing shards, finished or not.
+    /// Replace existing shards.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -102,7 +98,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     };
     let held_out = args.validation.as_deref().map(parse_held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
-    let settings = hub_settings(&data, args.downloads as usize)?;
+    let settings = hub_settings(&data)?;
     let memos = claim_cache(&cache_dir)?.join("hub");
     let request = ShardRequest {
         data: &data,
@@ -131,11 +127,8 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     screen.clear();
     let made = result.map_err(|error| reword_for_flags(error, args.from.is_none()))?;
     if args.json {
-        let rate = |n: u64| if made.seconds > 0.0 { Some(n as f64 / made.seconds) } else { None };
         print_json(&serde_json::json!({
-            "folder": folder, "up_to_date": made.up_to_date, "seconds": made.seconds, "bytes": made.bytes,
-            "tokens": made.tokens, "bytes_per_second": rate(made.bytes), "tokens_per_second": rate(made.tokens),
-            "card": made.card,
+            "folder": folder, "up_to_date": made.up_to_date, "seconds": made.seconds, "card": made.card,
         }))?;
     } else {
         screen.result_line(&shard_summary(&made, &printable_path(folder)));
@@ -147,16 +140,15 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
 }
 
 /// The settings of the hub, if a source of `data` is there.
-fn hub_settings(data: &Data, downloads: usize) -> Result<Option<hub::Settings>> {
+fn hub_settings(data: &Data) -> Result<Option<hub::Settings>> {
     if !hub::is_needed(data, None, &[]) {
         return Ok(None);
     }
     let environment: BTreeMap<String, String> = utf8_environment().collect();
-    let settings = hub::Settings::new(&|name| environment.get(name).cloned())?;
-    Ok(Some(hub::Settings { downloads, ..settings }))
+    Ok(Some(hub::Settings::new(&|name| environment.get(name).cloned())?))
 }
 
-/// The tokenizer and the sources. Datasets of the hub keep their names: their files are downloaded while others are tokenized.
+/// The tokenizer and the sources. Datasets of the hub keep their names: each of their files is downloaded when it is read.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> Result<Data> {
     if let Some(file) = &args.from {
         let data = load_data(file, &args.set, &args.template)?;

@@ -193,7 +193,7 @@ impl EvalArgs {
             if self.hellaswag.is_some() || self.builtin {
                 (experiment.eval.hellaswag, experiment.eval.tasks) = (None, None);
             }
-            self.data.moved()?.place(&run.path, &mut experiment, &host)?;
+            self.data.moved()?.place(&run.path, &mut experiment)?;
             let mut tasks: BTreeMap<String, Task> = self.tasks(Some(&experiment.eval))?.into_iter().collect();
             experiment.eval.hellaswag = tasks.remove(HELLASWAG);
             experiment.eval.tasks = Some(tasks);

@@ -15,7 +15,7 @@ use runner_record::checkpoint;
 use runner_record::checkpoint::MODEL;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_report::Screen;
-use runner_weights::{Dtype, LlmcExport, TorchExport, WrittenFiles};
+use runner_weights::{Dtype, TorchExport, WrittenFiles};
 use runner_workflows::exported_weights::{HfOptions, WeightSink};
 use runner_workflows::opened_run::{OpenedRun, open_run};
 
@@ -26,8 +26,7 @@ pub(crate) struct ExportArgs {
     /// The format to write.
     #[arg(long, value_enum)]
     pub to: Target,
-    /// The folder to write to, which is created if it is missing. For torch: a file (*.pt, *.pth or *.bin). For llmc: a file (*.bin), or a
-    /// folder for model.bin.
+    /// The folder to write to, which is created if it is missing. For torch: a file (*.pt, *.pth or *.bin).
     pub path: PathBuf,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
@@ -62,8 +61,6 @@ pub(crate) enum Target {
     Hf,
     /// A state dict for torch.load; names and matrices are those of `transformers`.
     Torch,
-    /// A model file for llm.c; only GPT-2 models.
-    Llmc,
 }
 
 /// Parses the values of `--dtype`.
@@ -107,7 +104,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
         refuse!("{flag} is for --to {to}");
     }
     if args.to == Target::Safetensors && args.dtype.is_some() {
-        refuse!("--dtype is for --to hf, --to torch and --to llmc: --to safetensors writes the numbers of the run");
+        refuse!("--dtype is for --to hf and --to torch: --to safetensors writes the numbers of the run");
     }
     let ends = ["pt", "pth", "bin"].map(Some);
     if args.to == Target::Torch
@@ -115,9 +112,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     {
         refuse!("--to torch writes a file: give it a name that ends in .pt, .pth or .bin, got {}", args.path.display());
     }
-    // The path of PyTorch's or llm.c's file may be that of a file.
-    let is_file = matches!(args.to, Target::Torch | Target::Llmc);
-    let mut folders = args.path.ancestors().skip(usize::from(is_file));
+    // The path of PyTorch's file may be that of a file.
+    let mut folders = args.path.ancestors().skip(usize::from(args.to == Target::Torch));
     if let Some(file) = folders.find(|path| path.is_file()) {
         refuse!("{} is a file; name a folder, or a different path", file.display());
     }
@@ -126,7 +122,6 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
         Target::Safetensors => safetensors(args, &opened)?,
         Target::Hf => hf(args, &opened)?,
         Target::Torch => torch(args, &opened)?,
-        Target::Llmc => llmc(args, &opened)?,
     };
     let place = match args.to {
         Target::Hf => args.path.clone(),
@@ -176,21 +171,6 @@ fn torch(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     };
     let source = &mut |sink: WeightSink<'_>| opened.stream_weights(args.checkpoint.which(), &layout, sink);
     Ok(export.write(&args.path, args.force, source)?)
-}
-
-fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
-    let spec = &opened.program()?.model;
-    let layout = opened.whole_layout()?;
-    let export = LlmcExport {
-        spec,
-        layout: &layout,
-        dtype: args.dtype.unwrap_or(Dtype::F32),
-        vocab_size: opened.plan.data.tokenizer_vocab.clamp(1, spec.vocab_size),
-    };
-    let is_file = args.path.extension().is_some_and(|end| end == "bin") && !args.path.is_dir();
-    let to = if is_file { args.path.clone() } else { args.path.join("model.bin") };
-    let source = &mut |sink: WeightSink<'_>| opened.stream_weights(args.checkpoint.which(), &layout, sink);
-    Ok(export.write(&to, args.force, source)?)
 }
 
 #[cfg(test)]

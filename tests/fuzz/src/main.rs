@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use runner_config::LoadOptions;
 use runner_record::catalog::ListedStatus;
-use runner_spec::experiment::{Data, FILE_FORMATS, Tokenizer};
+use runner_spec::experiment::{Data, FILE_FORMATS, Source, Tokenizer};
 use tempfile::TempDir;
 
 type Target = fn(&[u8]);
@@ -123,10 +123,20 @@ fn read_documents(input: &[u8]) {
 fn read_tokens(input: &[u8]) {
     let Some((kind, rest)) = split_choice(input, 2) else { return };
     let path = write(["tokens.bin", "tokens.npy"][usize::from(kind)], rest);
-    let _ = runner_data::inspect_tokens(&[path], None, None, None, 2, 3, &|_, _| {}).map_err(|error| error.to_string());
+    let data = Data::of_text(Tokenizer::Ids {}, Source::Tokens { files: vec![path], dtype: None });
+    let cache = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let request = runner_data::DataRequest {
+        data: &data,
+        tasks: &[],
+        test: None,
+        cache_dir: cache.path(),
+        vocab_size: Some(1000),
+        recorded_tokenizer: None,
+    };
+    let _ = runner_data::prepare(&request, &|_| {}).map_err(|error| error.to_string());
 }
 
-/// A model file of llm.c or a file of PyTorch; the header of a safetensors file; config.json; the pickle of a file of PyTorch.
+/// A file of PyTorch; the header of a safetensors file; config.json; the pickle of a file of PyTorch.
 fn open_weights(input: &[u8]) {
     let Some((kind, rest)) = split_choice(input, 4) else { return };
     let config = br#"{"model_type": "gpt2", "vocab_size": 8, "n_positions": 8, "n_embd": 4, "n_layer": 1, "n_head": 1}"#;

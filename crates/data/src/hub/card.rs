@@ -15,8 +15,6 @@ const ROW_SETTINGS: [&str; 5] = ["field", "filters", "encoding", "encoding_error
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Card {
     pub(super) configs: Vec<Config>,
-    /// The configurations that `dataset_info` describes.
-    pub(super) infos: Vec<Info>,
 }
 
 /// A configuration of `configs`.
@@ -29,14 +27,6 @@ pub(super) struct Config {
     pub(super) files: Option<Vec<(String, Vec<String>)>>,
     /// The settings that change the rows.
     pub(super) row_settings: Vec<String>,
-}
-
-/// A configuration of `dataset_info`.
-#[derive(Debug, PartialEq)]
-pub(super) struct Info {
-    pub(super) config: String,
-    /// The splits that the configuration must have.
-    pub(super) splits: Option<Vec<String>>,
 }
 
 impl Card {
@@ -68,12 +58,7 @@ impl Card {
                 return Err(format!("`data_files` of configuration `{}` is empty", quoted(name.unwrap_or_default())));
             }
         }
-        let infos = match head.get("dataset_info") {
-            Some(Value::Sequence(items)) => items.iter().map(Info::parse).collect::<Result<_, _>>()?,
-            Some(one @ Value::Mapping(_)) => vec![Info::parse(one)?],
-            _ => Vec::new(),
-        };
-        Ok(Self { configs, infos })
+        Ok(Self { configs })
     }
 
     /// The configuration that is read if none is named: the only one, `default`, or the one that is marked.
@@ -149,30 +134,6 @@ fn parse_files(files: &Value) -> Result<Vec<(String, Vec<String>)>, String> {
         splits.push((split.to_owned(), path));
     }
     Ok(splits)
-}
-
-impl Info {
-    fn parse(item: &Value) -> Result<Self, String> {
-        if !matches!(item, Value::Mapping(_)) {
-            return Err("each item of `dataset_info` must be a mapping".to_owned());
-        }
-        let config = match item.get("config_name") {
-            None => "default".to_owned(),
-            Some(name) => name.as_str().ok_or("a `config_name` must be a text")?.to_owned(),
-        };
-        let splits = match item.get("splits") {
-            Some(Value::Sequence(splits)) => {
-                let name = |split: &Value| {
-                    let name = split.get("name").and_then(Value::as_str)?;
-                    split.get("num_examples").map(|_| name.to_owned())
-                };
-                let names = splits.iter().map(name).collect::<Option<_>>();
-                Some(names.ok_or("each of the `splits` of `dataset_info` must have a `name` and `num_examples`")?)
-            }
-            _ => None,
-        };
-        Ok(Self { config, splits })
-    }
 }
 
 /// The YAML between the first line `---`, which only blanks may precede, and the next one.

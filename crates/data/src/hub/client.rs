@@ -73,13 +73,6 @@ impl Failure {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Method {
-    /// A redirect to another host is an answer: its headers describe the file.
-    Head,
-    Get,
-}
-
 /// An answer that is final: no redirect to follow, and no reason to retry.
 pub(super) struct HubAnswer {
     pub(super) status: u16,
@@ -137,13 +130,10 @@ impl<'a> Client<'a> {
     }
 
     /// One attempt at `url`, from byte `from` on.
-    pub(super) fn request(&self, method: Method, url: &str, from: u64) -> Result<HubAnswer, Failure> {
+    pub(super) fn request(&self, url: &str, from: u64) -> Result<HubAnswer, Failure> {
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
-            let mut request = match method {
-                Method::Get => self.agent.get(&url),
-                Method::Head => self.agent.head(&url),
-            };
+            let mut request = self.agent.get(&url);
             if let Some(token) = &self.settings.token
                 && origin(&url) == origin(&self.settings.endpoint)
             {
@@ -163,9 +153,6 @@ impl<'a> Client<'a> {
                     let Some(target) = target else { return Err(wrong(&url, "its redirect has no address").into()) };
                     if url.starts_with("https:") && !target.starts_with("https:") {
                         return Err(wrong(&url, "it redirects to an unencrypted address").into());
-                    }
-                    if method == Method::Head && origin(&target) != origin(&url) {
-                        return Ok(answer);
                     }
                     url = target;
                 }
@@ -211,7 +198,7 @@ impl<'a> Client<'a> {
         refused: &dyn Fn(&HubAnswer) -> HubError,
     ) -> Result<T> {
         let bytes = self.with_retries(|| {
-            let answer = self.request(Method::Get, url, 0)?;
+            let answer = self.request(url, 0)?;
             if answer.status != 200 {
                 return Err(refused(&answer).into());
             }

@@ -1,6 +1,6 @@
 //! Turns data that names the hub into data that names files, which it downloads, and into data that names the commits that were read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +8,9 @@ use hf_hub::RepoType;
 
 use super::client::{Client, Report};
 use super::converted::{CONVERTED, select_converted};
-use super::downloads::{Downloads, HubCommit};
+use super::downloads::HubFiles;
 use super::error::{HubError, Result};
-use super::listing::check_free_space;
+use super::listing::{ListedFile, check_free_space};
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Listing, Refusal, SelectedFiles};
 use super::settings::Settings;
@@ -94,7 +94,7 @@ pub fn lower(
     }
     let of_tasks = task_splits.iter().map(|(_, _, _, split, _)| split);
     let splits = [&train_split, &validation_split, &test_split].into_iter().flatten().chain(of_tasks);
-    let needed = splits.map(|split| split.downloads.missing_bytes(0));
+    let needed = splits.map(|split| split.files.missing_bytes());
     check_free_space(&settings.cache, needed.fold(0, u64::saturating_add))?;
     if let Some(split) = &train_split {
         (out.local.train, out.pinned.train) = hub.download(split).map_err(named("data.train.hub"))?;
@@ -140,8 +140,9 @@ impl Client<'_> {
         let snapshot = repository.snapshot()?;
         let own = tokenizer_files(&snapshot);
         let files = [own.clone(), companion_files(&repository, &snapshot, &own)].concat();
+        let listed: Vec<&ListedFile> = files.iter().filter_map(|file| snapshot.file(file)).collect();
         let paths =
-            (1..).zip(&files).map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())));
+            (1..).zip(&listed).map(|(number, file)| repository.file(&snapshot.commit, file, (number, listed.len())));
         let mut paths = paths.collect::<Result<Vec<_>>>()?.into_iter().take(own.len());
         match (paths.next(), paths.next()) {
             (Some(vocab), Some(merges)) => Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit)),
@@ -156,8 +157,7 @@ impl Client<'_> {
 
     /// Downloads the files of `split`. Returns the source with local files, and with the commit.
     fn download(&self, split: &HubSplit) -> Result<(Source, Source)> {
-        let paths = (0..split.downloads.files().len()).map(|index| split.downloads.path(index, self.report));
-        let paths = paths.collect::<Result<Vec<_>>>()?;
+        let paths = split.files.download_all(self.report)?;
         Ok((split.local_source(paths), Source::Hub(split.pinned.clone())))
     }
 
@@ -165,7 +165,7 @@ impl Client<'_> {
     fn open_choice(&self, named: &HubChoice) -> Result<HubSplit> {
         let HubChoice { dataset, config, split, revision } = named.clone();
         let found = self.open_split(&HubSource { dataset, config, split, revision, column: None, template: None })?;
-        match (found.downloads.files().len(), found.format.has_lists) {
+        match (found.files.files.len(), found.format.has_lists) {
             (1, false) => Err(not_a_choice_set(&named.split, &format!("is {}", found.format.name))),
             (1, true) => Ok(found),
             (files, _) => Err(not_a_choice_set(&named.split, &format!("has {files} files"))),
@@ -193,15 +193,15 @@ impl Client<'_> {
         };
         // A commit of the branch of converted files is the revision of a recorded run.
         let may_be_converted = revision == CONVERTED || (is_commit(revision) && card.is_none());
-        let converted = may_be_converted.then(|| select_converted(&snapshot.files, wanted, split)).flatten();
+        let names = snapshot.paths();
+        let converted = may_be_converted.then(|| select_converted(&names, wanted, split)).flatten();
         let is_partial = snapshot.partial.is_some();
-        let listing =
-            Listing { dataset, files: &snapshot.files, card: card.as_deref().unwrap_or_default(), is_partial };
+        let listing = Listing { dataset, files: &names, card: card.as_deref().unwrap_or_default() };
         let (selected, snapshot, from) = match converted.unwrap_or_else(|| select::select(listing, wanted, split)) {
             Ok(selected) => (selected, snapshot, revision.as_str()),
             Err(Refusal::Unreadable(why)) if revision == HUB_DEFAULT_BRANCH && !is_partial => {
                 match self.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
-                    Ok(converted) => match select_converted(&converted.files, wanted, split) {
+                    Ok(converted) => match select_converted(&converted.paths(), wanted, split) {
                         Some(Ok(selected)) => (selected, converted, CONVERTED),
                         Some(Err(Refusal::Unreadable(message) | Refusal::Final(message))) => {
                             let message = format!("{why}; of the files that the hub converted: {message}");
@@ -221,17 +221,20 @@ impl Client<'_> {
             return Err(self.lacking(&snapshot, describe(format!("the cache has {missing}"))));
         }
         let SelectedFiles { format, files, .. } = selected;
-        let files = self.repository(RepoType::Dataset, dataset, from).listed_files(&snapshot.commit, &files)?;
-        let origin = HubCommit {
+        let listed: HashMap<&str, &ListedFile> = snapshot.files.iter().map(|file| (file.path.as_str(), file)).collect();
+        let files: Vec<ListedFile> =
+            files.iter().filter_map(|path| listed.get(path.as_str()).copied().cloned()).collect();
+        let repository = self.repository(RepoType::Dataset, dataset, from);
+        files.iter().try_for_each(|file| repository.check_content_is_named(file))?;
+        let files = HubFiles {
             settings: self.settings.clone(),
             memos: self.memos.to_owned(),
             name: dataset.clone(),
             revision: from.to_owned(),
             commit: snapshot.commit.clone(),
+            files,
         };
-        let downloads = Downloads::new(origin, files);
-        let pinned = source.pinned(snapshot.commit);
-        Ok(HubSplit { pinned, format, downloads })
+        Ok(HubSplit { pinned: source.pinned(snapshot.commit), format, files })
     }
 }
 
@@ -241,7 +244,7 @@ pub(crate) struct HubSplit {
     /// The source with the commit as its revision.
     pub(crate) pinned: HubSource,
     format: &'static FileFormat,
-    pub(crate) downloads: Downloads,
+    pub(crate) files: HubFiles,
 }
 
 impl HubSplit {
@@ -268,7 +271,7 @@ pub(crate) fn open_split(
 
 /// The files of a model's tokenizer: one, two, or none.
 pub(super) fn tokenizer_files(snapshot: &Snapshot) -> Vec<&'static str> {
-    let has = |file: &&str| snapshot.files.iter().any(|f| f == file);
+    let has = |file: &&str| snapshot.file(file).is_some();
     if has(&TOKENIZER) {
         vec![TOKENIZER]
     } else if VOCAB_AND_MERGES.iter().all(has) {
@@ -285,18 +288,16 @@ pub(super) fn companion_files(repository: &Repository<'_>, snapshot: &Snapshot, 
         return Vec::new();
     }
     let read = if files.contains(&TOKENIZER) { 4 } else { COMPANIONS.len() };
-    COMPANIONS.into_iter().take(read).filter(|file| snapshot.files.iter().any(|f| f == file)).collect()
+    COMPANIONS.into_iter().take(read).filter(|file| snapshot.file(file).is_some()).collect()
 }
 
 /// The dataset's card; `None` if it has none.
 fn read_card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Option<String>> {
     const CARD: &str = "README.md";
-    if !snapshot.files.iter().any(|file| file == CARD) {
-        return Ok(None);
-    }
+    let Some(listed) = snapshot.file(CARD) else { return Ok(None) };
     let wrong =
         |problem: String| HubError::Request(format!("dataset {}: its card ({CARD}) {problem}", repository.name));
-    let path = repository.file(&snapshot.commit, CARD, (1, 1))?;
+    let path = repository.file(&snapshot.commit, listed, (1, 1))?;
     let mut bytes = Vec::new();
     let file = open_regular(&path).map_err(HubError::io(&path))?;
     file.take(MAX_CARD_BYTES + 1).read_to_end(&mut bytes).map_err(HubError::io(&path))?;

@@ -21,7 +21,7 @@ pub(crate) use listing::check_free_space;
 pub(crate) use lower::{HubSplit, open_split};
 pub use lower::{LoweredData, is_needed, lower};
 pub use model_folder::{cached_model_folder, fetch_model_folder};
-pub use settings::{DEFAULT_DOWNLOADS, Settings};
+pub use settings::Settings;
 
 /// The settings of the hub, and the folder for lists of files.
 #[derive(Debug, Clone, Copy)]

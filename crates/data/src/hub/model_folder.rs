@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::client::{Client, Report};
 use super::error::{HubError, Result};
-use super::listing::check_free_space;
+use super::listing::{ListedFile, check_free_space};
 use super::repository::Snapshot;
 use super::settings::Settings;
 use runner_files::{read_regular, strict_json};
@@ -36,7 +36,7 @@ pub fn fetch_model_folder(
     let client = Client::new(settings, memos, report);
     let repository = client.repository(RepoType::Model, name, revision);
     let snapshot = repository.snapshot()?;
-    let has = |file: &str| snapshot.files.iter().any(|f| f == file);
+    let has = |file: &str| snapshot.file(file).is_some();
     let lacking = |what: &str| client.lacking(&snapshot, format!("model {name} ({revision}) has no {what}"));
     if !has(CONFIG) {
         return Err(lacking(CONFIG));
@@ -44,8 +44,8 @@ pub fn fetch_model_folder(
     let mut files = vec![CONFIG.to_owned()];
     if has(WEIGHTS) {
         files.push(WEIGHTS.to_owned());
-    } else if has(INDEX) {
-        let index = repository.file(&snapshot.commit, INDEX, (1, 1))?;
+    } else if let Some(index) = snapshot.file(INDEX) {
+        let index = repository.file(&snapshot.commit, index, (1, 1))?;
         files.extend(indexed_files(&index, &snapshot, &client)?);
     } else {
         return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not supported")));
@@ -54,12 +54,12 @@ pub fn fetch_model_folder(
     let mut companions = super::lower::companion_files(&repository, &snapshot, &tokenizer);
     companions.retain(|file| *file != CONFIG);
     files.extend(tokenizer.into_iter().chain(companions).map(str::to_owned));
-    let listed = repository.listed_files(&snapshot.commit, &files)?;
+    let listed: Vec<&ListedFile> = files.iter().filter_map(|file| snapshot.file(file)).collect();
     let missing = listed.iter().filter(|file| !repository.has(&snapshot.commit, &file.path)).map(|file| file.size);
     check_free_space(&settings.cache, missing.fold(0, u64::saturating_add))?;
     let mut path = PathBuf::new();
-    for (number, file) in (1..).zip(&files) {
-        let file = repository.file(&snapshot.commit, file, (number, files.len()))?;
+    for (number, file) in (1..).zip(&listed) {
+        let file = repository.file(&snapshot.commit, file, (number, listed.len()))?;
         file.parent().unwrap_or(Path::new("")).clone_into(&mut path);
     }
     Ok(ModelFolder { path, commit: snapshot.commit })
@@ -86,7 +86,7 @@ fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Resul
     if let Some(outside) = named.iter().find(|file| file.contains('/')) {
         return Err(wrong(&format!("it names `{}`, which the model does not have", super::error::quoted(outside))));
     }
-    if let Some(missing) = named.iter().find(|file| !snapshot.files.contains(file)) {
+    if let Some(missing) = named.iter().find(|file| snapshot.file(file).is_none()) {
         let place = if snapshot.partial.is_some() { "cache" } else { "model" };
         let message = format!("it names `{}`, which the {place} does not have", super::error::quoted(missing));
         return Err(client.lacking(snapshot, format!("{}: {message}", path.display())));

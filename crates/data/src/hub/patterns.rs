@@ -143,17 +143,8 @@ pub(super) fn splits_by_name(all: &[&str], folder: &str) -> Result<Splits, Strin
 /// True for the files that are wanted, by their paths in the folder.
 type Wanted<'w> = &'w dyn Fn(&str) -> bool;
 
-/// The splits that files of other programs, folders and names of files show, whichever comes first.
-#[expect(clippy::case_sensitive_file_extension_comparisons, reason = "as `datasets` compares them")]
+/// The splits that folders or names of files show, whichever comes first.
 fn first_of_words(select: &dyn Fn(Wanted<'_>) -> Vec<String>) -> Splits {
-    let logs = select(&|rest| rest.ends_with(".eval"));
-    if !logs.is_empty() {
-        return vec![("logs".to_owned(), logs)];
-    }
-    let tasks = select(&|rest| matches!(file_name(rest), "task.toml" | "instruction.md"));
-    if !tasks.is_empty() {
-        return vec![("test".to_owned(), tasks)];
-    }
     for in_folders in [true, false] {
         let mut found = Splits::new();
         for (split, words) in SPLIT_WORDS {

@@ -7,12 +7,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use hf_hub::api::{RepoInfo, Siblings};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::client::{Client, HubAnswer};
 use super::error::{HubError, Result, quoted};
+use super::listing::ListedFile;
 use runner_files::{open_owned, read_regular, read_regular_text};
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
@@ -28,9 +29,28 @@ pub(super) struct Repository<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Snapshot {
     pub(super) commit: String,
-    pub(super) files: Vec<String>,
+    pub(super) files: Vec<ListedFile>,
     /// The reason why `files` are only those in the cache; `None` if they are all.
     pub(super) partial: Option<String>,
+}
+
+impl Snapshot {
+    /// The file `path`, if the commit has it.
+    pub(super) fn file(&self, path: &str) -> Option<&ListedFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// The paths of all files.
+    pub(super) fn paths(&self) -> Vec<String> {
+        self.files.iter().map(|file| file.path.clone()).collect()
+    }
+}
+
+/// The hub's answer about a commit.
+#[derive(Deserialize)]
+struct CommitInfo {
+    sha: String,
+    siblings: Vec<Value>,
 }
 
 impl Repository<'_> {
@@ -59,20 +79,22 @@ impl Repository<'_> {
     /// If they are not in the cache, and the hub does not list them.
     pub(super) fn snapshot(&self) -> Result<Snapshot> {
         let Some(commit) = self.known_commit() else {
-            let info = self.request_info(self.revision)?;
+            let snapshot = self.request_snapshot(self.revision)?;
             if !is_commit(self.revision) {
-                write_file(&self.reference(), info.sha.as_bytes())?;
+                write_file(&self.reference(), snapshot.commit.as_bytes())?;
             }
-            return Ok(info.into());
+            return Ok(snapshot);
         };
-        let memo = self.memo(&commit);
-        let known = read_regular(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<String>>(&bytes).ok());
-        if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(file))) {
+        let known = read_regular(&self.memo(&commit)).ok();
+        let known = known.and_then(|bytes| serde_json::from_slice::<Vec<ListedFile>>(&bytes).ok());
+        if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(&file.path))) {
             return Ok(Snapshot { commit, files, partial: None });
         }
-        match self.request_info(&commit) {
-            Ok(info) if info.sha == commit => Ok(info.into()),
-            Ok(info) => Err(self.wrong_answer(&format!("asked for commit {commit}, got {}", quoted(&info.sha)))),
+        match self.request_snapshot(&commit) {
+            Ok(snapshot) if snapshot.commit == commit => Ok(snapshot),
+            Ok(Snapshot { commit: other, .. }) => {
+                Err(self.wrong_answer(&format!("asked for commit {commit}, got {other}")))
+            }
             // A refusal of the hub is final.
             Err(error) if error.is_unreachable() => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
@@ -98,8 +120,8 @@ impl Repository<'_> {
         self.client.settings.cache.join(self.repo(self.revision).folder_name()).join("refs").join(self.revision)
     }
 
-    /// The file that keeps what the hub says of `commit`.
-    pub(super) fn memo(&self, commit: &str) -> PathBuf {
+    /// The file that keeps the list of the files of `commit`.
+    fn memo(&self, commit: &str) -> PathBuf {
         let name = format!("{} {commit}", self.repo(commit).folder_name());
         self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
@@ -126,26 +148,24 @@ impl Repository<'_> {
     }
 
     /// Asks the hub about `revision`, and keeps the list of files.
-    fn request_info(&self, revision: &str) -> Result<RepoInfo> {
+    fn request_snapshot(&self, revision: &str) -> Result<Snapshot> {
         if self.client.settings.offline {
             return Err(HubError::Offline(self.describe_missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
-        let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
-        let info: RepoInfo = self
+        let url = format!("{}/api/{}?blobs=true", self.client.settings.endpoint, self.repo(revision).api_url());
+        let info: CommitInfo = self
             .client
             .json(&url, &|answer| self.refusal(answer, None))
             .map_err(|error| self.name_missing(error, "the list of files"))?;
         if !is_commit(&info.sha) {
             return Err(self.wrong_answer(&format!("invalid commit `{}`", quoted(&info.sha))));
         }
-        if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
-            return Err(
-                self.wrong_answer(&format!("`{}` is not a path inside a repository", quoted(&outside.rfilename)))
-            );
+        let files: Vec<ListedFile> = info.siblings.iter().filter_map(ListedFile::parse).collect();
+        if let Some(outside) = files.iter().find(|file| !is_inside(&file.path)) {
+            return Err(self.wrong_answer(&format!("`{}` is not a path inside a repository", quoted(&outside.path))));
         }
-        let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         write_file(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
-        Ok(info)
+        Ok(Snapshot { commit: info.sha, files, partial: None })
     }
 
     /// The error for an answer without content, to a request for `file` or for the repository.
@@ -176,14 +196,6 @@ impl Repository<'_> {
             },
             (status, _) => format!("{title}: the hub refused with status {status}{said}"),
         })
-    }
-
-    /// The size of the file `path` in the hub's list of the commit's files; `None` if the hub does not list it.
-    pub(super) fn listed_size(&self, commit: &str, path: &str) -> Option<u64> {
-        let url = format!("{}/api/{}?blobs=true", self.client.settings.endpoint, self.repo(commit).api_url());
-        let listed: Value = self.client.json(&url, &|answer| self.refusal(answer, None)).ok()?;
-        let file = listed["siblings"].as_array()?.iter().find(|file| file["rfilename"] == path)?;
-        file["size"].as_u64()
     }
 
     /// The content of the name `etag` in the cache.
@@ -219,13 +231,6 @@ impl Repository<'_> {
     }
 }
 
-impl From<RepoInfo> for Snapshot {
-    fn from(info: RepoInfo) -> Self {
-        let files = info.siblings.into_iter().map(|Siblings { rfilename }| rfilename).collect();
-        Self { commit: info.sha, files, partial: None }
-    }
-}
-
 /// The nearest of `all` names and the names themselves, for a message.
 pub(super) fn suggestion(name: &str, all: &[String]) -> String {
     let known = runner_spec::diagnostic::list(all, "and");
@@ -242,13 +247,15 @@ pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     fs::create_dir_all(folder).and_then(|()| runner_files::write_atomic(path, bytes)).map_err(HubError::io(path))
 }
 
-/// The paths within `folder` of the files below it.
-fn list_files(folder: &Path) -> Vec<String> {
+/// The files below `folder` of the cache.
+fn list_files(folder: &Path) -> Vec<ListedFile> {
     let pattern = format!("{}/**/*", glob::Pattern::escape(&folder.to_string_lossy()));
     let paths = glob::glob(&pattern).into_iter().flatten().filter_map(Result::ok).filter(|path| path.is_file());
-    let mut files: Vec<String> =
-        paths.filter_map(|path| path.strip_prefix(folder).ok()?.to_str().map(str::to_owned)).collect();
-    files.retain(|file| is_inside(file));
-    files.sort();
+    let file = |path: PathBuf| {
+        let within = path.strip_prefix(folder).ok()?.to_str().filter(|within| is_inside(within))?;
+        ListedFile::cached(within, &path)
+    };
+    let mut files: Vec<ListedFile> = paths.filter_map(file).collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
     files
 }

@@ -7,8 +7,6 @@ use super::error::{HubError, Result};
 use runner_files::read_regular_text;
 
 const ENDPOINT: &str = "https://huggingface.co";
-/// Files that are downloaded at the same time unless a command says otherwise.
-pub const DEFAULT_DOWNLOADS: usize = 4;
 
 /// The hub's address, the cache of its files, and the access token.
 #[derive(Clone)]
@@ -23,8 +21,6 @@ pub struct Settings {
     pub offline: bool,
     /// The wait before the second attempt; it doubles before each further one.
     pub wait: Duration,
-    /// Files of a dataset that are downloaded at the same time.
-    pub downloads: usize,
 }
 
 impl std::fmt::Debug for Settings {
@@ -75,7 +71,7 @@ impl Settings {
         }
         let yes = |value: String| matches!(value.trim().to_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
         let offline = given("HF_HUB_OFFLINE").is_some_and(yes);
-        Ok(Self { endpoint, cache, token, offline, wait: Duration::from_millis(400), downloads: DEFAULT_DOWNLOADS })
+        Ok(Self { endpoint, cache, token, offline, wait: Duration::from_millis(400) })
     }
 }
 

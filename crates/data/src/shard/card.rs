@@ -1,13 +1,13 @@
 //! `dataset.json`, which describes the shards beside it: settings, counts and hashes.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::format::ShardFormat;
 use runner_spec::experiment::HubSource;
+use runner_spec::format::json_value;
 
 /// The card's file.
 pub(super) const CARD: &str = "dataset.json";
@@ -48,9 +48,7 @@ pub struct Settings {
     /// Content hash of the tokenizer.
     pub tokenizer: String,
     /// The number of tokens of the source, and of its documents, after which the preparation ended; `None` for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rows: Option<u64>,
 }
 
@@ -65,17 +63,6 @@ pub enum HeldOut {
     /// The validation source of the experiment.
     Source,
     Nothing,
-}
-
-impl fmt::Display for HeldOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::FirstShard => f.write_str("the first shard"),
-            Self::Fraction(fraction) => write!(f, "a fraction of {fraction}"),
-            Self::Source => f.write_str("a separate source"),
-            Self::Nothing => f.write_str("nothing"),
-        }
-    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,31 +108,20 @@ pub struct CardShard {
     pub file: String,
     pub split: String,
     pub tokens: u64,
-    /// Hash of the tokens as stored, without the header.
+    /// Hash of the file.
     pub blake3: String,
 }
 
 impl Settings {
     /// The differences of `other`, for a message.
     pub(super) fn differences(&self, other: &Self) -> String {
-        let limit = |name: &str, limit: Option<u64>| match limit {
-            Some(limit) => format!("its {name} is {limit}"),
-            None => format!("it has no {name}"),
-        };
-        let pairs = [
-            (self.shards != other.shards, format!("its format is {}", other.shards.name())),
-            (self.name != other.name, format!("its name is {:?}", other.name)),
-            (self.shard_tokens != other.shard_tokens, {
-                other.shard_tokens.map_or(String::new(), |n| format!("its shards have {n} tokens"))
-            }),
-            (self.held_out != other.held_out, format!("held out is {}", other.held_out)),
-            (self.source != other.source, "its source has different content".to_owned()),
-            (self.validation != other.validation, "its validation source has different content".to_owned()),
-            (self.tokenizer != other.tokenizer, "its tokenizer differs".to_owned()),
-            (self.max_tokens != other.max_tokens, limit("max_tokens", other.max_tokens)),
-            (self.max_rows != other.max_rows, limit("max_rows", other.max_rows)),
-        ];
-        let texts = pairs.into_iter().filter(|(differs, text)| *differs && !text.is_empty()).map(|(_, text)| text);
+        const HASHES: [&str; 3] = ["source", "validation", "tokenizer"];
+        let (ours, theirs) = (json_value(self), json_value(other));
+        let differing = theirs.as_object().into_iter().flatten().filter(|(key, value)| ours[key.as_str()] != **value);
+        let texts = differing.map(|(key, value)| match HASHES.contains(&key.as_str()) {
+            true => format!("its {key} differs"),
+            false => format!("its {key} is {value}"),
+        });
         texts.collect::<Vec<_>>().join(", ")
     }
 }
@@ -160,6 +136,13 @@ impl Card {
         let size = std::fs::metadata(&path).ok()?.len();
         let bytes = (size <= MAX_BYTES).then(|| runner_files::read_regular(&path).ok())??;
         serde_json::from_slice::<Self>(&bytes).ok().filter(|card| card.format == 1)
+    }
+
+    /// The names of the shards, and of the files beside them that were written with them. Anyone may have written the card: only names of
+    /// files in its folder count.
+    pub(super) fn files_of_set(&self) -> impl Iterator<Item = &str> {
+        let names = self.shards.iter().map(|shard| shard.file.as_str()).chain(self.files.keys().map(String::as_str));
+        names.filter(|name| Path::new(name).file_name() == Some(name.as_ref()))
     }
 
     /// Tokens of `split`.

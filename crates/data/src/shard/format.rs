@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::split_name::SplitName;
+use runner_files::is_number;
 use runner_spec::experiment::TokenType;
 
 /// A format of token shards.
@@ -88,21 +89,11 @@ impl ShardFormat {
 
     /// True if a file called `file` may be in a set called `name`.
     pub(super) fn is_in_set(self, name: &str, file: &str) -> bool {
-        self.set_name(file).is_some_and(|set| set.is_empty() || set == name)
-    }
-
-    /// The name of the set that a file called `file` may be in, which is empty if the format's file names do not have it. `None` for the
-    /// name of another file.
-    pub(super) fn set_name(self, file: &str) -> Option<&str> {
-        let end = if self == Self::Npy { ".npy" } else { ".bin" };
-        [SplitName::Train, SplitName::Validation].into_iter().find_map(|split| {
-            if self == Self::NanoGpt {
-                return (file == self.file_name("", split, 0)).then_some("");
-            }
-            let (rest, number) = file.strip_suffix(end)?.rsplit_once('_')?;
-            let numbered = number.len() == 6 && number.bytes().all(|b| b.is_ascii_digit());
-            let name = rest.strip_suffix(split.short())?.strip_suffix('_')?;
-            (numbered && !name.is_empty()).then_some(name)
+        [SplitName::Train, SplitName::Validation].into_iter().any(|split| {
+            let first = self.file_name(name, split, 0);
+            let Some((start, end)) = first.split_once("000000") else { return file == first };
+            let number = file.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
+            number.is_some_and(|number| number.len() == 6 && is_number(number))
         })
     }
 

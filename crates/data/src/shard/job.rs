@@ -1,17 +1,15 @@
 //! Prepares token shards: finds the sources, makes the tokenizer, checks that both fit the format, and writes. The shards depend only
-//! on sources, tokenizer and settings. After a kill, the same command continues after the last complete shard.
+//! on sources, tokenizer and settings.
 
 use std::fs::{self, File};
+use std::path::Path;
+use std::time::Instant;
 
-use super::batches::{Pass, SplitAssignment, TextPosition, count_characters};
 use super::card::{CARD, HeldOut, Settings};
-use super::folder::{
-    FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_set, remove_unfinished,
-    verify_companion_files, write_error,
-};
+use super::folder::{clean, publish, read_finished, stage_prefix};
 use super::request::{Report, ShardEvent, ShardRequest, WrittenShards};
-use super::state::{Counts, ResumeState, STATE, UsedIds};
-use super::writer::ShardWriter;
+use super::split_writer::SplitWriter;
+use super::writer::{Pass, ShardWriter, SplitAssignment, count_characters};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::hub::{HubSplit, check_free_space, open_split};
@@ -22,7 +20,7 @@ use crate::split_name::SplitName;
 use crate::tokenizer::{TextTokenizer, make_tokenizer};
 use runner_spec::experiment::{Source, TokenType};
 
-/// Writes shards, continues an earlier preparation, or finds the shards complete. Works in the current rayon pool.
+/// Writes shards, or finds them complete. Works in the current rayon pool.
 ///
 /// # Errors
 /// If sources or settings are wrong (named by their keys in the experiment, or by the fields of `request`), if the folder holds other shards
@@ -52,8 +50,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     let separate = separate.filter(|_| request.held_out.is_none_or(|held_out| held_out == HeldOut::Source));
     let train_on_hub = open(&request.data.train, SplitName::Train)?;
     let validation_on_hub = separate.map(|source| open(source, SplitName::Validation)).transpose()?.flatten();
-    let validation_pass = separate.map(|_| validation_on_hub.as_ref());
-    check_space(request, &validation_pass.into_iter().chain([train_on_hub.as_ref()]).collect::<Vec<_>>())?;
+    check_space(request, [validation_on_hub.as_ref(), train_on_hub.as_ref()])?;
     let train = find(&request.data.train, train_on_hub, SplitName::Train)?;
     let held_out = request.held_out.unwrap_or(match (&separate, request.format.one_file()) {
         (Some(_), _) => HeldOut::Source,
@@ -95,71 +92,62 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         max_tokens: request.max_tokens,
         max_rows: request.max_rows,
     };
-    runner_files::create_dir_all(request.folder).map_err(write_error(request.folder))?;
-    let lock = File::open(request.folder).map_err(DataError::io(request.folder))?;
+    let folder = request.folder;
+    runner_files::create_dir_all(folder).map_err(DataError::io(folder))?;
+    let lock = File::open(folder).map_err(DataError::io(folder))?;
     // Without locks in the file system, another process goes unnoticed.
     if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
-        return Err(DataError::file(request.folder, "another process is preparing data in this folder"));
+        return Err(DataError::file(folder, "another process is preparing data in this folder"));
     }
-    let content = read_folder(request, &settings, report)?;
-    if let FolderContent::Finished(_) = &content {
-        verify_companion_files(request, &tokenizer)?;
-    } else {
-        check_companion_files(request, &tokenizer)?;
+    clean(folder)?;
+    if let Some(card) = read_finished(request, &settings, &tokenizer, report)? {
+        return Ok(WrittenShards { card, up_to_date: true, seconds: 0.0 });
     }
-    let state = match content {
-        FolderContent::Finished(card) => {
-            // The state of a process that was killed after it wrote the card.
-            remove_if_there(&request.folder.join(STATE))?;
-            return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
-        }
-        FolderContent::Unfinished(state) => {
-            let whole = state.shards.iter().map(|shard| shard.tokens);
-            let tokens = whole.chain(state.open.iter().map(|open| open.tokens)).sum();
-            report(ShardEvent::Resumed { shards: state.shards.len() as u64, tokens });
-            *state
-        }
-        other => {
-            if let FolderContent::Replaceable(names) = other {
-                remove_set(request.folder, &names)?;
-            }
-            let counts = Counts { used: UsedIds::new(tokenizer.vocab_size()), ..Counts::default() };
-            let (position, shards, open) = (TextPosition::default(), Vec::new(), Vec::new());
-            ResumeState { format: 1, settings, pass: 0, position, counts, shards, open }
-        }
-    };
+    let started = Instant::now();
     let passes = passes(&train, validation.as_ref(), held_out)?;
-    let mut writer = ShardWriter::new(request, &passes, &tokenizer, state, report)?;
-    let result = writer.run();
-    if result.is_err() {
-        // Files that the state does not list are discarded.
-        remove_unfinished(request.folder, &writer.state.open);
-        // A complete shard that could not be synced is not in the state. With the state, the same command replaces it.
-        if writer.state.is_empty() && files_of_set(request).is_empty() {
-            // The first error counts; a state of nothing does no harm.
-            let _ = remove_if_there(&request.folder.join(STATE));
-        }
-    }
-    let card = result?;
-    let (bytes, tokens, seconds) = (writer.bytes, writer.tokens, writer.started.elapsed().as_secs_f64());
-    Ok(WrittenShards { card, up_to_date: false, bytes, tokens, seconds })
+    let stage = runner_files::temporary_dir(folder, &stage_prefix()).map_err(DataError::io(folder))?;
+    let card = new_writer(request, &settings, &passes, &tokenizer, stage.path(), report).run(&passes)?;
+    publish(&stage.keep(), &card, folder)?;
+    Ok(WrittenShards { card, up_to_date: false, seconds: started.elapsed().as_secs_f64() })
 }
 
-/// Checks that the disk has room for all missing files of `sources`, the last of which is that of training. A finished set needs none, and
-/// what a set with a limit needs is unknown.
-fn check_space(request: &ShardRequest<'_>, sources: &[Option<&HubSplit>]) -> Result<()> {
+fn new_writer<'a>(
+    request: &'a ShardRequest<'a>,
+    settings: &'a Settings,
+    passes: &[Pass<'_>],
+    tokenizer: &'a TextTokenizer,
+    stage: &'a Path,
+    report: &'a Report<'a>,
+) -> ShardWriter<'a> {
+    let split = |split, first| SplitWriter::new(request, stage, split, first, report);
+    // In nanoGPT's files nothing separates a single text; the other formats mark the start of every document.
+    let is_single = passes.last().is_some_and(|pass| pass.source.is_single_text());
+    ShardWriter {
+        request,
+        settings,
+        tokenizer,
+        report,
+        stage,
+        end_of_text: tokenizer.end_of_text().filter(|_| !(is_single && request.format.appends_end())),
+        train: split(SplitName::Train, u64::from(settings.held_out != HeldOut::Nothing)),
+        validation: split(SplitName::Validation, 0),
+        bytes_total: passes.iter().map(|pass| pass.source.bytes()).sum(),
+        documents: 0,
+        text_bytes: 0,
+        used: vec![false; tokenizer.vocab_size()],
+        unended: None,
+        is_at_limit: false,
+    }
+}
+
+/// Checks that the disk has room for all missing files of `sources`. What a set with a limit needs is unknown.
+fn check_space(request: &ShardRequest<'_>, sources: [Option<&HubSplit>; 2]) -> Result<()> {
     let is_finished = !request.force && request.folder.join(CARD).exists();
     let Some(hub) = request.hub.filter(|_| !is_finished && request.max_tokens.is_none() && request.max_rows.is_none())
     else {
         return Ok(());
     };
-    let state = if request.force { None } else { ResumeState::read(request.folder)? };
-    let (pass, file) =
-        state.filter(|state| !state.is_empty()).map_or((0, 0), |state| (state.pass, state.position.file));
-    let missing = |(index, split): (usize, Option<&HubSplit>)| {
-        split.map_or(0, |split| split.downloads.missing_bytes(if index == pass { file } else { 0 }))
-    };
-    let needed = sources.iter().copied().enumerate().skip(pass).map(missing).fold(0, u64::saturating_add);
+    let needed = sources.into_iter().flatten().map(|split| split.files.missing_bytes()).fold(0, u64::saturating_add);
     Ok(check_free_space(&hub.settings.cache, needed)?)
 }
 

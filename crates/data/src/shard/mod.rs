@@ -1,6 +1,5 @@
 //! Token shards for other trainers: writes text as the files of llm.c, nanoGPT or build-nanogpt.
 
-mod batches;
 mod card;
 mod folder;
 mod format;
@@ -8,9 +7,6 @@ mod job;
 mod nanogpt_meta;
 mod request;
 mod split_writer;
-mod state;
-mod text_size;
-mod verify;
 mod writer;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::card::{Card, CardShard, HeldOut};
 use super::format::ShardFormat;
-use crate::hub::{Downloading, HubAccess};
+use crate::hub::HubAccess;
 use crate::progress::Progress;
 use runner_spec::experiment::Data;
 
@@ -20,7 +20,7 @@ pub struct ShardRequest<'a> {
     pub folder: &'a Path,
     /// The start of file names, if the format does not fix them.
     pub name: &'a str,
-    /// Tokens of a shard. If the format has one file for each split, the number of tokens between two saves of the state.
+    /// Tokens of a shard, unless the format has one file for each split.
     pub shard_tokens: u64,
     /// The validation data; `None` for the data's validation source, or without one the custom of the format's trainer.
     pub held_out: Option<HeldOut>,
@@ -29,7 +29,7 @@ pub struct ShardRequest<'a> {
     pub max_rows: Option<u64>,
     /// The hub that sources name; `None` if they name none.
     pub hub: Option<HubAccess<'a>>,
-    /// Replace the shards that are in the folder, finished or not.
+    /// Replace the shards that are in the folder.
     pub force: bool,
 }
 
@@ -39,19 +39,11 @@ pub enum ShardEvent<'a> {
     Preparing(Progress),
     /// Something that a person should see before the shards are used.
     Warning(String),
-    /// This process continues the work of an earlier one, which wrote this many shards and tokens.
-    Resumed {
-        shards: u64,
-        tokens: u64,
-    },
-    /// `bytes_done` counts text of the source by all processes; `tokens` and `bytes` count this process alone.
+    /// Bytes of text and tokens that have been written.
     Written {
         bytes_done: u64,
         bytes_total: u64,
         tokens: u64,
-        bytes: u64,
-        /// The downloads of the source, if it is on the hub.
-        download: Option<Downloading>,
     },
     /// A shard is complete.
     Whole(&'a CardShard),
@@ -63,9 +55,6 @@ pub struct WrittenShards {
     pub card: Card,
     /// True if an earlier process had already written all of them.
     pub up_to_date: bool,
-    /// Bytes of text and tokens that this process wrote.
-    pub bytes: u64,
-    pub tokens: u64,
     /// Seconds from the first batch to the last one.
     pub seconds: f64,
 }

@@ -1,354 +1,296 @@
-//! Writes shards: one thread reads, the pool encodes a batch while the batch before it is written, and the state is saved.
+//! Writes shards: reads a batch of text, encodes it in parallel, and writes its tokens.
 
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::batches::{Pass, TextPart, TextPosition, read_batches};
-use super::card::{CARD, Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, Settings};
-use super::folder::{TOKENIZER, remove_if_there, write_companion_files, write_json};
+use super::card::{CARD, Card, CardFile, CardSource, CardTokenizer, HeldOut, Settings};
+use super::folder::{TOKENIZER, write_companion_files, write_file};
 use super::request::{Report, ShardEvent, ShardRequest};
 use super::split_writer::SplitWriter;
-use super::state::{ResumeState, STATE};
-use super::text_size::TextSizes;
+use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use crate::source::LocatedSource;
+use crate::progress::Progress;
+use crate::source::{BATCH_BYTES, BatchCollector, LocatedSource, TextPiece, read, read_file};
 use crate::split_name::SplitName;
 use crate::tokenizer::TextTokenizer;
-use runner_threads::threads;
 
-/// The interval between two reports while a file is waited for.
-const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-
-pub(super) struct ShardWriter<'a> {
-    request: &'a ShardRequest<'a>,
-    passes: &'a [Pass<'a>],
-    tokenizer: &'a TextTokenizer,
-    report: &'a Report<'a>,
-    end_of_text: Option<u32>,
-    pub(super) state: ResumeState,
-    train: SplitWriter<'a>,
-    validation: SplitWriter<'a>,
-    /// Tokens written since the state was saved.
-    unsaved_tokens: u64,
-    pub(super) started: Instant,
-    /// Bytes of text and tokens that this process has written.
-    pub(super) bytes: u64,
-    pub(super) tokens: u64,
-    sizes: TextSizes,
-    /// Tokens of the training source in complete shards.
-    complete_tokens: u64,
-    /// True once the limit of the request is reached.
-    is_at_limit: bool,
+/// The assignment of a source's documents to splits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum SplitAssignment {
+    All(SplitName),
+    /// This fraction of the documents, drawn at random, is validation.
+    Drawn(f64),
+    /// The characters of the only document from this one on are validation.
+    CharactersFrom(u64),
 }
 
-impl<'a> ShardWriter<'a> {
-    /// Continues at `state`. The last pass reads the training source.
-    pub(super) fn new(
-        request: &'a ShardRequest<'a>,
-        passes: &'a [Pass<'a>],
-        tokenizer: &'a TextTokenizer,
-        state: ResumeState,
-        report: &'a Report<'a>,
-    ) -> Result<Self> {
-        // In nanoGPT's files nothing separates a single text; the other formats mark the start of every document.
-        let is_single = passes.last().is_some_and(|pass| pass.source.is_single_text());
-        let is_counted = |shard: &&CardShard| comes_from_training(&state.settings, shard);
-        let complete_tokens = state.shards.iter().filter(is_counted).map(|shard| shard.tokens).sum();
-        Ok(Self {
-            request,
-            passes,
-            tokenizer,
-            report,
-            end_of_text: tokenizer.end_of_text().filter(|_| !(is_single && request.format.appends_end())),
-            train: SplitWriter::new(request, SplitName::Train, &state)?,
-            validation: SplitWriter::new(request, SplitName::Validation, &state)?,
-            state,
-            unsaved_tokens: 0,
-            started: Instant::now(),
-            bytes: 0,
-            tokens: 0,
-            sizes: TextSizes::new(passes),
-            complete_tokens,
-            is_at_limit: false,
-        })
-    }
+/// A source, and the splits that its text goes to.
+pub(super) struct Pass<'a> {
+    pub(super) source: &'a LocatedSource,
+    pub(super) assignment: SplitAssignment,
+}
 
-    /// Writes all shards and the card.
-    pub(super) fn run(&mut self) -> Result<Card> {
-        self.save()?;
-        self.started = Instant::now();
-        for (index, pass) in self.passes.iter().enumerate().skip(self.state.pass) {
-            if index > self.state.pass {
-                self.state.pass = index;
-                self.state.position = TextPosition::default();
-            }
-            self.write_pass(index, pass)?;
+/// Text that goes to one split.
+struct SplitPiece {
+    split: SplitName,
+    piece: TextPiece,
+    /// The number of the document in the source, from 0.
+    document: u64,
+}
+
+pub(super) struct ShardWriter<'a> {
+    pub(super) request: &'a ShardRequest<'a>,
+    pub(super) settings: &'a Settings,
+    pub(super) tokenizer: &'a TextTokenizer,
+    pub(super) report: &'a Report<'a>,
+    pub(super) stage: &'a Path,
+    pub(super) end_of_text: Option<u32>,
+    pub(super) train: SplitWriter<'a>,
+    pub(super) validation: SplitWriter<'a>,
+    pub(super) bytes_total: u64,
+    pub(super) documents: u64,
+    pub(super) text_bytes: u64,
+    /// True for each id that occurs.
+    pub(super) used: Vec<bool>,
+    /// The split of the last document, if its end of text is still to be written.
+    pub(super) unended: Option<SplitName>,
+    /// True once the limit of the request is reached.
+    pub(super) is_at_limit: bool,
+}
+
+impl ShardWriter<'_> {
+    /// Writes all shards and the card. The last of `passes` reads the training source.
+    pub(super) fn run(&mut self, passes: &[Pass<'_>]) -> Result<Card> {
+        for pass in passes {
+            self.write_pass(pass)?;
             pass.source.check_unchanged()?;
         }
-        self.complete()
+        self.complete(passes)
     }
 
-    fn write_pass(&mut self, index: usize, pass: &Pass<'_>) -> Result<()> {
-        let (cut, from) = (self.tokenizer.cut_points(), self.state.position);
-        let size = rayon::current_num_threads().clamp(4, 32) << 20;
-        let (sender, receiver) = sync_channel::<Result<Vec<TextPart>>>(1);
-        std::thread::scope(|scope| {
-            let read = move || {
-                let mut take = |batch| sender.send(Ok(batch)).map_err(|_| DataError::file(Path::new(""), "stopped"));
-                if let Err(error) = read_batches(pass.source, cut, pass.assignment, from, size, &mut take) {
-                    // The receiver is gone if it stopped first, with a separate error.
-                    let _ = sender.send(Err(error));
+    fn write_pass(&mut self, pass: &Pass<'_>) -> Result<()> {
+        let (cut, preparing) = (self.tokenizer.cut_points(), self.report);
+        let mut write = |batch: Vec<SplitPiece>| self.write_batch(batch, pass.source);
+        let mut batch = BatchCollector::new(BATCH_BYTES, &mut write);
+        let mut assigned = AssignedText { assignment: pass.assignment, documents: 0, characters: 0 };
+        let mut read_all = || {
+            for file in 0..pass.source.files.len() {
+                pass.source.path(file, &|part| preparing(ShardEvent::Preparing(Progress::Downloading(part))))?;
+                read_file(pass.source, file, cut, &mut |piece| assigned.assign(piece, &mut batch))?;
+                // At the limit, the next file is not downloaded.
+                if pass.source.hub.is_some() {
+                    batch.flush()?;
                 }
-            };
-            threads::spawn_scoped(scope, "texts", read).map_err(|error| DataError::Threads(error.to_string()))?;
-            let written = self.write_batches(receiver, index, pass);
-            // After an error, or at the limit, the reader may still wait for a file.
-            if let Some(split) = &pass.source.hub {
-                split.downloads.stop();
             }
-            written
-        })
-    }
-
-    #[expect(clippy::needless_pass_by_value, reason = "dropped at the end, which stops the sender")]
-    fn write_batches(
-        &mut self,
-        receiver: Receiver<Result<Vec<TextPart>>>,
-        index: usize,
-        pass: &Pass<'_>,
-    ) -> Result<()> {
-        let (tokenizer, place) = (self.tokenizer, pass.source.split.key());
-        let encode = |part: TextPart| {
-            let tokens = tokenizer.encode_document(&part.text).map_err(|error| error.within(place))?;
-            Ok((part, tokens))
+            batch.flush()
         };
-        let mut encoded = Vec::new();
-        while !self.is_at_limit {
-            match receiver.recv_timeout(REPORT_INTERVAL) {
-                Ok(Ok(batch)) => {
-                    let before = std::mem::take(&mut encoded);
-                    let encode_batch = || batch.into_par_iter().map(encode).collect::<Result<Vec<_>>>();
-                    let (next, written) = rayon::join(encode_batch, || self.write_parts(before, index, pass));
-                    written?;
-                    encoded = next?;
-                }
-                // Text that was read before a download failed need not be read again.
-                Ok(Err(error)) => {
-                    self.write_parts(encoded, index, pass)?;
-                    return if self.is_at_limit { Ok(()) } else { Err(error) };
-                }
-                // The next file is downloaded.
-                Err(RecvTimeoutError::Timeout) => self.write_parts(std::mem::take(&mut encoded), index, pass)?,
-                // The channel closes after the last batch.
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-        }
-        self.write_parts(encoded, index, pass)
+        let done = read_all();
+        // Reading ends with an error at the limit.
+        if self.is_at_limit { Ok(()) } else { done.and_then(|()| self.end_document(pass.source)) }
     }
 
-    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>, index: usize, pass: &Pass<'_>) -> Result<()> {
-        for (part, tokens) in parts {
+    fn write_batch(&mut self, batch: Vec<SplitPiece>, source: &LocatedSource) -> Result<()> {
+        let encode = |piece: &SplitPiece| self.tokenizer.encode_document(&piece.piece.text);
+        let encoded: Vec<_> = batch.par_iter().map(encode).collect();
+        for (piece, tokens) in batch.into_iter().zip(encoded) {
+            self.write_piece(&piece, tokens.map_err(|error| error.within(source.split.key()))?, source)?;
             if self.is_at_limit {
-                break;
+                return Err(DataError::setting(source.split.key(), "the limit is reached"));
             }
-            self.sizes.add_file(index, pass, part.file);
-            self.write_part(&part, tokens, pass)?;
         }
-        self.report_progress(pass);
+        let (bytes_done, tokens) = (self.text_bytes, self.train.tokens + self.validation.tokens);
+        // The text of a compressed column is longer than its file.
+        (self.report)(ShardEvent::Written { bytes_done, bytes_total: self.bytes_total.max(bytes_done), tokens });
         Ok(())
     }
 
-    fn report_progress(&self, pass: &Pass<'_>) {
-        let (bytes_done, bytes, tokens) = (self.state.counts.text_bytes, self.bytes, self.tokens);
-        let mut bytes_total = self.sizes.total();
-        // The text up to the limit is about as much as the text so far for each token or document.
-        let limits = [
-            (self.request.max_tokens, self.written_tokens(pass)),
-            (self.request.max_rows, self.state.position.document),
-        ];
-        for (limit, done) in limits.into_iter().filter_map(|(limit, done)| Some((limit?, done))) {
-            if done > 0 {
-                bytes_total = bytes_total.min((bytes_done as f64 * limit as f64 / done as f64) as u64);
-            }
-        }
-        let bytes_total = bytes_total.max(bytes_done);
-        let download = pass.source.hub.as_ref().and_then(|split| split.downloads.progress());
-        (self.report)(ShardEvent::Written { bytes_done, bytes_total, tokens, bytes, download });
-    }
-
-    /// The tokens of the training source in all shards, complete or not.
-    fn written_tokens(&self, pass: &Pass<'_>) -> u64 {
-        if pass.source.split != SplitName::Train {
-            return 0;
-        }
-        let has_source = self.state.settings.held_out == HeldOut::Source;
-        let validation = if has_source { 0 } else { self.validation.open_tokens() };
-        self.complete_tokens + self.train.open_tokens() + validation
-    }
-
-    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>, pass: &Pass<'_>) -> Result<()> {
-        let is_training = pass.source.split == SplitName::Train;
-        if is_training && self.request.max_rows.is_some_and(|rows| part.document >= rows) {
-            self.is_at_limit = true;
-            return Ok(());
-        }
-        let mut text_bytes = part.text.len() as u64;
-        let mut ends_document = part.ends_document;
-        let appends_end = self.request.format.appends_end();
-        match self.end_of_text {
-            Some(end) if part.starts_document && !appends_end => tokens.insert(0, end),
-            Some(end) if part.ends_document && appends_end => tokens.push(end),
-            _ => {}
-        }
-        let (start, before) = (part.start(), self.state.position);
-        let mut written = 0;
-        if (start.document, start.offset) == (before.document, before.offset) {
-            written = (before.tokens as usize).min(tokens.len());
-        }
-        if let Some(limit) = self.request.max_tokens.filter(|_| is_training) {
-            let left = limit.saturating_sub(self.written_tokens(pass));
-            if left <= (tokens.len() - written) as u64 {
-                let (kept, all) = (written + left as usize, tokens.len());
-                tokens.truncate(kept);
-                // A part that is cut counts with its share of the bytes, and a document that is cut counts as one.
-                text_bytes = (u128::from(text_bytes) * kept as u128 / all.max(1) as u128) as u64;
-                ends_document = kept > 0;
+    fn write_piece(&mut self, text: &SplitPiece, mut tokens: Vec<u32>, source: &LocatedSource) -> Result<()> {
+        let is_training = source.split == SplitName::Train;
+        if text.piece.starts_document {
+            self.end_document(source)?;
+            if is_training && self.request.max_rows.is_some_and(|rows| text.document >= rows) {
                 self.is_at_limit = true;
             }
-        }
-        let mut ends_with_shard = false;
-        while written < tokens.len() {
-            let is_first = self.state.settings.held_out == HeldOut::FirstShard && self.state.shards.is_empty();
-            let writer = match part.split {
-                SplitName::Train if !is_first => &mut self.train,
-                _ => &mut self.validation,
-            };
-            let (taken, complete) = writer.write(&tokens[written..])?;
-            self.state.counts.used.add(&tokens[written..written + taken]);
-            written += taken;
-            self.tokens += taken as u64;
-            self.unsaved_tokens += taken as u64;
-            if let Some(shard) = complete {
-                self.add_shard(shard);
-                ends_with_shard = written == tokens.len();
-                if !ends_with_shard {
-                    self.state.position = TextPosition { tokens: written as u64, ..start };
-                    self.save()?;
-                }
+            if self.is_at_limit {
+                return Ok(());
+            }
+            match self.end_of_text {
+                Some(end) if !self.request.format.appends_end() => tokens.insert(0, end),
+                _ => self.unended = Some(text.split),
             }
         }
-        self.bytes += text_bytes;
-        self.state.counts.text_bytes += text_bytes;
-        self.state.counts.documents += u64::from(ends_document);
-        self.state.position = part.end();
-        if ends_with_shard || self.request.format.one_file() && self.unsaved_tokens >= self.request.shard_tokens {
-            self.save()?;
-        }
+        let all = tokens.len();
+        self.write_tokens(text.split, &mut tokens, is_training)?;
+        // A piece that is cut counts with its share of the bytes.
+        let bytes = text.piece.text.len() as u128 * tokens.len() as u128 / all.max(1) as u128;
+        self.text_bytes += bytes as u64;
+        self.documents += u64::from(text.piece.starts_document && !tokens.is_empty());
         Ok(())
     }
 
-    fn add_shard(&mut self, shard: CardShard) {
-        (self.report)(ShardEvent::Whole(&shard));
-        if comes_from_training(&self.state.settings, &shard) {
-            self.complete_tokens += shard.tokens;
+    /// Writes the end of text after the last document, in the formats that have it there.
+    fn end_document(&mut self, source: &LocatedSource) -> Result<()> {
+        let is_training = source.split == SplitName::Train;
+        match (self.unended.take(), self.end_of_text) {
+            (Some(split), Some(end)) if self.request.format.appends_end() => {
+                self.write_tokens(split, &mut vec![end], is_training)
+            }
+            _ => Ok(()),
         }
-        self.state.shards.push(shard);
     }
 
-    /// Makes everything that was written durable, and saves the state.
-    fn save(&mut self) -> Result<()> {
-        if self.request.format.one_file() {
-            let open = [self.validation.sync()?, self.train.sync()?];
-            self.state.open = open.into_iter().flatten().collect();
+    /// Writes `tokens`, and cuts them where the limit is.
+    fn write_tokens(&mut self, split: SplitName, tokens: &mut Vec<u32>, is_training: bool) -> Result<()> {
+        if let Some(limit) = self.request.max_tokens.filter(|_| is_training) {
+            let has_source = self.settings.held_out == HeldOut::Source;
+            let written = self.train.tokens + if has_source { 0 } else { self.validation.tokens };
+            let left = limit.saturating_sub(written);
+            self.is_at_limit = left <= tokens.len() as u64;
+            tokens.truncate(left as usize);
         }
-        self.unsaved_tokens = 0;
-        write_json(&self.request.folder.join(STATE), &self.state)
+        for &token in tokens.iter() {
+            if let Some(is_used) = self.used.get_mut(token as usize) {
+                *is_used = true;
+            }
+        }
+        let mut rest = tokens.as_slice();
+        if split == SplitName::Validation {
+            return self.validation.write(rest);
+        }
+        if self.settings.held_out == HeldOut::FirstShard {
+            let room = self.request.shard_tokens.saturating_sub(self.validation.tokens);
+            let (first, others) = rest.split_at(rest.len().min(room as usize));
+            self.validation.write(first)?;
+            rest = others;
+        }
+        self.train.write(rest)
     }
 
-    /// Completes the last shards and writes the card.
-    fn complete(&mut self) -> Result<Card> {
+    /// Completes the last shards and writes the files beside them.
+    fn complete(&mut self, passes: &[Pass<'_>]) -> Result<Card> {
         self.check_splits()?;
-        for shard in [self.validation.finish()?, self.train.finish()?].into_iter().flatten() {
-            self.add_shard(shard);
-        }
-        self.state.open.clear();
-        let mut shards = self.state.shards.clone();
-        shards.sort_by_key(|shard| (shard.split != SplitName::Validation.short(), shard.file.clone()));
-        let (files, has_tokenizer) = write_companion_files(self.request, self.tokenizer)?;
-        let counts = &self.state.counts;
+        self.validation.finish()?;
+        self.train.finish()?;
+        let shards = [&self.validation.shards[..], &self.train.shards].concat();
+        let (files, has_tokenizer) = write_companion_files(self.request, self.stage, self.tokenizer)?;
         let position = if self.request.format.appends_end() { "after" } else { "before" };
         let card = Card {
             format: 1,
-            settings: self.state.settings.clone(),
+            settings: self.settings.clone(),
             dtype: self.request.format.dtype().to_owned(),
             tokens: shards.iter().map(|shard| shard.tokens).sum(),
-            documents: counts.documents,
-            text_bytes: counts.text_bytes,
+            documents: self.documents,
+            text_bytes: self.text_bytes,
             tokenizer: CardTokenizer {
                 hash: self.tokenizer.hash().to_owned(),
                 vocab_size: self.tokenizer.vocab_size() as u64,
-                used: counts.used.count(),
-                highest: counts.used.highest(),
+                used: self.used.iter().filter(|is_used| **is_used).count() as u64,
+                highest: self.used.iter().rposition(|is_used| *is_used).map_or(0, |highest| highest as u32),
                 end_of_text: self.end_of_text,
                 end_of_text_is: self.end_of_text.map(|_| position.to_owned()),
                 file: has_tokenizer.then(|| TOKENIZER.to_owned()),
             },
-            sources: self.passes.iter().map(|pass| card_source(pass.source)).collect(),
+            sources: passes.iter().map(|pass| card_source(pass.source)).collect(),
             shards,
             files,
         };
-        write_json(&self.request.folder.join(CARD), &card)?;
-        remove_if_there(&self.request.folder.join(STATE))?;
+        let path = self.stage.join(CARD);
+        let json = serde_json::to_string_pretty(&card).map_err(|error| DataError::file(&path, error.to_string()))?;
+        write_file(&path, (json + "\n").as_bytes())?;
         Ok(card)
     }
 
-    /// Checks that each split that the request asks for has tokens. Otherwise removes the shards that were written.
-    ///
     /// # Errors
-    /// If a split has none.
-    fn check_splits(&mut self) -> Result<()> {
-        let documents = self.state.counts.documents;
+    /// If a split that the request asks for has no tokens.
+    fn check_splits(&self) -> Result<()> {
+        let documents = self.documents;
         if documents == 0 {
             return Err(DataError::setting("data.train", "no text at all"));
         }
-        let is_empty =
-            |split, writer: &SplitWriter<'_>| writer.open_tokens() == 0 && self.state.shards_of(split).next().is_none();
-        let error = match self.state.settings.held_out {
-            HeldOut::FirstShard if is_empty(SplitName::Train, &self.train) => {
-                let whole: u64 = self.state.shards.iter().map(|shard| shard.tokens).sum();
-                let tokens = whole + self.validation.open_tokens();
+        let (key, message) = match self.settings.held_out {
+            HeldOut::FirstShard if self.train.tokens == 0 => {
+                let tokens = self.validation.tokens;
+                let fewer = (tokens / 10).max(1);
                 let message = format!(
-                    "the first shard is for validation, and it has room for all {tokens} tokens; use fewer per shard, such as {}, or hold nothing out",
-                    (tokens / 10).max(1)
+                    "the first shard is for validation, and it has room for all {tokens} tokens; use fewer per shard, such as {fewer}, or hold nothing out"
                 );
-                DataError::setting("shard_tokens", message)
+                ("shard_tokens", message)
             }
-            HeldOut::Fraction(_) if self.is_at_limit && is_empty(SplitName::Validation, &self.validation) => {
+            HeldOut::Fraction(_) if self.is_at_limit && self.validation.tokens == 0 => {
                 let message = "the limit is reached before any text that is held out; raise it, or hold nothing out";
-                DataError::setting("held_out", message)
+                ("held_out", message.to_owned())
             }
-            HeldOut::Fraction(fraction) if is_empty(SplitName::Validation, &self.validation) => {
+            HeldOut::Fraction(fraction) if self.validation.tokens == 0 => {
                 let message = format!(
                     "a fraction of {fraction} of {documents} documents, which are drawn one by one, held out none; give a larger one"
                 );
-                DataError::setting("held_out", message)
+                ("held_out", message)
             }
             _ => return Ok(()),
         };
-        for shard in self.state.shards.drain(..) {
-            remove_if_there(&self.request.folder.join(shard.file))?;
-        }
-        self.state.open.clear();
-        Err(error)
+        Err(DataError::setting(key, message))
     }
 }
 
-/// True if the tokens of `shard` are text of the training source.
-fn comes_from_training(settings: &Settings, shard: &CardShard) -> bool {
-    shard.split == SplitName::Train.short() || settings.held_out != HeldOut::Source
+/// Assigns pieces of a source to splits, in order.
+struct AssignedText {
+    assignment: SplitAssignment,
+    documents: u64,
+    characters: u64,
+}
+
+impl AssignedText {
+    fn assign(&mut self, mut piece: TextPiece, batch: &mut BatchCollector<'_, SplitPiece>) -> Result<()> {
+        self.documents += u64::from(piece.starts_document);
+        let document = self.documents.saturating_sub(1);
+        let split = match self.assignment {
+            SplitAssignment::All(split) => split,
+            SplitAssignment::Drawn(fraction) if is_drawn(document, fraction) => SplitName::Validation,
+            SplitAssignment::Drawn(_) => SplitName::Train,
+            SplitAssignment::CharactersFrom(first) => {
+                let left = first.saturating_sub(self.characters);
+                self.characters += piece.text.chars().count() as u64;
+                // Training text ends within the piece.
+                if left > 0
+                    && let Some((at, _)) = piece.text.char_indices().nth(left as usize)
+                {
+                    let rest = TextPiece { text: piece.text.split_off(at), starts_document: false };
+                    push(batch, SplitPiece { split: SplitName::Train, piece, document })?;
+                    return push(batch, SplitPiece { split: SplitName::Validation, piece: rest, document });
+                }
+                if left > 0 { SplitName::Train } else { SplitName::Validation }
+            }
+        };
+        push(batch, SplitPiece { split, piece, document })
+    }
+}
+
+fn push(batch: &mut BatchCollector<'_, SplitPiece>, piece: SplitPiece) -> Result<()> {
+    let bytes = piece.piece.text.len();
+    batch.push(piece, bytes)
+}
+
+/// The number of characters of `source`, a single text.
+pub(super) fn count_characters(source: &LocatedSource) -> Result<u64> {
+    let mut count = 0;
+    read(source, CutPoints::Anywhere, &mut |piece| {
+        count += piece.text.chars().count() as u64;
+        Ok(())
+    })?;
+    Ok(count)
+}
+
+/// True if document `index` is in the `fraction` that is held out. Each document has its own draw, which does not depend on the number of
+/// documents.
+fn is_drawn(index: u64, fraction: f64) -> bool {
+    // The finalizer of MurmurHash3's 64-bit variant, which mixes all bits.
+    let mut x = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    x = (x ^ x >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    x ^= x >> 33;
+    // 53 bits: what f64 holds exactly.
+    ((x >> 11) as f64) < fraction * (1_u64 << 53) as f64
 }
 
 fn card_source(source: &LocatedSource) -> CardSource {
@@ -360,4 +302,22 @@ fn card_source(source: &LocatedSource) -> CardSource {
     });
     let hub = source.hub.as_ref().map(|split| split.pinned.clone());
     CardSource { split: source.split.short().to_owned(), hub, files: files.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn about_the_fraction_is_drawn() {
+        for fraction in [0.0, 0.0005, 0.1, 0.5, 1.0] {
+            let n = 200_000;
+            let drawn = (0..n).filter(|&i| is_drawn(i, fraction)).count() as f64;
+            // Five standard deviations of a binomial.
+            let (mean, deviation) = (n as f64 * fraction, (n as f64 * fraction * (1.0 - fraction)).sqrt());
+            assert!((drawn - mean).abs() <= 5.0 * deviation, "{fraction}: {drawn}");
+        }
+        let first: Vec<u64> = (0..60).filter(|&i| is_drawn(i, 0.1)).collect();
+        assert_eq!(first, (0..60).filter(|&i| is_drawn(i, 0.1)).collect::<Vec<_>>());
+    }
 }

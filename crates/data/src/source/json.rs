@@ -1,9 +1,13 @@
 //! Files of JSON objects, each with a document: one object a line (JSON Lines), or the items of one array. Neither is ever held whole.
 
+use std::cell::Cell;
+use std::fmt;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
+use serde::Deserializer as _;
+use serde::de::{self, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use super::compressed::refuse_compressed;
@@ -46,7 +50,7 @@ pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut Record
     if format == JsonFormat::Lines || first == Some(b'{') {
         for_each_line(path, file, format, offset as u64, sink)
     } else {
-        for_each_item(path, file, offset as u64, sink)
+        for_each_item(path, file, sink)
     }
 }
 
@@ -95,123 +99,84 @@ fn for_each_line(
     Ok(())
 }
 
-fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut RecordSink<'_>) -> Result<()> {
-    let mut array = ArrayReader { path, file, unread: Vec::new(), next: 0, offset, line: 1, column: 0 };
-    match array.peek()? {
-        Some(b'[') => array.skip(1),
-        Some(_) => return Err(array.error("expected a JSON array of objects")),
-        None => return Err(array.error("EOF while parsing a value")),
-    }
-    for index in 0.. {
-        match array.peek()? {
-            Some(b']') => break,
-            Some(b',') if index > 0 => {
-                array.skip(1);
-                match array.peek()? {
-                    Some(b']') => return Err(array.error("trailing comma")),
-                    Some(_) => {}
-                    None => return Err(array.error("EOF while parsing a value")),
-                }
-            }
-            Some(_) if index == 0 => {}
-            Some(_) => return Err(array.error("expected `,` or `]`")),
-            None => return Err(array.error("EOF while parsing a list")),
+fn for_each_item(path: &Path, file: BufReader<File>, sink: &mut RecordSink<'_>) -> Result<()> {
+    let progress = ReadProgress::default();
+    let reader = ItemReader { file, progress: &progress };
+    let mut failed = None;
+    let mut deserializer = serde_json::Deserializer::from_reader(reader);
+    let items = Items { path, sink, progress: &progress, failed: &mut failed };
+    let parsed =
+        deserializer.deserialize_seq(items).and_then(|is_whole| if is_whole { deserializer.end() } else { Ok(()) });
+    match (failed, parsed) {
+        (Some(error), _) => Err(error),
+        (None, Ok(())) => Ok(()),
+        (None, Err(error)) if error.is_io() => Err(DataError::io(path)(error.into())),
+        (None, Err(error)) => {
+            let message = format!("{} at column {}", without_position(&error), error.column());
+            Err(RecordPosition::line(error.line().max(1) as u64).error(path, message))
         }
-        let (position, value) = array.read_item(index)?;
-        if !sink(position, object(position, path, value)?)? {
-            return Ok(());
-        }
-    }
-    array.skip(1);
-    match array.peek()? {
-        Some(_) => Err(array.error("trailing characters")),
-        None => Ok(()),
     }
 }
 
-/// Reads an array of values in blocks, and keeps no more of it than an item.
-struct ArrayReader<'a> {
-    path: &'a Path,
+/// How far an array was read.
+#[derive(Default)]
+struct ReadProgress {
+    /// Line breaks so far.
+    breaks: Cell<u64>,
+    /// Bytes since the last item.
+    bytes: Cell<usize>,
+}
+
+/// Hands bytes on. An item that is too long is an error.
+struct ItemReader<'a> {
     file: BufReader<File>,
-    /// The bytes from `next` on have not been parsed.
-    unread: Vec<u8>,
-    next: usize,
-    /// The position of the byte at `next` in the file, its line from 1, and its column from 0.
-    offset: u64,
-    line: u64,
-    column: usize,
+    progress: &'a ReadProgress,
 }
 
-impl ArrayReader<'_> {
-    /// Returns false at the end of the file.
-    fn read_block(&mut self) -> Result<bool> {
-        self.unread.drain(..self.next);
-        self.next = 0;
-        // The block doubles, because an item that is longer than a block is parsed again.
-        let size = BLOCK_BYTES.max(self.unread.len()) as u64;
-        let read = self.file.by_ref().take(size).read_to_end(&mut self.unread).map_err(DataError::io(self.path))?;
-        Ok(read > 0)
-    }
-
-    fn skip(&mut self, count: usize) {
-        let skipped = &self.unread[self.next..self.next + count];
-        self.column += count;
-        if let Some(last) = skipped.iter().rposition(|&byte| byte == b'\n') {
-            self.column = count - last - 1;
-            self.line += skipped.iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
+impl io::Read for ItemReader<'_> {
+    /// The parser asks for single bytes, so the progress is exact.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        let breaks = buffer[..read].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.progress.breaks.set(self.progress.breaks.get() + breaks);
+        self.progress.bytes.set(self.progress.bytes.get() + read);
+        if self.progress.bytes.get() > MAX_DOCUMENT_BYTES {
+            return Err(io::Error::other(format!("an item is longer than {}", describe_document_limit())));
         }
-        self.offset += count as u64;
-        self.next += count;
+        Ok(read)
+    }
+}
+
+/// Hands the items of an array to `sink`. The result is whether all of them were read.
+struct Items<'a, 'b> {
+    path: &'a Path,
+    sink: &'a mut RecordSink<'b>,
+    progress: &'a ReadProgress,
+    failed: &'a mut Option<DataError>,
+}
+
+impl<'de> Visitor<'de> for Items<'_, '_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON array of objects")
     }
 
-    /// The next byte that is not white space; `None` at the end of the file.
-    fn peek(&mut self) -> Result<Option<u8>> {
-        loop {
-            let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
-            self.skip(self.unread[self.next..].iter().take_while(is_blank).count());
-            if let Some(&byte) = self.unread.get(self.next) {
-                return Ok(Some(byte));
-            }
-            if !self.read_block()? {
-                return Ok(None);
-            }
-        }
-    }
-
-    /// Reads the item `index`, which begins at the next byte.
-    fn read_item(&mut self, index: u64) -> Result<(RecordPosition, Value)> {
-        let position = RecordPosition::item(self.line, index, self.offset);
-        loop {
-            let bytes = &self.unread[self.next..];
-            let is_too_long = bytes.len() > MAX_DOCUMENT_BYTES;
-            let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
-            match (values.next(), values.byte_offset()) {
-                (Some(Ok(value)), length) if length <= MAX_DOCUMENT_BYTES => {
-                    self.skip(length);
-                    return Ok((position, value));
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
+        for index in 0.. {
+            self.progress.bytes.set(0);
+            let Some(value) = items.next_element::<Value>()? else { break };
+            let position = RecordPosition::item(self.progress.breaks.get() + 1, index);
+            match object(position, self.path, value).and_then(|object| (self.sink)(position, object)) {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    *self.failed = Some(error);
+                    return Err(de::Error::custom("an item is wrong"));
                 }
-                (Some(Err(error)), _) if !error.is_eof() => return Err(self.item_error(position, &error)),
-                _ if is_too_long => {
-                    return Err(position.error(self.path, format!("longer than {}", describe_document_limit())));
-                }
-                (Some(Err(error)), _) if !self.read_block()? => return Err(self.item_error(position, &error)),
-                _ => {}
             }
         }
-    }
-
-    /// The error at the next byte, which is in no item.
-    fn error(&self, message: &str) -> DataError {
-        let position = RecordPosition::line(self.line);
-        position.error(self.path, format!("{message} at column {}", self.column + 1))
-    }
-
-    /// The error of parsing the item that begins at the next byte.
-    fn item_error(&self, mut position: RecordPosition, error: &serde_json::Error) -> DataError {
-        let lines = error.line().max(1) as u64 - 1;
-        let column = error.column() + if lines == 0 { self.column } else { 0 };
-        position.line += lines;
-        position.error(self.path, format!("{} at column {column}", without_position(error)))
+        Ok(true)
     }
 }
 
@@ -285,25 +250,19 @@ mod tests {
     #[test]
     fn mistakes_in_items_are_located() {
         let error = |content: &str| texts(JsonFormat::Array, content.as_bytes()).unwrap_err();
-        assert_eq!(
-            error("[{\"text\": \"a\"},\n {\"text\": a}]"),
-            ", line 2: item 1 of the array (at byte 17): expected value at column 11"
-        );
-        assert!(
-            error("[3, {\"text\": \"a\"}]").contains("item 0 of the array (at byte 1): a number, not a JSON object")
-        );
+        assert_eq!(error("[{\"text\": \"a\"},\n {\"text\": a}]"), ", line 2: expected value at column 11");
+        assert!(error("[3, {\"text\": \"a\"}]").contains("item 0 of the array: a number, not a JSON object"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: expected `,` or `]` at column 1");
         assert!(error("[{\"text\": \"a\"},]").contains("trailing comma"));
         assert!(error("[{\"text\": \"a\"}] x").contains("trailing characters at column 17"));
         assert!(error("[{\"text\": \"a\"}").contains("EOF while parsing a list"));
-        assert!(error("[{\"text\": \"a").contains("item 0 of the array (at byte 1): EOF while parsing a string"));
+        assert!(error("[{\"text\": \"a").contains("EOF while parsing a string"));
         assert!(error(" \n").contains("line 2: EOF"));
-        assert!(error("3").contains("expected a JSON array of objects"));
+        assert!(error("3").contains("a JSON array of objects"));
         assert!(error(&"[".repeat(1_000_000)).contains("recursion"));
         assert!(texts(JsonFormat::Array, b"[{\"text\": \"\xff\"}]").unwrap_err().contains("invalid unicode"));
     }
 
-    /// Items that begin and end on both sides of a block's border, and one that is longer than a block.
     #[test]
     fn items_are_read_across_blocks() {
         let mut expected: Vec<String> = (0..100).map(|i| "é\\n".repeat(i * 97)).collect();
@@ -317,11 +276,7 @@ mod tests {
         assert_eq!(error, format!(", line {line}: trailing characters at column 3"));
         let wrong = format!("{}, 3]", content.trim_end_matches(']'));
         let error = texts(JsonFormat::Array, wrong.as_bytes()).unwrap_err();
-        let offset = wrong.len() - 2;
-        assert_eq!(
-            error,
-            format!(", line {line}: item 101 of the array (at byte {offset}): a number, not a JSON object")
-        );
+        assert_eq!(error, format!(", line {line}: item 101 of the array: a number, not a JSON object"));
     }
 
     #[test]

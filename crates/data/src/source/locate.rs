@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::text_bytes;
 use super::text_selector::TextSelector;
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::fingerprint::SourceFile;
 use crate::hashing::hash_parts;
-use crate::hub::HubSplit;
+use crate::hub::{HubSplit, Report as DownloadReport};
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
@@ -63,18 +62,10 @@ impl LocatedSource {
     ///
     /// # Errors
     /// If it is on the hub, and cannot be downloaded.
-    pub(crate) fn path(&self, index: usize) -> Result<PathBuf> {
+    pub(crate) fn path(&self, index: usize, report: &DownloadReport<'_>) -> Result<PathBuf> {
         match &self.hub {
-            Some(split) => Ok(split.downloads.path(index, &|_| ())?),
+            Some(split) => Ok(split.files.path(index, report)?),
             None => Ok(self.files[index].path.clone()),
-        }
-    }
-
-    /// The bytes of text in the file `index`, which is at `path`; `None` if it cannot be read.
-    pub(crate) fn text_bytes(&self, index: usize, path: &Path) -> Option<u64> {
-        match &self.documents {
-            DocumentFormat::Records(format, text) => text_bytes(path, *format, text, self.files[index].size),
-            DocumentFormat::Text | DocumentFormat::Tokens(_) => Some(self.files[index].size),
         }
     }
 
@@ -126,7 +117,7 @@ pub(crate) fn locate(
 pub(crate) fn locate_on_hub(opened: HubSplit, split: SplitName) -> Result<LocatedSource> {
     let documents = document_format(&opened.local_source(Vec::new()), split)?;
     let files: Vec<SourceFile> =
-        opened.downloads.files().iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
+        opened.files.files.iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
     let hash = source_hash(&documents, &files);
     Ok(LocatedSource { split, documents, files, hash, hub: Some(Arc::new(opened)) })
 }

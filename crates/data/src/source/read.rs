@@ -20,7 +20,7 @@ pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<
 /// # Errors
 /// If the file cannot be downloaded, does not have the format that the source says, or `sink` fails.
 pub(crate) fn read_file(source: &LocatedSource, index: usize, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
-    let path = source.path(index)?;
+    let path = source.path(index, &|_| ())?;
     match &source.documents {
         DocumentFormat::Text => text::read(&path, cut, sink),
         DocumentFormat::Records(format, selector) => read_records(&path, *format, selector, sink),
@@ -57,7 +57,7 @@ impl<'a, T> BatchCollector<'a, T> {
 
 /// Bytes of text in a batch. Encoding a batch needs a few times this much memory. A large vocabulary drops rare words after each batch, so
 /// this number determines which.
-const BATCH_BYTES: usize = 8 << 20;
+pub(crate) const BATCH_BYTES: usize = 8 << 20;
 
 /// Hands the pieces of [`read`] to `take` in batches of some megabytes.
 ///

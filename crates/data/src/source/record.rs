@@ -10,15 +10,15 @@ use crate::error::DataError;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecordPosition {
     /// The line, from 1; or the row, from 0.
-    pub(crate) line: u64,
+    line: u64,
     unit: Unit,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Unit {
     Line,
-    /// An item of an array, with its index, from 0, and its offset in bytes. It may begin anywhere in the line.
-    Item(u64, u64),
+    /// An item of an array, with its index, from 0. It ends in the line.
+    Item(u64),
     /// A row of a file without lines.
     Row,
 }
@@ -28,19 +28,25 @@ impl RecordPosition {
         Self { line, unit: Unit::Line }
     }
 
-    pub(super) fn item(line: u64, index: u64, offset: u64) -> Self {
-        Self { line, unit: Unit::Item(index, offset) }
+    pub(super) fn item(line: u64, index: u64) -> Self {
+        Self { line, unit: Unit::Item(index) }
     }
 
     pub(super) fn row(row: u64) -> Self {
         Self { line: row, unit: Unit::Row }
     }
 
+    /// The words for the position in a file without arrays.
+    pub(crate) fn describe(self) -> String {
+        let unit = if matches!(self.unit, Unit::Row) { "row" } else { "line" };
+        format!("{unit} {}", self.line)
+    }
+
     pub(crate) fn error(self, path: &Path, message: impl std::fmt::Display) -> DataError {
         let line = self.line;
         let message = match self.unit {
             Unit::Line => message.to_string(),
-            Unit::Item(index, offset) => format!("item {index} of the array (at byte {offset}): {message}"),
+            Unit::Item(index) => format!("item {index} of the array: {message}"),
             Unit::Row => return DataError::file(path, format!("row {line}: {message}")),
         };
         DataError::Line { path: path.to_owned(), line, message }

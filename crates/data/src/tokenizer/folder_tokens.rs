@@ -15,9 +15,6 @@ pub(super) struct FolderTokens {
     pub(super) bos: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) eos: Option<String>,
-    /// True if `eos` separates documents, even if the tokenizer has a special token with a known name for that.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) decides_end: bool,
 }
 
 impl FolderTokens {
@@ -34,7 +31,7 @@ impl FolderTokens {
             ids: ["generation_config.json", "config.json"].map(file),
             card: file("dataset.json"),
         };
-        Self { bos: files.token("bos", library), eos: files.token("eos", library), decides_end: false }
+        Self { bos: files.token("bos", library), eos: files.token("eos", library) }
     }
 
     pub(super) fn is_empty(&self) -> bool {

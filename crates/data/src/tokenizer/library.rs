@@ -1,7 +1,7 @@
-//! Tokenizers of the `tokenizers` crate: GPT-2's two files, or any tokenizer.json. If a tokenizer merges the bytes of GPT-2's words,
-//! `merges.rs` encodes to the same tokens; otherwise the crate encodes.
+//! Tokenizers of the `tokenizers` crate: GPT-2's two files, or any tokenizer.json. If a tokenizer cuts text into GPT-2's words, each word is
+//! encoded once, which is many times faster and gives the same tokens.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -11,14 +11,12 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, Token, Tokenizer};
+use tokenizers::{AddedToken, Encoding, PostProcessor, Token, Tokenizer};
 
-use super::gpt2_folder::Gpt2Folder;
-use super::gpt2_words::Words;
-use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
+use super::gpt2_folder::check_folder;
+use super::gpt2_words::words;
 use super::replacements::{check_normalized_length, check_replacements};
 use super::token_bytes::library_token_texts;
-use super::tokenizer_json::template;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 use runner_files::{parent_folder, read_regular, without_byte_order_mark};
@@ -27,6 +25,10 @@ use runner_spec::panics::{CaughtPanic, catch_panic};
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// Words of a table, and the bytes of the longest.
+const MAX_KNOWN_WORDS: usize = 1 << 16;
+const MAX_KNOWN_BYTES: usize = 64;
 
 /// Ids without a token that a small vocabulary may have.
 const MAX_UNUSED_IDS: usize = 1 << 16;
@@ -41,18 +43,16 @@ pub(super) struct LibraryTokenizer {
     /// How many characters the normalizers make of one at most.
     growth: f64,
     pub(super) cut_points: CutPoints,
-    /// Encodes GPT-2's words, if the model only merges their bytes.
-    merges: Option<BytePairMerges>,
-    /// Tables that no thread uses at the moment.
-    word_tables: Mutex<Vec<WordTable>>,
+    /// Tables of the tokens of words, that no thread uses at the moment.
+    word_tables: Mutex<Vec<HashMap<String, Vec<u32>>>>,
 }
 
 impl LibraryTokenizer {
-    /// GPT-2's tokenizer from its two files, with the files next to them.
+    /// GPT-2's tokenizer from its two files.
     ///
     /// # Errors
-    /// If the files do not describe GPT-2's tokenizer, or contradict one another.
-    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<(Self, Option<Gpt2Folder>)> {
+    /// If the files do not describe GPT-2's tokenizer, or those next to them describe another one.
+    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self> {
         let read = |path: &Path| {
             let bytes = read_regular(path).map_err(DataError::io(path))?;
             let text = std::str::from_utf8(without_byte_order_mark(&bytes));
@@ -60,9 +60,8 @@ impl LibraryTokenizer {
         };
         let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
             .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;
-        let folder = Gpt2Folder::read(parent_folder(vocab), &|name| tokens.contains_key(name))?;
-        let special = tokens.contains_key(END_OF_TEXT);
-        let ids: HashSet<u32> = tokens.values().copied().collect();
+        check_folder(parent_folder(vocab), tokens.get(END_OF_TEXT).copied())?;
+        let special = tokens.contains_key(END_OF_TEXT).then(|| END_OF_TEXT.to_owned());
         let mut pairs = Vec::new();
         for (number, line) in (1..).zip(read(merges)?.lines()) {
             if line.starts_with("#version") || line.is_empty() {
@@ -86,46 +85,8 @@ impl LibraryTokenizer {
             .build()
             .map_err(|error| DataError::file(merges, error.to_string()))?;
         let wrong = |error: PlainError| DataError::file(vocab, error.text);
-        let Some(folder) = folder else {
-            let special = special.then(|| END_OF_TEXT.to_owned());
-            let tokenizer = byte_level(model, special.into_iter()).map_err(wrong)?;
-            return Ok((Self::new(tokenizer, 1.0).map_err(wrong)?, None));
-        };
-        let mut tokenizer = byte_level(model, std::iter::empty()).map_err(wrong)?;
-        tokenizer.with_pre_tokenizer(Some(ByteLevel::new(folder.adds_prefix_space, true, true)));
-        let added = tokenizer.add_tokens(folder.added.iter().cloned());
-        added.map_err(|error| DataError::file(vocab, error.to_string()))?;
-        let id = |name: &str| tokenizer.token_to_id(name);
-        for token in &folder.added {
-            // New ids follow the number of tokens, which is not the highest id if there are gaps.
-            if let Some(new) = id(&token.content).filter(|id| ids.contains(id))
-                && tokenizer.get_model().token_to_id(&token.content) != Some(new)
-            {
-                let message =
-                    format!("its ids have gaps, and {:?} would have the id {new} of another token", token.content);
-                return Err(DataError::file(vocab, message));
-            }
-        }
-        for (token, given) in &folder.given_ids {
-            if let Some(id) = id(token).filter(|id| u64::from(*id) != *given) {
-                return Err(folder.contradiction(token, *given, id));
-            }
-        }
-        let [bos, eos] = [&folder.tokens.bos, &folder.tokens.eos].map(|name| {
-            let name = name.as_deref()?;
-            Some((id(name)?, name))
-        });
-        let [first, last] = [bos.filter(|_| folder.adds[0]), eos.filter(|_| folder.adds[1])];
-        if first.or(last).is_some() {
-            let processor = serde_json::from_value::<PostProcessorWrapper>(template(first, last));
-            tokenizer.with_post_processor(Some(processor.map_err(|error| DataError::file(vocab, error.to_string()))?));
-        }
-        Ok((Self::new(tokenizer, 1.0).map_err(wrong)?, Some(folder)))
-    }
-
-    /// True if the model has the token `name`, apart from tokens that were added to it.
-    pub(super) fn is_in_model(&self, name: &str) -> bool {
-        self.tokenizer.get_model().token_to_id(name).is_some()
+        let tokenizer = byte_level(model, special.into_iter()).map_err(wrong)?;
+        Self::new(tokenizer, 1.0).map_err(wrong)
     }
 
     /// Loads the content of a tokenizer.json; messages name `path`.
@@ -155,8 +116,7 @@ impl LibraryTokenizer {
         Ok(Self { unknown, ..Self::new(tokenizer, growth).map_err(|error| wrong(error.text))? })
     }
 
-    /// Wraps `tokenizer`, whose normalizers make up to `growth` characters of one, and finds out where text may be cut and whether
-    /// `merges.rs` can encode it.
+    /// Wraps `tokenizer`, whose normalizers make up to `growth` characters of one, and finds out where text may be cut.
     ///
     /// # Errors
     /// If an id is far beyond the number of tokens: tables and models have a row for each id.
@@ -176,11 +136,8 @@ impl LibraryTokenizer {
             && matches!(tokenizer.get_model(), ModelWrapper::BPE(_))
             && tokenizer.get_added_tokens_decoder().values().all(|token| token.special);
         let cut_points = if gpt2_words && plain { CutPoints::Words } else { CutPoints::Never };
-        let model =
-            (cut_points == CutPoints::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
-        let merges = model.and_then(|model| BytePairMerges::new(&model));
         let (for_prompts, word_tables) = (OnceLock::new(), Mutex::default());
-        Ok(Self { tokenizer, for_prompts, unknown: None, growth, cut_points, merges, word_tables })
+        Ok(Self { tokenizer, for_prompts, unknown: None, growth, cut_points, word_tables })
     }
 
     /// The content of a tokenizer.json, which `from_json` reads.
@@ -237,21 +194,27 @@ impl LibraryTokenizer {
 
     /// Appends the tokens of `text` to `out`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
-        let Some(merges) = &self.merges else { return self.encode_with_library(text, out) };
+        if self.cut_points != CutPoints::Words {
+            return self.encode_with(&self.tokenizer, text, out);
+        }
         let unused = self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut table = unused.unwrap_or_else(WordTable::new);
-        for (start, end) in Words::new(text) {
-            if end - start > MAX_MERGED_WORD {
-                self.encode_with_library(&text[start..end], out)?;
-            } else {
-                table.encode(merges, text.as_bytes(), start, end, out);
+        let mut table = unused.unwrap_or_default();
+        for word in words(text) {
+            if let Some(tokens) = table.get(word) {
+                out.extend_from_slice(tokens);
+                continue;
+            }
+            let before = out.len();
+            self.encode_with(&self.tokenizer, word, out)?;
+            if word.len() <= MAX_KNOWN_BYTES && table.len() < MAX_KNOWN_WORDS {
+                table.insert(word.to_owned(), out[before..].to_vec());
             }
         }
         self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).push(table);
         Ok(())
     }
 
-    /// Frees what makes encoding faster: 4 MiB for each thread that encoded.
+    /// Frees the tables of words.
     pub(super) fn forget_words(&self) {
         self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
@@ -273,10 +236,6 @@ impl LibraryTokenizer {
         Ok(out)
     }
 
-    fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
-        self.encode_with(&self.tokenizer, text, out)
-    }
-
     fn encode_with(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
         check_normalized_length(text.len(), self.growth)?;
         // The crate panics where Oniguruma gives up on a pattern that backtracks too often.
@@ -286,25 +245,6 @@ impl LibraryTokenizer {
         let encoding = encoding.map_err(PlainError::request)?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
-    }
-
-    /// True if there may be characters that no token stands for: only byte-pair models without a token for unknown text leave them out.
-    pub(super) fn may_leave_out(&self) -> bool {
-        let ModelWrapper::BPE(model) = self.tokenizer.get_model() else { return false };
-        let is_complete = || ByteLevel::alphabet().iter().all(|byte| model.token_to_id(&byte.to_string()).is_some());
-        model.unk_token.is_none() && !model.byte_fallback && !is_complete()
-    }
-
-    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them. `None` if the text cannot be encoded.
-    pub(super) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
-        let encoding = catch_panic(|| self.tokenizer.encode(text, false)).ok()?.ok()?;
-        let mut is_covered = vec![false; text.len()];
-        for &(start, end) in encoding.get_offsets() {
-            is_covered.get_mut(start..end)?.fill(true);
-        }
-        let characters = || text.char_indices().filter(|(_, character)| !character.is_whitespace());
-        let left_out = characters().filter(|(at, _)| !is_covered[*at]).count();
-        Some((left_out as u64, characters().count() as u64))
     }
 
     /// The text of `ids`. Ids without a token are skipped.
@@ -338,7 +278,7 @@ mod tests {
     use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
 
     use super::*;
-    use crate::cut_points::words;
+    use crate::cut_points;
 
     const TEXT: &str = "It's a dog's day.\n\nThe  dog  ran 42 miles,\tdidn't it?  \n He'll  run 3.14\n\n\n日本 語 é\u{301} \u{a0}x\u{3000}y 🙂 ok\r\nthe the the  end <|endoftext|> of";
 
@@ -354,14 +294,14 @@ mod tests {
         byte_level(model, std::iter::once(END_OF_TEXT.to_owned())).unwrap()
     }
 
-    /// The claims of `CutPoints::Words` and `merges.rs`, on every text made of some tricky pieces.
+    /// The claims of `CutPoints::Words` and `encode`, on every text made of some tricky pieces.
     #[test]
     fn words_give_the_tokens_of_the_whole() {
         let library = LibraryTokenizer::new(tokenizer(), 1.0).unwrap();
-        assert!(library.cut_points == CutPoints::Words && library.merges.is_some());
+        assert!(library.cut_points == CutPoints::Words);
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];
-        texts.extend([MAX_MERGED_WORD, MAX_MERGED_WORD + 1, 100_000].map(|length| "the".repeat(length / 3 + 1)));
+        texts.extend([MAX_KNOWN_BYTES, MAX_KNOWN_BYTES + 3, 100_000].map(|length| "the".repeat(length / 3 + 1)));
         for i in 0..pieces.len().pow(4) {
             let digit = |place: u32| pieces[i / pieces.len().pow(place) % pieces.len()];
             texts.push((0..4).map(digit).collect());
@@ -370,8 +310,8 @@ mod tests {
         for text in &texts {
             by_words.clear();
             whole.clear();
-            words(text).for_each(|word| library.encode(word, &mut by_words).unwrap());
-            library.encode_with_library(text, &mut whole).unwrap();
+            cut_points::words(text).for_each(|word| library.encode(word, &mut by_words).unwrap());
+            library.encode_with(&library.tokenizer, text, &mut whole).unwrap();
             assert_eq!(by_words, whole, "{text:?}");
             by_words.clear();
             library.encode(text, &mut by_words).unwrap();
@@ -395,7 +335,8 @@ mod tests {
         cut_short["truncation"] = serde_json::json!(
             {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0});
         let mut tokens = Vec::new();
-        load(&cut_short).unwrap().encode_with_library("a b c d e f", &mut tokens).unwrap();
+        let library = load(&cut_short).unwrap();
+        library.encode_with(&library.tokenizer, "a b c d e f", &mut tokens).unwrap();
         assert!(tokens.len() > 2);
         let mut far = json.clone();
         far["model"]["vocab"]["he"] = u32::MAX.into();
@@ -417,7 +358,7 @@ mod tests {
         let tokens: HashMap<_, _> = names.iter().zip(0_u32..).collect();
         std::fs::write(&vocab, serde_json::to_string(&tokens).unwrap()).unwrap();
         std::fs::write(&merges, "#version: 0.2\nh e\n").unwrap();
-        let (library, _) = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
+        let library = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
         let mut out = Vec::new();
         library.encode("he", &mut out).unwrap();
         assert_eq!((&out, library.special_tokens()), (&vec![256], vec![(END_OF_TEXT.into(), 257)]));
@@ -426,7 +367,7 @@ mod tests {
         for merged in ["#version: 0.2\nh e\n", "h e\n"] {
             std::fs::write(&vocab, [b"\xef\xbb\xbf", &plain_vocab[..]].concat()).unwrap();
             std::fs::write(&merges, format!("\u{feff}{merged}")).unwrap();
-            let (marked, _) = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
+            let marked = LibraryTokenizer::gpt2(&vocab, &merges).unwrap();
             assert_eq!(marked.to_json().unwrap(), library.to_json().unwrap());
         }
         std::fs::write(&vocab, &plain_vocab).unwrap();

@@ -88,16 +88,10 @@ pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer> {
 fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokenizer> {
     let problem = match tokenizer {
         Tokenizer::Gpt2 { vocab, merges } => {
-            let (library, beside) = LibraryTokenizer::gpt2(vocab, merges)?;
+            let library = LibraryTokenizer::gpt2(vocab, merges)?;
             let hash = |path: &Path| read_regular(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
-            let identity = beside.as_ref().and_then(|beside| beside.identity(|name| library.is_in_model(name)));
-            let (vocabulary, merged) = (hash(vocab)?, hash(merges)?);
-            let hash = hash_parts(["gpt2", &vocabulary, &merged].into_iter().chain(identity.as_deref()));
-            let folder = match beside {
-                Some(beside) => beside.tokens,
-                None => FolderTokens::read(parent_folder(vocab), &library),
-            };
-            return Ok(TextTokenizer::from_folder(library, folder, hash));
+            let hash = hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?]);
+            return Ok(TextTokenizer::library(library, FolderTokens::default(), hash));
         }
         Tokenizer::File(path) => {
             let bytes = read_regular(path).map_err(DataError::io(path))?;

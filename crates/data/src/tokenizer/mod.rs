@@ -6,7 +6,6 @@ mod gpt2_folder;
 mod gpt2_words;
 mod library;
 mod make;
-mod merges;
 mod replacements;
 mod text_tokenizer;
 mod token_bytes;
@@ -21,7 +20,6 @@ pub use difference::token_difference;
 pub(super) use make::make_tokenizer;
 pub use make::{load_tokenizer, may_join_documents, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
-pub(crate) use text_tokenizer::unknown_character;
 
 #[cfg(test)]
 mod tests;

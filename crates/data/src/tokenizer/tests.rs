@@ -140,30 +140,6 @@ fn the_token_of_unknown_text_is_found() {
     assert_eq!(TextTokenizer::bytes().unknown(), None);
 }
 
-/// Python's `tokenizers` gives `the ZEBRA sat 12 é` two tokens: the others have characters that the vocabulary lacks.
-#[test]
-fn characters_without_a_token_are_counted() {
-    let vocab = ["t", "h", "e", "s", "a", "th", "the", "at", "sat"];
-    let vocab: serde_json::Map<_, _> =
-        vocab.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), json!(id))).collect();
-    let mut written = json!({"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
-        "model": {"type": "BPE", "vocab": vocab, "merges": [["t", "h"], ["th", "e"], ["a", "t"], ["s", "at"]]}});
-    let text = "the ZEBRA sat 12 é";
-    assert_eq!(tokenizer(&written).encode_document(text).unwrap(), [6, 8]);
-    assert_eq!(tokenizer(&written).left_out(text), Some((8, 14)));
-    written["normalizer"] = json!({"type": "Lowercase"});
-    assert_eq!(tokenizer(&written).left_out("THE sat"), Some((0, 6)), "after the normalizer");
-    written["model"]["unk_token"] = json!("a");
-    assert!(!tokenizer(&written).may_leave_out(), "each has a token");
-    // In Python, too, only this tokenizer gives none of the letters of `ZEBRA` a token.
-    let left_out = |structure: Structure| {
-        let tokenizer = Some(tokenizer(&structure.json)).filter(TextTokenizer::may_leave_out)?;
-        Some((tokenizer.left_out(text)?, structure.name))
-    };
-    let found: Vec<_> = structures().1.into_iter().filter_map(left_out).collect();
-    assert_eq!(found, [((5, 14), "words with an end".to_owned())]);
-}
-
 /// Oniguruma counts its retries. Without that limit this pattern would take 2^200 of them.
 #[test]
 fn a_pattern_that_backtracks_without_end_is_an_error() {

@@ -207,8 +207,7 @@ impl TextTokenizer {
                 out.reserve(text.len());
                 for (i, character) in text.chars().enumerate() {
                     let id = ids.get(character as usize).copied().filter(|&id| id != UNKNOWN_CHARACTER);
-                    let place = || format!("character {} of this text", i + 1);
-                    out.push(id.ok_or_else(|| invalid(unknown_character(character, &place(), characters.len())))?);
+                    out.push(id.ok_or_else(|| invalid(unknown_character(character, i + 1, characters.len())))?);
                 }
             }
             Encoder::Bytes => out.extend(text.bytes().map(u32::from)),
@@ -274,19 +273,6 @@ impl TextTokenizer {
             Encoder::Library(library) => library.unknown.and_then(|id| Some((id, library.token_name(id)?))),
             Encoder::Words(_) => self.0.named.get(UNKNOWN).map(|&id| (id, UNKNOWN.to_owned())),
             Encoder::Chars { .. } | Encoder::Bytes | Encoder::Ids(_) => None,
-        }
-    }
-
-    /// True if there may be characters that no token stands for, and that are left out without an error.
-    pub(crate) fn may_leave_out(&self) -> bool {
-        matches!(&self.0.encoder, Encoder::Library(library) if library.may_leave_out())
-    }
-
-    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them; `None` if it cannot be encoded.
-    pub(crate) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
-        match &self.0.encoder {
-            Encoder::Library(library) => library.left_out(text),
-            _ => None,
         }
     }
 
@@ -364,8 +350,7 @@ fn end_of_text<'a>(
 ) -> Option<&'a str> {
     let is_special = |name: &&str| special.iter().any(|(special, _)| special == name);
     let named = folder.eos.as_deref();
-    let first = named.filter(|_| folder.decides_end).or_else(|| END_NAMES.into_iter().find(is_special));
-    let known = first.or(named);
+    let known = END_NAMES.into_iter().find(is_special).or(named);
     known.or_else(|| END_NAMES.into_iter().find(|name| is_token(name)))
 }
 
@@ -389,11 +374,11 @@ fn excerpt(text: &str) -> String {
     format!("{start:?}{}", if start.len() < text.len() { " …" } else { "" })
 }
 
-/// The message about `character`, which stands at `place` and is not one of the `known` characters.
-pub(crate) fn unknown_character(character: char, place: &str, known: usize) -> String {
+/// The message about `character`, number `number` of a text, which is not one of the `known` characters.
+fn unknown_character(character: char, number: usize, known: usize) -> String {
     let code = character as u32;
     format!(
-        "{character:?} (U+{code:04X}), {place}, is not among the {known} characters of the training source: \
+        "{character:?} (U+{code:04X}), character {number} of this text, is not among the {known} characters of the training source: \
          {UNKNOWN_CHARACTER_ADVICE}"
     )
 }

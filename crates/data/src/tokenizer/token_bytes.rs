@@ -6,8 +6,6 @@ use serde_json::Value;
 use tokenizers::Tokenizer;
 use tokenizers::models::ModelWrapper;
 
-use super::merges::byte_characters;
-
 /// The texts of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
 pub(super) fn library_token_texts(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Vec<Vec<u8>>> {
     let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
@@ -52,4 +50,14 @@ fn splits_into_bytes(pre_tokenizer: &Value) -> bool {
         _ => false,
     };
     parts.iter().any(is_byte_level) && parts.iter().all(keeps_text)
+}
+
+/// Each byte with the character that stands for it in vocabularies.
+pub(super) fn byte_characters() -> Vec<(u8, char)> {
+    let is_printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    let mut next = (256..).filter_map(char::from_u32);
+    let mut characters: Vec<_> = (0..=255).filter(|&b| is_printable(b)).map(|b| (b, char::from(b))).collect();
+    characters.extend((0..=255).filter(|&b| !is_printable(b)).filter_map(|b| Some((b, next.next()?))));
+    characters.sort_unstable();
+    characters
 }

@@ -109,9 +109,7 @@ fn content_hash(tokenizer: &str, folder: &FolderTokens) -> String {
         return blake3::hash(tokenizer.as_bytes()).to_hex().to_string();
     }
     let name = |name: &Option<String>| name.clone().unwrap_or_default();
-    let (bos, eos) = (name(&folder.bos), name(&folder.eos));
-    let decides = folder.decides_end.then_some("decides the end");
-    hash_parts([tokenizer, &bos, &eos].into_iter().chain(decides))
+    hash_parts([tokenizer, &name(&folder.bos), &name(&folder.eos)])
 }
 
 /// True if `content` is that of a run's tokenizer file, damaged or not.

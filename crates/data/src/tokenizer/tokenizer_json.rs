@@ -5,8 +5,8 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::library::END_OF_TEXT;
-use super::merges::byte_characters;
 use super::text_tokenizer::{Encoder, TextTokenizer};
+use super::token_bytes::byte_characters;
 use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::error::{DataError, Result};
 

@@ -7,9 +7,9 @@ use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-use super::gpt2_words::Words;
+use super::gpt2_words::words;
 use super::library::byte_level;
-use super::merges::byte_characters;
+use super::token_bytes::byte_characters;
 use super::word_vocabulary::{self, WordVocabulary};
 use crate::cut_points::{self, CutPoints};
 use crate::error::{DataError, Result};
@@ -69,8 +69,8 @@ pub(super) fn train_merges(
     let alphabet = byte_characters();
     let mut pieces: HashMap<String, u64> = HashMap::new();
     for (text, count) in &counts {
-        for (start, end) in Words::new(text) {
-            let piece = text.as_bytes()[start..end].iter().map(|&byte| alphabet[usize::from(byte)].1).collect();
+        for word in words(text) {
+            let piece = word.bytes().map(|byte| alphabet[usize::from(byte)].1).collect();
             *pieces.entry(piece).or_insert(0) += count;
         }
     }

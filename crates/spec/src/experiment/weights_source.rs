@@ -15,7 +15,7 @@ const HUB_PREFIX: &str = "hub:";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum WeightsSource {
-    /// A Hugging Face folder, a state dict of PyTorch or a model file of llm.c, absolute in a validated experiment.
+    /// A Hugging Face folder or a state dict of PyTorch, absolute in a validated experiment.
     Path(PathBuf),
     /// In a validated experiment whose model was found, the revision is a commit.
     Hub(HubModel),

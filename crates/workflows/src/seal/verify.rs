@@ -181,7 +181,7 @@ pub fn verify(
         return Ok(VerificationEnd::Done(found.untrained(&why, &manifest, is_own)));
     };
     let mut experiment = resolved_experiment(&run)?;
-    request.data.place(&run, &mut experiment, host)?;
+    request.data.place(&run, &mut experiment)?;
     if let Some(missing) = missing_data(&run, &experiment) {
         return Ok(VerificationEnd::Done(found.untrained(
             &format!("the data is not here: {missing}"),

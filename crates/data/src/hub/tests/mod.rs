@@ -9,12 +9,11 @@ mod well_known_datasets;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use runner_spec::experiment::{ColumnSeparator, HubSource, Source, Validation};
 use server::{
-    Asked, Broken, COMMIT, CONVERTED, Files, Here, Reply, Server, data, etag, fine, hub, list_of_fine, local, pair,
-    ranged, read, source,
+    Asked, Broken, COMMIT, CONVERTED, Files, Here, Reply, Server, data, etag, fine, hub, local, pair, ranged, read,
+    source,
 };
 
 #[test]
@@ -104,9 +103,10 @@ fn a_server_that_never_sends_all_is_given_up() {
     for (answer, expected) in cases {
         let content = large.clone();
         let cdn = Server::start(Arc::new(move |asked, _| answer(asked, &content)));
-        let hub = Server::start(hub(fine(), Some(cdn.address.clone())));
-        let mut here = Here::new(&hub.address);
-        here.settings.downloads = 1;
+        let mut files = fine();
+        files[0].2.remove(2);
+        let hub = Server::start(hub(files, Some(cdn.address.clone())));
+        let here = Here::new(&hub.address);
         let message = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap_err();
         assert!(
             message.contains("`sample/000.parquet` of dataset own/fine") && message.contains(expected),
@@ -119,109 +119,17 @@ fn a_server_that_never_sends_all_is_given_up() {
 }
 
 #[test]
-fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
-    const LARGE: usize = 600_000;
-    // The etag, what its sending is like, after how many bytes each breaks off, and what comes of it.
-    let sha256 = etag(&fine()[0].2[1].1);
-    let (cut, whole) = (Some(5000), None);
-    let cases = [
-        ("abc", true, vec![whole], Ok(1)),
-        ("abc", true, vec![cut, whole], Ok(2)),
-        ("abc", true, vec![cut], Err("after 5000 bytes")),
-        (&sha256, true, vec![cut, whole], Ok(2)),
-        ("abc", false, vec![whole], Err("its length is unknown")),
-        (&sha256, false, vec![cut, whole], Ok(2)),
-        (&sha256, false, vec![cut], Err("its content does not match its SHA-256")),
-    ];
-    for (name, chunked, cuts, expected) in cases {
-        let inner = hub(fine(), None);
-        let gets = AtomicUsize::new(0);
-        let tag = format!("\"{name}\"");
-        let server = Server::start(Arc::new(move |asked: &Asked, before| {
-            if asked.path.ends_with("?blobs=true") {
-                return list_of_fine(None, tag.trim_matches('"'));
-            }
-            let reply = inner(asked, before);
-            if !asked.path.contains("sample/000") {
-                return reply;
-            }
-            let get = if asked.method == "GET" { gets.fetch_add(1, Ordering::SeqCst) } else { 0 };
-            let cut = cuts[get.min(cuts.len() - 1)];
-            Reply { headers: vec![("etag", tag.clone())], chunked, endless: !chunked, cut, ..reply }
-        }));
-        let here = Here::new(&server.address);
-        let found = here.lower(&data(source("own/fine", Some("small"), "train")));
-        let pointer = here.repo("datasets--own--fine/snapshots").join(COMMIT).join("sample/000.parquet");
-        let gets = || server.asked().iter().filter(|a| a.method == "GET" && a.path.contains("sample/000")).count();
-        match expected {
-            Ok(count) => {
-                assert_eq!(read(&found.unwrap())[0].len(), LARGE, "{name} {chunked}");
-                assert_eq!(gets(), count, "{name} {chunked}");
-            }
-            Err(expected) => {
-                let message = found.unwrap_err();
-                assert!(message.contains(expected) && !pointer.exists(), "{name} {chunked}: {message}");
-                assert!(!here.repo("datasets--own--fine/blobs").join(name).exists());
-            }
-        }
-    }
-}
-
-#[test]
-fn a_reply_without_length_ends_at_the_size_that_the_repository_lists() {
-    for (surplus, expected) in [(0, None), (1, Some("it did not end after 600001 of 600000 bytes"))] {
-        let inner = hub(fine(), None);
-        let server = Server::start(Arc::new(move |asked: &Asked, before| {
-            if asked.path.ends_with("?blobs=true") {
-                return list_of_fine(Some(600_000), "abc");
-            }
-            let mut reply = inner(asked, before);
-            if asked.path.contains("sample/000") {
-                reply.body.extend(vec![0; if asked.method == "GET" { surplus } else { 0 }]);
-                return Reply { headers: vec![("etag", "\"abc\"".to_owned())], chunked: true, ..reply };
-            }
-            reply
-        }));
-        let here = Here::new(&server.address);
-        let found = here.lower(&data(source("own/fine", Some("small"), "train")));
-        match expected {
-            None => assert_eq!(read(&found.unwrap())[0].len(), 600_000),
-            Some(expected) => {
-                let message = found.unwrap_err();
-                assert!(message.contains(expected), "{message}");
-            }
-        }
-    }
-}
-
-#[test]
 fn leftovers_of_others_are_not_taken_for_the_file() {
     let content = fine()[0].2[1].1.clone();
     let sha256 = etag(&content);
-    for (name, begun) in [
-        (sha256.as_str(), vec![7; content.len()]),
-        (&sha256, vec![7; 1000]),
-        ("abc", vec![7; content.len()]),
-        ("abc", vec![7; 1000]),
-    ] {
-        let (inner, tag) = (hub(fine(), None), format!("\"{name}\""));
-        let server = Server::start(Arc::new(move |asked: &Asked, before| {
-            if asked.path.ends_with("?blobs=true") {
-                return list_of_fine(Some(600_000), tag.trim_matches('"'));
-            }
-            let mut reply = inner(asked, before);
-            if asked.path.contains("sample/000") {
-                reply.headers.retain(|(name, _)| *name != "etag");
-                reply.headers.push(("etag", tag.clone()));
-            }
-            reply
-        }));
+    for begun in [vec![7; content.len()], vec![7; 1000]] {
+        let server = Server::start(hub(fine(), None));
         let here = Here::new(&server.address);
         let blobs = here.repo("datasets--own--fine").join("blobs");
         fs::create_dir_all(&blobs).unwrap();
-        fs::write(blobs.join(format!("{name}.incomplete")), &begun).unwrap();
+        fs::write(blobs.join(format!("{sha256}.incomplete")), &begun).unwrap();
         let found = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap();
-        assert!(read(&found)[0] == content, "{name} {}", begun.len());
+        assert!(read(&found)[0] == content, "{}", begun.len());
     }
     // A server whose content does not match the hash that it announces.
     let inner = hub(fine(), None);
@@ -345,27 +253,20 @@ fn answers_that_mean_harm_are_refused() {
         assert!(message.contains("answer"), "{shown}: {message}");
         assert!(!here.settings.cache.exists(), "{shown}");
     }
-    for (name, value) in
-        [("etag", "\"../../../x\""), ("x-repo-commit", CONVERTED), ("x-linked-size", "-1"), ("location", "ftp://x")]
-    {
-        let listing = info(COMMIT, "train.parquet");
+    let size = serde_json::json!({"rfilename": "train.parquet", "size": 3, "blobId": "abc"});
+    let no_name = serde_json::json!({"rfilename": "train.parquet", "size": 3, "blobId": "../../../x"});
+    for (file, location) in [(size, "ftp://x"), (no_name, "/elsewhere")] {
+        let listing = serde_json::json!({"sha": COMMIT, "siblings": [file]}).to_string();
         let server = Server::start(Arc::new(move |asked: &Asked, _| {
             if asked.path.starts_with("/api") {
                 return Reply::new(200, listing.as_str());
             }
-            let status = if name == "location" { 302 } else { 200 };
-            let mut reply = Reply::new(status, "abc").with(name, value);
-            for (other, usual) in [("etag", "\"abc\""), ("x-repo-commit", COMMIT)] {
-                if other != name {
-                    reply = reply.with(other, usual);
-                }
-            }
-            reply
+            Reply::new(302, "abc").with("location", location)
         }));
         let here = Here::new(&server.address);
         let message = here.lower(&data(source("own/fine", None, "train"))).unwrap_err();
-        assert!(message.contains("hub") && !here.folder.path().join("x").exists(), "{name}: {message}");
-        assert!(!here.repo("datasets--own--fine").join("snapshots").exists(), "{name}");
+        assert!(message.contains("hub") && !here.folder.path().join("x").exists(), "{location}: {message}");
+        assert!(!here.repo("datasets--own--fine").join("snapshots").exists(), "{location}");
     }
     // Redirects in a circle.
     let server = Server::start(Arc::new(|asked: &Asked, _| Reply::new(307, "").with("location", asked.path.clone())));
@@ -428,7 +329,7 @@ fn reads_the_hubs_conversion_of_a_format_that_it_does_not_read() {
     // Nothing was converted.
     let server = Server::start(hub(plain.clone(), None));
     let message = Here::new(&server.address).lower(&wanted).unwrap_err();
-    assert!(message.contains("split `train` is read as xml (`input.xml`)"), "{message}");
+    assert!(message.contains("split `train` has `input.xml`; only"), "{message}");
     // It is unknown whether something was converted.
     let inner = hub(plain, None);
     let server = Server::start(Arc::new(move |asked: &Asked, before| {

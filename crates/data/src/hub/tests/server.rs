@@ -42,16 +42,12 @@ pub(super) fn hub(files: Files, cdn: Option<String>) -> Arc<Answering> {
             let place = name.strip_prefix("models/").unwrap_or(name);
             let Some(file) = path.strip_prefix(&format!("/{place}/resolve/{commit}/")) else { continue };
             let Some((_, content)) = files.iter().find(|(f, _)| *f == file) else { continue };
-            let tag = format!("\"{}\"", etag(content));
             if let Some(cdn) = cdn.as_ref().filter(|_| file.ends_with(".parquet")) {
                 return Reply::new(302, "moved")
                     .with("location", format!("{cdn}/blob/{}?secret=1", etag(content)))
-                    .with("etag", "\"of-the-redirect\"")
-                    .with("x-linked-etag", tag)
-                    .with("x-linked-size", content.len().to_string())
-                    .with("x-repo-commit", *commit);
+                    .with("etag", "\"of-the-redirect\"");
             }
-            return ranged(asked, content).with("etag", tag).with("x-repo-commit", *commit);
+            return ranged(asked, content);
         }
         Reply::new(404, "{}").with("x-error-code", "RepoNotFound")
     })
@@ -71,7 +67,6 @@ impl Here {
             token: Some("hf_secret".to_owned()),
             offline: false,
             wait: Duration::from_millis(1),
-            downloads: 4,
         };
         Self { folder, settings }
     }
@@ -135,15 +130,6 @@ pub(super) fn fine() -> Files {
             ("other/x.parquet", b"never asked for".to_vec()),
         ],
     )]
-}
-
-/// The list of the files of [`fine`] in which the first of the split has this size, if any, and this name of its content.
-pub(super) fn list_of_fine(size: Option<usize>, name: &str) -> Reply {
-    let second = &fine()[0].2[2];
-    let first =
-        serde_json::json!({"rfilename": "sample/000.parquet", "size": size, "lfs": {"size": 600_000}, "blobId": name});
-    let second = serde_json::json!({"rfilename": second.0, "size": second.1.len(), "blobId": etag(&second.1)});
-    Reply::new(200, serde_json::json!({"siblings": [first, second]}).to_string())
 }
 
 /// A server of blobs, and a hub that redirects to it.

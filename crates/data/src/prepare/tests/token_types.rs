@@ -46,13 +46,10 @@ fn a_type_that_cannot_be_right_is_refused() {
     };
     let wide = folder.write("wide.bin", raw(TokenType::Uint32, 997));
     let error = refused(&wide, None, 1000);
-    assert!(
-        error.ends_with("as if tokens had 32 bits; set `dtype` to `uint32`, or to `uint16` if they have 16 bits"),
-        "{error}"
-    );
+    assert!(error.contains("as if tokens were wider; set `dtype` to the type of its tokens"), "{error}");
     let narrow = folder.write("narrow.bin", raw(TokenType::Uint16, 997));
     let error = refused(&narrow, None, 65_537);
-    assert!(error.contains("read as uint16, but the vocabulary has 65537 tokens; set `dtype` to `uint32`"), "{error}");
+    assert!(error.contains("read as uint16, but the vocabulary has 65537 tokens; set `dtype`"), "{error}");
     assert!(folder.prepare_within(&data(narrow.clone(), Some(TokenType::Uint16)), Some(65_537)).is_ok());
     let error = refused(&narrow, Some(TokenType::Uint32), 1000);
     assert!(
@@ -64,8 +61,4 @@ fn a_type_that_cannot_be_right_is_refused() {
     assert!(
         refused(&negative, Some(TokenType::Int64), 1000).ends_with("must be 0 to 4294967295, got -1 at position 1")
     );
-    // The halves of wider numbers that the source calls 32-bit.
-    let long = folder.write("long.bin", raw(TokenType::Int64, 997));
-    let prepared = folder.prepare_within(&data(long, Some(TokenType::Uint32)), Some(1000)).unwrap().0;
-    assert!(prepared.warnings[0].contains("as uint32, every second token is 0"), "{:?}", prepared.warnings);
 }

@@ -76,17 +76,4 @@ fn text_that_the_tokenizer_does_not_know_is_reported() {
     let advice = "which stands for text that the tokenizer does not know; use a tokenizer that was made for such text";
     let expected = format!("validation data: 20.0% of 10 tokens are `<unk>`, {advice}");
     assert_eq!(warnings("the cat sat on the mat and the fox barked"), [expected]);
-
-    // Byte pairs without a token for other text: of `the log`, only `the` has a token.
-    let vocab = r#"{"t": 0, "h": 1, "e": 2, "th": 3, "the": 4}"#;
-    let model = format!(r#"{{"type": "BPE", "vocab": {vocab}, "merges": [["t", "h"], ["th", "e"]]}}"#);
-    let json = format!(r#"{{"version": "1.0", "pre_tokenizer": {{"type": "Whitespace"}}, "model": {model}}}"#);
-    let tokenizer = Tokenizer::File(folder.write("tokenizer.json", json));
-    let data = packed(tokenizer, text(&[&folder.write("log.txt", "the log ".repeat(20))]), None, 8);
-    let expected = "training data: the tokenizer has no token for 50.0% of the first 120 characters, and leaves them out; use a \
-                    tokenizer that was made for such text";
-    for is_cached in [false, true] {
-        let (prepared, found) = folder.prepare_within(&data, None).unwrap();
-        assert_eq!((prepared.warnings, found), (vec![expected.to_owned()], is_cached));
-    }
 }
