@@ -79,7 +79,7 @@ function settingsTable(sweep) {
   return table("Settings: means over their seeds, and paired differences to the leading one", columns, rows);
 }
 
-/** The lines of the chart over `name`: the settings that agree in everything else, or, if these are many, in what mattered most. */
+/** The lines of the chart over `name`: the settings that agree in everything else, or, if these are many, in one other parameter. */
 function linesOver(sweep, name, names) {
   const settings = measuredSettings(sweep).filter((setting) => isNumber(setting.values[name]));
   const others = names.filter((other) => other !== name);
@@ -87,8 +87,7 @@ function linesOver(sweep, name, names) {
   let lines = by(others);
   let kept = others;
   if (lines.size > MOST_LINES) {
-    const order = sweep.importance.map((found) => found.name).filter((found) => others.includes(found));
-    kept = (order.length ? order : others).slice(0, 1);
+    kept = others.slice(0, 1);
     lines = by(kept);
   }
   // Settings are sorted by their mean: of those at the same place the first one is the best.

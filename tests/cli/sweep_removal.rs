@@ -22,8 +22,7 @@ fn sweeps_are_listed_with_their_points_and_the_best() {
     let [first, second] = sweeps.as_array().unwrap().as_slice() else { panic!("{sweeps}") };
     assert_eq!((&first["points"], &first["done"], &first["failed"]), (&4.into(), &4.into(), &0.into()), "{first}");
     assert_eq!((&second["points"], &second["queued"], &second["status"]), (&2.into(), &0.into(), &"done".into()));
-    let results = sandbox.json_of(&["sweep", "results", first["id"].as_str().unwrap(), "--json"]);
-    assert_eq!(first["best"], results["best"]);
+    assert!(first["best"].is_null() && first["conclusion"].as_str().unwrap().starts_with("val_loss "), "{first}");
     let text = sandbox.stdout_of("sweep list");
     assert!(text.lines().count() == 3 && text.contains("val_loss "), "{text}");
     sandbox.write("runs/sweeps/odd/sweep.json", "{");
@@ -115,7 +114,7 @@ fn run_of_point(sandbox: &Sandbox, sweep: &str, point: usize) -> String {
 }
 
 #[test]
-fn a_removed_run_of_a_finished_sweep_is_named_until_it_is_trained_again() {
+fn a_removed_run_of_a_finished_sweep_is_trained_again() {
     let sandbox = new_sandbox();
     sandbox.expect(0, "sweep first.yaml --threads 1 --quiet");
     sandbox.expect(0, "sweep second.yaml --threads 1 --quiet");
@@ -126,19 +125,16 @@ fn a_removed_run_of_a_finished_sweep_is_named_until_it_is_trained_again() {
     assert!(printed.contains("needs point 4: it loses its result, and `runner sweep first-"), "{printed}");
     assert!(printed.contains("needs point 1: it loses its result, and `runner sweep second-"), "{printed}");
     let listed = sandbox.json_of("sweep list --json");
-    assert_eq!((&listed[0]["done"], &listed[0]["removed"], &listed[0]["queued"]), (&3.into(), &1.into(), &0.into()));
-    for command in ["status", "results"] {
-        let text = sandbox.stdout_of(&["sweep", command, "first"]);
-        assert!(text.contains("3 done, 1 run removed") && text.contains("  run removed  "), "{text}");
-    }
+    assert_eq!((&listed[0]["done"], &listed[0]["queued"]), (&3.into(), &1.into()));
+    let text = sandbox.stdout_of("sweep status first");
+    assert!(text.contains("3 done, 1 queued"), "{text}");
     // The first sweep needs a point, so it is not finished and keeps its other runs.
     let other = run_of_point(&sandbox, "first", 1);
     let printed = sandbox.expect(2, &["runs", "rm", &other, "--yes"]);
     assert!(printed.contains("which is not finished and needs it; use `--force`"), "{printed}");
     let printed = sandbox.expect(0, "sweep first --threads 1");
-    assert!(printed.contains("warning: the run of point 4 was removed, so the point is trained again"), "{printed}");
     assert!(printed.contains("4 points: 4 done"), "{printed}");
-    assert_eq!(sandbox.json_of("sweep list --json")[0]["removed"], 0);
+    assert_eq!(sandbox.json_of("sweep list --json")[0]["queued"], 0);
 }
 
 #[test]
@@ -150,11 +146,11 @@ fn list_and_status_count_alike() {
     sandbox.expect(0, "sweep asha.yaml --threads 1 --quiet");
     let listed = sandbox.json_of("sweep list --json");
     let status = sandbox.stdout_of("sweep status");
-    let counts = ["done", "stopped", "failed", "running", "interrupted", "queued", "removed", "judged", "duplicate"]
+    let counts = ["done", "stopped", "failed", "running", "interrupted", "queued", "judged", "duplicate"]
         .map(|name| (name, listed[0][name].as_u64().unwrap()));
     assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 6, "{counts:?}");
     let [(_, done), (_, stopped), ..] = counts;
-    assert!(stopped > 0 && counts[8].1 == 3, "{counts:?}");
+    assert!(stopped > 0 && counts[7].1 == 3, "{counts:?}");
     let text = format!("6 points, {done} done, {stopped} stopped early, 3 the same as another");
     assert!(status.contains(&text), "{text}: {status}");
 }

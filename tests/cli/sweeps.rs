@@ -229,7 +229,7 @@ fn edits_after_the_start_do_not_leak() {
     // The sweep file itself.
     edited.edit("s.yaml", "1e-2, 3e-2", "2e-2, 3e-2");
     let printed = expect_sweep(&edited, 2);
-    assert!(printed.contains("sweep.grid.optimizer.adamw.lr changed from") && printed.contains("--new"), "{printed}");
+    assert!(printed.contains("has changed since it started: sweep.grid") && printed.contains("--new"), "{printed}");
     edited.edit("s.yaml", "2e-2, 3e-2", "1e-2, 3e-2");
     edited.expect(2, "sweep s.yaml --set seed=5");
     // How it is run may change; what the points were made of may, too, and counts for nothing.
@@ -320,7 +320,7 @@ fn damaged_files_of_a_sweep_are_named() {
     assert!(status.contains("/sweep.json: ") && status.contains("name a sweep"), "{status}");
     let copy = "/sweep.yaml: this file of the sweep is damaged or was edited";
     let status = damaged("sweep.yaml", 2, &[copy, "if s.yaml has not changed since the sweep started, copy it there"]);
-    assert!(status.contains(copy) && status.contains("importance"), "{status}");
+    assert!(status.contains("not running"), "the results need no copy of the file: {status}");
     damaged("points/0002.yaml", 1, &["points/0002.yaml: this file of the sweep is damaged or was edited", "1 failed"]);
     expect_sweep(&sandbox, 0);
 }
@@ -469,7 +469,6 @@ fn early_stopping_compares_batches_at_equal_tokens() {
     let printed = whole.expect(0, "sweep s.yaml --dry-run");
     assert!(printed.contains("early stopping after 10,240, 20,480 tokens"), "{printed}");
     let printed = expect_sweep(&whole, 0);
-    assert!(printed.contains("what mattered after 10,240 tokens"), "{printed}");
     assert!(printed.contains(" of 184,320 tokens were done"), "{printed}");
     let results = sweep_results(&whole);
     let rows = results["results"]["rows"].as_array().unwrap();
@@ -578,7 +577,7 @@ fn a_started_sweep_needs_neither_its_file_nor_its_base() {
     for (arguments, message) in [
         ("sweep s --new", "--new needs the sweep file, which was"),
         ("sweep s --set seed=3", "the points of sweep s-"),
-        ("sweep none", "there is no sweep file none, and no sweep of that name in runs (there are: s-"),
+        ("sweep none", "there is no sweep file none, and no sweep of that name in runs"),
     ] {
         let printed = sandbox.expect(2, arguments);
         assert!(printed.contains(message), "{arguments}: {printed}");
@@ -630,12 +629,6 @@ fn a_diverged_point_is_not_recommended_and_the_best_is_not_overstated() {
     let rows = results["results"]["rows"].as_array().unwrap();
     let diverged: Vec<&Value> = rows.iter().filter(|row| row["diverged"] == true).collect();
     assert!(!diverged.is_empty() && diverged.iter().all(|row| row["values"]["optimizer.sgd.lr"] == 10000), "{rows:?}");
-    let rate = results["importance"].as_array().unwrap().iter().find(|i| i["name"] == "optimizer.sgd.lr").unwrap();
-    assert_eq!(rate["how"], "eta squared of ranks");
-    assert_ne!(rate["best"], 10000, "{rate}");
-    let shown = serde_json::json!([{"value": 10000, "diverged": diverged.len(), "points": 4}]);
-    assert_eq!(rate["diverged"], shown);
-
     // The settings are ranked by the means of their seeds, those with a diverged one last.
     let settings = results["verdict"]["settings"].as_array().unwrap();
     let mean = |setting: &Value| {
@@ -652,14 +645,14 @@ fn a_diverged_point_is_not_recommended_and_the_best_is_not_overstated() {
     assert_eq!((&leader["values"]["optimizer.sgd.lr"], &leader["measured"]), (&0.1.into(), &2.into()));
     assert!(settings.iter().rev().take(1).all(|setting| setting["state"] == "diverged"), "{settings:?}");
     // 0.1 is the best of three rates, and one that diverged is higher: it is not at the edge.
-    assert_eq!(results["caveats"], serde_json::json!([]));
+    assert_eq!(results["verdict"]["edges"], Value::Null);
     let words = results["verdict"]["words"][0].as_str().unwrap();
     for command in ["sweep results", "sweep status", "sweep s.yaml --threads 1"] {
         let printed = sandbox.run(command).text();
         assert!(printed.contains(words) && printed.contains("  diverged  "), "{command}: {printed}");
     }
     let listed = sandbox.json_of("sweep list --json");
-    assert_eq!((&listed[0]["caveats"], &listed[0]["best"]), (&results["caveats"], &results["best"]));
+    assert_eq!(listed[0]["best"], Value::Null, "{listed}");
     assert_eq!(sandbox.json_of("sweep status --json")["verdict"], results["verdict"]);
 }
 
@@ -680,12 +673,9 @@ fn seeds_make_settings_whose_differences_are_paired() {
     assert!((comparison["difference"].as_f64().unwrap() - difference).abs() < 1e-12, "{comparison}");
     assert_eq!((&comparison["test"], &comparison["permutation"]["smallest_p"]), (&"t".into(), &0.25.into()));
     assert_eq!(results["verdict"]["conclusion"]["kind"], "best", "{comparison}");
-    assert_eq!(results["best"]["values"], serde_json::json!({"optimizer.adamw.lr": 3e-2}));
+    assert_eq!((&settings[0]["label"], &settings[1]["label"]), (&"best".into(), &"worse".into()));
     assert!(printed.contains("best: optimizer.adamw.lr=0.03, val_loss "), "{printed}");
     assert!(printed.contains("the permutation test cannot give a p below 0.25 with 3 seeds)"), "{printed}");
-    // A seed is noise, and no parameter.
-    let importance = results["importance"].as_array().unwrap();
-    assert_eq!(importance.iter().map(|i| &i["name"]).collect::<Vec<_>>(), ["optimizer.adamw.lr"]);
     assert!(sandbox.stdout_of("sweep list").contains("  best val_loss "));
 }
 
@@ -704,43 +694,11 @@ fn seeds_set_the_key_of_a_template_and_equal_numbers_are_a_tie() {
     let rows = results["results"]["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| row["values"]["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 3, 5, 3]);
     assert!(rows[0]["objective"] == rows[2]["objective"] && rows[0]["objective"] != rows[1]["objective"], "{rows:?}");
-    assert_eq!((&results["verdict"]["conclusion"]["kind"], &results["best"]), (&"tie".into(), &Value::Null));
+    assert_eq!(results["verdict"]["conclusion"]["kind"], "tie");
     assert!(
         printed.contains("tie: clip=100000000 and clip=1000000000 have the same val_loss with every seed"),
         "{printed}"
     );
-}
-
-#[test]
-fn a_race_gives_more_seeds_to_what_may_win_and_decides_the_same_after_kills() {
-    let race = [
-        "grid: {optimizer.adamw.lr: [1e-5, 2e-2, 2.1e-2]}",
-        "seeds: 6",
-        "early_stop: {race: {min_seeds: 3}}",
-        "parallel: 2",
-    ];
-    let (whole, broken) = (new_sandbox(&race), new_sandbox(&race));
-    let printed = expect_sweep(&whole, 0);
-    let rows = result_rows(&whole);
-    let done = |points: std::ops::RangeInclusive<u64>| {
-        rows.iter().filter(|(point, status, _)| points.contains(point) && status == "done").count()
-    };
-    let seeds = done(1..=6);
-    assert!((3..6).contains(&seeds), "the lowest rate drops out early: {rows:?}");
-    assert!(rows.iter().all(|(_, status, _)| status == "done" || status == "stopped"), "{rows:?}");
-    assert!(
-        printed.contains(&format!("stopped after {seeds} seeds, p ")) && printed.contains("saved by early stopping"),
-        "{printed}"
-    );
-    let dropped = sweep_results(&whole);
-    let dropped = dropped["verdict"]["settings"].as_array().unwrap().iter().find(|s| s["state"] == "stopped").unwrap();
-    assert!(dropped["dropped"]["p"].as_f64().unwrap() < 0.05 && dropped["dropped"]["seeds"] == seeds, "{dropped}");
-    for moment in [70, 250] {
-        start_until(&broken, moment).kill();
-    }
-    expect_sweep(&broken, 0);
-    assert_eq!((result_rows(&broken), hashes(&broken)), (rows, hashes(&whole)));
-    assert!(run_sweep(&whole).text().contains("up to date"));
 }
 
 #[test]
@@ -778,6 +736,8 @@ fn values_without_effect_are_refused_before_the_start() {
         "{printed}"
     );
     let sandbox = new_sandbox(&["grid: {log.every: [1, 2], seed: [1, 2]}"]);
-    let printed = sandbox.expect(0, "sweep s.yaml --dry-run");
-    assert!(printed.contains("log.every does not change the numbers of a run"), "{printed}");
+    assert!(sandbox.expect(0, "sweep s.yaml --dry-run").contains("4 points, 2 runs: 2 the same as another"));
+    sandbox.edit("s.yaml", ", seed: [1, 2]", "");
+    let printed = sandbox.expect(2, "sweep s.yaml --dry-run");
+    assert!(printed.contains("all points are the same run"), "{printed}");
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::facts::MathematicsPart;
+use super::facts::{MathematicsPart, Meaning};
 use super::inherited_steps::InheritedStepsComparison;
-use super::plan_facts::{devices, differing_parts, have_same_kinds};
+use super::plan_facts::{devices, differing_facts, differing_parts, have_same_kinds};
 use super::planned_experiment::PlannedExperiment;
 
 /// The class of the differences between two experiments, from equal to different.
@@ -29,8 +29,6 @@ pub enum TrainingEquality {
     SameBits,
     /// Equal up to rounding.
     Rounding,
-    /// Equal up to rounding. Whether the bits are equal is unknown, because one experiment cannot be planned with the other's evaluation.
-    Unknown,
     Other,
 }
 
@@ -62,7 +60,10 @@ pub fn classify(
     }
     let mut training = match (is_same_plan, is_same_mathematics) {
         (true, _) => TrainingEquality::SameBits,
-        (_, true) => compare_training(a, b),
+        (_, true) if differing_facts(p, q).any(|(_, meaning)| meaning == Meaning::Rounding) => {
+            TrainingEquality::Rounding
+        }
+        (_, true) => TrainingEquality::SameBits,
         _ => TrainingEquality::Other,
     };
     let began_under_other_plans =
@@ -91,9 +92,6 @@ pub fn classify(
         (DifferenceClass::Rounding, _) if began_under_other_plans => {
             "same mathematics, different rounding: they started under different plans"
         }
-        (DifferenceClass::Rounding, TrainingEquality::Unknown) => {
-            "same mathematics; B cannot be planned with A's evaluation, so it is unknown whether the bits of training are the same"
-        }
         (DifferenceClass::Rounding, _) if !have_same_kinds(p, q) => {
             let meaning = format!(
                 "same mathematics on different devices, which round differently: A on {}, B on {}",
@@ -109,11 +107,6 @@ pub fn classify(
         (DifferenceClass::Mathematics, TrainingEquality::Rounding) => {
             "different mathematics: only the evaluation; training is the same, up to rounding"
         }
-        (DifferenceClass::Mathematics, TrainingEquality::Unknown) => {
-            "different mathematics: only the evaluation; B cannot be planned with A's evaluation, so it is unknown \
-             whether the bits of training \
-             are the same"
-        }
         (DifferenceClass::Mathematics, TrainingEquality::Other) => {
             let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
             let meaning = format!("different mathematics: {}", names.join(", ").replace('_', " "));
@@ -121,22 +114,4 @@ pub fn classify(
         }
     };
     Classification { class, parts, training, meaning: meaning.to_owned() }
-}
-
-/// Compares the training of two experiments with the same mathematics: the plans with the same evaluation have equal hashes if the steps
-/// are the same programs.
-fn compare_training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEquality {
-    let mut experiment = b.experiment.clone();
-    experiment.eval = a.experiment.eval.clone();
-    // Recomputed activations have the same bits, and so have weights that one replica updates for all.
-    experiment.train.recompute = a.experiment.train.recompute;
-    experiment.parallel.shard = a.experiment.parallel.shard;
-    let mut other = b.clone();
-    (other.data.validation, other.data.choice) = (a.data.validation.clone(), a.data.choice.clone());
-    other.data.test.clone_from(&a.data.test);
-    match other.replanned(&experiment) {
-        Ok(plan) if plan.hash == a.effective().hash => TrainingEquality::SameBits,
-        Ok(_) => TrainingEquality::Rounding,
-        Err(_) => TrainingEquality::Unknown,
-    }
 }

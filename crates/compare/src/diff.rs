@@ -15,7 +15,6 @@ use super::run_record::RunRecord;
 use super::session_facts::{LAYOUT, MACHINE_FACTS, PROGRAM_FACTS, fact_changes};
 use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::{self, SettingDifference};
-use runner_machine::doctor::is_shown_variable;
 use runner_machine::host::Git;
 use runner_record::manifest::{Manifest, Session};
 use runner_spec::format::quoted_line;
@@ -182,7 +181,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
             compare_environments(&x.session, &y.session),
         ]),
         bits,
-        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes((a, &began_a), (b, &began_b))),
+        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes(a, b)),
         notes,
     }
 }
@@ -209,15 +208,12 @@ fn describe_bit_differences(a: &DiffInput, b: &DiffInput) -> Vec<String> {
     between.chain(within).collect()
 }
 
-/// Compares the environment variables: those that differ, or all of them if none does. Sessions of older versions recorded their own
-/// variables alone.
+/// Compares the environment variables: those that differ, or all of them if none does.
 fn compare_environments(a: &Session, b: &Session) -> FactPair {
-    let both_recorded = a.platform.is_some() && b.platform.is_some();
     let differ = a.environment != b.environment;
     let joined = |session: &Session, other: &Session| {
-        let is_compared = |name: &str| both_recorded || !is_shown_variable(name);
-        let variables = session.environment.iter().filter(|(name, _)| is_compared(name));
-        let variables = variables.filter(|(name, value)| !differ || other.environment.get(*name) != Some(value));
+        let is_shown = |(name, value): &(&String, &String)| !differ || other.environment.get(*name) != Some(*value);
+        let variables = session.environment.iter().filter(is_shown);
         let list: Vec<String> = variables.map(|(name, value)| quoted_line(&format!("{name}={value}"))).collect();
         (!list.is_empty()).then(|| list.join(", "))
     };

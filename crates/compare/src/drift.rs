@@ -209,18 +209,14 @@ fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftIte
             let was = short_hash(&manifest.plan_hash).to_owned();
             return Ok(DriftItem { state: DriftState::Changed, ..DriftItem::new("plan", true, was, is) });
         }
-        PlanDifference::Edited(values) => {
-            (DriftState::Changed, Some(format!("{PLAN} was edited: {}", values.join(", "))))
-        }
-        PlanDifference::Other { keys, values } => {
+        PlanDifference::Edited => (DriftState::Changed, Some(format!("{PLAN} was edited"))),
+        PlanDifference::Other(keys) => {
             let keys = if keys.is_empty() {
                 "this version of runner plans it differently".to_owned()
             } else {
                 keys.join(", ")
             };
-            let values =
-                if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
-            (DriftState::Changed, Some(format!("{RESOLVED} gives a different plan: {keys}{values}")))
+            (DriftState::Changed, Some(format!("{RESOLVED} gives a different plan: {keys}")))
         }
     };
     let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash));

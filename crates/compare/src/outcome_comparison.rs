@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::inherited_steps::InheritedSteps;
 use super::run_record::{RunFigures, RunRecord};
 use runner_record::metrics::TrainLine;
 
@@ -26,8 +25,6 @@ pub struct LossPair {
 pub struct OutcomeComparison {
     /// The number of steps that both runs have done.
     pub common_steps: u64,
-    /// The number of them that one run trained and that both have from it: their losses are the same lines.
-    pub shared_steps: u64,
     /// The losses at the powers of ten and at the last common step.
     pub losses: Vec<LossPair>,
     /// The first step whose losses are not the same bits.
@@ -45,17 +42,13 @@ pub struct OutcomeComparison {
     pub same_layout: bool,
 }
 
-/// Compares what two runs recorded, each with the runs from which it inherited steps.
+/// Compares what two runs recorded.
 #[must_use]
-pub fn compare_outcomes(
-    (a, began_a): (&RunRecord, &[InheritedSteps]),
-    (b, began_b): (&RunRecord, &[InheritedSteps]),
-) -> OutcomeComparison {
+pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     let (x, y) = (a.figures(), b.figures());
     let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
     let mut out = OutcomeComparison {
         common_steps: 0,
-        shared_steps: last_shared_step((a, began_a), (b, began_b)),
         losses: Vec::new(),
         first_difference: None,
         first_beyond: None,
@@ -93,25 +86,8 @@ pub fn compare_outcomes(
             power = power.saturating_mul(10);
         }
     }
-    out.shared_steps = out.shared_steps.min(out.common_steps);
     out.losses.extend(last.filter(|l| out.losses.last().is_none_or(|known| known.step != l.step)));
     out
-}
-
-/// The last step whose line both records, of runs with these ancestors, have from the same run; 0 if there is none.
-fn last_shared_step(a: (&RunRecord, &[InheritedSteps]), b: (&RunRecord, &[InheritedSteps])) -> u64 {
-    // The runs whose steps are in a record, each with the last step that may be its own.
-    fn sources<'r>((run, ancestors): (&'r RunRecord, &'r [InheritedSteps])) -> impl Iterator<Item = (&'r str, u64)> {
-        let inherited = ancestors.iter().scan(u64::MAX, |last, ancestor| {
-            *last = ancestor.step.min(*last);
-            Some((ancestor.id.as_str(), *last))
-        });
-        std::iter::once((run.manifest.id.as_str(), u64::MAX)).chain(inherited)
-    }
-    let pairs = sources(a)
-        .flat_map(|(id, last)| sources(b).filter(move |(other, _)| *other == id).map(move |(_, end)| last.min(end)));
-    // A run that is compared with itself shares no step with another run.
-    pairs.filter(|last| *last < u64::MAX).max().unwrap_or(0)
 }
 
 fn relative_difference(a: f64, b: f64) -> Option<f64> {
@@ -142,44 +118,20 @@ mod tests {
         }
     }
 
-    type Run = (RunRecord, Vec<InheritedSteps>);
-
-    fn compared(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
-        compare_outcomes((a, &[]), (b, &[]))
-    }
-
-    #[test]
-    fn steps_that_one_run_trained_are_counted() {
-        let run = |id: &str, from: Option<(&str, u64)>| {
-            let run = record(&[1.0; 9]);
-            let inherited = from.map(|(id, step)| InheritedSteps {
-                id: id.to_owned(),
-                step,
-                plan_hash: String::new(),
-                math_hash: String::new(),
-            });
-            (RunRecord { manifest: Manifest { id: id.to_owned(), ..run.manifest }, ..run }, Vec::from_iter(inherited))
-        };
-        let shared = |a: &Run, b: &Run| compare_outcomes((&a.0, &a.1), (&b.0, &b.1)).shared_steps;
-        let (parent, early, late) = (run("a", None), run("b", Some(("a", 3))), run("c", Some(("a", 5))));
-        assert_eq!((shared(&parent, &early), shared(&late, &parent), shared(&early, &late)), (3, 5, 3));
-        assert_eq!((shared(&parent, &run("d", None)), shared(&parent, &run("e", Some(("a", 20))))), (0, 9));
-    }
-
     #[test]
     fn runs_part_where_the_bits_do_and_where_more_than_rounding_does() {
         let (mut a, mut b) = (vec![4.0; 25], vec![4.0; 23]);
         b[2] = 4.0 + 1e-9;
         b[11] = 4.001;
         (a[15], b[15]) = (f64::NAN, f64::NAN);
-        let found = compared(&record(&a), &record(&b));
+        let found = compare_outcomes(&record(&a), &record(&b));
         assert_eq!((found.common_steps, found.first_difference, found.first_beyond), (23, Some(3), Some(12)));
         assert_eq!(found.losses.iter().map(|l| l.step).collect::<Vec<_>>(), [1, 10, 23]);
         assert_eq!(found.largest.unwrap().step, 12);
-        let equal = compared(&record(&a), &record(&a));
+        let equal = compare_outcomes(&record(&a), &record(&a));
         assert_eq!((equal.first_difference, equal.first_beyond), (None, None));
-        assert_eq!(compared(&record(&[]), &record(&a)).common_steps, 0);
-        let nan = compared(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
+        assert_eq!(compare_outcomes(&record(&[]), &record(&a)).common_steps, 0);
+        let nan = compare_outcomes(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
         assert_eq!((nan.first_difference, nan.first_beyond), (Some(2), Some(2)));
     }
 }

@@ -23,7 +23,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-const SETTING_FACTS: [Fact<Plan>; 24] = [
+static SETTING_FACTS: [Fact<Plan>; 24] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -63,7 +63,8 @@ const SETTING_FACTS: [Fact<Plan>; 24] = [
         let splits = [&plan.data.validation, &plan.data.test].map(|data| data.as_ref().map(split));
         Some(json!([program.eval, start, due, splits, plan.data.choice, plan.validation_rows()]))
     }),
-    of_program!("device", Rounding, p => p.device),
+    // The index of a device on its machine changes no number.
+    of_program!("device", Rounding, p => p.device == Device::Cpu),
 ];
 
 /// Sizes, lengths and layout of a plan, for a person.
@@ -194,11 +195,15 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
         && tasks.into_iter().all(|task| is_due_alike(&|program| program.task_every(&task.name)))
 }
 
+/// The names of the facts by which two plans differ, with what that means.
+pub(super) fn differing_facts(a: &Plan, b: &Plan) -> impl Iterator<Item = (&'static str, Meaning)> {
+    SETTING_FACTS.iter().filter(|fact| fact.differs(a, b)).map(|fact| (fact.name, fact.meaning))
+}
+
 /// The parts of the mathematics that differ between two plans.
 pub(super) fn differing_parts(a: &Plan, b: &Plan) -> Vec<Part> {
-    let differing = SETTING_FACTS.iter().filter(|fact| fact.differs(a, b));
-    let mut parts: Vec<Part> = differing
-        .filter_map(|fact| match fact.meaning {
+    let mut parts: Vec<Part> = differing_facts(a, b)
+        .filter_map(|(_, meaning)| match meaning {
             // Settings of an evaluation may have no effect, such as intervals that are longer than the run.
             Mathematics(Part::Evaluation) if same_evaluation(a, b) => None,
             Mathematics(part) => Some(part),
@@ -228,14 +233,14 @@ pub fn describe_changed_data(parts: &[DataPart]) -> Option<String> {
 /// The keys of the file, or sections of it, in which two plans differ.
 #[must_use]
 pub fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
-    SETTING_FACTS.iter().filter(|fact| fact.differs(a, b)).map(|fact| fact.name).collect()
+    differing_facts(a, b).map(|(name, _)| name).collect()
 }
 
 /// The keys of the file, or sections of it, in which the training of two plans differs, apart from its layout.
 #[must_use]
 pub fn differing_training_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
-    let changes_training = |fact: &&Fact<Plan>| matches!(fact.meaning, Mathematics(part) if part != Part::Evaluation);
-    SETTING_FACTS.iter().filter(changes_training).filter(|fact| fact.differs(a, b)).map(|fact| fact.name).collect()
+    let changes_training = |meaning: Meaning| matches!(meaning, Mathematics(part) if part != Part::Evaluation);
+    differing_facts(a, b).filter(|(_, meaning)| changes_training(*meaning)).map(|(name, _)| name).collect()
 }
 
 #[cfg(test)]

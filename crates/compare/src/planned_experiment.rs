@@ -37,18 +37,6 @@ impl PlannedExperiment {
     pub fn effective(&self) -> &Plan {
         self.effective.as_ref().unwrap_or(&self.plan)
     }
-
-    /// The effective plan of another experiment on the same data and devices.
-    ///
-    /// # Errors
-    /// If they do not fit one another.
-    pub fn replanned(&self, experiment: &Experiment) -> Result<Plan, PlanError> {
-        let plan = compile(experiment, &self.data, &self.cluster)?;
-        match effective(experiment, &plan) {
-            Cow::Owned(experiment) => compile(&experiment, &self.data, &self.cluster),
-            Cow::Borrowed(_) => Ok(plan),
-        }
-    }
 }
 
 /// The hash of the mathematics of `experiment` without its seed. Experiments with the same one differ in their seed, in rounding, in what is

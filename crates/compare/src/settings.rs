@@ -162,25 +162,6 @@ pub fn value_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
     path.split('.').try_fold(document, |value, key| value.get(key))
 }
 
-/// `document` with the values that `other` has at each of `paths`.
-#[must_use]
-pub fn replace_paths(document: &Value, other: &Value, paths: &[&str]) -> Value {
-    let mut out = document.clone();
-    for path in paths {
-        let (parents, last) = path.rsplit_once('.').map_or((None, *path), |(parents, last)| (Some(parents), last));
-        let parent = match parents {
-            None => Some(&mut out),
-            Some(parents) => parents.split('.').try_fold(&mut out, |value, key| value.get_mut(key)),
-        };
-        let Some(Value::Object(parent)) = parent else { continue };
-        match value_at(other, path) {
-            Some(value) => parent.insert(last.to_owned(), value.clone()),
-            None => parent.remove(last),
-        };
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use runner_spec::format::setting_text;
@@ -225,16 +206,6 @@ mod tests {
         let found = differences(&a, &b);
         let [SettingDifference { key, a: None, b: Some(position), .. }] = &found[..] else { panic!("{found:?}") };
         assert_eq!((key.as_str(), &position["step"]), (DATA_POSITION, &Value::from(7)));
-    }
-
-    #[test]
-    fn settings_of_the_other_side_are_put_in_and_taken_out() {
-        let a = experiment();
-        let mut b = experiment();
-        b.train = e::Train { steps: None, epochs: Some(2.0), clip_norm: None, ..b.train };
-        let swapped = replace_paths(&document(&a), &document(&b), &e::Train::LENGTH_KEYS);
-        let experiment: Experiment = serde_json::from_value(swapped).unwrap();
-        assert_eq!(experiment.train, e::Train { clip_norm: Some(1.0), ..b.train });
     }
 
     #[test]

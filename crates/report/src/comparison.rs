@@ -18,12 +18,12 @@ use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, sett
 use runner_plan::comparability::{MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text, significant};
+use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text};
 use runner_spec::measure::Better::{self, Higher, Lower, Neither};
 use runner_spec::measure::Measure;
 use runner_spec::measure::Quantity::{self, TestLoss, TrainLoss, ValidationLoss};
+use runner_sweep::PickedSettings;
 use runner_sweep::verdict::Conclusion;
-use runner_sweep::{PickedFrom, PickedSettings};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,8 +52,6 @@ pub struct Comparison {
     pub incomparable: Vec<IncomparableFigures>,
     /// What must be known of the figures, a sentence each.
     pub notes: Vec<String>,
-    /// The sweeps that trained some of the runs. All their settings count in `groups`.
-    pub picked_from: Vec<PickedFrom>,
     /// The settings of the runs, compared over their seeds; `None` if there is nothing to compare, or no metric compares.
     pub groups: Option<RunGroups>,
 }
@@ -213,43 +211,19 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
     let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
     let shared: BTreeSet<String> = runs.iter().flat_map(|run| run.basis.overlap_warnings()).collect();
-    let mut notes: Vec<String> = describe_samples(&compared).into_iter().chain(shared).collect();
+    let mut notes: Vec<String> = shared.into_iter().collect();
     notes.extend(runs.iter().flat_map(|run| notes_on_figures(&run.record)));
     let picked = find_picked(runs);
-    let groups = group_runs(runs, &all, &picked.origin, &mut notes);
-    let has_p_values =
-        groups.as_ref().is_some_and(|groups| groups.verdict.settings.iter().any(|s| s.comparison.is_some()));
-    notes.extend(if has_p_values { picked.notes_on_p_values() } else { picked.notes() });
-    notes.extend(groups.iter().flat_map(|groups| groups.describe_other_objectives(&picked.from)));
-    Comparison { runs: compared, differing, keys, incomparable, notes, picked_from: picked.from, groups }
+    let groups = group_runs(runs, &all, &picked.ladders, &mut notes);
+    notes.extend(picked.notes);
+    Comparison { runs: compared, differing, keys, incomparable, notes, groups }
 }
 
-/// The sweeps of `runs`; none if all runs are of one setting.
-#[must_use]
-pub fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
+/// What the sweeps of `runs` say of them.
+fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
     let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
     let points: Vec<_> = runs.iter().filter_map(point).collect();
-    let found = PickedSettings::find(&points, &runs.iter().filter_map(|run| run.mathematics.clone()).collect());
-    if points.len() == runs.len() && found.is_one_setting() { PickedSettings::default() } else { found }
-}
-
-/// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
-fn describe_samples(runs: &[ComparedRun]) -> Vec<String> {
-    let mut samples: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
-    for sample in runs.iter().filter_map(|run| run.figures.evaluated.val_sample()) {
-        samples.entry((sample.tokens, sample.rows)).or_default().extend(sample.standard_error);
-    }
-    let describe = |((tokens, rows), mut errors): ((u64, u64), Vec<f64>)| {
-        errors.sort_by(f64::total_cmp);
-        let texts: Vec<String> = errors.iter().map(|error| significant(*error, 2)).collect();
-        let errors = match (texts.first(), texts.last()) {
-            (Some(low), Some(high)) if low == high => format!(", standard error {low}"),
-            (Some(low), Some(high)) => format!(", standard errors {low} to {high}"),
-            _ => ", too few for a standard error".to_owned(),
-        };
-        format!("val loss: measured on {} in {}{errors}", counted(tokens, "token"), counted(rows, "row"))
-    };
-    samples.into_iter().map(describe).collect()
+    PickedSettings::find(&points, points.len() < runs.len())
 }
 
 /// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.
@@ -468,7 +442,6 @@ mod tests {
             keys,
             incomparable: Vec::new(),
             notes: Vec::new(),
-            picked_from: Vec::new(),
             groups: None,
         }
     }

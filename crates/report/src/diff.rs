@@ -189,10 +189,6 @@ fn add_outcomes(out: &mut String, found: &OutcomeComparison) {
         let rows: Vec<_> = found.losses.iter().map(row).collect();
         let columns = ["step", "loss A", "loss B", "relative"].map(|head| (head, Align::Right));
         add_indented(out, &table(&columns, &rows));
-        if found.shared_steps > 0 {
-            let steps = count(found.shared_steps);
-            let _ = writeln!(out, "  steps 1 to {steps} are shared: both records took them from the same run");
-        }
         let _ = writeln!(out, "  {}", describe_loss_differences(found));
     }
     let all = figures_of([&found.a, &found.b]);
@@ -222,12 +218,7 @@ fn add_indented(out: &mut String, text: &str) {
 /// Describes the steps and the amount by which the losses of the two runs differ.
 fn describe_loss_differences(found: &OutcomeComparison) -> String {
     let Some(first) = found.first_difference else {
-        let compared = found.common_steps - found.shared_steps;
-        let others = if found.shared_steps > 0 { "other common step" } else { "common step" };
-        return match compared {
-            0 => "no other step is in both records".to_owned(),
-            _ => format!("losses are the same, bit for bit, in {}", counted(compared, others)),
-        };
+        return format!("losses are the same, bit for bit, in {}", counted(found.common_steps, "common step"));
     };
     let beyond = match found.first_beyond {
         Some(step) => format!("first by more than {:e} at step {}", found.tolerance, count(step)),

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use runner_spec::format::{count, loss, percent, printable, significant};
-use runner_stats::{ExponentBound, ScaleMultiple};
+use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
-    ComputeMultiple, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
+    ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
@@ -92,45 +92,23 @@ fn describe_law(fit: &LadderFit) -> Vec<String> {
     lines
 }
 
-/// Says that an exponent, or an end of its interval, is at a bound of the fit.
+/// Says that an exponent is at a bound of the fit.
 fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
-    let FittedTerm { exponent: FittedValue { value, interval }, scale, bound, interval_at_bound, .. } = term;
-    let ends: Vec<String> = [interval.low, interval.high]
-        .into_iter()
-        .zip(interval_at_bound)
-        .filter(|(_, is_at_bound)| **is_at_bound)
-        .map(|(end, _)| ((end * 1e6).round() / 1e6).to_string())
-        .collect();
-    let at = |which: &str| format!("{name} is at {value}, the {which} bound of the fit, and not an estimate");
-    match (bound, ends.as_slice()) {
-        (Some(ExponentBound::NoTerm), _) => Some(format!(
+    let at = |which: &str| {
+        format!("{name} is at {}, the {which} bound of the fit, and not an estimate", term.exponent.value)
+    };
+    Some(match term.bound? {
+        ExponentBound::NoTerm => format!(
             "{name} is not an estimate: the losses do not fall with {}, so this term is 0 for any exponent",
-            scale.name()
-        )),
-        (Some(ExponentBound::Lower), _) => Some(at("lower")),
-        (Some(ExponentBound::Upper), _) => Some(at("upper")),
-        (None, []) => None,
-        (None, [end]) => Some(format!("the interval of {name} ends at {end}, a bound of the fit")),
-        (None, ends) => Some(format!("the interval of {name} ends at {}, bounds of the fit", ends.join(" and "))),
-    }
-}
-
-/// Says which exponents of the law that gave a value are at a bound; `None` if none is.
-fn describe_bounds(names: &[&str]) -> Option<String> {
-    match names {
-        [] => None,
-        [one] => {
-            Some(format!("{one} of this law is at a bound of the fit and not an estimate, so neither is this value"))
-        }
-        several => Some(format!(
-            "{} of this law are at bounds of the fit and not estimates, so neither is this value",
-            several.join(" and ")
-        )),
-    }
+            term.scale.name()
+        ),
+        ExponentBound::Lower => at("lower"),
+        ExponentBound::Upper => at("upper"),
+    })
 }
 
 fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> Vec<String> {
-    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation, at_bound } = prediction;
+    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
     let assumed: Vec<String> = figures
@@ -138,17 +116,15 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
         .filter(|(name, _)| !target.contains_key(name))
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
-    let mut lines = vec![
+    vec![
         format!("{metric} {} at {}", with_interval(predicted, loss), given.join(", ")),
         format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation)),
-    ];
-    lines.extend(describe_bounds(at_bound));
-    lines
+    ]
 }
 
 fn describe_held_out(rung: &HeldOutRung, largest: &str) -> Vec<String> {
     let HeldOutRung { predicted, range_of_losses, .. } = rung;
-    let FittedValue { interval, .. } = predicted;
+    let Prediction { interval, .. } = predicted;
     let inside = if rung.is_in_interval { "lies in" } else { "lies outside" };
     let mut lines = vec![
         format!(
@@ -173,14 +149,13 @@ fn describe_held_out(rung: &HeldOutRung, largest: &str) -> Vec<String> {
             loss(*range_of_losses)
         ));
     }
-    lines.extend(describe_bounds(&rung.at_bound));
     lines
 }
 
 /// How much compute one ladder needs for the loss of another.
 #[must_use]
 pub fn comparison_text(comparison: &LadderComparison) -> String {
-    let LadderComparison { metric, base, other, multiples, at_bound } = comparison;
+    let LadderComparison { metric, base, other, multiples } = comparison;
     let mut out = String::new();
     for ComputeMultiple { loss: reached, multiple } in multiples {
         let ScaleMultiple { value, interval, draws, not_reached } = multiple;
@@ -202,27 +177,19 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
                     _ => "no clear difference",
                 };
                 let unreached = if *not_reached > 0 { format!("; {unreached}") } else { String::new() };
-                let fitted = FittedValue { value: *value, interval: *interval };
+                let fitted = Prediction { value: *value, interval: *interval };
                 (with_interval(&fitted, |x| format!("{x:.2}")), format!("{verdict}{unreached}"))
             }
         };
         let _ =
             writeln!(out, "{other} reaches a {metric} of {reached} with {share} of the compute of {base}: {verdict}");
     }
-    if !at_bound.is_empty() {
-        let ladders: Vec<String> = at_bound.iter().map(|id| printable(id)).collect();
-        let _ = writeln!(
-            out,
-            "the law of {} has an exponent at a bound of the fit, which is not an estimate, so neither are these values",
-            ladders.join(" and of ")
-        );
-    }
     out
 }
 
 /// `0.81 (0.74 to 0.90)`.
-fn with_interval(fitted: &FittedValue, format: impl Fn(f64) -> String) -> String {
-    let FittedValue { value, interval } = fitted;
+fn with_interval(fitted: &Prediction, format: impl Fn(f64) -> String) -> String {
+    let Prediction { value, interval } = fitted;
     format!("{} ({} to {})", format(*value), format(interval.low), format(interval.high))
 }
 
@@ -239,31 +206,21 @@ mod tests {
 
     #[test]
     fn an_exponent_at_a_bound_is_not_shown_as_an_estimate() {
-        let note = |value: f64, [low, high]: [f64; 2], bound, interval_at_bound| {
-            let exponent = FittedValue { value, interval: Interval { low, high } };
-            let term = FittedTerm { scale: Scale::Parameters, coefficient: 2.0, exponent, bound, interval_at_bound };
+        let note = |value: f64, bound| {
+            let exponent = Prediction { value, interval: Interval { low: 0.1, high: 0.5 } };
+            let term = FittedTerm { scale: Scale::Parameters, coefficient: 2.0, exponent, bound };
             bound_note(&term, "a").unwrap_or_default()
         };
         let notes = [
-            note(3.0, [0.001, 3.0], Some(ExponentBound::Upper), [true, true]),
-            note(0.001, [0.001, 0.2], Some(ExponentBound::Lower), [true, false]),
-            note(0.02, [0.001, 3.0], Some(ExponentBound::NoTerm), [true, true]),
-            note(0.3, [0.1, 3.0], None, [false, true]),
-            note(0.3, [0.001, 3.0], None, [true, true]),
+            note(3.0, Some(ExponentBound::Upper)),
+            note(0.001, Some(ExponentBound::Lower)),
+            note(0.02, Some(ExponentBound::NoTerm)),
         ];
         insta::assert_snapshot!(notes.join("\n"), @r"
         a is at 3, the upper bound of the fit, and not an estimate
         a is at 0.001, the lower bound of the fit, and not an estimate
         a is not an estimate: the losses do not fall with parameters, so this term is 0 for any exponent
-        the interval of a ends at 3, a bound of the fit
-        the interval of a ends at 0.001 and 3, bounds of the fit
         ");
-        assert_eq!(note(0.3, [0.1, 0.5], None, [false, false]), "");
-        let named = [describe_bounds(&["b"]), describe_bounds(&["a", "b"])].map(Option::unwrap_or_default);
-        insta::assert_snapshot!(named.join("\n"), @r"
-        b of this law is at a bound of the fit and not an estimate, so neither is this value
-        a and b of this law are at bounds of the fit and not estimates, so neither is this value
-        ");
-        assert_eq!(describe_bounds(&[]), None);
+        assert_eq!(note(0.3, None), "");
     }
 }

@@ -19,7 +19,6 @@ pub mod runs_table;
 mod screen;
 pub mod shard_progress;
 pub mod summary;
-pub mod sweep_caveats;
 pub mod sweep_preview;
 pub mod sweep_results;
 pub mod table;

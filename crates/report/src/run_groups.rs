@@ -15,11 +15,8 @@ use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
 use runner_spec::measure::{Measure, Measured};
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
-use runner_sweep::verdict::words::number_text;
-use runner_sweep::verdict::{Conclusion, SettingOrigin, SweepVerdict};
-use runner_sweep::{
-    Goal, MeasurementChoice, Objective, PickedFrom, PointStatus, PointValues, ResultsRow, SweepResults,
-};
+use runner_sweep::verdict::SweepVerdict;
+use runner_sweep::{MeasurementChoice, Objective, PointStatus, PointValues, ResultsRow, SweepResults};
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -38,12 +35,12 @@ const MEASURES: [Measure; 2] = [Measure::VAL_LOSS, Measure::BITS_PER_BYTE];
 
 /// Groups `runs`, which have these settings, by what they have in common besides their seed, and compares the groups by the first metric
 /// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares; adds to
-/// `notes` why runs are not compared. `origin` is what is known of the settings.
+/// `notes` why runs are not compared. Several of the settings are rungs of `ladders`, if there are any.
 #[must_use]
 pub fn group_runs(
     runs: &[RunToCompare],
     settings: &[RunSettings],
-    origin: &SettingOrigin,
+    ladders: &[String],
     notes: &mut Vec<String>,
 ) -> Option<RunGroups> {
     let figures: Vec<RunFigures> = runs.iter().map(|run| run.record.figures()).collect();
@@ -64,12 +61,7 @@ pub fn group_runs(
         return None;
     };
     let recorded = settings_of(runs, settings, notes);
-    let objective = Objective {
-        goal: Goal::of(&metric),
-        metric: metric.clone(),
-        at: MeasurementChoice::Last,
-        smallest_difference: None,
-    };
+    let objective = Objective { metric: metric.clone(), at: MeasurementChoice::Last };
     let row = |(i, run): (usize, &RunToCompare)| {
         let evaluated = &figures[i].evaluated;
         let objective = evaluated.get(&metric);
@@ -94,30 +86,13 @@ pub fn group_runs(
         }
     };
     let results = SweepResults::new(objective.clone(), runs.iter().enumerate().map(row).collect(), None);
-    let mut verdict = SweepVerdict::of_settings(&recorded, &results, &[], finished.len() == runs.len(), origin);
+    let verdict = SweepVerdict::of_settings(&recorded, &results, finished.len() == runs.len(), ladders);
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }
-    let noise = describe_single_runs(&verdict);
-    verdict.words.extend(noise);
     let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
     let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
     Some(RunGroups { metric, runs, verdict, objective })
-}
-
-impl RunGroups {
-    /// The sweeps among `sweeps` whose objective differs from the metric used here, a sentence for each.
-    pub(crate) fn describe_other_objectives(&self, sweeps: &[PickedFrom]) -> Vec<String> {
-        let label = self.objective.label();
-        let describe = |PickedFrom { sweep, objective, .. }: &PickedFrom| {
-            let other = objective.as_ref().filter(|other| **other != label)?;
-            let sweep = printable(sweep);
-            Some(format!(
-                "the sweep {sweep} compares its settings by {other}; here they are compared by the last {label}"
-            ))
-        };
-        sweeps.iter().filter_map(describe).collect()
-    }
 }
 
 /// The settings of `runs`, in the order of their first runs. Runs whose settings differ only in rounding are of one setting. A second run of
@@ -186,29 +161,6 @@ fn settings_of(runs: &[RunToCompare], settings: &[RunSettings], notes: &mut Vec<
         }
     }
     found
-}
-
-/// What the noise of the leader, which has several seeds, says of its difference to the best setting with one; `None` unless there are both.
-/// A new run differs from the mean of n runs by less than t·√(1 + 1/n)·sd with the probability of the interval, which reaches t·sd/√n to both
-/// sides of the mean.
-fn describe_single_runs(verdict: &SweepVerdict) -> Option<String> {
-    let Conclusion::OneSeed { tied } = &verdict.conclusion else { return None };
-    let measured = || verdict.settings.iter().filter_map(|setting| Some((setting, setting.sample?)));
-    let (single, alone) = measured().find(|(_, sample)| sample.n == 1)?;
-    let (group, sample) = measured().next()?;
-    let bound = sample.interval?.half_width() * (sample.n as f64 + 1.0).sqrt();
-    if !tied.is_empty() || bound <= 0.0 {
-        return None;
-    }
-    let difference = (alone.mean - sample.mean).abs();
-    let (bound_text, difference_text) = (number_text(bound, bound), number_text(difference, bound));
-    let relation = if difference > bound { "more" } else { "no more" };
-    let (name, seeds) = (printable(&group.name), sample.n);
-    Some(format!(
-        "noise: the {seeds} seeds of {name} suggest that one more run of it differs from their mean by up to {bound_text} (95%); {} differs \
-         from it by {difference_text}, which is {relation}",
-        printable(&single.name)
-    ))
 }
 
 impl RunGroups {

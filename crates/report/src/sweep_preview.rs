@@ -7,7 +7,7 @@ use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_spec::measure::Measure;
 use runner_sweep::record::{PlannedPoint, SweepRecord};
 use runner_sweep::{
-    AshaSettings, BudgetKind, Milestone, RaceSettings, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
+    AshaSettings, BudgetKind, MilestoneUnit, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
 };
 
 /// The number of points in the table, unless all are wanted.
@@ -62,19 +62,17 @@ fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> S
     let costs = if shows_costs(record) { &[("tokens", 4), ("FLOPs", 4)][..] } else { &[] };
     let figures = [&[("steps", 4)], costs, &[("parameters", 1), ("memory", 2), ("predicted", 3)]].concat();
     columns.extend(figures.iter().map(|(name, importance)| Column::new(name, Align::Right, *importance)));
-    let columns_shown = ShownColumns {
-        has_duplicates: record.points.iter().any(|point| point.same_as.is_some()),
-        has_trunks: record.points.iter().any(|point| point.trunk.is_some()),
-    };
-    if columns_shown.has_duplicates {
+    let has_duplicates = record.points.iter().any(|point| point.same_as.is_some());
+    let has_trunks = record.points.iter().any(|point| point.trunk.is_some());
+    if has_duplicates {
         columns.push(Column::new("same as", Align::Left, 5));
     }
-    if columns_shown.has_trunks {
+    if has_trunks {
         columns.push(Column::new("begins with", Align::Left, 5));
     }
     let shown = if shows_all { record.points.len() } else { MAX_SHOWN_POINTS };
     let rows: Vec<Vec<String>> =
-        record.points.iter().take(shown).map(|point| row(record, point, columns_shown)).collect();
+        record.points.iter().take(shown).map(|point| row(record, point, has_duplicates, has_trunks)).collect();
     let mut out = table_of_width(columns, rows, width);
     if let Some(more @ 1..) = record.points.len().checked_sub(shown) {
         let _ = writeln!(out, "… and {} (--dry-run shows all)", counted(more as u64, "more point"));
@@ -84,37 +82,21 @@ fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> S
 
 /// True if points differ in what their training costs, on purpose.
 fn shows_costs(record: &SweepRecord) -> bool {
-    let is_in_steps = |asha: AshaSettings| matches!(asha.first, Milestone::MinSteps(_));
+    let is_in_steps = |asha: AshaSettings| asha.unit == MilestoneUnit::Steps;
     record.budget.is_some() || record.is_ladder || record.early_stop.is_some_and(|asha| !is_in_steps(asha))
 }
 
-/// The budget of each point, and how sure its steps are.
+/// The budget of each point, and where its steps come from.
 fn budget_text(record: &SweepRecord) -> Option<String> {
     let budget = record.budget?;
-    let certainty = match budget.kind {
-        BudgetKind::Flops | BudgetKind::Tokens => "rounded down to whole steps".to_owned(),
-        BudgetKind::Time | BudgetKind::Cost => {
-            let forecast = if record.points.iter().any(|point| point.is_prediction_disturbed) {
-                "measured while this machine was busy, and may be wrong by half"
-            } else if record.points.iter().any(|point| point.cuda_devices > 0) {
-                "from data sheets; on its authors' H100, measured steps were within 11% of it"
-            } else {
-                "from `runner calibrate`; on its authors' machines, measured steps were within 2% of it for one rank, and up to 27% longer for two ranks of a small model"
-            };
-            format!("by the forecast, without evaluations, samples and checkpoints; the forecast is {forecast}")
-        }
+    let source = match budget.kind {
+        BudgetKind::Flops | BudgetKind::Tokens => "rounded down to whole steps",
+        BudgetKind::Time => "by the forecast, without evaluations, samples and checkpoints",
     };
-    Some(format!("budget   {} for each point, {certainty}\n", budget.describe()))
+    Some(format!("budget   {} for each point, {source}\n", budget.describe()))
 }
 
-/// The columns that only some sweeps have.
-#[derive(Debug, Clone, Copy)]
-struct ShownColumns {
-    has_duplicates: bool,
-    has_trunks: bool,
-}
-
-fn row(record: &SweepRecord, point: &PlannedPoint, shown: ShownColumns) -> Vec<String> {
+fn row(record: &SweepRecord, point: &PlannedPoint, has_duplicates: bool, has_trunks: bool) -> Vec<String> {
     let mut row = vec![point.index.to_string()];
     row.extend(value_cells(&point.values));
     row.push(count(point.steps));
@@ -123,10 +105,10 @@ fn row(record: &SweepRecord, point: &PlannedPoint, shown: ShownColumns) -> Vec<S
     }
     row.extend([count(point.parameters), bytes(point.memory_bytes)]);
     row.push(point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64)));
-    if shown.has_duplicates {
+    if has_duplicates {
         row.push(point.same_as.map_or_else(String::new, |index| format!("point {index}")));
     }
-    if shown.has_trunks {
+    if has_trunks {
         row.push(
             point.trunk.map_or_else(String::new, |t| format!("{} of point {}", counted(t.steps, "step"), t.point)),
         );
@@ -142,7 +124,7 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
     }
     let settings = record.settings();
     if let Some(seeds) = settings.iter().map(|setting| setting.points.len()).max().filter(|seeds| *seeds > 1) {
-        let settings = counted(record.compared_settings().len() as u64, "setting");
+        let settings = counted(settings.len() as u64, "setting");
         let seeds = counted(seeds as u64, "seed");
         let _ = write!(out, "; {settings} with {seeds}");
     }
@@ -155,7 +137,7 @@ fn counts_text(record: &SweepRecord, runs: usize) -> String {
 
 fn objective_text(record: &SweepRecord) -> String {
     let objective = &record.objective;
-    let (metric, goal) = (objective.metric.key(), objective.goal.name());
+    let (metric, goal) = (objective.metric.key(), objective.goal().name());
     let at = if objective.metric == Measure::TOKENS_PER_SECOND {
         "median of a run's steps".to_owned()
     } else {
@@ -165,28 +147,19 @@ fn objective_text(record: &SweepRecord) -> String {
     if let Some(asha) = &record.early_stop {
         let mut rungs: Vec<&Vec<u64>> = record.points.iter().map(|p| &p.rungs).collect();
         rungs.dedup();
-        let is_in_steps = matches!(asha.first, Milestone::MinSteps(_));
+        let unit = asha.unit.name();
         let steps = match rungs.as_slice() {
-            [one, ..] if !is_in_steps => {
-                let milestones: Vec<String> =
-                    asha.milestones().take(one.len().saturating_sub(1)).map(Milestone::amount).collect();
-                format!("after {} {}", milestones.join(", "), asha.first.unit())
+            [one, ..] if asha.unit != MilestoneUnit::Steps => {
+                format!("after {} {unit}", asha.first_milestones(one.len().saturating_sub(1)))
             }
             [one] => {
                 let (last, first) = one.split_last().map_or((0, &[][..]), |(last, first)| (*last, first));
                 let first: Vec<String> = first.iter().map(|&s| count(s)).collect();
                 format!("after {} of {} steps", first.join(", "), count(last))
             }
-            _ => format!("from {} {} on", asha.first.amount(), asha.first.unit()),
+            _ => format!("from {} {unit} on", asha.first_milestones(1)),
         };
         let _ = write!(out, "; early stopping {steps}, where the best 1 in {} continues", asha.reduction);
-    }
-    if let Some(RaceSettings { confidence, min_seeds }) = record.race {
-        let _ = write!(
-            out,
-            "; a race: after {min_seeds} seeds of each setting, more only for those that may be the best one (confidence \
-             {confidence})"
-        );
     }
     out.push('\n');
     out
@@ -201,8 +174,6 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     if steps < all {
         let _ =
             writeln!(out, "steps    at least {} of {}: early stopping decides on the rest", count(steps), count(all));
-    } else if record.race.is_some() {
-        let _ = writeln!(out, "steps    at most {}: the race decides", count(steps));
     } else {
         let _ = writeln!(out, "steps    {}", count(steps));
     }
@@ -227,11 +198,7 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     if tasks.seconds {
         let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
         // A point waits for the one with which it begins.
-        let least = match (steps < all || (branches > 0 && workers > 1), record.race) {
-            (true, _) => "at least",
-            (false, Some(_)) => "at most about",
-            (false, None) => "about",
-        };
+        let least = if steps < all || (branches > 0 && workers > 1) { "at least" } else { "about" };
         let _ = writeln!(out, "time     {least} {time} predicted, {hours} device-hours; without evaluations");
         if record.points.iter().any(|point| point.is_prediction_disturbed) {
             out.push_str(

@@ -1,23 +1,18 @@
-//! The results of a sweep as text: the tables of its points and settings, the importance of the parameters, and the conclusion.
+//! The results of a sweep as text: the tables of its points and settings, and the conclusion.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::ladder::{describe_outcome, paragraphs_text};
-use crate::sweep_caveats::caveat_text;
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
-use runner_spec::format::{count, counted, loss, percent, printable, rate, seconds, step_share};
+use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
 use runner_spec::measure::Measure;
 use runner_stats::Interval;
-use runner_sweep::record::{PlannedPoint, SweepRecord};
+use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
 use runner_sweep::verdict::{Conclusion, SettingResult, SweepVerdict};
-use runner_sweep::{
-    AxisNote, DivergedValue, Goal, Milestone, Objective, PointStatus, ResultsRow, ValidationUse, value_text,
-};
-use serde_json::Value;
+use runner_sweep::{Goal, MilestoneUnit, Objective, PointStatus, ResultsRow};
 
 /// The results of a sweep, and what commands about its runs need.
 #[derive(Debug, Clone, Copy)]
@@ -26,18 +21,6 @@ pub struct SweepResultsText<'a> {
     pub summary: &'a SweepSummary,
     /// The value of `--runs`, if it was given.
     pub runs: Option<&'a Path>,
-}
-
-/// States how many settings have been compared on a validation set.
-pub fn describe_validation_use(used: ValidationUse) -> String {
-    let ValidationUse { settings, runs, sweeps } = used;
-    let of = match sweeps {
-        0 => String::new(),
-        n => format!(", those of {} among them", counted(n as u64, "sweep")),
-    };
-    let has = if settings == 1 { "has" } else { "have" };
-    let (settings, runs) = (counted(settings as u64, "setting"), counted(runs as u64, "run"));
-    format!("{settings} {has} been compared on this validation set: {runs}{of}")
 }
 
 impl SweepResultsText<'_> {
@@ -53,7 +36,6 @@ impl SweepResultsText<'_> {
         columns.extend(self.shows_speed().then_some(Column::new("tokens/s", Align::Right, 2)));
         columns.extend(self.shows_mfu().then_some(Column::new("mfu", Align::Right, 8)));
         columns.push(Column::new("steps", Align::Right, 4));
-        columns.extend(self.milestone_unit().map(|unit| Column::new(unit, Align::Right, 4)));
         columns.push(Column::new("status", Align::Left, 9));
         columns.push(Column::new("time", Align::Right, 0));
         columns.push(Column::new("run", Align::Left, 3).shortened_to(12));
@@ -87,11 +69,6 @@ impl SweepResultsText<'_> {
         })
     }
 
-    /// The unit of early stopping's milestones, if it is not steps.
-    fn milestone_unit(&self) -> Option<&'static str> {
-        self.record.early_stop.map(|asha| asha.first.unit()).filter(|unit| *unit != "steps")
-    }
-
     fn row(&self, row: &ResultsRow) -> Vec<String> {
         let point = self.record.point(row.point);
         let dash = || "-".to_owned();
@@ -108,81 +85,62 @@ impl SweepResultsText<'_> {
             out.push(row.mfu.map_or_else(dash, percent));
         }
         out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
-        match self.record.early_stop.map(|asha| asha.first) {
-            Some(Milestone::MinTokens(_)) => out.push(row.tokens.map_or_else(dash, count)),
-            Some(Milestone::MinFlops(_)) => out.push(row.flops.map_or_else(dash, |flops| format!("{flops:.3e}"))),
-            Some(Milestone::MinSteps(_)) | None => {}
-        }
-        out.push(self.status_text(row, point.and_then(|p| p.same_as)));
+        out.push(Self::status_text(row, point.and_then(|p| p.same_as)));
         out.push(row.seconds.map_or_else(dash, seconds));
         out.push(row.run.as_deref().map_or_else(dash, printable));
         out
     }
 
-    fn status_text(&self, row: &ResultsRow, same_as: Option<usize>) -> String {
-        let text = same_as.map_or_else(|| self.status_name(row).to_owned(), |other| format!("as point {other}"));
-        let styled = console::style(text);
+    fn status_text(row: &ResultsRow, same_as: Option<usize>) -> String {
+        let name = match row.status {
+            PointStatus::Done | PointStatus::Failed if row.diverged => "diverged",
+            other => other.description(),
+        };
+        let styled = console::style(same_as.map_or_else(|| name.to_owned(), |other| format!("as point {other}")));
         let styled = match row.status {
             PointStatus::Done if row.diverged => styled.red(),
             PointStatus::Done => styled.green(),
             PointStatus::Running => styled.cyan(),
-            PointStatus::Interrupted | PointStatus::Removed => styled.yellow(),
+            PointStatus::Interrupted => styled.yellow(),
             PointStatus::Failed => styled.red(),
-            PointStatus::Queued | PointStatus::Stopped | PointStatus::Duplicate => styled,
+            PointStatus::Queued | PointStatus::Judged | PointStatus::Stopped | PointStatus::Duplicate => styled,
         };
         styled.to_string()
     }
 
-    fn status_name(&self, row: &ResultsRow) -> &'static str {
-        match row.status {
-            PointStatus::Done | PointStatus::Failed if row.diverged => "diverged",
-            PointStatus::Stopped if self.summary.is_finished || row.run.is_none() => "stopped early",
-            // The point may still be promoted.
-            PointStatus::Stopped => "judged",
-            PointStatus::Removed => "run removed",
-            PointStatus::Duplicate => "the same as another",
-            other => other.name(),
-        }
+    /// `5 done, 1 failed`.
+    pub fn counts(&self) -> String {
+        let known = self.summary.counts().into_iter().filter(|(_, points)| *points > 0);
+        let texts = known.map(|(status, points)| format!("{} {}", count(points as u64), status.description()));
+        texts.collect::<Vec<_>>().join(", ")
     }
 
-    /// `5 done, 1 failed, 1 run removed`.
-    pub fn counts(&self) -> String {
-        let counts = self.summary.counts();
-        let text = |(n, name): (usize, &str)| match (n, name) {
-            (1, "removed") => "1 run removed".to_owned(),
-            (n, "removed") => format!("{} runs removed", count(n as u64)),
-            (n, "duplicate") => format!("{} the same as another", count(n as u64)),
-            (n, name) => format!("{} {name}", count(n as u64)),
-        };
-        counts.named().into_iter().filter(|(n, _)| *n > 0).map(text).collect::<Vec<_>>().join(", ")
+    /// Everything that the results show, the parts apart from each other. Tables are at most `width` characters wide, if it is given.
+    pub fn parts(&self, width: Option<usize>) -> impl Iterator<Item = String> {
+        let tables = [Some(self.table(width)), self.mfu_note(), Some(self.settings(width))];
+        let all = tables.into_iter().chain([self.saved_steps(), self.conclusion()]);
+        all.flatten().filter(|part| !part.is_empty())
     }
 
     /// The steps that early stopping saved, or the tokens or FLOPs if its milestones count these; `None` without early stopping.
     pub fn saved_steps(&self) -> Option<String> {
-        if !self.record.stops_early() {
-            return None;
-        }
+        let unit = self.record.early_stop?.unit;
         let distinct = self.summary.results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
-        let points = || self.record.points.iter().filter(|point| point.same_as.is_none());
-        let (unit, done, all) = match self.record.early_stop.map(|asha| asha.first) {
-            Some(Milestone::MinTokens(_)) => {
-                let done = distinct.filter_map(|row| row.tokens).sum::<u64>();
-                ("tokens", done as f64, points().map(PlannedPoint::tokens).sum())
-            }
-            Some(Milestone::MinFlops(_)) => {
-                ("FLOPs", distinct.filter_map(|row| row.flops).sum(), points().map(PlannedPoint::flops).sum())
-            }
-            Some(Milestone::MinSteps(_)) | None => {
-                let done = distinct.map(|row| row.steps).sum::<u64>();
-                ("steps", done as f64, self.record.tasks().all_steps() as f64)
-            }
+        let (mut done, mut all) = (0.0, 0.0);
+        for (row, point) in distinct.filter_map(|row| Some((row, self.record.point(row.point)?))) {
+            let per_step = unit.per_step(point.tokens_per_step, point.flops_per_step);
+            done += row.steps as f64 * per_step;
+            all += point.steps as f64 * per_step;
+        }
+        let amount = |number: f64| {
+            if unit == MilestoneUnit::Flops { format!("{number:.3e}") } else { count(number as u64) }
         };
-        let amount = |number: f64| if unit == "FLOPs" { format!("{number:.3e}") } else { count(number as u64) };
+        let (amounts, unit) = ([done, all].map(amount), unit.name());
         if !self.summary.is_finished {
-            return Some(format!("{} of at most {} {unit} are done", amount(done), amount(all)));
+            return Some(format!("{} of at most {} {unit} are done", amounts[0], amounts[1]));
         }
         let share = percent(1.0 - done / all.max(1.0));
-        Some(format!("{} of {} {unit} were done: {share} saved by early stopping", amount(done), amount(all)))
+        Some(format!("{} of {} {unit} were done: {share} saved by early stopping", amounts[0], amounts[1]))
     }
 
     /// The command that retries the first of the points whose failure would repeat, if the sweep is finished and there are any.
@@ -197,39 +155,6 @@ impl SweepResultsText<'_> {
         self.runs.map_or_else(String::new, |runs| format!(" --runs {}", runs.display()))
     }
 
-    /// The importance of each parameter, one line each.
-    pub fn importance(&self) -> String {
-        let mut out = String::new();
-        let importance = &self.summary.importance;
-        let Some(first) = importance.first() else { return out };
-        let after =
-            self.summary.measured_at.as_ref().map_or_else(String::new, |milestone| format!(" after {milestone}"));
-        let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.key());
-        let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
-        for i in importance {
-            let text = |value: &Value| printable(&value_text(value));
-            let best = i.best.as_ref().map(|value| format!("best mean {}", text(value)));
-            let of_points = |d: &DivergedValue| format!("{} ({} of {})", text(&d.value), d.diverged, d.points);
-            let diverged = (!i.diverged.is_empty())
-                .then(|| format!("diverged: {}", i.diverged.iter().map(of_points).collect::<Vec<_>>().join(", ")));
-            let known = best.into_iter().chain(diverged).collect::<Vec<_>>().join("; ");
-            let line = format!("  {:width$}  {:>6}  {known}", printable(&i.name), percent(i.share));
-            let _ = writeln!(out, "{}", line.trim_end());
-        }
-        for note in &self.summary.axis_notes {
-            let _ = match note {
-                AxisNote::Constant { name } => writeln!(out, "  {} is constant", printable(name)),
-                AxisNote::Dependent { name, by } => writeln!(
-                    out,
-                    "  {} depends on {}: each value of the second has one value of the first",
-                    printable(name),
-                    printable(by)
-                ),
-            };
-        }
-        out
-    }
-
     /// The settings with their means over the seeds and their comparisons with the leader; empty if each setting has one seed, or the
     /// settings are the rungs of a ladder.
     pub fn settings(&self, width: Option<usize>) -> String {
@@ -237,13 +162,6 @@ impl SweepResultsText<'_> {
             return String::new();
         }
         settings_table(&self.summary.verdict, &self.record.objective, width)
-    }
-
-    /// What must be known of the leading setting, a line for each caveat.
-    pub fn caveats(&self) -> Option<String> {
-        let lines: Vec<String> =
-            self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(caveat))).collect();
-        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
     /// The conclusion from the results, and the command that reproduces a run of the leading setting. Of a ladder it is the law, its check
@@ -274,7 +192,7 @@ impl SweepResultsText<'_> {
     fn unfinished_point(&self, row: &ResultsRow) -> Option<String> {
         let (point, objective) = (self.record.point(row.point)?, &self.record.objective);
         let (metric, value) = (objective.label(), objective.metric.text(row.objective?));
-        let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
+        let most = if objective.goal() == Goal::Minimize { "lowest" } else { "highest" };
         let so_far = if self.summary.is_finished { "" } else { " so far" };
         let (steps, all) = (count(row.steps), count(point.steps));
         Some(format!(

@@ -10,11 +10,10 @@ pub fn holm(ps: &[f64]) -> Vec<f64> {
 
 /// The adjusted p-values of the comparisons of a leader with each other setting, in their order, if the same results have chosen the leader.
 /// Then all pairs of settings were compared: the smallest p-value is multiplied by their number, and the next by the number of pairs of the
-/// settings that are left when one is set apart. `others` more settings were candidates, and their p-values are unknown: they stay to the
-/// end, as if they were the largest, which makes no p-value too small. Without others the last one is not changed.
+/// settings that are left when one is set apart. The last one is not changed.
 #[must_use]
-pub fn holm_of_leader(ps: &[f64], others: usize) -> Vec<f64> {
-    step_down(ps, |left| pairs_of(left + 1 + others))
+pub fn holm_of_leader(ps: &[f64]) -> Vec<f64> {
+    step_down(ps, |left| pairs_of(left + 1))
 }
 
 /// The number of pairs of `settings` settings.
@@ -46,10 +45,7 @@ mod tests {
         assert_eq!(holm(&[0.5, 0.9]), [1.0, 1.0]);
         assert_eq!(holm(&[]), Vec::<f64>::new());
         // Three settings have three pairs, two have one.
-        assert_eq!(holm_of_leader(&[0.04, 0.01], 0), [0.04, 0.03]);
-        assert_eq!(holm_of_leader(&[0.02], 0), [0.02]);
-        // Two of twelve settings, which have 66 pairs, and three of four.
-        assert_eq!(holm_of_leader(&[0.01], 10), [0.66]);
-        assert_eq!(holm_of_leader(&[0.04, 0.01], 1), [0.12, 0.06]);
+        assert_eq!(holm_of_leader(&[0.04, 0.01]), [0.04, 0.03]);
+        assert_eq!(holm_of_leader(&[0.02]), [0.02]);
     }
 }

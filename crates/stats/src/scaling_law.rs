@@ -71,8 +71,7 @@ pub enum ExponentBound {
 
 impl ExponentBound {
     /// The bound of the exponent that equals `value`, if one does.
-    #[must_use]
-    pub fn at(value: f64) -> Option<Self> {
+    fn at(value: f64) -> Option<Self> {
         match value {
             _ if value <= EXPONENTS.0 => Some(Self::Lower),
             _ if value >= EXPONENTS.1 => Some(Self::Upper),

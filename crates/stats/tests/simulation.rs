@@ -97,7 +97,7 @@ fn shown_worse(stream: Philox, trial: u64, means: &[f64], noise: &[f64]) -> (usi
     let leader = (0..means.len()).min_by(|&a, &b| mean(a).total_cmp(&mean(b))).unwrap();
     let others: Vec<usize> = (0..means.len()).filter(|&setting| setting != leader).collect();
     let p = |&other: &usize| PairedComparison::new(&results[other], &results[leader], 0.95).unwrap().t.unwrap().p;
-    let adjusted = holm_of_leader(&others.iter().map(p).collect::<Vec<f64>>(), 0);
+    let adjusted = holm_of_leader(&others.iter().map(p).collect::<Vec<f64>>());
     (leader, others.into_iter().zip(adjusted).filter(|(_, p)| *p < 0.05).map(|(other, _)| other).collect())
 }
 

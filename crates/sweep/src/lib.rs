@@ -24,23 +24,18 @@ pub mod testing;
 pub mod verdict;
 
 pub use points::expand::{Expanded, expand, load_options, point_settings};
-pub use points::rules::PlanFigures;
 pub use points::{ExpandedPoint, PointValues, describe_points, value_text};
 pub use progress::{needed_runs, stopped_points};
 pub use read::group::{ONE_RUN, group_size, makes_group};
 pub use read::{from_file, from_str, load};
-pub use record::file_changes::describe_changes;
+pub use record::file_changes::changed_keys;
 pub use record::sweep_dir;
 pub use results::{PointStatus, ResultsRow, SweepResults};
 pub use schedule::{
-    DroppedSetting, PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, SweepTasks, TrainingSegment,
-    decide, rungs,
+    PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, SweepTasks, TrainingSegment, decide, rungs,
 };
 pub use spec::{
     AshaSettings, Budget, BudgetKind, Dimension, Distribution, ExcludeExpression, Goal, ListAxis, MAX_POINTS,
-    MeasurementChoice, Milestone, Objective, RaceSettings, RandomDraws, SCHEMA, SettingRule, SweepSpec,
+    MeasurementChoice, MilestoneUnit, Objective, RandomDraws, SCHEMA, SettingRule, SweepSpec,
 };
-pub use summary::{
-    AxisNote, BestPointCaveat, DivergedValue, Importance, PickedFrom, PickedSettings, ValidationUse, axis_notes,
-    importance,
-};
+pub use summary::PickedSettings;

@@ -10,20 +10,32 @@ use runner_spec::measure::{LossSample, Measured};
 runner_record::named_enum! {
     /// The status of a point.
     pub enum PointStatus {
-        /// The point has no run, and never had one.
-        Queued = "queued",
-        /// The point had a run, which was removed: the sweep trains the point again.
-        Removed = "removed",
+        /// The run has done all its steps.
+        Done = "done",
+        /// Early stopping ended the point.
+        Stopped = "stopped",
+        /// Early stopping has not promoted the point so far, and still may.
+        Judged = "judged",
+        Failed = "failed",
         Running = "running",
         /// The point's run neither trains nor is finished.
         Interrupted = "interrupted",
-        /// The run has done all its steps.
-        Done = "done",
-        /// The point was judged and not promoted.
-        Stopped = "stopped",
-        Failed = "failed",
+        /// The point has no run.
+        Queued = "queued",
         /// The point is the same run as another point.
         Duplicate = "duplicate",
+    }
+}
+
+impl PointStatus {
+    /// The status as a table shows it.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped early",
+            Self::Duplicate => "the same as another",
+            other => other.name(),
+        }
     }
 }
 
@@ -95,7 +107,7 @@ impl SweepResults {
             let valued = match (a.objective, b.objective) {
                 (Some(x), Some(y)) => {
                     let is_worse = |row: &ResultsRow, value: f64| (value.is_nan(), !is_done(row));
-                    is_worse(a, x).cmp(&is_worse(b, y)).then(objective.goal.order(x, y))
+                    is_worse(a, x).cmp(&is_worse(b, y)).then(objective.goal().order(x, y))
                 }
                 (x, y) => x.is_none().cmp(&y.is_none()),
             };
@@ -141,7 +153,7 @@ pub(crate) mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::spec::Goal;
+    use runner_spec::measure::Measure;
 
     pub(crate) fn row(point: usize, status: PointStatus, objective: Option<f64>) -> ResultsRow {
         let values = vec![("lr".to_owned(), json!(1e-5)), ("decay".to_owned(), json!("=1+1, \"x\""))];
@@ -164,8 +176,8 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn results(goal: Goal, rows: Vec<ResultsRow>) -> SweepResults {
-        SweepResults::new(Objective { goal, ..crate::testing::sweep().objective }, rows, None)
+    pub(crate) fn results(metric: Measure, rows: Vec<ResultsRow>) -> SweepResults {
+        SweepResults::new(Objective { metric, ..crate::testing::sweep().objective }, rows, None)
     }
 
     #[test]
@@ -180,20 +192,20 @@ pub(crate) mod tests {
             row(7, PointStatus::Queued, None),
         ];
         let points = |r: &SweepResults| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
-        let down = results(Goal::Minimize, rows.clone());
+        let down = results(Measure::VAL_LOSS, rows.clone());
         assert_eq!(points(&down), [5, 6, 3, 4, 2, 1, 7], "4 was measured after fewer steps");
         assert_eq!(down.first_measured().unwrap().point, 5, "4 was stopped early");
-        let up = results(Goal::Maximize, rows.clone());
+        let up = results(Measure::TOKENS_PER_SECOND, rows.clone());
         assert_eq!(points(&up), [3, 5, 6, 4, 2, 1, 7]);
         assert_eq!(up.first_measured().unwrap().point, 3);
-        assert_eq!(results(Goal::Minimize, rows[..2].to_vec()).first_measured(), None);
-        assert_eq!(results(Goal::Minimize, vec![rows[3].clone()]).first_measured().unwrap().point, 4);
+        assert_eq!(results(Measure::VAL_LOSS, rows[..2].to_vec()).first_measured(), None);
+        assert_eq!(results(Measure::VAL_LOSS, vec![rows[3].clone()]).first_measured().unwrap().point, 4);
     }
 
     #[test]
     fn none_is_best_of_rows_that_do_not_compare() {
         let rows = vec![row(2, PointStatus::Done, Some(1.0)), row(1, PointStatus::Done, Some(2.0))];
-        let table = results(Goal::Minimize, rows);
+        let table = results(Measure::VAL_LOSS, rows);
         let table =
             SweepResults::new(table.objective, table.rows, Some("2 and 1 have different tokenizers".to_owned()));
         assert_eq!(table.first_measured(), None);
@@ -210,7 +222,7 @@ pub(crate) mod tests {
         let mut rows = vec![row(1, PointStatus::Done, Some(1.0))];
         rows[0].values.reverse();
         rows[0].values.push(("a".to_owned(), json!([1])));
-        let table = results(Goal::Minimize, rows);
+        let table = results(Measure::VAL_LOSS, rows);
         let text = serde_json::to_string(&table).unwrap();
         assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":0.00001,"a":[1]}"#), "{text}");
         assert_eq!(serde_json::from_str::<SweepResults>(&text).unwrap(), table);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
-use crate::{AshaSettings, Goal, MeasurementChoice, Milestone, Objective, PointStatus, ResultsRow, SweepResults};
+use crate::{AshaSettings, MeasurementChoice, MilestoneUnit, Objective, PointStatus, ResultsRow, SweepResults};
 use runner_spec::measure::{Measure, Measured};
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
@@ -16,7 +16,6 @@ pub fn sweep() -> SweepRecord {
         values: vec![("lr".to_owned(), json!(lr)), ("layers".to_owned(), json!(2))],
         name: "p".to_owned(),
         plan_hash: format!("{:064x}", lr.to_bits()),
-        mathematics: None,
         same_as: (index == 3).then_some(1),
         trunk: None,
         steps: 40,
@@ -41,15 +40,8 @@ pub fn sweep() -> SweepRecord {
         sources: Vec::new(),
         overrides: Vec::new(),
         environment: BTreeMap::new(),
-        objective: Objective {
-            metric: Measure::VAL_LOSS,
-            goal: Goal::Minimize,
-            at: MeasurementChoice::Last,
-            smallest_difference: None,
-        },
-        early_stop: Some(AshaSettings { first: Milestone::MinSteps(10), reduction: 2 }),
-        race: None,
-        judges_settings: false,
+        objective: Objective { metric: Measure::VAL_LOSS, at: MeasurementChoice::Last },
+        early_stop: Some(AshaSettings { unit: MilestoneUnit::Steps, first: 10.0, reduction: 2 }),
         budget: None,
         is_ladder: false,
         workers: 2,

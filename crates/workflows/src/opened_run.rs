@@ -58,15 +58,14 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> 
     let is_plan_file_unchanged = !changed.contains(&PLAN);
     let keys = match rebuild_plan(path, manifest)?.difference {
         PlanDifference::None => return Ok(()),
-        PlanDifference::Edited(_) if is_plan_file_unchanged => return Ok(()),
-        PlanDifference::Edited(edited) => {
+        PlanDifference::Edited if is_plan_file_unchanged => return Ok(()),
+        PlanDifference::Edited => {
             return Err(CommandError::failure(format!(
-                "{}: it was changed after the run started ({}); restore it from a copy",
-                path.join(PLAN).display(),
-                edited.join(", ")
+                "{}: it was changed after the run started; restore it from a copy",
+                path.join(PLAN).display()
             )));
         }
-        PlanDifference::Other { keys, .. } => keys,
+        PlanDifference::Other(keys) => keys,
     };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(CommandError::failure(format!(

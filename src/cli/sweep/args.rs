@@ -45,9 +45,6 @@ pub(crate) struct RunArgs {
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
-    /// The price of a device-hour, for a budget of cost.
-    #[arg(long, value_name = "PRICE", value_parser = parse_price)]
-    pub price: Option<f64>,
     /// The program that starts the runs.
     #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
     pub launcher: SweepLauncherKind,
@@ -72,7 +69,6 @@ impl RunArgs {
             threads: JobThreadArgs { threads: training.threads.threads },
             root: training.root.clone(),
             set,
-            price: None,
             launcher: SweepLauncherKind::Local,
             job: JobArgs::default(),
             quiet: training.quiet,
@@ -151,11 +147,6 @@ pub(crate) struct FitArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-fn parse_price(text: &str) -> Result<f64, String> {
-    let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price > 0.0);
-    price.ok_or_else(|| "must be a positive number".to_owned())
 }
 
 #[derive(Debug, Clone, Args)]

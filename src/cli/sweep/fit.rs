@@ -3,13 +3,12 @@
 use serde::Serialize;
 
 use super::args::{FitArgs, SweepNameArgs};
-use super::results::ReadSweep;
+use super::results::read_sweep;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::print_result;
 use runner_report::ladder::{comparison_text, describe_fit, paragraphs_text};
 use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
-use runner_sweep::progress::SweepProgress;
-use runner_sweep::sweep_dir;
+use runner_sweep::summary::ReadSweep;
 
 /// The output of `--json`.
 #[derive(Debug, Serialize)]
@@ -28,14 +27,11 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     let (sweep, ladder) = read_ladder(&args.sweep)?;
     let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
     let mut text = paragraphs_text(&describe_fit(&fit));
-    text.extend(sweep.text(&args.sweep).caveats().map(|caveats| caveats + "\n"));
     let mut comparison = None;
     if let Some(other) = &args.against {
         let name = SweepNameArgs { sweep: Some(other.clone()), root: args.sweep.root.clone() };
         let (base, base_ladder) = read_ladder(&name)?;
-        let progress = |sweep: &ReadSweep| SweepProgress::read(&sweep_dir::runs_folder(&sweep.path), &sweep.record);
-        let (own, other) = (progress(&sweep), progress(&base));
-        if let Some(reason) = find_incomparable_ladders((&sweep.record, &own), (&base.record, &other)) {
+        if let Some(reason) = find_incomparable_ladders(&sweep, &base) {
             refuse!("the ladders do not compare: {reason}");
         }
         let found = ladder.compare(&base_ladder).map_err(CommandError::request)?;
@@ -47,7 +43,7 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
 }
 
 fn read_ladder(name: &SweepNameArgs) -> Result<(ReadSweep, LadderResults)> {
-    let sweep = ReadSweep::read(name)?;
+    let sweep = read_sweep(name)?;
     if !sweep.record.is_ladder {
         refuse!("{} is not a ladder; a ladder is made from a file with the key `ladder`", sweep.record.id);
     }

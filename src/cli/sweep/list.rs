@@ -1,22 +1,20 @@
 //! `runner sweep list`: shows the sweeps in the folder of runs.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::args::ListArgs;
-use super::results::ReadSweep;
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
 use runner_record::RunLock;
-use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, loss as metric_loss, printable};
-use runner_sweep::BestPointCaveat;
-use runner_sweep::ladder::{FittedValue, LadderOutcome, LadderPrediction};
+use runner_sweep::PointStatus;
+use runner_sweep::ladder::{LadderOutcome, LadderPrediction};
 use runner_sweep::record::SweepRecord;
-use runner_sweep::summary::{PointCounts, SweepSummary};
+use runner_sweep::summary::{ReadSweep, SweepSummary};
 use runner_sweep::sweep_dir;
 use runner_sweep::verdict::words::mean_text;
 use runner_sweep::verdict::{Conclusion, SettingResult};
@@ -33,19 +31,18 @@ struct ListedSweep {
     /// All points; the counts by status add up to this number.
     points: usize,
     #[serde(flatten)]
-    counts: PointCounts,
+    counts: BTreeMap<PointStatus, usize>,
     /// The name of the objective.
     metric: String,
     /// The setting that is shown to be the best one.
     best: Option<SettingResult>,
     /// The conclusion in a few words.
     conclusion: Option<String>,
-    caveats: Vec<BestPointCaveat>,
 }
 
 impl ListedSweep {
     fn new(sweep: ReadSweep) -> Self {
-        let ReadSweep { path, record, summary } = sweep;
+        let ReadSweep { path, record, summary, .. } = sweep;
         let status = match (summary.is_finished, summary.has_failed_points()) {
             (true, true) => "failed",
             (true, false) => "done",
@@ -56,11 +53,10 @@ impl ListedSweep {
         Self {
             status,
             points: record.points.len(),
-            counts: summary.counts(),
+            counts: summary.counts().into(),
             metric: record.objective.metric.key().into_owned(),
             conclusion,
             best: summary.verdict.best().cloned(),
-            caveats: summary.caveats,
             id: record.id,
             path,
             file: record.file,
@@ -72,7 +68,7 @@ impl ListedSweep {
 /// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
 fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
     let (metric, label) = (&record.objective.metric, record.objective.label());
-    let mut text = if let Some(ladder) = &summary.ladder {
+    Some(if let Some(ladder) = &summary.ladder {
         ladder_text(ladder)
     } else if let Some(leader) = summary.verdict.leader() {
         let kind = match &summary.verdict.conclusion {
@@ -91,11 +87,7 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
         // A value after fewer steps does not compare with that of another sweep.
         let (value, done, all) = (metric.text(row.objective?), count(row.steps), count(steps));
         format!("{label} {value}, point {} after {done} of {all} steps", row.point)
-    };
-    for caveat in &summary.caveats {
-        let _ = write!(text, "; {}", short_caveat(caveat));
-    }
-    Some(text)
+    })
 }
 
 /// The law of a ladder in a few words, such as `val_loss at flops 5.431e12 forecast as 1.6211 (1.5504 to 1.8754)`.
@@ -103,16 +95,11 @@ fn ladder_text(ladder: &LadderOutcome) -> String {
     match (&ladder.fit, &ladder.no_fit) {
         (Some(fit), _) => {
             let forecast = |prediction: &LadderPrediction| {
-                let FittedValue { value, interval } = prediction.loss;
-                let [value, low, high] = [value, interval.low, interval.high].map(metric_loss);
+                let interval = prediction.loss.interval;
+                let [value, low, high] = [prediction.loss.value, interval.low, interval.high].map(metric_loss);
                 format!("law: {} at flops {:.3e} forecast as {value} ({low} to {high})", fit.metric, prediction.flops)
             };
-            let check = match &fit.held_out {
-                Some(rung) if !rung.is_in_interval => "; check: the largest rung is outside of its interval",
-                Some(_) => "",
-                None => "; not checked",
-            };
-            fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast) + check
+            fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast)
         }
         (None, reason) => format!("no law: {}", printable(reason.as_deref().unwrap_or("no results"))),
     }
@@ -139,22 +126,22 @@ fn sweeps_text(sweeps: &[ListedSweep], root: &Path) -> String {
         return format!("no sweeps in {} yet; start one with `runner sweep FILE`\n", root.display());
     }
     // Each status of a point has a column; three columns are always shown.
-    let is_shown = |(i, name): &(usize, &str)| {
-        ["done", "failed", "queued"].contains(name) || sweeps.iter().any(|sweep| sweep.counts.named()[*i].0 > 0)
+    let is_shown = |status: &PointStatus| {
+        matches!(status, PointStatus::Done | PointStatus::Failed | PointStatus::Queued)
+            || sweeps.iter().any(|sweep| sweep.counts[status] > 0)
     };
-    let names = PointCounts::default().named().map(|(_, name)| name);
-    let shown: Vec<(usize, &str)> = names.into_iter().enumerate().filter(is_shown).collect();
+    let shown: Vec<PointStatus> = PointStatus::ALL.into_iter().filter(is_shown).collect();
     let mut columns = vec![
         Column::new("sweep", Align::Left, u8::MAX).shortened_to(12),
         Column::new("status", Align::Left, 4),
         Column::new("points", Align::Right, 3),
     ];
-    columns.extend(shown.iter().map(|(_, name)| Column::new(name, Align::Right, if *name == "done" { 2 } else { 1 })));
+    let importance = |status: PointStatus| if status == PointStatus::Done { 2 } else { 1 };
+    columns.extend(shown.iter().map(|status| Column::new(status.name(), Align::Right, importance(*status))));
     columns.push(Column::new("result", Align::Left, 5).shortened_to(20));
     let row = |sweep: &ListedSweep| {
         let mut cells = vec![printable(&sweep.id), sweep.status.to_owned(), count(sweep.points as u64)];
-        let counts = sweep.counts.named();
-        cells.extend(shown.iter().map(|(i, _)| count(counts[*i].0 as u64)));
+        cells.extend(shown.iter().map(|status| count(sweep.counts[status] as u64)));
         cells.push(sweep.conclusion.clone().unwrap_or_else(|| "-".to_owned()));
         cells
     };

@@ -8,7 +8,6 @@ mod results;
 mod rm;
 mod run;
 mod screen;
-mod status;
 
 use args::SweepCommand;
 pub(crate) use args::{RunArgs, SweepArgs};
@@ -28,8 +27,8 @@ pub(crate) fn run_group(args: &RunArgs) -> Result<Exit> {
 pub(crate) fn run(args: &SweepArgs) -> Result<Exit> {
     match &args.command {
         None => run::run(&args.run),
-        Some(SweepCommand::Status(args)) => status::run(args),
-        Some(SweepCommand::Results(args)) => results::run(args),
+        Some(SweepCommand::Status(args)) => results::show_status(args),
+        Some(SweepCommand::Results(args)) => results::show_results(args),
         Some(SweepCommand::Fit(args)) => fit::run(args),
         Some(SweepCommand::List(args)) => list::run(args),
         Some(SweepCommand::Rm(args)) => rm::run(args),

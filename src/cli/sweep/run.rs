@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
-use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
+use super::screen::{SweepEnding, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, default_load_options, host};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::interrupt::Interrupt;
@@ -11,16 +11,14 @@ use crate::cli::terminal::output::{exit_of_screen, print_json, table_width};
 use crate::cli::terminal::repeated_command::repeated_command;
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
-use runner_spec::format::{counted, printable, quoted_line};
+use runner_spec::format::{counted, printable};
 use runner_sweep::SweepSpec;
 use runner_sweep::run::slurm::{Submission, submit_sweep};
 use runner_sweep::run::{
-    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepReport, SweepRequest, explain_damaged_copy, open_sweep,
-    run_sweep,
+    OpenedSweep, SweepOutcome, SweepReport, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
 };
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir::{self, SweepDir};
@@ -35,16 +33,12 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         refuse!("{flag} needs `--launcher slurm`");
     }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
-    let host = match args.launcher {
-        SweepLauncherKind::Slurm => host(root, args.threads.of_jobs()),
-        SweepLauncherKind::Local => host(root, args.threads.here()?),
-    }?;
+    let is_slurm = args.launcher == SweepLauncherKind::Slurm;
+    let host = host(root, if is_slurm { args.threads.of_jobs() } else { args.threads.here()? })?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
-    let threads = match (args.launcher, args.threads.threads) {
-        // Each job has its own processors.
-        (SweepLauncherKind::Slurm, Some(threads)) => usize::from(threads),
-        _ => (host.threads / parallel).max(1),
-    };
+    // Each job has its own processors.
+    let of_jobs = args.threads.threads.filter(|_| is_slurm).map(usize::from);
+    let threads = of_jobs.unwrap_or((host.threads / parallel).max(1));
     let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
     let request = SweepRequest {
         spec: &spec,
@@ -55,11 +49,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         dry_run: args.dry_run,
         parallel,
         threads,
-        launcher: match args.launcher {
-            SweepLauncherKind::Local => SweepLauncher::Local,
-            SweepLauncherKind::Slurm => SweepLauncher::Slurm(args.job.settings()?),
-        },
-        price: args.price,
+        slurm: is_slurm.then(|| args.job.settings()).transpose()?,
     };
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
     let preview = SweepPreview { parallel, threads, shows_all_points: args.dry_run, width: table_width() };
@@ -73,10 +63,10 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
             }
             return Ok(Exit::Done);
         }
-        OpenedSweep::Finished { path, record, progress, changed_inputs } => {
-            let summary = SweepSummary::new(&path, &record, &progress);
+        OpenedSweep::Finished { record, progress, changed_inputs } => {
+            let summary = SweepSummary::new(&record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, &path, SweepEnding::UpToDate, &changed_inputs, &screen);
+            print_summary(&results, SweepEnding::UpToDate, &changed_inputs, &screen);
             return Ok(if summary.has_failed_points() { Exit::Failed } else { exit_of_done(&changed_inputs) });
         }
         OpenedSweep::Created(sweep) => {
@@ -85,8 +75,8 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
         }
         OpenedSweep::Resumed { sweep, changed_inputs } => (sweep, changed_inputs),
     };
-    if let SweepLauncher::Slurm(settings) = &request.launcher
-        && !sweep.record().stops_early()
+    if let Some(settings) = &request.slurm
+        && sweep.record().early_stop.is_none()
     {
         let submission = submit_sweep(&sweep, &request, &host, settings)?;
         show_submission(&submission, &sweep, parallel, &screen);
@@ -95,7 +85,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let mut observer = SweepScreen::new(screen, sweep.record());
     let report = interrupt.stoppable(|stop| run_sweep(&sweep, &request, &host, stop, &mut observer))?;
     let screen = observer.finish();
-    if matches!((&request.launcher, report.outcome), (SweepLauncher::Slurm(_), SweepOutcome::Interrupted(_))) {
+    if is_slurm && matches!(report.outcome, SweepOutcome::Interrupted(_)) {
         screen.line("jobs     stay in the queue");
     }
     show_results(&sweep, &report, runs, &changed_inputs, &screen)
@@ -109,17 +99,11 @@ fn show_results(
     changed_inputs: &[String],
     screen: &Screen,
 ) -> Result<Exit> {
-    let mut summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
+    let mut summary = SweepSummary::new(sweep.record(), &report.progress);
     summary.mark_failed(&report.failed);
-    let stopped = summary.stopped_points();
-    if !stopped.is_empty() {
-        let points = runner_sweep::describe_points(&stopped, usize::MAX);
-        screen.line(&format!("stopped  early: {points}"));
-        screen.json(&SweepEvent::Stopped { points: &stopped });
-    }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
-    let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
-    print_summary(&results, sweep.path(), SweepEnding::Ran { outcome: report.outcome, failed }, changed_inputs, screen);
+    let ending = SweepEnding::Ran { outcome: report.outcome, failed: report.failed.len() };
+    print_summary(&results, ending, changed_inputs, screen);
     let exit = match report.outcome {
         SweepOutcome::Done => exit_of_done(changed_inputs),
         SweepOutcome::Failed => Exit::Failed,
@@ -154,7 +138,11 @@ impl SweepSource {
             return Ok(Self { spec: runner_sweep::load(wanted)?, started: None, runs });
         }
         let Some(path) = sweep_dir::find(&runs, &wanted.to_string_lossy())? else {
-            refuse!("{}", describe_unknown_sweep(&runs, wanted));
+            refuse!(
+                "there is no sweep file {}, and no sweep of that name in {}; `runner sweep list` shows the sweeps",
+                wanted.display(),
+                runs.display()
+            );
         };
         let record = sweep_dir::read_record(&path)?;
         if record.file == sweep_dir::absolute_path(wanted) {
@@ -169,18 +157,6 @@ impl SweepSource {
             sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &record.file, &record.id))?;
         Ok(Self { spec, runs: sweep_dir::runs_folder(&path), started: Some(path) })
     }
-}
-
-/// The message for `wanted`, which is neither a file nor a sweep in the folder of runs `runs`.
-fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
-    let started: Vec<String> = sweep_dir::folders(runs).iter().map(|path| quoted_line(&file_name(path))).collect();
-    let known = if started.is_empty() { String::new() } else { format!(" (there are: {})", started.join(", ")) };
-    format!(
-        "there is no sweep file {}, and no sweep of that name in {}{known}; name a sweep file, such as sweep.yaml, \
-         or a sweep that was started",
-        wanted.display(),
-        runs.display()
-    )
 }
 
 fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, screen: &Screen) {

@@ -1,17 +1,16 @@
 //! Shows a running sweep and its end: lines and a progress bar for a person, JSON lines for a program.
 
-use std::path::Path;
 
 use crate::cli::terminal::output::{print_to_stderr, table_width};
 use crate::cli::terminal::repeated_command::repeated_command;
-use runner_report::sweep_results::{SweepResultsText, describe_validation_use};
+use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, printable};
 use runner_spec::line_part::LinePart;
 use runner_sweep::PointValues;
 use runner_sweep::record::{PlannedPoint, SweepRecord, describe_values};
 use runner_sweep::run::{DriveProgress, SweepEvent, SweepObserver, SweepOutcome};
-use runner_sweep::summary::{LeadingSetting, SweepSummary};
+use runner_sweep::summary::LeadingSetting;
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {
@@ -137,14 +136,6 @@ impl SweepObserver for SweepScreen<'_> {
     }
 }
 
-/// The numbers of points that failed in a call.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FailedPoints {
-    pub all: usize,
-    /// The failed points that fail again until a person has followed the advice of their error.
-    pub blocked: usize,
-}
-
 /// The end of a call of `runner sweep`.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum SweepEnding {
@@ -152,54 +143,26 @@ pub(super) enum SweepEnding {
     UpToDate,
     Ran {
         outcome: SweepOutcome,
-        failed: FailedPoints,
+        /// The number of points that failed in the call.
+        failed: usize,
     },
 }
 
-/// Prints how a call of `runner sweep` for the sweep in `path` ended. `changed_inputs` have changed since the points were made.
+/// Prints how a call of `runner sweep` ended. `changed_inputs` have changed since the points were made.
 pub(super) fn print_summary(
     text: &SweepResultsText<'_>,
-    path: &Path,
     ending: SweepEnding,
     changed_inputs: &[String],
     screen: &Screen,
 ) {
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
-    let table = Some(text.table(table_width()));
-    let settings = Some(text.settings(table_width()));
-    let importance = Some(text.importance());
-    let validation_use = summary.count_validation_use(path);
-    let parts = [
-        table,
-        text.mfu_note(),
-        importance,
-        settings,
-        text.saved_steps(),
-        text.conclusion(),
-        text.caveats(),
-        validation_use.map(describe_validation_use),
-    ];
-    for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
-        screen.line(&part);
-    }
+    text.parts(table_width()).for_each(|part| screen.line(&part));
     let (status, up_to_date) = match ending {
         SweepEnding::UpToDate => (SweepOutcome::Done, changed_inputs.is_empty()),
         SweepEnding::Ran { outcome, .. } => (outcome, false),
     };
-    let SweepSummary { results, verdict, caveats, ladder, importance, axis_notes, .. } = summary;
-    screen.json(&SweepEvent::Summary {
-        status,
-        up_to_date,
-        changed_inputs,
-        ladder: ladder.as_ref(),
-        results,
-        verdict,
-        validation_use,
-        caveats,
-        importance,
-        axis_notes,
-    });
+    screen.json(&SweepEvent::Summary { status, up_to_date, changed_inputs, summary });
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();
@@ -208,17 +171,13 @@ pub(super) fn print_summary(
     let ended = match ending {
         SweepEnding::UpToDate if changed_inputs.is_empty() => format!("up to date: {sweep}{retry}"),
         SweepEnding::UpToDate => format!("all recorded points are done: {sweep}{retry}"),
-        SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
+        SweepEnding::Ran { outcome, failed } => match outcome {
             SweepOutcome::Done => format!("done: {sweep}"),
             SweepOutcome::Interrupted(_) => format!("interrupted: {sweep}{}", next()),
             SweepOutcome::Failed if summary.is_finished => format!("failed: {sweep}{retry}"),
             SweepOutcome::Failed => {
-                let in_this_call = if all > 0 { format!("; {all} failed in this call") } else { String::new() };
-                let first = match blocked {
-                    0 => String::new(),
-                    _ => format!("; {blocked} of them cannot continue until the error above is fixed"),
-                };
-                format!("failed: {sweep}{in_this_call}{first}{}", next())
+                let in_this_call = if failed > 0 { format!("; {failed} failed in this call") } else { String::new() };
+                format!("failed: {sweep}{in_this_call}{}", next())
             }
         },
     };

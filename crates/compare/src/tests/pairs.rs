@@ -210,7 +210,7 @@ pub(super) const PAIRS: &[Pair] = &[
         "eval: {every: 50, loss: {batches: 2}}\nbatch: {sequences: 8, micro_batch: 2}",
         Mathematics,
         &[P::Evaluation],
-        &[("batch.micro_batch", E::Evaluation)],
+        &[("batch.micro_batch", E::Rounding)],
     ),
     (
         "evaluations twice as often",

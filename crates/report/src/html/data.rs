@@ -71,8 +71,7 @@ pub struct PageData {
     pub(super) measures: Vec<PageMeasure>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
-    /// Reasons to doubt the losses, and the sweeps from which the runs were picked, with their conclusions, if no sweep is on the page. A
-    /// sentence each.
+    /// Reasons to doubt the losses, and the sweeps from which the runs were picked, if no sweep is on the page. A sentence each.
     pub(super) notes: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
 }
@@ -337,15 +336,7 @@ fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
     let point =
         |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
     let points: Vec<_> = paths.iter().zip(runs).filter_map(point).collect();
-    let picked = PickedSettings::find(&points, &BTreeSet::new());
-    let by_best = picked.from.iter().filter_map(|from| {
-        let objective = from.objective.as_ref().filter(|objective| objective.contains("(at: best)"))?;
-        Some(format!(
-            "the sweep {} compares its settings by {objective}; losses here are from the last evaluation",
-            from.sweep
-        ))
-    });
-    picked.notes().into_iter().chain(by_best).collect()
+    PickedSettings::find(&points, points.len() < runs.len()).notes
 }
 
 /// The evaluated text of `runs` that was trained on, or chose a checkpoint.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runner_spec::measure::LossSample;
-use runner_stats::{ExponentBound, Interval, Prediction, ScaleMultiple};
+use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use serde::Serialize;
 
 use super::{LadderResults, Scale};
@@ -16,7 +16,7 @@ pub struct LadderFit {
     pub metric: String,
     /// The formula of the fitted law: `L(C) = E + A·C^-a`.
     pub formula: &'static str,
-    pub irreducible: FittedValue,
+    pub irreducible: Prediction,
     pub terms: Vec<FittedTerm>,
     /// The parameters of the law that are at a bound of the fit, and so not estimates: `E`, `a`, `b`.
     pub at_bound: Vec<&'static str>,
@@ -81,7 +81,7 @@ pub struct RungLoss {
     pub lowest: f64,
     pub highest: f64,
     /// The expected loss, with its interval of 95%.
-    pub law: FittedValue,
+    pub law: Prediction,
 }
 
 /// A point of the fitted law.
@@ -89,14 +89,7 @@ pub struct RungLoss {
 pub struct CurvePoint {
     pub flops: f64,
     #[serde(flatten)]
-    pub loss: FittedValue,
-}
-
-/// A fitted value with its interval of 95%.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct FittedValue {
-    pub value: f64,
-    pub interval: Interval,
+    pub loss: Prediction,
 }
 
 /// The exponent of a term.
@@ -104,11 +97,9 @@ pub struct FittedValue {
 pub struct FittedTerm {
     pub scale: Scale,
     pub coefficient: f64,
-    pub exponent: FittedValue,
+    pub exponent: Prediction,
     /// Why the exponent is not an estimate; `None` if it is one.
     pub bound: Option<ExponentBound>,
-    /// For each end of the exponent's interval, whether it is a bound of the fit.
-    pub interval_at_bound: [bool; 2],
 }
 
 /// The largest rung, predicted by a law that was fitted without it.
@@ -123,14 +114,12 @@ pub struct HeldOutRung {
     /// The geometric mean of its runs.
     pub measured: f64,
     /// The predicted measurement, with its interval of 95%.
-    pub predicted: FittedValue,
+    pub predicted: Prediction,
     pub is_in_interval: bool,
     /// The highest mean loss of a rung, less the lowest.
     pub range_of_losses: f64,
     /// False if the interval is wider than half of that range: it would contain almost any loss.
     pub is_strong: bool,
-    /// The exponents at a bound in the law that was fitted without it.
-    pub at_bound: Vec<&'static str>,
 }
 
 /// A predicted loss.
@@ -138,15 +127,13 @@ pub struct HeldOutRung {
 pub struct LadderPrediction {
     pub target: BTreeMap<&'static str, f64>,
     /// The expected loss, with its interval of 95%.
-    pub loss: FittedValue,
+    pub loss: Prediction,
     /// The run of the target. What the target does not give follows from how the rungs grow.
     pub parameters: f64,
     pub tokens: f64,
     pub flops: f64,
     /// Its FLOPs as a multiple of the largest rung's.
     pub extrapolation: f64,
-    /// The exponents at a bound in the law that predicts it. They are not estimates, and so the loss is not one.
-    pub at_bound: Vec<&'static str>,
 }
 
 /// How much compute one ladder needs for the loss of another.
@@ -158,8 +145,6 @@ pub struct LadderComparison {
     pub other: String,
     /// From the highest to the lowest loss that both measured.
     pub multiples: Vec<ComputeMultiple>,
-    /// The ladders whose law has an exponent at a bound of the fit.
-    pub at_bound: Vec<String>,
 }
 
 /// The compute of a ladder as a multiple of another's, at the same loss.
@@ -167,10 +152,4 @@ pub struct LadderComparison {
 pub struct ComputeMultiple {
     pub loss: f64,
     pub multiple: ScaleMultiple,
-}
-
-impl From<Prediction> for FittedValue {
-    fn from(Prediction { value, interval }: Prediction) -> Self {
-        Self { value, interval }
-    }
 }

@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use runner_plan::comparability::find_incomparable;
 use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
-use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
+use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
 
-use crate::progress::SweepProgress;
 use crate::record::SweepRecord;
 use crate::results::{PointStatus, SweepResults};
+use crate::summary::ReadSweep;
 pub use findings::{
-    ComputeMultiple, CurvePoint, FittedTerm, FittedValue, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
-    LadderPrediction, RungLoss,
+    ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
+    RungLoss,
 };
 pub use scale::{LadderTarget, Scale};
 
@@ -181,9 +181,8 @@ impl LadderResults {
             FittedTerm {
                 scale: *scale,
                 coefficient: term.coefficient,
-                exponent: FittedValue { value: term.exponent, interval },
+                exponent: Prediction { value: term.exponent, interval },
                 bound: fitted.exponent_bounds.get(k).copied().flatten(),
-                interval_at_bound: [interval.low, interval.high].map(|end| ExponentBound::at(end).is_some()),
             }
         });
         let default = [self.default_target(&scales)?];
@@ -194,7 +193,7 @@ impl LadderResults {
         Ok(LadderFit {
             metric: self.metric.clone(),
             formula: if scales.len() == 2 { "L(N, D) = E + A·N^-a + B·D^-b" } else { "L(C) = E + A·C^-a" },
-            irreducible: FittedValue {
+            irreducible: Prediction {
                 value: fitted.law.irreducible,
                 interval: fitted.interval_of(|law| law.irreducible),
             },
@@ -240,7 +239,7 @@ impl LadderResults {
                 loss: mean_loss(&runs),
                 lowest: losses().fold(f64::INFINITY, f64::min),
                 highest: losses().fold(0.0, f64::max),
-                law: fitted.predict(&scales.iter().map(|scale| scale.of(&runs[0])).collect::<Vec<_>>()).into(),
+                law: fitted.predict(&scales.iter().map(|scale| scale.of(&runs[0])).collect::<Vec<_>>()),
             })
         };
         let mut measured: Vec<RungLoss> = rungs(&self.runs).into_iter().filter_map(rung).collect();
@@ -252,7 +251,7 @@ impl LadderResults {
         let flops = || self.runs.iter().map(|run| run.flops).chain(predictions.iter().map(|p| p.flops));
         let (low, high) = (flops().fold(f64::INFINITY, f64::min), flops().fold(0.0, f64::max));
         let at = |i: usize| low * (high / low).powf(i as f64 / (CURVE_POINTS - 1) as f64);
-        (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]).into() }).collect()
+        (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]) }).collect()
     }
 
     /// Predicts the rung with the most FLOPs from the others.
@@ -274,10 +273,9 @@ impl LadderResults {
             extrapolation: largest.flops / below,
             runs: held_out.len(),
             measured,
-            predicted: predicted.into(),
+            predicted,
             is_in_interval: predicted.interval.contains(measured),
             range_of_losses: high - low,
-            at_bound: exponents_at_bound(&fitted),
             is_strong: 2.0 * predicted.interval.half_width() <= MAX_SHARE_OF_RANGE * (high - low),
         })
     }
@@ -285,24 +283,17 @@ impl LadderResults {
     fn predict(&self, target: &LadderTarget, scales: &[Scale], fitted: &LawFit) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
         let value_of = |scale: &Scale| given.iter().find(|(known, _)| known == scale).map(|(_, value)| *value);
-        let (loss, at_bound) = match (scales, given.as_slice()) {
+        let loss = match (scales, given.as_slice()) {
             ([_, _], _) => {
                 let both: Option<Vec<f64>> = scales.iter().map(value_of).collect();
-                match both.filter(|both| both.len() == given.len()) {
-                    Some(scale) => (fitted.predict(&scale), exponents_at_bound(fitted)),
-                    None => {
-                        return Err(
-                            "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`"
-                                .to_owned(),
-                        );
-                    }
-                }
+                let both = both.filter(|both| both.len() == given.len());
+                fitted.predict(
+                    &both
+                        .ok_or("this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`")?,
+                )
             }
             // Along the ladder, each scale determines the others.
-            (_, [(scale, value)]) => {
-                let fitted = fit(&self.runs, &[*scale], "ladder")?;
-                (fitted.predict(&[*value]), exponents_at_bound(&fitted))
-            }
+            (_, [(scale, value)]) => fit(&self.runs, &[*scale], "ladder")?.predict(&[*value]),
             _ => {
                 return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
             }
@@ -311,7 +302,7 @@ impl LadderResults {
         let largest = self.runs.last().map_or(f64::NAN, |run| run.flops);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
         let extrapolation = flops / largest;
-        Ok(LadderPrediction { target, loss: loss.into(), parameters, tokens, flops, extrapolation, at_bound })
+        Ok(LadderPrediction { target, loss, parameters, tokens, flops, extrapolation })
     }
 
     /// Parameters, tokens and FLOPs of a run with the `given` scales: the largest rung, grown as the rungs grow. FLOPs that are not given
@@ -366,28 +357,20 @@ impl LadderResults {
             base: base.id.clone(),
             other: self.id.clone(),
             multiples: vec![multiple(high), multiple(low)],
-            at_bound: [(self, &own), (base, &other)]
-                .into_iter()
-                .filter(|(_, fit)| !exponents_at_bound(fit).is_empty())
-                .map(|(ladder, _)| ladder.id.clone())
-                .collect(),
         })
     }
 }
 
 /// The reason why the losses of two ladders do not compare, if they do not.
 #[must_use]
-pub fn find_incomparable_ladders(
-    a: (&SweepRecord, &SweepProgress),
-    b: (&SweepRecord, &SweepProgress),
-) -> Option<String> {
-    let bases = [a, b].into_iter().flat_map(|(record, progress)| {
+pub fn find_incomparable_ladders(a: &ReadSweep, b: &ReadSweep) -> Option<String> {
+    let bases = [a, b].into_iter().flat_map(|ReadSweep { record, progress, .. }| {
         let runs = record.points.iter().zip(&progress.points);
         runs.filter_map(|(point, run)| {
             Some((format!("point {} of {}", point.index, record.id), run.as_ref()?.basis.as_ref()?))
         })
     });
-    find_incomparable(bases, &a.0.objective.metric.quantity())
+    find_incomparable(bases, &a.record.objective.metric.quantity())
 }
 
 /// The runs of each rung: those with the same parameters and tokens.

@@ -17,9 +17,7 @@ pub(crate) fn compile_names(
     known: &[String],
 ) -> Result<Vec<String>, ExpressionProblem> {
     check_expression(&expression.text)?;
-    let compiled = compile_text(environment, &expression.text)?;
-    let mut used: Vec<String> = compiled.undeclared_variables(true).into_iter().collect();
-    used.sort();
+    let (_, used) = compile_text(environment, &expression.text)?;
     check_names(&used, known)?;
     Ok(used)
 }
@@ -31,11 +29,8 @@ pub(crate) fn compile<'e>(
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, ExpressionProblem> {
     check_expression(&exclude.text)?;
-    let expression = compile_text(environment, &exclude.text)?;
-    let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
-    let Some(names) = names else { return Ok(expression) };
-    used.sort();
-    check_names(&used, names)?;
+    let (expression, used) = compile_text(environment, &exclude.text)?;
+    names.map_or(Ok(()), |names| check_names(&used, names))?;
     Ok(expression)
 }
 
@@ -131,11 +126,16 @@ fn merge(under: &mut Value, over: Value) {
     }
 }
 
+/// The expression and its variables.
 fn compile_text<'e>(
     environment: &'e Environment<'static>,
     text: &'e str,
-) -> Result<Expression<'e, 'e>, ExpressionProblem> {
-    guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))
+) -> Result<(Expression<'e, 'e>, Vec<String>), ExpressionProblem> {
+    check_expression(text, false)?;
+    let expression = guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))?;
+    let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
+    used.sort();
+    Ok((expression, used))
 }
 
 fn syntax(expression: &str, error: &Error) -> ExpressionProblem {

@@ -10,27 +10,11 @@ use runner_spec::diagnostic::{ConfigError, short};
 use runner_template::expression::{ExpressionProblem, expression_environment};
 use runner_yaml::source::Source;
 
-/// The figures of a plan that rules may use.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PlanFigures {
-    pub parameters: f64,
-    pub tokens: f64,
-    pub flops: f64,
-    pub steps: f64,
-}
-
-/// The names of the figures.
+/// The names of the figures of a plan that rules may use.
 pub(crate) const FIGURES: [&str; 4] = ["parameters", "tokens", "flops", "steps"];
 
-impl PlanFigures {
-    fn named(self) -> [(&'static str, f64); 4] {
-        let Self { parameters, tokens, flops, steps } = self;
-        [("parameters", parameters), ("tokens", tokens), ("flops", flops), ("steps", steps)]
-    }
-}
-
 impl SettingRule {
-    /// The value of the rule for `point`, which has the values of the rules before it.
+    /// The value of the rule for `point`, which has the values of the rules before it. `figures` are those of [`FIGURES`].
     ///
     /// # Errors
     /// An expression that cannot be computed, or is not a number.
@@ -38,11 +22,11 @@ impl SettingRule {
         &self,
         spec: &SweepSpec,
         point: &ExpandedPoint,
-        figures: Option<PlanFigures>,
+        figures: Option<[f64; FIGURES.len()]>,
     ) -> Result<Value, ConfigError> {
         let mut known = point.clone();
-        for (name, figure) in figures.map(PlanFigures::named).into_iter().flatten() {
-            known.values.push((name.to_owned(), number(figure)));
+        for (name, figure) in FIGURES.iter().zip(figures.into_iter().flatten()) {
+            known.values.push(((*name).to_owned(), number(figure)));
         }
         let found = exclude::compile(&expression_environment(), None, &self.expression)
             .and_then(|expression| exclude::evaluate(&expression, spec, &known))

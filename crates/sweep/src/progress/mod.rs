@@ -5,16 +5,15 @@ pub mod stopped_points;
 
 use std::path::{Path, PathBuf};
 
-use crate::record::{PlannedPoint, SweepRecord, sweep_dir};
-use crate::schedule::{DroppedSetting, SegmentResult};
+use crate::record::{PlannedPoint, SweepRecord};
+use crate::schedule::SegmentResult;
 use crate::spec::{MeasurementChoice, Objective, measurement_interval};
 use runner_compare::stored_plan;
 use runner_plan::MeasurementBasis;
-use runner_record::catalog::SWEEPS;
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::record_check::for_each_checked_metric;
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunsSnapshot};
-use runner_record::summary::{Summary, median};
+use runner_record::summary::median;
 use runner_record::{MetricLine, RunLock, checkpoint};
 use runner_spec::event::Evaluation;
 use runner_spec::format::printable;
@@ -25,19 +24,8 @@ use runner_spec::measure::{Measure, Measured, Quantity};
 pub struct SweepProgress {
     /// The points in the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
     pub points: Vec<Option<PointProgress>>,
-    /// Positions of the points whose run was removed, without duplicates.
-    pub removed: Vec<usize>,
     /// Files of runs that cannot be read, each in one sentence. What they hold counts as not measured.
     pub problems: Vec<String>,
-}
-
-/// The segments that are due.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DuePoints {
-    /// True if nothing is left to do.
-    pub is_finished: bool,
-    /// Positions in `SweepRecord::points` of the points that should be running now.
-    pub due: Vec<usize>,
 }
 
 impl SweepProgress {
@@ -46,18 +34,10 @@ impl SweepProgress {
     pub fn read(root: &Path, record: &SweepRecord) -> Self {
         let runs = RunsSnapshot::read(root);
         let mut progress = Self { points: Vec::with_capacity(record.points.len()), ..Self::default() };
-        for (position, point) in record.points.iter().enumerate() {
-            if point.same_as.is_some() {
-                progress.points.push(None);
-                continue;
-            }
-            let problems_before = progress.problems.len();
-            let read = progress.read_point(&runs, point, &record.objective);
-            let is_broken = progress.problems.len() > problems_before;
-            if read.is_none() && !is_broken && sweep_dir::has_begun(&root.join(SWEEPS).join(&record.id), point) {
-                progress.removed.push(position);
-            }
-            progress.points.push(read);
+        for point in &record.points {
+            let is_distinct = point.same_as.is_none();
+            let run = is_distinct.then(|| progress.read_point(&runs, point, &record.objective)).flatten();
+            progress.points.push(run);
         }
         progress
     }
@@ -65,9 +45,6 @@ impl SweepProgress {
     /// Reads the progress of the point at `position` again.
     pub fn update(&mut self, root: &Path, record: &SweepRecord, position: usize) {
         self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], &record.objective);
-        if self.points[position].is_some() {
-            self.removed.retain(|removed| *removed != position);
-        }
     }
 
     fn read_point(
@@ -97,27 +74,21 @@ impl SweepProgress {
         !is_done && self.result(record, position, 0).is_some()
     }
 
-    /// Decides which points are due. A point whose failure may not repeat is due again.
+    /// The positions in `SweepRecord::points` of the points that should be running now; `None` if nothing is left to do. A point whose failure
+    /// may not repeat is due again.
     #[must_use]
-    pub fn due_points(&self, record: &SweepRecord) -> DuePoints {
+    pub fn due_points(&self, record: &SweepRecord) -> Option<Vec<usize>> {
         let tasks = record.tasks();
         let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
         let decision = tasks.decide(record.workers(1), &result);
         let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
-        DuePoints { is_finished: decision.is_finished, due }
-    }
-
-    /// The settings that dropped out of the race, by their position in [`SweepRecord::settings`].
-    pub(crate) fn dropped_settings(&self, record: &SweepRecord) -> Vec<(usize, DroppedSetting)> {
-        let tasks = record.tasks();
-        let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
-        tasks.race_state(&result).map_or_else(Vec::new, |race| race.dropped)
+        (!decision.is_finished).then_some(due)
     }
 
     /// True if nothing of the sweep is left to do.
     #[must_use]
     pub fn is_finished(&self, record: &SweepRecord) -> bool {
-        self.due_points(record).is_finished
+        self.due_points(record).is_none()
     }
 }
 
@@ -208,7 +179,7 @@ impl PointProgress {
         } else {
             None
         };
-        let mut progress = Self {
+        let progress = Self {
             id: manifest.id,
             status: manifest.status,
             is_held,
@@ -224,23 +195,13 @@ impl PointProgress {
             basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
             path,
         };
-        if let Some(rung) = progress.rungs.last_mut()
-            && let Some(summary) = summary.as_ref().filter(|s| s.status == RunStatus::Done)
-        {
-            rung.value = rung.value.or_else(|| objective_of_summary(objective, summary));
-        }
-        for at in 0..progress.rungs.len() {
-            let (until, value) = (progress.rungs[at].until, progress.rungs[at].value);
-            if value.is_some_and(f64::is_nan) {
-                let (metrics, metric) = (metrics.display(), objective.metric.key());
+        for rung in &progress.rungs {
+            if rung.value.is_some_and(f64::is_nan) {
+                let (metrics, metric, until) = (metrics.display(), objective.metric.key(), rung.until);
                 problems
                     .push(format!("{metrics} has no finite {metric} after step {until}, so it counts as the worst"));
-            } else if progress.lacks_measurement(until) {
-                let is_saved = objective.metric == Measure::VAL_LOSS && objective.at == MeasurementChoice::Last;
-                let saved = checkpoint::recorded_position(&folder, until).filter(|_| is_saved);
-                progress.rungs[at].value = saved.and_then(|saved| saved.val_loss);
-                let used = progress.rungs[at].value.map_or("", |_| "; the value in the checkpoint is used");
-                problems.push(format!("{}{used}", progress.describe_missing(until, objective)));
+            } else if progress.lacks_measurement(rung.until) {
+                problems.push(progress.describe_missing(rung.until, objective));
             }
         }
         Some(progress)
@@ -318,17 +279,6 @@ fn recorded_interval(path: &Path, manifest: &Manifest, metric: &Measure) -> Opti
     measurement_interval(metric, &plan.ranks.first()?.program)
 }
 
-/// The objective of a finished run as far as its summary has it.
-fn objective_of_summary(objective: &Objective, summary: &Summary) -> Option<f64> {
-    match (objective.metric.quantity(), objective.at) {
-        (Quantity::ValidationLoss, MeasurementChoice::Best) => {
-            summary.best_eval.as_ref()?.measured.get(&objective.metric)
-        }
-        (Quantity::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
-        _ => None,
-    }
-}
-
 /// True if `evaluation` measures only other things than `metric`: the loss and each task may have their own intervals.
 fn lacks_part(evaluation: &Evaluation, metric: &Measure) -> bool {
     let measured = &evaluation.measured;
@@ -380,7 +330,7 @@ impl MetricSeries {
                 median(&mut speeds.collect::<Vec<_>>()).map(|speed| (until, speed))
             }
             (_, MeasurementChoice::Last) => values().next_back(),
-            (_, MeasurementChoice::Best) => values().min_by(|(_, a), (_, b)| objective.goal.order(*a, *b)),
+            (_, MeasurementChoice::Best) => values().min_by(|(_, a), (_, b)| objective.goal().order(*a, *b)),
         }
     }
 }
@@ -388,7 +338,6 @@ impl MetricSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Goal;
     use runner_record::metrics::for_each_metric;
 
     fn progress(status: RunStatus, objective: &Objective, text: &str, rungs: &[u64]) -> PointProgress {
@@ -425,7 +374,7 @@ mod tests {
         {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
 
     fn value(metric: Measure, at: MeasurementChoice, until: u64) -> f64 {
-        let objective = Objective { goal: Goal::of(&metric), metric, at, smallest_difference: None };
+        let objective = Objective { metric, at };
         progress(RunStatus::Done, &objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
     }
 
@@ -448,7 +397,7 @@ mod tests {
             {\"kind\":\"eval\",\"step\":4,\"val_loss\":1.0,\"hellaswag_acc\":0.25,\"hellaswag_n\":4}\n\
             {\"kind\":\"eval\",\"step\":5,\"hellaswag_n\":4}\n";
         let value = |metric: &Measure, at, until| {
-            let objective = Objective { metric: metric.clone(), goal: Goal::of(metric), at, smallest_difference: None };
+            let objective = Objective { metric: metric.clone(), at };
             progress(RunStatus::Done, &objective, lines, &[until]).rungs[0].value
         };
         let (loss, acc) = (Measure::VAL_LOSS, Measure::of_key("hellaswag_acc").unwrap());

@@ -9,8 +9,8 @@ use super::{NameCheck, SweepReader, entries, value};
 use crate::points::exclude;
 use crate::points::rules::FIGURES;
 use crate::spec::{
-    Budget, BudgetKind, Dimension, ExcludeExpression, FileSetting, Goal, ListAxis, MeasurementChoice, Objective,
-    SettingRule, SweepSpec,
+    Budget, BudgetKind, Dimension, ExcludeExpression, FileSetting, ListAxis, MeasurementChoice, Objective, SettingRule,
+    SweepSpec,
 };
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
@@ -65,12 +65,7 @@ impl SweepReader<'_> {
             rules,
             budget,
             is_ladder: true,
-            objective: Objective {
-                goal: Goal::of(&metric),
-                metric,
-                at: value(ladder, "/objective/at").unwrap_or(MeasurementChoice::Last),
-                smallest_difference: None,
-            },
+            objective: Objective { metric, at: value(ladder, "/objective/at").unwrap_or(MeasurementChoice::Last) },
             names_metric: named_metric.is_some(),
             parallel: value(ladder, "/parallel").unwrap_or(1),
             retries: value(ladder, "/retries").unwrap_or(0),
@@ -173,6 +168,6 @@ impl SweepReader<'_> {
             }
             (_, amount) => amount.as_f64()?,
         };
-        Some(Budget { kind, amount, price: None })
+        Some(Budget { kind, amount })
     }
 }

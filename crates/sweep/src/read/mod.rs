@@ -17,8 +17,7 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use self::group::{makes_group, read_group};
 use crate::points::{exclude, expand};
 use crate::spec::{
-    AshaSettings, CONFIDENCE, Dimension, ExcludeExpression, FileSetting, Goal, MeasurementChoice, Milestone, Objective,
-    RaceSettings, SweepSpec,
+    AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, MilestoneUnit, Objective, SweepSpec,
 };
 use runner_config::ExperimentFile;
 use runner_config::check::check_against;
@@ -31,8 +30,6 @@ use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
 use runner_yaml::tree::{self, Entry, Node, ParsedYaml, Yaml};
 
-/// `early_stop.race.min_seeds` unless the file gives it.
-const DEFAULT_RACE_SEEDS: usize = 3;
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
@@ -288,67 +285,30 @@ impl SweepReader<'_> {
         }
         let early_stop = get("early_stop").map(|entry| entries(&entry.value)).unwrap_or_default();
         if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
-            let keys = ["min_steps", "min_tokens", "min_flops"];
-            let is_given = |key: &&str| asha.value.get(key).is_some_and(|(_, node)| !node.is_null());
-            if !keys.iter().any(is_given) && matches!(asha.value.value, Yaml::Map(_)) {
+            let is_given = |unit: MilestoneUnit| asha.value.get(unit.key()).is_some_and(|(_, node)| !node.is_null());
+            if !MilestoneUnit::ALL.into_iter().any(is_given) && matches!(asha.value.value, Yaml::Map(_)) {
                 let path = "sweep.early_stop.asha";
                 let message = format!("`{path}` needs one of min_steps, min_tokens and min_flops");
                 self.error(asha.place, path, message, "every point is trained for so much before it is judged");
             }
         }
-        let race = early_stop.iter().find(|entry| entry.key == "race").map(|entry| {
-            let race = RaceSettings {
-                confidence: value(sweep, "/early_stop/race/confidence").unwrap_or(CONFIDENCE),
-                min_seeds: value(sweep, "/early_stop/race/min_seeds").unwrap_or(DEFAULT_RACE_SEEDS),
-            };
-            let seeds = axes.iter().find(|axis| matches!(axis, Dimension::Seeds(_))).map_or(0, Dimension::value_count);
-            // Seeds that are wrong have been reported.
-            if seeds <= race.min_seeds && (seeds > 0 || get("seeds").is_none()) {
-                let message = format!(
-                    "a race gives more seeds to some settings, so `sweep.seeds` must be above its min_seeds ({}), got {}",
-                    race.min_seeds,
-                    if seeds == 0 { "no `seeds`".to_owned() } else { seeds.to_string() }
-                );
-                let help = format!("add `seeds: {}`, or use fewer min_seeds", (2 * race.min_seeds).max(8));
-                self.error(entry.place, "sweep.early_stop.race", message, &help);
-            }
-            race
-        });
-        let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
         let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
         let key = |name: &str| objective.iter().find(|entry| entry.key == name);
         let named_metric = key("metric").and_then(|entry| self.read_metric(entry, &sweep["objective"]["metric"]));
         let metric = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
-        let goal = value(sweep, "/objective/goal").unwrap_or_else(|| Goal::of(&metric));
-        // A metric that is wrong has been reported. The copies of earlier versions may have the other goal.
-        let is_wrong = goal != Goal::of(&metric) && is_new && (named_metric.is_some() || key("metric").is_none());
-        if let Some(entry) = key("goal").filter(|_| is_wrong) {
-            let message = format!(
-                "`sweep.objective.goal` must be `{}` for `{}`, got `{}`",
-                Goal::of(&metric).name(),
-                metric.key(),
-                goal.name()
-            );
-            self.error(entry.place, "sweep.objective.goal", message, "remove `goal`: the metric determines it");
-        }
         let spec = SweepSpec {
             base: base.unwrap_or_default(),
             vars,
             set,
             exclude: get("exclude").map(read_exclude).unwrap_or_default(),
             budget: get("budget").and_then(|entry| self.read_budget(entry, &sweep["budget"])),
-            objective: Objective {
-                metric,
-                goal,
-                at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last),
-                smallest_difference: value(sweep, "/objective/smallest_difference"),
-            },
+            objective: Objective { metric, at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last) },
             names_metric: named_metric.is_some(),
-            early_stop: (asha("min_steps").map(Milestone::MinSteps))
-                .or_else(|| asha("min_tokens").map(Milestone::MinTokens))
-                .or_else(|| value(sweep, "/early_stop/asha/min_flops").map(Milestone::MinFlops))
-                .map(|first| AshaSettings { first, reduction: asha("reduction").unwrap_or(3) }),
-            race,
+            early_stop: MilestoneUnit::ALL.into_iter().find_map(|unit| {
+                let first = value(sweep, &format!("/early_stop/asha/{}", unit.key()))?;
+                let reduction = value(sweep, "/early_stop/asha/reduction").unwrap_or(3);
+                Some(AshaSettings { unit, first, reduction })
+            }),
             parallel: value(sweep, "/parallel").unwrap_or(1),
             retries: value(sweep, "/retries").unwrap_or(0),
             settings: std::mem::take(&mut self.settings),

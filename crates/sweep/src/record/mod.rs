@@ -3,15 +3,14 @@
 pub(crate) mod file_changes;
 pub mod sweep_dir;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::points::{PointValues, ordered, value_text};
-use crate::spec::{AshaSettings, Budget, Objective, RaceSettings};
+use crate::spec::{AshaSettings, Budget, Objective};
 use runner_spec::format::json_bytes;
-use runner_spec::measure::Measure;
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -37,11 +36,6 @@ pub struct SweepRecord {
     pub environment: BTreeMap<String, String>,
     pub objective: Objective,
     pub early_stop: Option<AshaSettings>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub race: Option<RaceSettings>,
-    /// True if early stopping judges the settings by the means of their seeds, and not each point alone.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub judges_settings: bool,
     /// What each point may cost, if the file says so. The points' steps follow from it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -74,9 +68,6 @@ pub struct PlannedPoint {
     /// The name of the point's experiment.
     pub name: String,
     pub plan_hash: String,
-    /// The hash of the plan's mathematics without its seed; `None` if that cannot be planned.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mathematics: Option<String>,
     /// The number of the earlier point that is the same run.
     pub same_as: Option<usize>,
     /// The beginning that the point shares with an earlier point, which trains it for both.
@@ -168,12 +159,6 @@ fn name_of_setting(setting: &PointSetting) -> String {
 }
 
 impl SweepRecord {
-    /// True if results decide which points are trained, and how far.
-    #[must_use]
-    pub fn stops_early(&self) -> bool {
-        self.early_stop.is_some() || self.race.is_some()
-    }
-
     /// The number of workers: with ASHA the recorded one, on which decisions depend, else `parallel`.
     #[must_use]
     pub fn workers(&self, parallel: usize) -> usize {
@@ -193,58 +178,12 @@ impl SweepRecord {
                 settings.push(PointSetting { name: String::new(), values, points: Vec::new() });
                 settings.len() - 1
             });
-            // A second point with the same seed has nothing to be paired with.
-            if settings[at].points.iter().all(|other| other.seed != member.seed) {
-                settings[at].points.push(member);
-            }
+            settings[at].points.push(member);
         }
         for setting in &mut settings {
             setting.name = name_of_setting(setting);
         }
         settings
-    }
-
-    /// The settings that the results compare. Settings with the same mathematics differ only in rounding, so they count as one, unless
-    /// the sweep compares speed. A sweep with early stopping has no such settings.
-    #[must_use]
-    pub fn compared_settings(&self) -> Vec<PointSetting> {
-        let settings = self.settings();
-        if self.objective.metric == Measure::TOKENS_PER_SECOND || self.stops_early() {
-            return settings;
-        }
-        let all = settings.len();
-        let mathematics = |setting: &PointSetting| self.point(setting.points.first()?.point)?.mathematics.as_deref();
-        let mut merged: Vec<PointSetting> = Vec::new();
-        let mut rounding: BTreeSet<String> = BTreeSet::new();
-        for setting in settings {
-            let own = mathematics(&setting);
-            match merged.iter_mut().find(|other| own.is_some() && mathematics(other) == own) {
-                Some(first) => {
-                    let differs = |(name, value): &&(String, serde_json::Value)| {
-                        first.values.iter().any(|(other, known)| other == name && known != value)
-                    };
-                    rounding.extend(setting.values.iter().filter(differs).map(|(name, _)| name.clone()));
-                    first.points.extend(setting.points);
-                }
-                None => merged.push(setting),
-            }
-        }
-        if merged.len() == all {
-            return merged;
-        }
-        // Names that change rounding alone distinguish no settings.
-        let kept = |setting: &PointSetting| -> PointValues {
-            setting.values.iter().filter(|(name, _)| !rounding.contains(name)).cloned().collect()
-        };
-        let distinct: BTreeSet<Vec<u8>> = merged.iter().map(|setting| json_bytes(&kept(setting))).collect();
-        let is_clear = distinct.len() == merged.len();
-        for setting in &mut merged {
-            if is_clear {
-                setting.values = kept(setting);
-            }
-            setting.name = name_of_setting(setting);
-        }
-        merged
     }
 
     /// The point with this number.

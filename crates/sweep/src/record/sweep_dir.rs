@@ -8,13 +8,12 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use crate::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
+use crate::record::{FORMAT, SweepRecord, describe_values};
 use crate::{SweepSpec, from_str};
-use runner_files::read_regular;
 use runner_record::catalog::{SLURM_SCRIPT, SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEPS};
 use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir};
 use runner_record::manifest::SweepPoint;
-use runner_record::run_dir::{UnfinishedFolder, base_id};
+use runner_record::run_dir::UnfinishedFolder;
 use runner_record::{RecordError, RunLock, write_atomic};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::format::quoted_line;
@@ -26,19 +25,6 @@ pub struct SweepDir {
     path: PathBuf,
     record: SweepRecord,
     _lock: RunLock,
-}
-
-/// The first files of a new sweep.
-#[derive(Debug)]
-pub struct SweepFiles<'a> {
-    /// Its `id` is the name of the folder unless that is taken.
-    pub record: SweepRecord,
-    /// The sweep file as given.
-    pub text: &'a str,
-    /// The resolved experiment of each point.
-    pub experiments: &'a [String],
-    /// True if only the owner of the sweep may read the experiments and the record, because they hold values of `env()`.
-    pub is_private: bool,
 }
 
 /// The path of the resolved experiment of the point `index` of the sweep in `path`.
@@ -57,18 +43,6 @@ pub fn point_log(path: &Path, index: usize) -> PathBuf {
 #[must_use]
 pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
     path.join(SWEEP_POINTS).join(format!("{index:04}.job"))
-}
-
-/// True if the sweep in `path` has started the run of `point`: the log of its process names the run.
-#[must_use]
-pub fn has_begun(path: &Path, point: &PlannedPoint) -> bool {
-    let run = base_id(&point.name, &point.plan_hash);
-    let names_run = |log: PathBuf| read_regular(&log).is_ok_and(|text| contains(&text, run.as_bytes()));
-    names_run(point_log(path, point.index)) || names_run(point_job_output(path, point.index))
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
 }
 
 /// The advice about a sweep whose record cannot be read.
@@ -194,14 +168,36 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     folders(root).into_iter().find(|path| file_name(path) == wanted)
 }
 
-/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique prefix of an id. An id
-/// or a name is preferred to those that begin with it. A sweep file, which may have been removed, names the newest sweep that was started
-/// from it. `None` if there is no such sweep.
+/// The sweeps in the folder of runs `root` that `wanted` names, oldest first: by the folder or the id, else by the name, else by the beginning
+/// of their ids. A sweep file, which may have been removed, names the newest sweep that was started from it.
+fn matching(root: &Path, wanted: &str) -> Vec<PathBuf> {
+    if let Some(folder) = find_folder(root, wanted) {
+        return vec![folder];
+    }
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let (sweeps, _) = list(root);
+    let named: Vec<PathBuf> =
+        sweeps.iter().filter(|(_, record)| record.name == wanted).map(|(path, _)| path.clone()).collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let mut beginning = folders(root);
+    beginning.retain(|path| file_name(path).starts_with(wanted));
+    if beginning.is_empty() {
+        let file = absolute_path(Path::new(wanted));
+        beginning.extend(sweeps.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path));
+    }
+    beginning
+}
+
+/// Finds the sweep that `wanted` names; `None` if there is none.
 ///
 /// # Errors
 /// If there are several.
 pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
-    let mut matching = find_all(root, wanted);
+    let mut matching = matching(root, wanted);
     if matching.len() > 1 {
         let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
         let candidates = candidates.join(", ");
@@ -211,42 +207,14 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
     Ok(matching.pop())
 }
 
-/// Finds the sweep that `wanted` names as [`find`] does, for a command that changes nothing: the name of several sweeps of one file, which
-/// was changed in between, stands for the newest of them. Returns the others, too.
+/// Finds the sweep that `wanted` names, for a command that changes nothing: a name stands for the newest sweep of that name.
 ///
 /// # Errors
-/// If there are several of different files or names.
-pub fn find_newest(root: &Path, wanted: &str) -> Result<Option<(PathBuf, Vec<PathBuf>)>, RecordError> {
-    let mut matching = find_all(root, wanted);
-    if matching.len() > 1 {
-        let sweeps = list(root).0.into_iter().filter(|(path, _)| matching.contains(path));
-        let (paths, records): (Vec<PathBuf>, Vec<SweepRecord>) = sweeps.unzip();
-        let are_versions = records.iter().all(|record| record.name == wanted && record.file == records[0].file);
-        if paths.len() < matching.len() || !are_versions {
-            return find(root, wanted).map(|found| Some((found?, Vec::new())));
-        }
-        matching = paths;
-    }
-    Ok(matching.pop().map(|newest| (newest, matching)))
-}
-
-/// The sweeps that `wanted` names.
-fn find_all(root: &Path, wanted: &str) -> Vec<PathBuf> {
-    if let Some(folder) = find_folder(root, wanted) {
-        return vec![folder];
-    }
-    let mut matching = folders(root);
-    matching.retain(|path| !wanted.is_empty() && file_name(path).starts_with(wanted));
-    if matching.len() > 1 {
-        let has_name = |path: &&PathBuf| read_record(path).is_ok_and(|record| record.name == wanted);
-        let named: Vec<PathBuf> = matching.iter().filter(has_name).cloned().collect();
-        matching = if named.is_empty() { matching } else { named };
-    }
-    if matching.is_empty() && !wanted.is_empty() {
-        let file = absolute_path(Path::new(wanted));
-        matching.extend(list(root).0.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path));
-    }
-    matching
+/// If ids of several sweeps begin with `wanted`.
+pub fn find_newest(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
+    let newest = matching(root, wanted).pop();
+    let has_name = newest.as_ref().is_some_and(|path| read_record(path).is_ok_and(|record| record.name == wanted));
+    if has_name { Ok(newest) } else { find(root, wanted) }
 }
 
 /// Finds the sweep that `wanted` names, as [`find_newest`] does. `None` names the newest sweep.
@@ -263,7 +231,7 @@ pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, RecordError
         }
         return sweeps.pop().map(|(path, _)| path).ok_or_else(|| no_sweeps(root));
     };
-    find_newest(root, wanted)?.map(|(path, _)| path).ok_or_else(|| unknown_sweep(root, wanted))
+    find_newest(root, wanted)?.ok_or_else(|| unknown_sweep(root, wanted))
 }
 
 /// Finds the sweep that `wanted` names, as [`find`] does.
@@ -287,12 +255,19 @@ fn unknown_sweep(root: &Path, wanted: &str) -> RecordError {
 }
 
 impl SweepDir {
-    /// Creates the folder of a sweep in the folder of runs `root` and takes its lock.
+    /// Creates the folder of a sweep in the folder of runs `root` and takes its lock. The `id` of `record` is its name unless that is taken;
+    /// `text` is the sweep file, and `experiments` has the resolved experiment of each point. If `is_private`, only the owner may read them,
+    /// because they hold values of `env()`.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn create(root: &Path, files: SweepFiles<'_>) -> Result<Self, RecordError> {
-        let SweepFiles { mut record, text, experiments, is_private } = files;
+    pub fn create(
+        root: &Path,
+        mut record: SweepRecord,
+        text: &str,
+        experiments: &[String],
+        is_private: bool,
+    ) -> Result<Self, RecordError> {
         let (folder, base) = (root.join(SWEEPS), record.id.clone());
         let unfinished = UnfinishedFolder::create(&folder, &base)?;
         let copy = unfinished.path().join(SWEEP_FILE);
@@ -367,13 +342,7 @@ mod tests {
     fn a_new_sweep_has_its_files_and_is_found() {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-        let create = || {
-            SweepDir::create(
-                root.path(),
-                SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments, is_private: false },
-            )
-            .unwrap()
-        };
+        let create = || SweepDir::create(root.path(), sweep(), "sweep: {}\n", &experiments, false).unwrap();
         assert!(list(root.path()).0.is_empty());
         let first = create();
         assert!(first.path().ends_with("sweeps/s-12345678"));
@@ -390,7 +359,7 @@ mod tests {
         let resolved = |wanted: Option<&str>| resolve(root.path(), wanted).map(|path| file_name(&path));
         assert_eq!(resolved(None).unwrap(), "s-12345678-2");
         assert_eq!(resolved(Some("s-12345678")).unwrap(), "s-12345678");
-        assert_eq!(resolved(Some("s")).unwrap(), "s-12345678-2", "the newest of this name and file");
+        assert_eq!(resolved(Some("s")).unwrap(), "s-12345678-2", "the newest of this name");
         assert!(find(root.path(), "s").unwrap_err().to_string().contains("matches several sweeps"));
         assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("use a longer prefix of the id"));
         assert!(resolved(Some("none")).unwrap_err().kind() == ErrorKind::Request);

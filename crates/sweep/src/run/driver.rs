@@ -8,7 +8,7 @@ mod branches;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::progress::{PointProgress, SweepProgress};
 use crate::record::sweep_dir::SweepDir;
@@ -18,7 +18,6 @@ use crate::summary::{LeadingSetting, leading_setting};
 use runner_record::RunLock;
 use runner_record::manifest::RunStatus;
 use runner_spec::error::Result;
-use runner_spec::format::{duration, printable};
 use runner_spec::program::Device;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
@@ -27,16 +26,13 @@ use super::request::SweepRequest;
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{EndedSegment, SegmentEnd, SegmentOutcome};
 use super::segment_worker::{SegmentWorker, SegmentWorkers};
-use super::trunks::{Branch, Trunks};
+use super::trunks::{Branch, branches};
 use super::work_tally::WorkTally;
 use branches::Beginning;
 use runner_inputs::{Host, local_devices};
 use runner_threads::stop::StopSwitch;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
-/// How long a sweep waits for the next step of a run on which another process works: one of an earlier call, which ends after its current
-/// step, or one of another sweep, which may evaluate.
-const HELD_RUN_TIMEOUT: Duration = Duration::from_hours(1);
 /// The largest number of tasks for which the remaining time is predicted by simulating early stopping.
 const MAX_SIMULATED_TASKS: usize = 2000;
 
@@ -46,8 +42,6 @@ pub struct SweepReport {
     pub outcome: SweepOutcome,
     /// The numbers of the points that failed in this call.
     pub failed: Vec<usize>,
-    /// The failed points that fail again until a person has followed the advice of their error.
-    pub blocked: Vec<usize>,
     pub progress: SweepProgress,
 }
 
@@ -66,9 +60,8 @@ pub fn run_sweep(
     let mut driver = Driver::new(sweep, request, host, observer)?;
     stop.arm();
     let outcome = driver.run(stop);
-    let numbers = |tasks: &BTreeSet<usize>| tasks.iter().map(|task| driver.point(*task).index).collect();
-    let (failed, blocked) = (numbers(&driver.failed), numbers(&driver.blocked));
-    Ok(SweepReport { outcome, failed, blocked, progress: driver.progress })
+    let failed = driver.failed.iter().map(|task| driver.point(*task).index).collect();
+    Ok(SweepReport { outcome, failed, progress: driver.progress })
 }
 
 struct Driver<'a> {
@@ -82,21 +75,19 @@ struct Driver<'a> {
     progress: SweepProgress,
     /// Tasks that failed in this call and are not retried in it.
     failed: BTreeSet<usize>,
-    /// The tasks among `failed` that fail again until a person has restored or removed a file.
-    blocked: BTreeSet<usize>,
     /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
     running: BTreeMap<usize, RunningSegment>,
-    /// Tasks whose run another process worked on, and since when this call waits for the steps after these.
-    waiting: BTreeMap<usize, (Instant, u64)>,
-    /// The tasks among `waiting` whose run was locked when it was last checked.
-    held: BTreeSet<usize>,
+    /// Tasks whose run another process worked on when it was last checked: one of an earlier call, which ends after its current step, or one
+    /// of another sweep.
+    waiting: BTreeSet<usize>,
     allocator: ResourceAllocator,
     /// Problems of runs that were reported.
     reported: BTreeSet<String>,
     leader: Option<LeadingSetting>,
     tally: WorkTally,
-    trunks: Trunks,
+    /// The tasks that may still begin with the checkpoint of a different task.
+    branches: BTreeMap<usize, Branch>,
 }
 
 /// A segment that is being trained.
@@ -126,7 +117,7 @@ impl<'a> Driver<'a> {
         let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
         let memory = memory.filter(|_| !segment_workers.are_jobs());
         let tasks = record.tasks();
-        let trunks = if segment_workers.are_jobs() { Trunks::default() } else { Trunks::new(record, &tasks) };
+        let branches = if segment_workers.are_jobs() { BTreeMap::new() } else { branches(record, &tasks) };
         Ok(Self {
             sweep,
             observer,
@@ -134,15 +125,13 @@ impl<'a> Driver<'a> {
             segment_workers,
             max_retries: request.spec.retries,
             tasks,
-            trunks,
+            branches,
             workers: record.workers(request.parallel),
             progress: SweepProgress::read(&host.runs, record),
             failed: BTreeSet::new(),
-            blocked: BTreeSet::new(),
             attempts: BTreeMap::new(),
             running: BTreeMap::new(),
-            waiting: BTreeMap::new(),
-            held: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             allocator: ResourceAllocator::new(request.parallel, memory, devices),
             reported: BTreeSet::new(),
             leader: None,
@@ -275,11 +264,10 @@ impl<'a> Driver<'a> {
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.tally.done += steps as f64 * self.tasks.tasks[*task].step_cost;
             let outcome = self.outcome(*end, &running);
-            let since = self.waiting.remove(task);
             match outcome {
                 SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value),
                 SegmentOutcome::Stopped => {}
-                SegmentOutcome::Busy => self.wait(running.segment, since),
+                SegmentOutcome::Busy => self.wait(*task),
                 SegmentOutcome::Failed { error, is_retried } => {
                     self.fail(running.segment, &error, is_retried);
                 }
@@ -368,17 +356,13 @@ impl<'a> Driver<'a> {
             }
             let has_job = self.segment_workers.has_job(self.point(task));
             if !has_job && self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
-                self.held.insert(task);
-                let since = self.waiting.remove(&task);
-                self.wait(*segment, since);
-            } else if self.held.remove(&task) {
+                self.wait(task);
+            } else if self.waiting.remove(&task) {
                 // The other process has trained further, or to the end.
-                self.waiting.remove(&task);
                 self.update_progress(task);
                 has_changed = true;
                 continue;
             } else if let Some(error) = self.missing_measurement(*segment) {
-                self.blocked.insert(task);
                 self.fail(*segment, &error, false);
             } else {
                 match self.beginning(task) {
@@ -398,28 +382,12 @@ impl<'a> Driver<'a> {
         self.progress_of(segment.task)?.explain_missing(segment.until, &self.record().objective, self.runs)
     }
 
-    /// Waits for the process that has the run of the segment's task; `since` is when and after how many steps this call began to wait, if it
-    /// has waited before.
-    fn wait(&mut self, segment: TrainingSegment, since: Option<(Instant, u64)>) {
-        let task = segment.task;
-        let run = self.run_id(task);
-        let since = since.unwrap_or_else(|| {
+    /// Waits for the other process that works on the run of `task`.
+    fn wait(&mut self, task: usize) {
+        if self.waiting.insert(task) {
+            let run = self.run_id(task);
             self.observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
-            (Instant::now(), self.steps_done(task))
-        });
-        if since.0.elapsed() <= HELD_RUN_TIMEOUT {
-            self.waiting.insert(task, since);
-            return;
         }
-        self.update_progress(task);
-        if self.steps_done(task) > since.1 {
-            self.waiting.insert(task, (Instant::now(), self.steps_done(task)));
-            return;
-        }
-        let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
-        let error =
-            format!("another process holds its run{run}, and has trained no step for {}", duration(HELD_RUN_TIMEOUT));
-        self.fail(segment, &error, false);
     }
 
     /// Starts a segment if there are resources for it; with `branch`, its run is created from the checkpoint of a different run.

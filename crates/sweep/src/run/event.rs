@@ -7,10 +7,7 @@ use runner_threads::stop::StopReason;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
-use crate::ladder::LadderOutcome;
-use crate::summary::LeadingSetting;
-use crate::verdict::SweepVerdict;
-use crate::{AxisNote, BestPointCaveat, Importance, SweepResults, ValidationUse};
+use crate::summary::{LeadingSetting, SweepSummary};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
 #[derive(Debug, Serialize)]
@@ -63,10 +60,6 @@ pub enum SweepEvent<'a> {
         objective: f64,
         seeds: usize,
     },
-    /// The last event but one of a finished sweep: the points that were judged and not promoted.
-    Stopped {
-        points: &'a [usize],
-    },
     /// The last event: all rows, the best first.
     Summary {
         status: SweepOutcome,
@@ -75,13 +68,7 @@ pub enum SweepEvent<'a> {
         /// The files and the environment variables that the points were made from and that have changed since.
         changed_inputs: &'a [String],
         #[serde(flatten)]
-        ladder: Option<&'a LadderOutcome>,
-        results: &'a SweepResults,
-        verdict: &'a SweepVerdict,
-        validation_use: Option<ValidationUse>,
-        caveats: &'a [BestPointCaveat],
-        importance: &'a [Importance],
-        axis_notes: &'a [AxisNote],
+        summary: &'a SweepSummary,
     },
     /// Another process works on the point's run.
     #[serde(skip)]

@@ -3,10 +3,10 @@
 //! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in separate processes and reports to a
 //! [`SweepObserver`], or, with early stopping on Slurm, in jobs; [`slurm::submit_sweep`] submits them all as arrays of jobs.
 
-mod axis_effects;
 mod driver;
 mod event;
 mod open;
+mod overridden_settings;
 mod plan_points;
 mod point_checks;
 mod point_jobs;
@@ -27,4 +27,4 @@ pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOut
 pub use open::{OpenedSweep, check_sweep, explain_damaged_copy, open_sweep};
 pub use point_problems::PointProblems;
 pub use point_process::{ReportedProgress, point_arguments};
-pub use request::{SweepLauncher, SweepRequest};
+pub use request::SweepRequest;

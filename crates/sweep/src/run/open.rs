@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use crate::progress::SweepProgress;
 use crate::record::sweep_dir;
-use crate::record::sweep_dir::{SweepDir, SweepFiles};
+use crate::record::sweep_dir::SweepDir;
 use crate::record::{SourceHash, SweepRecord};
-use crate::{ExpandedPoint, PointValues, SweepSpec, describe_changes, describe_points, expand};
+use crate::{SweepSpec, changed_keys, expand};
 use runner_config::LoadOptions;
 use runner_record::catalog::{SWEEP_FILE, SWEEPS};
 use runner_record::{RecordError, RunLock};
 
 use super::plan_points::{PlannedSweep, load_points, plan_points};
 use super::point_sources::is_unchanged;
-use super::request::{SweepLauncher, SweepRequest};
+use super::request::SweepRequest;
 use runner_inputs::{Host, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
@@ -25,7 +25,6 @@ pub enum OpenedSweep {
     Planned(Box<SweepRecord>),
     /// Nothing is left to do.
     Finished {
-        path: PathBuf,
         record: Box<SweepRecord>,
         progress: SweepProgress,
         changed_inputs: Vec<String>,
@@ -54,7 +53,7 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
-    if matches!(request.launcher, SweepLauncher::Slurm(_)) {
+    if request.slurm.is_some() {
         runner_batch_jobs::check_folder(&sweep_dir::absolute_path(&host.runs))?;
         if !request.dry_run {
             runner_batch_jobs::slurm::check_commands()?;
@@ -70,8 +69,7 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
         drop(turn);
         return resume(request, host, path, record, observer);
     }
-    let files = SweepFiles { record, text: &spec.copy, experiments: &experiments, is_private };
-    Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
+    Ok(OpenedSweep::Created(SweepDir::create(&host.runs, record, &spec.copy, &experiments, is_private)?))
 }
 
 /// Checks the sweep `spec` without reading data, and returns the number of its points.
@@ -85,7 +83,7 @@ pub fn check_sweep(
     observer: &mut dyn RunObserver,
 ) -> Result<usize> {
     let expanded = expand(spec)?;
-    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.points.len())
+    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.len())
 }
 
 /// Checks that the request has no `--set` flags, or those with which the sweep of `record` was started.
@@ -118,7 +116,7 @@ fn find_resumable(
     }
     let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path)? else { return Ok(None) };
     let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &spec.path, &record.id))?;
-    let mut changes = describe_changes(&copy.text, &spec.copy);
+    let mut changes = changed_keys(&copy.text, &spec.copy);
     if record.overrides != request.options.sets {
         changes.push(format!("the --set flags changed from {:?} to {:?}", record.overrides, request.options.sets));
     }
@@ -133,12 +131,6 @@ fn find_resumable(
         return Ok(Some((path, record)));
     }
     let (id, changes) = (&record.id, changes.join("; "));
-    if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
-        let changes = describe_changes(&spec.copy, &copy.text).join("; ");
-        let message = format!("this file of the sweep was edited: {changes}");
-        let error = RecordError::damaged(&path.join(SWEEP_FILE), message);
-        return Err(explain_damaged_copy(&error, &spec.path, id));
-    }
     if request.dry_run {
         let text = format!("{id} was started from a different version of this file: {changes}");
         observer.observe(&RunEvent::Warning(&text));
@@ -155,18 +147,6 @@ fn find_resumable(
         spec.path.display(),
         path.join(SWEEP_FILE).display()
     )))
-}
-
-/// True if `spec` has the objective, the early stopping and the values of the points of `record`.
-fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
-    let recorded = record.points.iter().map(|point| &point.values);
-    (&spec.objective, spec.early_stop, spec.race) == (&record.objective, record.early_stop, record.race)
-        && expand(spec).is_ok_and(|expanded| {
-            // The record also has the values of rules that need a plan.
-            let is_part =
-                |(own, recorded): (&ExpandedPoint, &PointValues)| own.values.iter().all(|pair| recorded.contains(pair));
-            expanded.points.len() == recorded.len() && expanded.points.iter().zip(recorded).all(is_part)
-        })
 }
 
 /// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.
@@ -212,16 +192,7 @@ fn resume(
     }
     let progress = SweepProgress::read(&host.runs, &record);
     if progress.is_finished(&record) {
-        return Ok(OpenedSweep::Finished { path, record, progress, changed_inputs });
-    }
-    let removed: Vec<usize> = progress.removed.iter().map(|&position| record.points[position].index).collect();
-    if !removed.is_empty() {
-        let points = describe_points(&removed, usize::MAX);
-        let text = match removed.as_slice() {
-            [_] => format!("the run of {points} was removed, so the point is trained again"),
-            _ => format!("the runs of {points} were removed, so the points are trained again"),
-        };
-        observer.observe(&RunEvent::Warning(&text));
+        return Ok(OpenedSweep::Finished { record, progress, changed_inputs });
     }
     let opened = SweepDir::open(&path).map_err(|error| match error {
         RecordError::Locked { id, holder } => CommandError::request(format!(

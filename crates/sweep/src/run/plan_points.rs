@@ -5,15 +5,18 @@ use std::collections::btree_map::Entry;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
+use serde::Serialize;
+use serde_json::json;
 
 use crate::progress::SweepProgress;
 use crate::record::sweep_dir::absolute_path;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
-use crate::schedule::race::check_same_seeds;
 use crate::spec::measurement_interval;
-use crate::{Budget, ExpandedPoint, Objective, RunLength, SweepSpec, expand, load_options, rungs};
+use crate::{
+    AshaSettings, ExpandedPoint, Goal, MeasurementChoice, MilestoneUnit, Objective, RunLength, SweepSpec, expand,
+    load_options, rungs,
+};
 use runner_batch_jobs::JobNeeds;
-use runner_compare::planned_experiment::mathematics_of_setting;
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_inputs::{
@@ -33,14 +36,12 @@ use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 use runner_spec::measure::Measure;
 
-use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
-use super::point_checks::{
-    check_comparable, check_rounding, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured,
-};
+use super::overridden_settings::report_overridden;
+use super::point_checks::{check_comparable, check_same_rungs, choose_objective, explain_unjudged, explain_unmeasured};
 use super::point_length::{apply_budget, overridden_flag, plan_figures};
 use super::point_problems::PointProblems;
 use super::point_sources::hash_sources;
-use super::request::{SweepLauncher, SweepRequest};
+use super::request::SweepRequest;
 use super::trunks::find_trunks;
 
 /// A sweep that can start.
@@ -53,17 +54,10 @@ pub(super) struct PlannedSweep {
     pub is_private: bool,
 }
 
-/// The experiments of a sweep's points.
-pub(super) struct LoadedPoints<'a> {
-    pub points: Vec<(&'a ExpandedPoint, Loaded)>,
-    /// The names of what varies that change nothing but the seed.
-    seeds: Vec<String>,
-}
-
-/// Loads the experiments of `points`, which are those of `spec`. A varied name that does not change the run causes a warning.
+/// Loads the experiments of `points`, which are those of `spec`.
 ///
 /// # Errors
-/// All mistakes of all points, each reported once; among them values that have no effect.
+/// All mistakes of all points, each reported once; among them values that others replace.
 pub(super) fn load_points<'a>(
     spec: &SweepSpec,
     points: &'a [ExpandedPoint],
@@ -71,7 +65,7 @@ pub(super) fn load_points<'a>(
     pool: &ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<LoadedPoints<'a>> {
+) -> Result<Vec<(&'a ExpandedPoint, Loaded)>> {
     if let Some(missing) = &spec.missing_base {
         return Err(ConfigError::new(vec![(**missing).clone()]).into());
     }
@@ -97,29 +91,7 @@ pub(super) fn load_points<'a>(
     let mut problems = PointProblems::new(points.len());
     report_overridden(spec, &loaded, &options.sets, &mut problems);
     problems.into_result()?;
-    let mut problems = PointProblems::new(points.len());
-    let effects = find_effects(spec, &loaded);
-    report_ineffective_axes(spec, &loaded, &effects, &mut problems);
-    problems.into_result()?;
-    drop(base);
-    drop(fetch);
-    let names_of =
-        |effect: AxisEffect| effects.iter().filter(move |(_, found)| *found == effect).map(|(names, _)| names);
-    for names in names_of(AxisEffect::Record) {
-        let names = names.join(", ");
-        let text = format!(
-            "{names} does not change the numbers of a run, so points that differ in nothing else are \
-            the same run"
-        );
-        observer.observe(&RunEvent::Warning(&text));
-    }
-    // The values of a zip, of `random` and of an axis with one value show no effect of a name by itself.
-    let is_seed = |name: &&str| {
-        let is_key = Some(*name) == spec.seeds_axis() || !spec.has_template() && name.split('.').next() == Some("seed");
-        is_key || names_of(AxisEffect::Seed).flatten().any(|seed| seed == name)
-    };
-    let seeds = spec.names().into_iter().filter(is_seed).map(str::to_owned).collect();
-    Ok(LoadedPoints { points: loaded, seeds })
+    Ok(loaded)
 }
 
 /// Plans all points of the request's sweep.
@@ -135,11 +107,10 @@ pub(super) fn plan_points(
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
-    let budget = spec.budget.map(|budget| Budget { price: request.price, ..budget });
-    if let Some(mistake) = budget.and_then(|budget| overridden_flag(budget, &request.options.sets)) {
+    if let Some(mistake) = spec.budget.and_then(|budget| overridden_flag(budget, &request.options.sets)) {
         return Err(mistake.into());
     }
-    let LoadedPoints { points, seeds } = load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
+    let points = load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
     let mut points: Vec<(ExpandedPoint, Loaded)> =
         points.into_iter().map(|(point, loaded)| (point.clone(), loaded)).collect();
     let mut problems = PointProblems::new(expanded.points.len());
@@ -151,15 +122,12 @@ pub(super) fn plan_points(
     problems.into_result()?;
     let mut problems = PointProblems::new(expanded.points.len());
     let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
-    let cluster = match request.launcher {
-        SweepLauncher::Local => cluster,
-        SweepLauncher::Slurm(_) => without_memory_limit(cluster),
-    };
+    let cluster = if request.slurm.is_some() { without_memory_limit(cluster) } else { cluster };
     let mut data = PreparedData::default();
     let mut preparable = Vec::new();
     for (point, loaded) in &mut points {
         match data.facts(&loaded.experiment, &pool, host, observer)? {
-            Ok(facts) => match complete_point(request, budget, point, loaded, &facts, &cluster, host, observer) {
+            Ok(facts) => match complete_point(request, point, loaded, &facts, &cluster, host, observer) {
                 Ok(()) => preparable.push((&*point, &*loaded, facts)),
                 Err(error) => match error.cause::<ConfigError>() {
                     Some(mistakes) => problems.add_config(point, mistakes.clone()),
@@ -208,16 +176,15 @@ pub(super) fn plan_points(
             that train alone, because they share this machine; use `parallel: 1`";
         observer.observe(&RunEvent::Warning(text));
     }
-    let stops_early = spec.early_stop.is_some() || spec.race.is_some();
-    check_comparable(&bases, &objective, stops_early, observer)?;
-    check_rounding(&points_of_record, &objective, stops_early, &seeds, observer)?;
+    check_comparable(&bases, &objective, spec.early_stop.is_some(), observer)?;
+    if points_of_record.len() > 1 && points_of_record.iter().skip(1).all(|point| point.same_as == Some(1)) {
+        let text = "all points are the same run: what varies changes no number of the training";
+        return Err(CommandError::request(text.to_owned()));
+    }
     // A job of Slurm would have to wait for a different job, early stopping compares runs step by step, a speed is that of all steps, and a test
     // is of the best checkpoint among those that a run has saved.
     let has_test = points.iter().any(|(_, loaded)| loaded.experiment.eval.test.is_some());
-    let shares = !has_test
-        && spec.early_stop.is_none()
-        && spec.race.is_none()
-        && matches!(request.launcher, SweepLauncher::Local);
+    let shares = !has_test && spec.early_stop.is_none() && request.slurm.is_none();
     if shares && objective.metric != Measure::TOKENS_PER_SECOND {
         let mut distinct: Vec<&mut PlannedPoint> =
             points_of_record.iter_mut().filter(|point| point.same_as.is_none()).collect();
@@ -225,6 +192,7 @@ pub(super) fn plan_points(
             point.trunk = trunk;
         }
     }
+    let is_seed = |name: &&str| name.split('.').next() == Some("seed");
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut record = SweepRecord {
@@ -239,13 +207,11 @@ pub(super) fn plan_points(
         environment: variables.chain(own_variables).collect(),
         objective,
         early_stop: spec.early_stop,
-        race: spec.race,
-        judges_settings: spec.early_stop.is_some() && spec.seeds_axis().is_some(),
-        budget,
+        budget: spec.budget,
         is_ladder: spec.is_ladder,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
-        seeds,
+        seeds: spec.names().into_iter().filter(is_seed).map(str::to_owned).collect(),
         points: points_of_record,
     };
     let progress = SweepProgress::read(&host.runs, &record);
@@ -258,9 +224,6 @@ pub(super) fn plan_points(
              `runner runs rm` to measure them again"
         );
         observer.observe(&RunEvent::Warning(&text));
-    }
-    if record.race.is_some() {
-        check_same_seeds(&record).map_err(CommandError::from)?;
     }
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
     let is_private = points.iter().any(|(_, loaded)| has_private_text(loaded));
@@ -282,7 +245,6 @@ fn drop_passed_trunks(record: &mut SweepRecord, progress: &SweepProgress) {
 #[expect(clippy::too_many_arguments, reason = "a point is completed once")]
 fn complete_point(
     request: &SweepRequest<'_>,
-    budget: Option<Budget>,
     point: &mut ExpandedPoint,
     loaded: &mut Loaded,
     facts: &DataFacts,
@@ -293,7 +255,7 @@ fn complete_point(
     let settle = |loaded: &mut Loaded| {
         // The file of the point names the micro-batch.
         settle_micro_batch(loaded, facts, cluster)?;
-        match budget {
+        match request.spec.budget {
             Some(budget) => Ok::<_, CommandError>(apply_budget(&mut loaded.experiment, budget, facts, cluster)?),
             None => Ok(()),
         }
@@ -318,12 +280,19 @@ fn complete_point(
 
 /// `<name>-<8 digits>`; the digits are a hash of what the sweep is.
 fn sweep_id(spec: &SweepSpec, objective: &Objective, points: &[PlannedPoint]) -> String {
+    #[derive(Serialize)]
+    struct Judged<'a> {
+        metric: &'a Measure,
+        goal: Goal,
+        at: MeasurementChoice,
+    }
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
-    let bytes = match spec.race {
-        None => json_bytes(&(runs, objective, spec.early_stop)),
-        Some(race) => json_bytes(&(runs, objective, race)),
-    };
-    let hash = blake3::hash(&bytes).to_hex();
+    let judged = Judged { metric: &objective.metric, goal: objective.goal(), at: objective.at };
+    let early_stop = spec.early_stop.map(|AshaSettings { unit, first, reduction }| {
+        let first = if unit == MilestoneUnit::Flops { json!(first) } else { json!(first as u64) };
+        json!({(unit.key()): first, "reduction": reduction})
+    });
+    let hash = blake3::hash(&json_bytes(&(runs, judged, early_stop))).to_hex();
     format!("{}-{}", spec.name, &hash[..8])
 }
 
@@ -427,7 +396,6 @@ fn plan_point(
         index: point.index,
         values: point.values.clone(),
         name: experiment.name.clone(),
-        mathematics: mathematics_of_setting(experiment, facts, cluster).ok(),
         same_as: None,
         trunk: None,
         steps,

@@ -1,15 +1,12 @@
 //! What the points of a sweep must have in common, and must measure, so that they can be judged.
 
-use std::collections::BTreeMap;
-
 use crate::record::PlannedPoint;
-use crate::{AshaSettings, Milestone, Objective, PointValues, RunLength, SweepSpec};
+use crate::{AshaSettings, MilestoneUnit, Objective, RunLength, SweepSpec};
 use runner_inputs::{RunEvent, RunObserver};
 use runner_plan::comparability::{MeasurementBasis, find_incomparable};
 use runner_spec::data::DataFacts;
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::task_key;
-use runner_spec::format::{counted, json_bytes};
 use runner_spec::measure::Measure;
 use runner_spec::program::EvalSpec;
 
@@ -19,80 +16,25 @@ use runner_spec::program::EvalSpec;
 /// If two points are judged at different milestones before their end.
 pub(super) fn check_same_rungs(points: &[PlannedPoint], asha: Option<AshaSettings>) -> Result<()> {
     let (Some(asha), Some(first)) = (asha, points.first()) else { return Ok(()) };
-    let unit = asha.first.unit();
+    let (unit, key) = (asha.unit.name(), asha.unit.key());
     let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
-    let Some(other) = points.iter().find(|p| match asha.first {
-        Milestone::MinSteps(_) => below(p) != below(first),
-        _ => p.rungs.len() != first.rungs.len(),
-    }) else {
-        return Ok(());
+    let differs = |p: &&PlannedPoint| match asha.unit {
+        MilestoneUnit::Steps => below(p) != below(first),
+        MilestoneUnit::Tokens | MilestoneUnit::Flops => p.rungs.len() != first.rungs.len(),
     };
+    let Some(other) = points.iter().find(differs) else { return Ok(()) };
     let describe = |p: &PlannedPoint| {
-        let amounts: Vec<String> = match asha.first {
-            Milestone::MinSteps(_) => below(p).iter().map(u64::to_string).collect(),
-            _ => asha.milestones().take(below(p).len()).map(Milestone::amount).collect(),
-        };
-        let total = asha.first.of_steps(p.steps, p.tokens_per_step, p.flops_per_step).amount();
-        format!("{} after {} of {total} {unit}", p.describe(), amounts.join(", "))
-    };
-    let (what, help) = match asha.first {
-        Milestone::MinSteps(_) => (
-            "after the same numbers of steps",
-            "use the same train.steps and eval.every for all points, use min_tokens or min_flops in place of min_steps, or remove early_stop"
-                .to_owned(),
-        ),
-        _ => (
-            "at the same milestones",
-            format!("give all points as many {unit}, for example by `budget`, use a different {}, or remove early_stop", asha.first.key()),
-        ),
+        let per_step = asha.unit.per_step(p.tokens_per_step, p.flops_per_step);
+        let amount = |steps: u64| asha.unit.text(steps as f64 * per_step);
+        let judged: Vec<String> = below(p).into_iter().map(amount).collect();
+        format!("{} after {} of {} {unit}", p.describe(), judged.join(", "), amount(p.steps))
     };
     Err(CommandError::request(format!(
-        "early_stop compares points {what}, but {} is judged and {}: {help}",
+        "early_stop compares points at the same milestones, but {} is judged and {}: give all points as many {unit}, for example by \
+         `budget`, and the same eval.every, use a different {key}, or remove early_stop",
         describe(first),
         describe(other)
     )))
-}
-
-/// Points that differ only in rounding do not compete. The results count them as one setting, so `observer` receives a
-/// warning. `seeds` are the names of seeds.
-///
-/// # Errors
-/// If early stopping would compare such points.
-pub(super) fn check_rounding(
-    points: &[PlannedPoint],
-    objective: &Objective,
-    stops_early: bool,
-    seeds: &[String],
-    observer: &mut dyn RunObserver,
-) -> Result<()> {
-    if objective.metric == Measure::TOKENS_PER_SECOND {
-        return Ok(());
-    }
-    let seed = |point: &PlannedPoint| -> PointValues {
-        point.values.iter().filter(|(name, _)| seeds.contains(name)).cloned().collect()
-    };
-    let distinct = || points.iter().filter(|point| point.same_as.is_none() && point.mathematics.is_some());
-    let mut first_of: BTreeMap<(Option<&str>, Vec<u8>), &PlannedPoint> = BTreeMap::new();
-    let mut pairs: Vec<(&PlannedPoint, &PlannedPoint)> = Vec::new();
-    for point in distinct() {
-        let first = *first_of.entry((point.mathematics.as_deref(), json_bytes(&seed(point)))).or_insert(point);
-        if first.index != point.index {
-            pairs.push((first, point));
-        }
-    }
-    let Some((first, other)) = pairs.first() else { return Ok(()) };
-    let what = format!("{} and {} differ only in rounding", first.describe(), other.describe());
-    if stops_early {
-        return Err(CommandError::request(format!(
-            "early_stop compares settings, but {what}: remove the values that change only rounding, or remove early_stop"
-        )));
-    }
-    let more = match pairs.len() - 1 {
-        0 => String::new(),
-        more => format!("; the same holds for {}", counted(more as u64, "other pair")),
-    };
-    observer.observe(&RunEvent::Warning(&format!("{what}{more}: the results count such points as one setting")));
-    Ok(())
 }
 
 /// The objective of the file. If the file names no metric, points with different tokenizers are compared by bits per byte, because
@@ -141,9 +83,9 @@ pub(super) fn explain_unmeasured(metric: &Measure, eval: &EvalSpec) -> Option<St
 /// Why early stopping cannot judge a run with these `rungs`: it never does before its end, or two milestones are one measurement.
 pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLength) -> Option<String> {
     let RunLength { steps, tokens_per_step, flops_per_step, every } = run;
-    let (key, unit) = (asha.first.key(), asha.first.unit());
+    let (key, unit) = (asha.unit.key(), asha.unit.name());
     if let Some(at) = rungs.windows(2).position(|pair| pair[0] == pair[1]) {
-        let both: Vec<String> = asha.milestones().skip(at).take(2).map(Milestone::amount).collect();
+        let both: Vec<String> = asha.milestones().skip(at).take(2).map(|milestone| asha.unit.text(milestone)).collect();
         return Some(format!(
             "early_stop.asha: the milestones of {} {unit} are both reached at step {}, because the run evaluates every {every} steps; use a \
              smaller eval.every, or a larger {key} or reduction",
@@ -152,14 +94,11 @@ pub(super) fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], run: RunLengt
         ));
     }
     (rungs.len() < 2).then(|| {
-        let total = match asha.first {
-            Milestone::MinSteps(_) => format!("{steps} steps"),
-            other => format!("{} {unit} in {steps} steps", other.of_steps(steps, tokens_per_step, flops_per_step).amount()),
-        };
+        let all = asha.unit.text(steps as f64 * asha.unit.per_step(tokens_per_step, flops_per_step));
         format!(
-            "early_stop.asha.{key} is {}, but the run has {total} and evaluates every {every}, so it is never judged before its end; use a \
-             smaller {key} or eval.every, or remove early_stop",
-            asha.first.amount()
+            "early_stop.asha.{key} is {}, but the run has {all} {unit} and evaluates every {every} steps, so it is never judged before its \
+             end; use a smaller {key} or eval.every, or remove early_stop",
+            asha.unit.text(asha.first)
         )
     })
 }
@@ -198,63 +137,27 @@ mod tests {
     #[test]
     fn points_of_other_steps_are_compared_at_the_same_tokens() {
         let mut points = crate::testing::sweep().points;
-        let asha = Some(AshaSettings { first: Milestone::MinTokens(1000), reduction: 2 });
+        let asha = Some(AshaSettings { unit: MilestoneUnit::Tokens, first: 1000.0, reduction: 2 });
         points[1].rungs = vec![5, 10, 20];
         assert!(check_same_rungs(&points, asha).is_ok());
         (points[1].rungs, points[1].steps, points[1].tokens_per_step) = (vec![5, 20], 20, 95);
         let error = check_same_rungs(&points, asha).unwrap_err().to_string();
-        assert!(error.contains("after 1,000 of 1,900 tokens: give all points as many tokens"), "{error}");
+        assert!(error.contains("after 475 of 1,900 tokens: give all points as many tokens"), "{error}");
     }
 
     #[test]
     fn early_stopping_must_judge() {
         let run = |steps, every| RunLength { steps, tokens_per_step: 10, flops_per_step: 1e3, every };
-        let explain = |first, run: RunLength| {
-            let asha = AshaSettings { first, reduction: 3 };
+        let explain = |unit, first, run: RunLength| {
+            let asha = AshaSettings { unit, first, reduction: 3 };
             explain_unjudged(&asha, &rungs(&asha, run), run)
         };
-        let text = explain(Milestone::MinSteps(100), run(120, 80)).unwrap();
+        let text = explain(MilestoneUnit::Steps, 100.0, run(120, 80)).unwrap();
         assert!(text.contains("120 steps") && text.contains("every 80"), "{text}");
-        assert!(explain(Milestone::MinSteps(100), run(400, 100)).is_none());
-        let text = explain(Milestone::MinTokens(1000), run(100, 80)).unwrap();
-        assert!(text.contains("min_tokens is 1,000") && text.contains("1,000 tokens in 100 steps"), "{text}");
-        let text = explain(Milestone::MinFlops(1e5), run(1000, 400)).unwrap();
+        assert!(explain(MilestoneUnit::Steps, 100.0, run(400, 100)).is_none());
+        let text = explain(MilestoneUnit::Tokens, 1000.0, run(100, 80)).unwrap();
+        assert!(text.contains("min_tokens is 1,000") && text.contains("the run has 1,000 tokens"), "{text}");
+        let text = explain(MilestoneUnit::Flops, 1e5, run(1000, 400)).unwrap();
         assert!(text.contains("milestones of 1e5 and 3e5 FLOPs are both reached at step 400"), "{text}");
-    }
-
-    #[derive(Default)]
-    struct Warnings(Vec<String>);
-
-    impl RunObserver for Warnings {
-        fn observe(&mut self, event: &RunEvent<'_>) {
-            if let RunEvent::Warning(text) = event {
-                self.0.push((*text).to_owned());
-            }
-        }
-    }
-
-    #[test]
-    fn points_that_differ_only_in_rounding_are_named() {
-        let (mut points, objective) = (crate::testing::sweep().points, crate::testing::sweep().objective);
-        let check = |points: &[PlannedPoint], objective, stops_early| {
-            let mut warnings = Warnings::default();
-            let checked = check_rounding(points, objective, stops_early, &[], &mut warnings);
-            (checked.err().map(|error| error.to_string()), warnings.0)
-        };
-        assert_eq!(check(&points, &objective, true), (None, Vec::new()), "nothing is known of their mathematics");
-        // The third point is a duplicate of the first, the same run.
-        for point in &mut points {
-            point.mathematics = Some("same".to_owned());
-        }
-        let expected = "point 1 (lr=0.001 layers=2) and point 2 (lr=0.01 layers=2) differ only in rounding";
-        let (mistake, warnings) = check(&points, &objective, false);
-        assert_eq!(
-            (mistake, warnings),
-            (None, vec![format!("{expected}: the results count such points as one setting")])
-        );
-        let (mistake, _) = check(&points, &objective, true);
-        assert!(mistake.as_ref().is_some_and(|text| text.contains(expected)), "{mistake:?}");
-        let speed = Objective { metric: Measure::TOKENS_PER_SECOND, ..objective };
-        assert_eq!(check(&points, &speed, true), (None, Vec::new()));
     }
 }

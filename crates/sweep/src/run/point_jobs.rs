@@ -23,32 +23,24 @@ pub(super) struct PointJobs<'a> {
     poll_interval: Duration,
 }
 
-/// What came of the wish to submit a point.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PointJob {
-    Submitted,
-    /// An earlier call has submitted it, perhaps for fewer steps.
-    Found,
-}
-
 impl<'a> PointJobs<'a> {
     pub(super) fn new(submitter: PointSubmitter<'a>) -> Self {
         Self { submitter, queued: BTreeMap::new(), next_poll: Instant::now(), poll_interval: MIN_POLL_INTERVAL }
     }
 
-    /// Submits `point` unless it has a job.
+    /// Submits `point` unless it has a job of an earlier call, perhaps for fewer steps. Returns true if it was submitted.
     ///
     /// # Errors
     /// If Slurm does not show its queue, or refuses.
-    pub(super) fn submit(&mut self, point: usize, until: Option<u64>) -> Result<PointJob> {
+    pub(super) fn submit(&mut self, point: usize, until: Option<u64>) -> Result<bool> {
         self.poll_interval = MIN_POLL_INTERVAL;
         self.read_queue()?;
         if self.queued.contains_key(&point) {
-            return Ok(PointJob::Found);
+            return Ok(false);
         }
         self.submitter.submit(&[point], until)?;
         self.queued.insert(point, true);
-        Ok(PointJob::Submitted)
+        Ok(true)
     }
 
     /// Reads the queue if that is due.

@@ -7,7 +7,7 @@ use runner_spec::error::{CommandError, ErrorKind, PlainError};
 use runner_spec::experiment::{Experiment, Schedule};
 use runner_spec::plan::Plan;
 
-use crate::points::rules::PlanFigures;
+use crate::points::rules::FIGURES;
 use crate::spec::{Budget, BudgetKind};
 
 /// Plans `experiment` without its schedule, which may not fit a length that is not final.
@@ -35,7 +35,7 @@ pub(super) fn apply_budget(
     match budget.kind {
         BudgetKind::Flops => (probe.train.steps, probe.train.flops) = (None, Some(budget.amount)),
         BudgetKind::Tokens => (probe.train.steps, probe.train.tokens) = (None, Some(budget.amount as u64)),
-        BudgetKind::Time | BudgetKind::Cost => {}
+        BudgetKind::Time => {}
     }
     let kind = budget.kind.name();
     let plan = plan_without_schedule(probe, facts, cluster).map_err(|error| PlainError {
@@ -44,24 +44,18 @@ pub(super) fn apply_budget(
     })?;
     let steps = match budget.kind {
         BudgetKind::Flops | BudgetKind::Tokens => plan.totals.steps,
-        BudgetKind::Time | BudgetKind::Cost => {
+        BudgetKind::Time => {
             let Some(forecast) = &plan.forecast else {
                 return Err(PlainError::request(format!(
                     "budget.{kind} needs the predicted time of a step, which is unknown on this machine; run `runner calibrate`, \
                      or use budget.flops"
                 )));
             };
-            let Some(seconds) = budget.seconds(forecast.devices) else {
-                return Err(PlainError::request(
-                    "budget.cost needs the price of a device-hour; give it with `--price`, for example `--price 2.5`"
-                        .to_owned(),
-                ));
-            };
-            let steps = seconds / forecast.step_seconds;
+            let steps = budget.amount / forecast.step_seconds;
             if steps < 1.0 {
                 return Err(PlainError::request(format!(
                     "budget.{kind} pays for {} s, but a step is predicted to take {} s; use a larger budget",
-                    four_digits(seconds),
+                    four_digits(budget.amount),
                     four_digits(forecast.step_seconds)
                 )));
             }
@@ -76,7 +70,7 @@ fn four_digits(x: f64) -> f64 {
     format!("{x:.3e}").parse().unwrap_or(x)
 }
 
-/// The figures of the plan of `experiment` that rules may use.
+/// The figures of the plan of `experiment` that rules may use, those of [`FIGURES`].
 ///
 /// # Errors
 /// The mistakes of the plan.
@@ -84,14 +78,10 @@ pub(super) fn plan_figures(
     experiment: &Experiment,
     facts: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<PlanFigures, PlainError> {
+) -> Result<[f64; FIGURES.len()], PlainError> {
     let totals = plan_without_schedule(experiment.clone(), facts, cluster)?.totals;
-    Ok(PlanFigures {
-        parameters: totals.parameters as f64,
-        tokens: totals.tokens as f64,
-        flops: totals.flops_per_step * totals.steps as f64,
-        steps: totals.steps as f64,
-    })
+    let steps = totals.steps as f64;
+    Ok([totals.parameters as f64, totals.tokens as f64, totals.flops_per_step * steps, steps])
 }
 
 /// The mistake in a `--set` flag that a budget replaces, if there is one.

@@ -23,16 +23,6 @@ pub struct SweepRequest<'a> {
     pub parallel: usize,
     /// The number of threads of each run.
     pub threads: usize,
-    pub launcher: SweepLauncher,
-    /// The price of a device-hour, for a budget of cost.
-    pub price: Option<f64>,
-}
-
-/// The program that starts the runs of a sweep.
-#[derive(Debug, Clone)]
-pub enum SweepLauncher {
-    /// This process, on this machine.
-    Local,
-    /// Slurm, with these settings of each job.
-    Slurm(JobSettings),
+    /// The settings of the jobs, if Slurm starts the runs; otherwise this process does, on this machine.
+    pub slurm: Option<JobSettings>,
 }

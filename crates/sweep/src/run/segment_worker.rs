@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::point_jobs::{PointJob, PointJobs};
+use super::point_jobs::PointJobs;
 use super::point_process::{PointProcess, ReportedProgress, last_error, point_arguments};
-use super::request::{SweepLauncher, SweepRequest};
+use super::request::SweepRequest;
 use super::segment_outcome::SegmentEnd;
 use super::slurm::PointSubmitter;
 use crate::record::PlannedPoint;
@@ -19,7 +19,8 @@ pub(super) enum SegmentWorker {
     /// A job of the point with this number. Its output from byte `log_from` on is its own.
     Job {
         point: usize,
-        job: PointJob,
+        /// True if this call submitted it.
+        is_ours: bool,
         log_from: u64,
     },
 }
@@ -43,10 +44,8 @@ impl<'a> SegmentWorkers<'a> {
     /// If jobs cannot be submitted, because the path of this program is unknown.
     pub(super) fn new(sweep: &'a SweepDir, request: &'a SweepRequest<'_>, runs: &'a Path) -> Result<Self> {
         let threads = request.threads;
-        let jobs = match &request.launcher {
-            SweepLauncher::Local => None,
-            SweepLauncher::Slurm(settings) => Some(PointJobs::new(PointSubmitter::new(sweep, settings, threads, 1)?)),
-        };
+        let submitter = |settings| PointSubmitter::new(sweep, settings, threads, 1);
+        let jobs = request.slurm.as_ref().map(submitter).transpose()?.map(PointJobs::new);
         let hidden_variables = request.options.env.iter().map(|(name, _)| name.clone()).collect();
         Ok(Self { sweep, runs, threads, hidden_variables, jobs })
     }
@@ -90,8 +89,8 @@ impl<'a> SegmentWorkers<'a> {
         let log = self.log(point);
         if let Some(jobs) = &mut self.jobs {
             let log_from = log.metadata().map_or(0, |metadata| metadata.len());
-            let job = jobs.submit(point.index, until).map_err(|error| error.to_string())?;
-            return Ok(SegmentWorker::Job { point: point.index, job, log_from });
+            let is_ours = jobs.submit(point.index, until).map_err(|error| error.to_string())?;
+            return Ok(SegmentWorker::Job { point: point.index, is_ours, log_from });
         }
         let path = self.sweep.path();
         let arguments = point_arguments(path, self.sweep.record(), point, self.runs, self.threads, until);
@@ -110,9 +109,9 @@ impl<'a> SegmentWorkers<'a> {
     pub(super) fn end(&self, worker: &mut SegmentWorker) -> Option<SegmentEnd> {
         match worker {
             SegmentWorker::Process(process) => process.exit(),
-            SegmentWorker::Job { point, job, .. } => {
+            SegmentWorker::Job { point, is_ours, .. } => {
                 let has_ended = self.jobs.as_ref().is_some_and(|jobs| !jobs.has_job(*point));
-                has_ended.then_some(SegmentEnd::LeftQueue { is_ours: *job == PointJob::Submitted })
+                has_ended.then_some(SegmentEnd::LeftQueue { is_ours: *is_ours })
             }
         }
     }

@@ -34,36 +34,14 @@ pub(super) struct Branch {
     pub steps: u64,
 }
 
-/// The tasks that may still begin with the checkpoint of a different task.
-#[derive(Debug, Default)]
-pub(super) struct Trunks {
-    branches: BTreeMap<usize, Branch>,
-}
-
-impl Trunks {
-    pub(super) fn new(record: &SweepRecord, tasks: &SweepTasks) -> Self {
-        let task_of = |point: usize| tasks.points.iter().position(|position| record.points[*position].index == point);
-        let branch = |(task, position): (usize, &usize)| {
-            let SharedTrunk { point, steps } = record.points[*position].trunk?;
-            Some((task, Branch { task, trunk: task_of(point)?, steps }))
-        };
-        Self { branches: tasks.points.iter().enumerate().filter_map(branch).collect() }
-    }
-
-    /// The branch of `task`, if it may have one.
-    pub(super) fn branch_of(&self, task: usize) -> Option<Branch> {
-        self.branches.get(&task).copied()
-    }
-
-    /// The branches of the trunk `task`.
-    pub(super) fn branches_from(&self, task: usize) -> impl Iterator<Item = Branch> {
-        self.branches.values().copied().filter(move |branch| branch.trunk == task)
-    }
-
-    /// From now on `task` trains all its steps itself.
-    pub(super) fn remove(&mut self, task: usize) {
-        self.branches.remove(&task);
-    }
+/// The branches of the sweep of `record` by their tasks.
+pub(super) fn branches(record: &SweepRecord, tasks: &SweepTasks) -> BTreeMap<usize, Branch> {
+    let task_of = |point: usize| tasks.points.iter().position(|position| record.points[*position].index == point);
+    let branch = |(task, position): (usize, &usize)| {
+        let SharedTrunk { point, steps } = record.points[*position].trunk?;
+        Some((task, Branch { task, trunk: task_of(point)?, steps }))
+    };
+    tasks.points.iter().enumerate().filter_map(branch).collect()
 }
 
 #[cfg(test)]
@@ -97,11 +75,7 @@ mod tests {
         let mut record = crate::testing::sweep();
         record.points.swap(1, 2);
         record.points[2].trunk = Some(SharedTrunk { point: 1, steps: 10 });
-        let mut trunks = Trunks::new(&record, &record.tasks());
         let branch = Branch { task: 1, trunk: 0, steps: 10 };
-        assert_eq!((trunks.branch_of(1), trunks.branch_of(0)), (Some(branch), None));
-        assert_eq!(trunks.branches_from(0).collect::<Vec<_>>(), [branch]);
-        trunks.remove(1);
-        assert_eq!(trunks.branches_from(0).count(), 0);
+        assert_eq!(branches(&record, &record.tasks()), BTreeMap::from([(1, branch)]));
     }
 }

@@ -11,7 +11,7 @@
 
 use std::cmp::Ordering;
 
-use crate::spec::{AshaSettings, Goal, Milestone};
+use crate::spec::{AshaSettings, Goal, MilestoneUnit, steps_to};
 
 /// A point without its parameters, for the scheduler.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,11 +126,11 @@ pub fn rungs(asha: &AshaSettings, run: RunLength) -> Vec<u64> {
     let RunLength { steps: total, tokens_per_step, flops_per_step, every } = run;
     let mut out: Vec<u64> = Vec::new();
     for milestone in asha.milestones() {
-        let step = milestone.steps(tokens_per_step, flops_per_step);
+        let step = steps_to(milestone, asha.unit.per_step(tokens_per_step, flops_per_step));
         let Some(rounded) = step.checked_next_multiple_of(every.max(1)).filter(|&rounded| rounded < total) else {
             break;
         };
-        if !matches!(milestone, Milestone::MinSteps(_)) || out.last() != Some(&rounded) {
+        if asha.unit != MilestoneUnit::Steps || out.last() != Some(&rounded) {
             out.push(rounded);
         }
     }

@@ -1,13 +1,12 @@
-//! The points of a sweep as tasks, and the decisions on them: by ASHA, by a race, or without early stopping.
+//! The points of a sweep as tasks, and the decisions on them, with early stopping or without it.
 
 use std::collections::BTreeMap;
 
 use super::asha::{
     PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, valid_step_cost,
 };
-use super::race::{self, RaceState};
 use crate::record::{PlannedPoint, PointSetting, SweepRecord};
-use crate::spec::{Goal, RaceSettings};
+use crate::spec::Goal;
 
 /// The scheduler's view of a sweep: its points without duplicates.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +19,6 @@ pub struct SweepTasks {
     pub seconds: bool,
     /// The tasks that early stopping judges together, in the order of their seeds.
     pub settings: Vec<Vec<usize>>,
-    pub race: Option<RaceSettings>,
 }
 
 impl SweepRecord {
@@ -37,26 +35,20 @@ impl SweepRecord {
         let points: Vec<usize> = distinct().map(|(i, _)| i).collect();
         let task_of: BTreeMap<usize, usize> =
             points.iter().enumerate().map(|(task, &i)| (self.points[i].index, task)).collect();
-        let settings = if self.judges_settings || self.race.is_some() {
-            let members =
-                |setting: PointSetting| setting.points.iter().filter_map(|p| task_of.get(&p.point).copied()).collect();
-            self.settings().into_iter().map(members).collect()
-        } else {
-            (0..points.len()).map(|task| vec![task]).collect()
-        };
+        let members =
+            |setting: PointSetting| setting.points.iter().filter_map(|p| task_of.get(&p.point).copied()).collect();
         SweepTasks {
             tasks: distinct().map(|(_, p)| task(p)).collect(),
             points,
-            settings,
-            race: self.race,
-            rule: PromotionRule { goal: self.objective.goal, reduction: self.early_stop.map(|asha| asha.reduction) },
+            settings: self.settings().into_iter().map(members).collect(),
+            rule: PromotionRule { goal: self.objective.goal(), reduction: self.early_stop.map(|asha| asha.reduction) },
             seconds,
         }
     }
 }
 
 impl SweepTasks {
-    /// Decides what is due, given the results so far: with ASHA the segments of at most `workers` settings, in a race those of a round, else
+    /// Decides what is due, given the results so far: with ASHA the segments of at most `workers` settings, else
     /// every segment without a result, in order. Without early stopping no decision depends on a result.
     #[must_use]
     pub fn decide(
@@ -72,17 +64,8 @@ impl SweepTasks {
             Some(TrainingSegment { task, rung, until: t.rungs[rung] })
         };
         let order: Vec<TrainingSegment> = self.tasks.iter().enumerate().filter_map(last).collect();
-        let due: Vec<TrainingSegment> = match self.race_state(result_of) {
-            Some(race) => race.due.into_iter().filter_map(|task| order.get(task).copied()).collect(),
-            None => order.iter().filter(|s| result_of(s.task, s.rung).is_none()).copied().collect(),
-        };
+        let due: Vec<TrainingSegment> = order.iter().filter(|s| result_of(s.task, s.rung).is_none()).copied().collect();
         ScheduleDecision { is_finished: due.is_empty(), due, virtual_end: 0.0, order }
-    }
-
-    /// The state of the race, if the sweep has one.
-    pub(crate) fn race_state(&self, result_of: &dyn Fn(usize, usize) -> Option<SegmentResult>) -> Option<RaceState> {
-        let last = |task: usize| result_of(task, self.tasks[task].rungs.len().checked_sub(1)?);
-        Some(race::decide(&self.settings, self.race.as_ref()?, self.rule.goal, &last))
     }
 
     /// ASHA over the settings: the result of a setting is the mean over its seeds, once all of them have one.
@@ -138,7 +121,6 @@ impl SweepTasks {
             |task: usize, rung: usize| result_of(task, rung).or(Some(SegmentResult::Value(sign * task as f64)));
         match self.rule.reduction {
             Some(_) => self.decide_settings(workers, &assumed),
-            // A race that drops no setting trains every point.
             None => decide(&self.tasks, workers, self.rule, &assumed),
         }
     }

@@ -20,7 +20,8 @@ use runner_yaml::source::{Place, Source};
 
 pub use budget::{Budget, BudgetKind};
 pub use dimension::{Dimension, ListAxis};
-pub use early_stop::{AshaSettings, Milestone, RaceSettings};
+pub(crate) use early_stop::steps_to;
+pub use early_stop::{AshaSettings, MilestoneUnit};
 pub use expression::{ExcludeExpression, SettingRule};
 pub(crate) use objective::{CONFIDENCE, measurement_interval};
 pub use objective::{Goal, MeasurementChoice, Objective};
@@ -60,8 +61,6 @@ pub struct SweepSpec {
     pub names_metric: bool,
     /// `early_stop.asha`.
     pub early_stop: Option<AshaSettings>,
-    /// `early_stop.race`.
-    pub race: Option<RaceSettings>,
     /// The number of concurrent runs, at least 1.
     pub parallel: usize,
     /// The number of times that a failed point is retried.
@@ -91,10 +90,9 @@ impl SweepSpec {
             rules: Vec::new(),
             budget: None,
             is_ladder: false,
-            objective: Objective { goal: Goal::of(&metric), metric, at, smallest_difference: None },
+            objective: Objective { metric, at },
             names_metric: false,
             early_stop: None,
-            race: None,
             parallel: 1,
             retries: 0,
             settings: Vec::new(),

@@ -11,14 +11,16 @@ pub(crate) const CONFIDENCE: f64 = 0.95;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
     pub metric: Measure,
-    pub goal: Goal,
     pub at: MeasurementChoice,
-    /// The smallest difference between settings that is of interest, if the file gives it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub smallest_difference: Option<f64>,
 }
 
 impl Objective {
+    /// Whether lower or higher values of the metric are better.
+    #[must_use]
+    pub fn goal(&self) -> Goal {
+        Goal::of(&self.metric)
+    }
+
     /// The metric as results show it: by its name, and with the choice of the best evaluation if that is not the last one.
     #[must_use]
     pub fn label(&self) -> String {
@@ -47,7 +49,7 @@ runner_record::named_enum! {
 }
 
 impl Goal {
-    /// The only goal that a file may have with `measure`.
+    /// The goal of `measure`.
     #[must_use]
     pub fn of(measure: &Measure) -> Self {
         if measure.better() == Better::Higher { Self::Maximize } else { Self::Minimize }

@@ -15,11 +15,11 @@ use runner_stats::{
     smallest_detectable_difference, smallest_permutation_p,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::points::{PointValues, ordered};
-use crate::record::{PointSetting, SeedPoint, SweepRecord};
+use crate::record::{PointSetting, SweepRecord};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
-use crate::schedule::DroppedSetting;
 use crate::spec::{CONFIDENCE, Goal};
 use runner_spec::measure::LossSample;
 
@@ -39,6 +39,9 @@ pub struct SweepVerdict {
     /// How far the choice of validation rows moves a result; `None` if it is not measured on rows, or their number was not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub row_noise: Option<RowNoise>,
+    /// The values of the leading setting that are the lowest or the highest that were tried.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub edges: Vec<EdgeOfRange>,
     /// The conclusion in words, as the screen shows it, a line each.
     pub words: Vec<String>,
 }
@@ -70,15 +73,6 @@ pub enum Conclusion {
     WithinNoise { settings: Vec<usize> },
 }
 
-/// What is known of settings apart from their results.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SettingOrigin {
-    /// The number of other settings that were candidates, in the sweeps from which these were picked.
-    pub others: usize,
-    /// The ladders of which several of the settings are rungs.
-    pub ladders: Vec<String>,
-}
-
 /// The results of a setting over its seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SettingResult {
@@ -91,9 +85,6 @@ pub struct SettingResult {
     pub values: PointValues,
     /// The numbers of its points, one for each seed.
     pub points: Vec<usize>,
-    /// The numbers of the other points: each differs from one of `points` only in rounding, so it does not count.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rounding_variants: Vec<usize>,
     pub state: SettingState,
     /// The number of its points that have done all their steps.
     pub measured: usize,
@@ -101,21 +92,12 @@ pub struct SettingResult {
     pub diverged: usize,
     /// The mean of the measured points; `None` if there is none, or a point diverged.
     pub sample: Option<Sample>,
-    /// Why the setting dropped out of the race.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub dropped: Option<DroppedSetting>,
     /// The comparison with the leader; `None` for the leader, and if no seed is measured in both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<SettingComparison>,
 }
 
 impl SettingResult {
-    /// True if the point with this number is one of the setting, whether or not it counts.
-    #[must_use]
-    pub fn has_point(&self, point: usize) -> bool {
-        self.points.contains(&point) || self.rounding_variants.contains(&point)
-    }
-
     /// True unless early stopping or divergence has ended the setting, or it has no result.
     #[must_use]
     pub fn may_win(&self) -> bool {
@@ -167,10 +149,8 @@ pub struct NoiseFloor {
     pub sd: f64,
     /// The smallest difference that these seeds show with the probability [`POWER`].
     pub smallest_shown: f64,
-    /// The smallest difference of interest: that of the file, or else the observed one.
-    pub of_interest: f64,
-    /// True if the file gives it.
-    pub is_given: bool,
+    /// The observed difference.
+    pub observed: f64,
     /// The number of seeds that show it with the probability [`POWER`]; `None` if that is more than a million.
     pub seeds_needed: Option<usize>,
 }
@@ -187,51 +167,57 @@ pub struct RowNoise {
     pub may_hide_difference: bool,
 }
 
+/// A value of the leading setting that is the lowest or the highest of those that a parameter has in the sweep.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EdgeOfRange {
+    pub name: String,
+    pub value: Value,
+    pub is_highest: bool,
+    /// The number of different values.
+    pub values: usize,
+}
+
+/// The number of different values from which on the lowest and the highest of them are edges of a range.
+const MIN_RANGE_VALUES: usize = 3;
+
 /// The measured points of a setting: values of its seeds, and the objective.
 type Measured<'r> = Vec<(&'r PointValues, f64)>;
 
 impl SweepVerdict {
-    /// The verdict on `results`, which are those of the sweep `record`, whose race has `dropped` settings. `is_finished`: nothing is left to
-    /// do.
+    /// The verdict on `results`, which are those of the sweep `record`. `is_finished`: nothing is left to do.
     #[must_use]
-    pub fn new(
-        record: &SweepRecord,
-        results: &SweepResults,
-        dropped: &[(usize, DroppedSetting)],
-        is_finished: bool,
-    ) -> Self {
-        let ladders = record.is_ladder.then(|| record.id.clone()).into_iter().collect();
-        let origin = SettingOrigin { ladders, ..SettingOrigin::default() };
-        Self::of_settings(&record.compared_settings(), results, dropped, is_finished, &origin)
+    pub fn new(record: &SweepRecord, results: &SweepResults, is_finished: bool) -> Self {
+        let ladders: Vec<String> = record.is_ladder.then(|| record.id.clone()).into_iter().collect();
+        Self::of_settings(&record.settings(), results, is_finished, &ladders)
     }
 
-    /// The verdict on `results`, whose points belong to the settings `recorded`, of which a race has `dropped` some.
+    /// The verdict on `results`, whose points belong to the settings `recorded`. Several of these are rungs of `ladders`, if there are any.
     #[must_use]
     pub fn of_settings(
         recorded: &[PointSetting],
         results: &SweepResults,
-        dropped: &[(usize, DroppedSetting)],
         is_finished: bool,
-        origin: &SettingOrigin,
+        ladders: &[String],
     ) -> Self {
-        let mut settings = rank_settings(recorded, results, dropped, is_finished);
+        let mut settings = rank_settings(recorded, results);
         let has_leader = settings.first().is_some_and(|(leader, _)| leader.sample.is_some());
-        let are_rungs = !origin.ladders.is_empty();
+        let are_rungs = !ladders.is_empty();
         if are_rungs {
             settings.sort_by_key(|(setting, _)| setting.points.first().copied());
         } else if results.incomparable.is_none() && has_leader {
-            compare_with_leader(&mut settings, results.objective.goal == Goal::Maximize, origin.others);
+            compare_with_leader(&mut settings, results.objective.goal() == Goal::Maximize);
         }
         let settings: Vec<SettingResult> = settings.into_iter().map(|(setting, _)| setting).collect();
         let conclusion = match &results.incomparable {
             Some(reason) => Conclusion::Incomparable { reason: reason.clone() },
             None if !has_leader => Conclusion::NoResult,
-            None if are_rungs => Conclusion::Rungs { ladders: origin.ladders.clone() },
+            None if are_rungs => Conclusion::Rungs { ladders: ladders.to_vec() },
             None => conclude(&settings),
         };
-        let noise = noise_floor(&settings, &conclusion, results.objective.smallest_difference);
+        let noise = noise_floor(&settings, &conclusion);
         let row_noise = row_noise(results, &settings);
-        let mut verdict = Self { conclusion, settings, noise, row_noise, words: Vec::new() };
+        let mut verdict = Self { conclusion, settings, noise, row_noise, edges: Vec::new(), words: Vec::new() };
+        verdict.edges = verdict.leader().map_or_else(Vec::new, |leader| find_edges(results, leader));
         let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
         verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
         verdict.words = words::describe(&verdict, &results.objective, is_finished);
@@ -256,7 +242,7 @@ impl SweepVerdict {
 
     /// Sorts the rows of `results` by the rank of their settings, and those of a setting by their number.
     pub(crate) fn sort_rows(&self, results: &mut SweepResults) {
-        let rank = |row: &ResultsRow| self.settings.iter().position(|setting| setting.has_point(row.point));
+        let rank = |row: &ResultsRow| self.settings.iter().position(|setting| setting.points.contains(&row.point));
         results.rows.sort_by_cached_key(|row| (rank(row).unwrap_or(usize::MAX), row.point));
     }
 
@@ -271,23 +257,17 @@ impl SweepVerdict {
 pub(crate) fn rank_settings<'r>(
     recorded: &'r [PointSetting],
     results: &SweepResults,
-    dropped: &[(usize, DroppedSetting)],
-    is_finished: bool,
 ) -> Vec<(SettingResult, Measured<'r>)> {
     let rows: BTreeMap<usize, &ResultsRow> = results.rows.iter().map(|row| (row.point, row)).collect();
     let mut settings: Vec<(SettingResult, Measured<'r>)> =
-        recorded.iter().map(|setting| setting_result(setting, &rows, is_finished)).collect();
-    for (setting, drop) in dropped.iter().filter(|(_, drop)| drop.p.is_some()) {
-        settings[*setting].0.state = SettingState::Stopped;
-        settings[*setting].0.dropped = Some(*drop);
-    }
+        recorded.iter().map(|setting| setting_result(setting, &rows)).collect();
     let ranked = |setting: &SettingResult| setting.state == SettingState::Ranked;
     let most = settings.iter().filter(|(s, _)| ranked(s)).map(|(s, _)| s.measured).max().unwrap_or(0);
     for (setting, _) in settings.iter_mut().filter(|(s, _)| ranked(s) && s.measured < most) {
         setting.state = SettingState::Incomplete;
     }
     let mean = |setting: &SettingResult| setting.sample.map_or(f64::NAN, |sample| sample.mean);
-    let goal = results.objective.goal;
+    let goal = results.objective.goal();
     settings.sort_by(|(a, _), (b, _)| a.state.cmp(&b.state).then(goal.order(mean(a), mean(b))));
     if let Some(leader) = unbeaten_setting(&settings, goal) {
         settings[..=leader].rotate_right(1);
@@ -319,28 +299,12 @@ fn compare_seeds(measured: &Measured<'_>, leader: &Measured<'_>) -> Option<Paire
     PairedComparison::new(&own, &leaders, CONFIDENCE)
 }
 
-fn setting_result<'r>(
-    setting: &'r PointSetting,
-    rows: &BTreeMap<usize, &ResultsRow>,
-    is_finished: bool,
-) -> (SettingResult, Measured<'r>) {
-    let has_outcome =
-        |member: &SeedPoint| rows.get(&member.point).is_some_and(|row| row.diverged || row.status == PointStatus::Done);
-    // Of the points with a seed the first one that has an outcome counts, or else the first.
-    let mut counting: Vec<&SeedPoint> = Vec::new();
-    for member in &setting.points {
-        match counting.iter_mut().find(|other| other.seed == member.seed) {
-            Some(other) if !has_outcome(other) && has_outcome(member) => *other = member,
-            Some(_) => {}
-            None => counting.push(member),
-        }
-    }
-    let points: Vec<usize> = counting.iter().map(|member| member.point).collect();
-    let rows = || counting.iter().filter_map(|member| Some((*member, rows.get(&member.point)?)));
+fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &ResultsRow>) -> (SettingResult, Measured<'r>) {
+    let rows = || setting.points.iter().filter_map(|member| Some((member, rows.get(&member.point)?)));
     let done = rows().filter(|(_, row)| row.status == PointStatus::Done && !row.diverged);
     let measured: Measured<'_> = done.filter_map(|(member, row)| Some((&member.seed, row.objective?))).collect();
     let diverged = rows().filter(|(_, row)| row.diverged).count();
-    let was_stopped = rows().any(|(_, row)| row.status == PointStatus::Stopped && row.run.is_some() && is_finished);
+    let was_stopped = rows().any(|(_, row)| row.status == PointStatus::Stopped);
     let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
     let sample = Sample::new(&values, CONFIDENCE).filter(|_| diverged == 0);
     let state = match (diverged, was_stopped, sample) {
@@ -353,25 +317,18 @@ fn setting_result<'r>(
         name: setting.name.clone(),
         label: String::new(),
         values: setting.values.clone(),
-        rounding_variants: setting
-            .points
-            .iter()
-            .map(|member| member.point)
-            .filter(|point| !points.contains(point))
-            .collect(),
-        points,
+        points: setting.points.iter().map(|member| member.point).collect(),
         state,
         measured: measured.len(),
         diverged,
         sample,
-        dropped: None,
         comparison: None,
     };
     (result, measured)
 }
 
-/// Compares each setting that has a mean with the first one; `others_left_out` more settings were candidates.
-fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool, others_left_out: usize) {
+/// Compares each setting that has a mean with the first one.
+fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool) {
     let Some(((_, leader), others)) = settings.split_first_mut() else { return };
     let compared: Vec<(usize, PairedComparison)> = others
         .iter()
@@ -379,11 +336,11 @@ fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_b
         .filter(|(_, (setting, _))| setting.sample.is_some())
         .filter_map(|(i, (_, measured))| Some((i, compare_seeds(measured, leader)?)))
         .collect();
-    let pairs = pairs_of(compared.len() + 1 + others_left_out);
+    let pairs = pairs_of(compared.len() + 1);
     let tests: Vec<Option<(DecidingTest, f64)>> =
         compared.iter().map(|(_, paired)| deciding_test(paired, pairs, 1.0 - CONFIDENCE)).collect();
     let ps: Vec<f64> = tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect();
-    let adjusted = holm_of_leader(&ps, others_left_out);
+    let adjusted = holm_of_leader(&ps);
     for (((i, paired), test), adjusted_p) in compared.into_iter().zip(tests).zip(adjusted) {
         let is_behind = if is_more_better { paired.difference < 0.0 } else { paired.difference > 0.0 };
         others[i].0.comparison = Some(SettingComparison {
@@ -416,17 +373,32 @@ fn conclude(settings: &[SettingResult]) -> Conclusion {
         .filter(|&i| settings[i].may_win())
         .filter(|&i| !settings[i].comparison.as_ref().is_some_and(|comparison| comparison.is_worse))
         .collect();
-    let is_untested = |setting: &SettingResult| match setting.state {
-        // A race has tested what it stopped.
-        SettingState::Stopped => setting.dropped.is_none(),
-        state => state == SettingState::Unmeasured,
-    };
+    let is_untested =
+        |setting: &SettingResult| matches!(setting.state, SettingState::Stopped | SettingState::Unmeasured);
     match (open.is_empty(), open == identical) {
         (true, _) if settings.iter().any(is_untested) => Conclusion::BestOfFinished,
         (true, _) => Conclusion::Best,
         (false, true) => Conclusion::Tie { settings: [vec![0], identical].concat() },
         (false, false) => Conclusion::WithinNoise { settings: [vec![0], open].concat() },
     }
+}
+
+/// The values of `leader` that bound those of the points that have a result.
+fn find_edges(results: &SweepResults, leader: &SettingResult) -> Vec<EdgeOfRange> {
+    let edge = |(name, value): &(String, Value)| {
+        let own = value.as_f64()?;
+        // A value without a result bounds nothing yet.
+        let tried = results.rows.iter().filter(|row| row.objective.is_some() || row.diverged);
+        let all = tried.flat_map(|row| &row.values).filter(|(other, _)| other == name);
+        let mut numbers: Vec<f64> = all.map(|(_, value)| value.as_f64()).collect::<Option<_>>()?;
+        numbers.sort_by(f64::total_cmp);
+        numbers.dedup();
+        let (lowest, highest) = (*numbers.first()?, *numbers.last()?);
+        let is_edge = numbers.len() >= MIN_RANGE_VALUES && (own <= lowest || own >= highest);
+        let (name, value, is_highest) = (name.clone(), value.clone(), own >= highest);
+        is_edge.then_some(EdgeOfRange { name, value, is_highest, values: numbers.len() })
+    };
+    leader.values.iter().filter_map(edge).collect()
 }
 
 /// The rows behind the results that have all steps.
@@ -440,7 +412,7 @@ fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNo
 }
 
 /// What the seeds of the leader and its rival show: the best of the settings that may be as good, or else of the others.
-fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion, given: Option<f64>) -> Option<NoiseFloor> {
+fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion) -> Option<NoiseFloor> {
     let rivals: Vec<usize> = match conclusion {
         Conclusion::WithinNoise { settings } => settings[1..].to_vec(),
         Conclusion::Best | Conclusion::BestOfFinished => {
@@ -455,15 +427,14 @@ fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion, given: Optio
     let sd = paired.sd.filter(|sd| *sd > 0.0)?;
     // The level of the first comparison of the settings.
     let alpha = (1.0 - CONFIDENCE) / *pairs as f64;
-    let of_interest = given.unwrap_or(paired.difference.abs());
+    let observed = paired.difference.abs();
     Some(NoiseFloor {
         rival,
         seeds: paired.n,
         sd,
         smallest_shown: smallest_detectable_difference(paired.n, sd, POWER, alpha)?,
-        of_interest,
-        is_given: given.is_some(),
-        seeds_needed: seeds_needed(sd, of_interest, POWER, alpha),
+        observed,
+        seeds_needed: seeds_needed(sd, observed, POWER, alpha),
     })
 }
 

@@ -2,7 +2,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::finished;
-use runner_spec::measure::Measure;
 
 /// The verdict on finished points of these rates, each with the results of seeds 1, 2, …; NaN stands for divergence.
 fn verdict(settings: &[(f64, &[f64])]) -> SweepVerdict {
@@ -11,7 +10,7 @@ fn verdict(settings: &[(f64, &[f64])]) -> SweepVerdict {
         .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
         .collect();
     let (record, results) = finished(&points);
-    SweepVerdict::new(&record, &results, &[], true)
+    SweepVerdict::new(&record, &results, true)
 }
 
 fn rates(verdict: &SweepVerdict) -> Vec<f64> {
@@ -33,8 +32,8 @@ fn the_best_setting_is_that_of_the_best_mean_not_of_the_luckiest_seed() {
     assert_eq!((comparison.is_worse, &found.conclusion), (false, &Conclusion::WithinNoise { settings: vec![0, 1] }));
     assert_eq!(found.best(), None);
     let noise = found.noise.unwrap();
-    assert_eq!((noise.rival, noise.seeds, noise.is_given), (1, 4, false));
-    assert!(noise.smallest_shown > noise.of_interest && noise.seeds_needed.unwrap() > 4, "{noise:?}");
+    assert_eq!((noise.rival, noise.seeds), (1, 4));
+    assert!(noise.smallest_shown > noise.observed && noise.seeds_needed.unwrap() > 4, "{noise:?}");
     insta::assert_snapshot!(found.words.join("\n"), @r"
     within noise: lr=0.01 leads with val_loss 1.9256 ± 0.0087 (4 seeds), but lr=0.02 may be as good: worse by 0.11 (-0.03 to 0.25), p = 0.093 (paired t-test, for normal differences; the permutation test cannot give a p below 0.125 with 4 seeds)
     noise: 4 seeds show differences of 0.19 or more, with a probability of 80%; if the true difference is 0.11, 8 new seeds show it with a probability of 80%
@@ -52,6 +51,7 @@ fn a_setting_that_every_other_is_worse_than_is_the_best() {
     insta::assert_snapshot!(found.words.join("\n"), @r"
     best: lr=0.01, val_loss 1.9256 ± 0.0087 (4 seeds), better than lr=0.02 by 0.105 (0.084 to 0.126), p < 0.001 (paired t-test, for normal differences; the permutation test cannot give a p below 0.375 with 4 seeds and 3 pairs)
     noise: 4 seeds show differences of 0.040 or more, with a probability of 80%
+    edge: the leading `lr` is 0.01, the lowest of 3 values: a lower one may be better
     ");
 }
 
@@ -72,10 +72,16 @@ fn equal_numbers_are_a_tie_and_one_seed_shows_nothing() {
     let found = verdict(&[(0.01, &STEADY), (0.02, &STEADY), (0.3, &far)]);
     assert_eq!(found.conclusion, Conclusion::Tie { settings: vec![0, 1] });
     assert_eq!((found.best(), found.noise), (None, None));
-    insta::assert_snapshot!(found.words.join("\n"), @"tie: lr=0.01 and lr=0.02 have the same val_loss with every seed, 1.9256 ± 0.0087 (4 seeds); the other setting is worse");
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    tie: lr=0.01 and lr=0.02 have the same val_loss with every seed, 1.9256 ± 0.0087 (4 seeds); the other setting is worse
+    edge: the leading `lr` is 0.01, the lowest of 3 values: a lower one may be better
+    ");
     let found = verdict(&[(0.01, &[1.5]), (0.02, &[1.5]), (0.3, &[2.5])]);
     assert_eq!(found.conclusion, Conclusion::OneSeed { tied: vec![1] });
-    insta::assert_snapshot!(found.words.join("\n"), @"tie: point 1 (lr=0.01) and point 2 (lr=0.02) have the same val_loss, 1.5000 (1 seed)");
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    tie: point 1 (lr=0.01) and point 2 (lr=0.02) have the same val_loss, 1.5000 (1 seed)
+    edge: the leading `lr` is 0.01, the lowest of 3 values: a lower one may be better
+    ");
     let found = verdict(&[(0.02, &[1.6]), (0.01, &[1.5])]);
     assert_eq!((found.conclusion.clone(), found.best()), (Conclusion::OneSeed { tied: Vec::new() }, None));
     insta::assert_snapshot!(found.words.join("\n"), @"lowest val_loss: point 2 (lr=0.01), 1.5000 (1 seed); one seed does not show whether it is better than the others: add `seeds: 3`");
@@ -98,39 +104,31 @@ fn a_setting_with_a_diverged_seed_is_never_the_best() {
 }
 
 #[test]
-fn a_difference_of_interest_is_that_of_the_file() {
+fn results_that_do_not_compare_have_no_leader() {
     let (record, mut results) =
         finished(&[(json!(0.1), 1, 1.0), (json!(0.1), 2, 1.1), (json!(0.2), 1, 1.02), (json!(0.2), 2, 1.09)]);
-    results.objective.smallest_difference = Some(0.003);
-    let noise = SweepVerdict::new(&record, &results, &[], true).noise.unwrap();
-    assert_eq!((noise.of_interest, noise.is_given, noise.seeds), (0.003, true, 2));
+    assert_eq!(SweepVerdict::new(&record, &results, true).noise.unwrap().seeds, 2);
     results.incomparable = Some("the tokenizers differ".to_owned());
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(found.words, ["best: none, because val_loss is not comparable: the tokenizers differ"]);
     assert!(found.settings.iter().all(|setting| setting.comparison.is_none()) && found.leader().is_none());
 }
 
 #[test]
-fn what_asha_stopped_was_not_tested_and_what_a_race_stopped_was() {
+fn what_early_stopping_ended_was_not_tested() {
     let points: Vec<(Value, u64, f64)> =
         (0..6).map(|i| (json!([0.1, 0.2, 0.3][i / 2]), i as u64 % 2, 2.0 + i as f64)).collect();
     let (record, mut results) = finished(&points);
     for row in results.rows.iter_mut().filter(|row| row.point > 2) {
         (row.status, row.objective) = (PointStatus::Stopped, Some(9.0));
     }
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(
         (&found.conclusion, found.best(), found.leader().unwrap().measured),
         (&Conclusion::BestOfFinished, None, 2)
     );
     assert!(found.words[0].starts_with("only setting with all steps: lr=0.1, val_loss 2.5 "), "{:?}", found.words);
     assert!(found.words[0].ends_with("; 2 settings stopped early, without a test"), "{:?}", found.words);
-    let drop = DroppedSetting { seeds: 1, leader: Some(0), p: Some(0.004), test: Some(DecidingTest::T) };
-    let found = SweepVerdict::new(&record, &results, &[(1, drop), (2, drop)], true);
-    assert_eq!(
-        (&found.conclusion, words::label(&found, 2)),
-        (&Conclusion::Best, "stopped after 1 seed, p 0.0040".to_owned())
-    );
 }
 
 #[test]
@@ -146,7 +144,7 @@ fn a_setting_without_all_its_seeds_is_not_ranked_and_may_win() {
     for row in results.rows.iter_mut().filter(|row| row.point > 4) {
         (row.status, row.objective) = (PointStatus::Queued, None);
     }
-    let found = SweepVerdict::new(&record, &results, &[], false);
+    let found = SweepVerdict::new(&record, &results, false);
     assert_eq!((rates(&found), found.settings[1].state), (vec![0.1, 0.2], SettingState::Incomplete));
     assert!(matches!(found.conclusion, Conclusion::OneSeed { .. }), "one seed is measured of both: {found:?}");
     assert!(found.words[0].contains(" so far: "), "{:?}", found.words);
@@ -187,7 +185,7 @@ fn a_setting_is_called_better_if_each_one_is_worse_than_another() {
         .chain([(json!(0.1), 7, 2.0)])
         .collect();
     let (record, results) = finished(&points);
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(rates(&found)[0], 0.1);
     let (line, third) = (&found.words[0], found.settings.iter().position(|s| s.name == "lr=0.3").unwrap());
     assert!(found.settings[third].comparison.as_ref().unwrap().paired.difference < 0.0);
@@ -206,27 +204,18 @@ fn only_what_was_tested_is_called_worse() {
         row.status = if row.point > 16 { PointStatus::Failed } else { PointStatus::Stopped };
         row.objective = None;
     }
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(found.conclusion, Conclusion::Tie { settings: vec![0, 1] });
     let ending = "; 1 setting is worse; 1 setting stopped early, without a test; lr=0.5 has no result";
     assert!(found.words[0].ends_with(ending), "{:?}", found.words);
     for row in results.rows.iter_mut().filter(|row| row.point > 4) {
         (row.status, row.objective) = (PointStatus::Failed, None);
     }
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!((&found.conclusion, found.best()), (&Conclusion::BestOfFinished, None));
     let ending = "; lr=0.02, lr=0.3, lr=0.4 and lr=0.5 have no result";
     let line = &found.words[0];
     assert!(line.starts_with("only setting with all steps: lr=0.01, ") && line.ends_with(ending), "{line}");
-}
-
-#[test]
-fn a_setting_that_the_last_decision_drops_was_not_stopped() {
-    let (record, results) =
-        finished(&[(json!(0.1), 1, 1.0), (json!(0.1), 2, 1.1), (json!(0.2), 1, 2.0), (json!(0.2), 2, 2.1)]);
-    let drop = DroppedSetting { seeds: 2, leader: Some(0), p: Some(0.004), test: Some(DecidingTest::T) };
-    let found = SweepVerdict::new(&record, &results, &[(1, drop)], true);
-    assert_eq!(words::label(&found, 1), "worse, p 0.0040");
 }
 
 #[test]
@@ -241,57 +230,6 @@ fn a_verdict_is_data() {
 }
 
 #[test]
-fn settings_that_were_picked_from_more_are_corrected_for_all_of_them() {
-    let worse: Vec<f64> = STEADY.iter().zip([0.03, 0.05, 0.06, 0.04]).map(|(y, d)| y + d).collect();
-    let points: Vec<(Value, u64, f64)> = [(0.02, &worse[..]), (0.01, &STEADY[..])]
-        .iter()
-        .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
-        .collect();
-    let (record, results) = finished(&points);
-    let of = |others: usize| {
-        let origin = SettingOrigin { others, ladders: Vec::new() };
-        SweepVerdict::of_settings(&record.compared_settings(), &results, &[], true, &origin)
-    };
-    let (alone, picked) = (of(0), of(10));
-    let p = |verdict: &SweepVerdict| verdict.settings[1].comparison.clone().unwrap();
-    assert_eq!((p(&alone).pairs, p(&picked).pairs), (1, 66));
-    assert!((p(&picked).adjusted_p / p(&alone).adjusted_p - 66.0).abs() < 1e-9, "{picked:?}");
-    assert_eq!((&alone.conclusion, alone.best().is_some()), (&Conclusion::Best, true));
-    assert_eq!((&picked.conclusion, picked.best()), (&Conclusion::WithinNoise { settings: vec![0, 1] }, None));
-    assert!(picked.words[0].contains("and 66 pairs"), "{:?}", picked.words);
-}
-
-#[test]
-fn settings_that_differ_only_in_rounding_are_one() {
-    let points: Vec<(Value, u64, f64)> = [(0.02, 0.05), (0.01, 0.0), (0.5, 0.3)]
-        .iter()
-        .flat_map(|(lr, more)| {
-            STEADY.iter().zip(1_u32..).map(move |(y, seed)| (json!(lr), seed, y + more * (1.0 + 0.1 * f64::from(seed))))
-        })
-        .map(|(lr, seed, y)| (lr, u64::from(seed), y))
-        .collect();
-    let (mut record, results) = finished(&points);
-    let conclude = |record: &SweepRecord| SweepVerdict::new(record, &results, &[], true);
-    assert_eq!(conclude(&record).settings.len(), 3);
-    // The first and the second rate are one setting, as if they were micro-batches.
-    let mathematics = |i: usize| Some(if i < 8 { "same".to_owned() } else { "other".to_owned() });
-    record.points.iter_mut().enumerate().for_each(|(i, point)| point.mathematics = mathematics(i));
-    let found = conclude(&record);
-    assert_eq!(found.settings.len(), 2);
-    assert_eq!(found.settings[0].points, [1, 2, 3, 4], "the first point of each seed counts");
-    assert_eq!(found.settings[0].rounding_variants, [5, 6, 7, 8]);
-    assert_eq!(found.settings[1].comparison.as_ref().unwrap().pairs, 1);
-    assert!(
-        found.words.iter().any(|line| line == "not counted, because only rounding differs: points 5, 6, 7 and 8"),
-        "{:?}",
-        found.words
-    );
-    // A speed differs with what changes rounding.
-    record.objective.metric = Measure::TOKENS_PER_SECOND;
-    assert_eq!(conclude(&record).settings.len(), 3);
-}
-
-#[test]
 fn rungs_of_a_ladder_do_not_compete() {
     let points: Vec<(Value, u64, f64)> = [(8, 0.5), (16, 0.0)]
         .iter()
@@ -299,10 +237,29 @@ fn rungs_of_a_ladder_do_not_compete() {
         .collect();
     let (mut record, results) = finished(&points);
     record.is_ladder = true;
-    let found = SweepVerdict::new(&record, &results, &[], true);
+    let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(found.conclusion, Conclusion::Rungs { ladders: vec![record.id.clone()] });
     assert_eq!((found.best(), found.leader()), (None, None));
     assert_eq!(rates(&found), [8.0, 16.0], "in the order of their size");
     assert!(found.settings.iter().all(|setting| setting.comparison.is_none() && setting.label.is_empty()));
     insta::assert_snapshot!(found.words.join("\n"), @"rungs: sizes of the ladder s-12345678 do not compete, so none of them is the best; `runner sweep fit s-12345678` shows their law");
+}
+
+#[test]
+fn the_best_value_may_be_at_the_edge_of_its_range() {
+    let edge = |points: &[(Value, f64)]| {
+        let points: Vec<_> = points.iter().map(|(lr, y)| (lr.clone(), 7, *y)).collect();
+        let (record, results) = finished(&points);
+        match &SweepVerdict::new(&record, &results, true).edges[..] {
+            [EdgeOfRange { name, is_highest, values, .. }] => Some((name.clone(), *is_highest, *values)),
+            [] => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let lr = |is_highest, values| Some(("lr".to_owned(), is_highest, values));
+    assert_eq!(edge(&[(json!(0.1), 1.0), (json!(10_000), f64::NAN), (json!(0.5), 2.0)]), lr(false, 3));
+    assert_eq!(edge(&[(json!(1), 3.0), (json!(2.5), 2.0), (json!(4), 1.0), (json!(5), 1.5)]), None, "inside");
+    assert_eq!(edge(&[(json!(1), 3.0), (json!(2), 1.5), (json!(4), 1.0)]), lr(true, 3));
+    assert_eq!(edge(&[(json!(1), 1.0), (json!(2), 2.0)]), None, "two values have no inside");
+    assert_eq!(edge(&[(json!(1), 1.0), (json!(2), 2.0), (json!(null), 2.0)]), None, "null is beyond every number");
 }

@@ -6,8 +6,10 @@ use runner_spec::format::{counted, decimals, printable, significant};
 use runner_stats::{Interval, PairedComparison, PermutationMethod};
 
 use super::{
-    Conclusion, DecidingTest, NoiseFloor, POWER, RowNoise, SettingComparison, SettingResult, SettingState, SweepVerdict,
+    Conclusion, DecidingTest, EdgeOfRange, NoiseFloor, POWER, RowNoise, SettingComparison, SettingResult, SettingState,
+    SweepVerdict,
 };
+use crate::points::value_text;
 use crate::spec::{Goal, Objective};
 
 /// The settings that a sentence names before it only counts the others.
@@ -24,7 +26,7 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
     let Some(leader) = verdict.settings.first() else { return Vec::new() };
     let metric = &*objective.label();
     let (name, mean) = (leader.name.clone(), mean_text(leader));
-    let most = if objective.goal == Goal::Minimize { "lowest" } else { "highest" };
+    let most = if objective.goal() == Goal::Minimize { "lowest" } else { "highest" };
     let names = |positions: &[usize]| list_names(&verdict.settings, positions);
     let mut lines = Vec::new();
     match &verdict.conclusion {
@@ -46,7 +48,7 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
             let same = names(&[&[0], &tied[..]].concat());
             lines.push(format!("tie{so_far}: {same} have the same {metric}, {mean}"));
         }
-        Conclusion::OneSeed { .. } if is_behind_single(verdict, objective.goal) => lines.push(format!(
+        Conclusion::OneSeed { .. } if is_behind_single(verdict, objective.goal()) => lines.push(format!(
             "of the settings with the most seeds, {name} has the {most} {metric}{so_far}: {mean}; one seed does not show whether \
              another setting is better: {more_seeds}"
         )),
@@ -96,7 +98,7 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
             let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
             if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
                 let which = if rivals.len() > 1 { format!("{} is ", verdict.settings[i].name) } else { String::new() };
-                let is_better = objective.goal.order(comparison.paired.difference, 0.0) == Ordering::Less;
+                let is_better = objective.goal().order(comparison.paired.difference, 0.0) == Ordering::Less;
                 let relation = if is_better { "better" } else { "worse" };
                 let (difference, p) = (difference_text(verdict, i, comparison), p_text(comparison));
                 line = format!("{line}: {which}{relation} by {difference}, {p}");
@@ -107,17 +109,13 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
             lines.push(line + &left_out(verdict));
         }
     }
-    let variants: Vec<usize> = verdict.settings.iter().flat_map(|s| s.rounding_variants.iter().copied()).collect();
-    if !variants.is_empty() {
-        let named = crate::points::describe_points(&variants, usize::MAX);
-        lines.push(format!("not counted, because only rounding differs: {named}"));
-    }
     // What is shown needs no more seeds.
     let is_open = matches!(verdict.conclusion, Conclusion::WithinNoise { .. });
-    lines.extend(verdict.noise.map(|noise| noise_text(&noise, is_open || noise.is_given)));
+    lines.extend(verdict.noise.map(|noise| noise_text(&noise, is_open)));
     if !lines.is_empty() {
         lines.extend(verdict.row_noise.map(|noise| row_noise_text(&noise)));
     }
+    lines.extend(verdict.edges.iter().map(edge_text));
     lines
 }
 
@@ -141,8 +139,6 @@ fn left_out(verdict: &SweepVerdict) -> String {
         0 => String::new(),
         n => format!("; {} {what}", counted(n, "setting")),
     };
-    let has_raced = verdict.settings.iter().any(|setting| setting.dropped.is_some());
-    let stopped = if has_raced { "dropped out of the race as worse" } else { "stopped early, without a test" };
     let without_result: Vec<usize> =
         (0..verdict.settings.len()).filter(|&i| verdict.settings[i].state == SettingState::Unmeasured).collect();
     let unmeasured = match without_result.len() {
@@ -152,7 +148,9 @@ fn left_out(verdict: &SweepVerdict) -> String {
             format!("; {} {has} no result", list_names(&verdict.settings, &without_result))
         }
     };
-    part(SettingState::Stopped, stopped) + &part(SettingState::Diverged, "diverged") + &unmeasured
+    part(SettingState::Stopped, "stopped early, without a test")
+        + &part(SettingState::Diverged, "diverged")
+        + &unmeasured
 }
 
 /// The end of a sentence on `tied` equal settings: how many others were tested and are worse.
@@ -172,21 +170,10 @@ fn rest(verdict: &SweepVerdict, tied: usize) -> String {
 #[must_use]
 pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
     let Some(setting) = verdict.settings.get(position) else { return String::new() };
-    let (all, trained) = (setting.points.len(), setting.measured + setting.diverged);
+    let trained = setting.measured + setting.diverged;
     match (setting.state, &setting.comparison) {
         (SettingState::Diverged, _) => format!("{} of {trained} diverged", setting.diverged),
-        (SettingState::Stopped, _) => setting.dropped.map_or_else(
-            || "stopped early".to_owned(),
-            |dropped| {
-                let p = p_value_text(dropped.p.unwrap_or(1.0));
-                // A setting that the last decision drops was trained with all its seeds.
-                if dropped.seeds < all {
-                    format!("stopped after {}, p {p}", counted(dropped.seeds as u64, "seed"))
-                } else {
-                    format!("worse, p {p}")
-                }
-            },
-        ),
+        (SettingState::Stopped, _) => "stopped early".to_owned(),
         (SettingState::Unmeasured, _) => "no result".to_owned(),
         (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
         (_, _) if matches!(verdict.conclusion, Conclusion::Rungs { .. }) => String::new(),
@@ -272,21 +259,25 @@ fn p_text(comparison: &SettingComparison) -> String {
 }
 
 fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
-    let NoiseFloor { seeds, smallest_shown, of_interest, seeds_needed, .. } = *noise;
+    let NoiseFloor { seeds, smallest_shown, observed, seeds_needed, .. } = *noise;
     let shown = significant(smallest_shown, 2);
     let power = (POWER * 100.0).round();
     let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
-    if noise.is_given && smallest_shown <= of_interest {
-        line = format!("{line}; the smallest difference of interest, {}, is one of them", significant(of_interest, 2));
-    }
-    if names_seeds && smallest_shown > of_interest && of_interest > 0.0 {
-        let interest = significant(of_interest, 2);
+    if names_seeds && smallest_shown > observed && observed > 0.0 {
+        let observed = significant(observed, 2);
         let needed = seeds_needed.map_or_else(|| "only more than a million".to_owned(), |needed| needed.to_string());
         line = format!(
-            "{line}; if the true difference is {interest}, {needed} new seeds show it with a probability of {power}%"
+            "{line}; if the true difference is {observed}, {needed} new seeds show it with a probability of {power}%"
         );
     }
     line
+}
+
+fn edge_text(edge: &EdgeOfRange) -> String {
+    let EdgeOfRange { name, value, is_highest, values } = edge;
+    let (edge, beyond) = if *is_highest { ("highest", "higher") } else { ("lowest", "lower") };
+    let (name, value) = (printable(name), printable(&value_text(value)));
+    format!("edge: the leading `{name}` is {value}, the {edge} of {values} values: a {beyond} one may be better")
 }
 
 /// `measured on 2,048 tokens in 32 rows, standard error 0.051`, and what that says about the nearest difference.

@@ -19,7 +19,7 @@ pub(super) enum Beginning {
 impl Driver<'_> {
     /// How `task` begins now. If its trunk has trained further, or has ended, it trains all of its steps itself from now on.
     pub(super) fn beginning(&mut self, task: usize) -> Beginning {
-        let Some(branch) = self.trunks.branch_of(task).filter(|_| self.progress_of(task).is_none()) else {
+        let Some(branch) = self.branches.get(&task).copied().filter(|_| self.progress_of(task).is_none()) else {
             return Beginning::Alone;
         };
         let trunk = branch.trunk;
@@ -32,14 +32,16 @@ impl Driver<'_> {
         if saved < branch.steps && !has_ended {
             return Beginning::Waits;
         }
-        self.trunks.remove(task);
+        self.branches.remove(&task);
         Beginning::Alone
     }
 
     /// The branches of `task` whose runs do not exist yet.
     fn open_branches(&self, task: usize) -> Vec<Branch> {
-        let is_open = |branch: &Branch| self.progress_of(branch.task).is_none() && !self.failed.contains(&branch.task);
-        self.trunks.branches_from(task).filter(is_open).collect()
+        let is_open = |branch: &Branch| {
+            branch.trunk == task && self.progress_of(branch.task).is_none() && !self.failed.contains(&branch.task)
+        };
+        self.branches.values().copied().filter(is_open).collect()
     }
 
     /// True if runs that begin with the newest checkpoint of `task` do not exist yet: until they do, it trains no further.
@@ -72,7 +74,7 @@ impl Driver<'_> {
             branch.steps
         ));
         self.report_problems();
-        self.trunks.remove(branch.task);
+        self.branches.remove(&branch.task);
     }
 
     /// True if the worker of `running` was to create the run of a branch, and did not, which is then reported.

@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::from_str;
-use crate::record::sweep_dir::SweepFiles;
 use crate::run::point_process::PointProcess;
-use crate::run::request::SweepLauncher;
 use runner_config::LoadOptions;
 
 struct IgnoreEvents;
@@ -17,8 +15,7 @@ impl SweepObserver for IgnoreEvents {
 fn each_rung_of_a_point_has_its_own_retries() {
     let root = tempfile::tempdir().unwrap();
     let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-    let files = SweepFiles { record: crate::testing::sweep(), text: "", experiments: &experiments, is_private: false };
-    let sweep = SweepDir::create(root.path(), files).unwrap();
+    let sweep = SweepDir::create(root.path(), crate::testing::sweep(), "", &experiments, false).unwrap();
     let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
     let request = SweepRequest {
         spec: &spec,
@@ -29,8 +26,7 @@ fn each_rung_of_a_point_has_its_own_retries() {
         dry_run: false,
         parallel: 1,
         threads: 1,
-        launcher: SweepLauncher::Local,
-        price: None,
+        slurm: None,
     };
     let host = Host::new(root.path().into(), root.path().into(), runner_spec::cluster::KernelWorkspace::default());
     let mut ignored = IgnoreEvents;

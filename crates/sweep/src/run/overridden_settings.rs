@@ -1,94 +1,11 @@
-//! The effect of what varies in a sweep. A value that changes nothing, or that a later value replaces, makes the table of results untrue.
+//! Settings that have no effect, because another setting replaces them: they make the table of results untrue.
 
-use std::collections::BTreeMap;
-
-use crate::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_settings};
+use super::point_problems::PointProblems;
+use crate::{ExpandedPoint, SweepSpec, point_settings};
 use runner_config::{Loaded, OverriddenSetting};
 use runner_spec::diagnostic::Diagnostic;
 use runner_spec::error::PlainError;
-use runner_spec::experiment::Experiment;
-use runner_spec::format::json_bytes;
 use runner_yaml::source::{Place, Source};
-
-use super::point_problems::PointProblems;
-
-/// The effect of the values of a name, from none to one on what is trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum AxisEffect {
-    /// All values give the same experiment.
-    None,
-    /// Only what is recorded differs, and under which name: the runs are the same.
-    Record,
-    /// Only the seed differs.
-    Seed,
-    Training,
-}
-
-impl AxisEffect {
-    /// The effect by which two experiments differ.
-    fn between(a: &Experiment, b: &Experiment) -> Self {
-        if a == b {
-            return Self::None;
-        }
-        let mut same = b.clone();
-        same.name.clone_from(&a.name);
-        same.log.clone_from(&a.log);
-        same.checkpoint = a.checkpoint;
-        if *a == same {
-            return Self::Record;
-        }
-        same.seed = a.seed;
-        if *a == same { Self::Seed } else { Self::Training }
-    }
-}
-
-/// What varies in `spec`, as far as its values vary together: the names, and their effect, seen in the `points` that differ in nothing else.
-/// Names without such points are left out: those with one value, and draws of `random`.
-pub(super) fn find_effects<'s>(
-    spec: &'s SweepSpec,
-    points: &[(&ExpandedPoint, Loaded)],
-) -> Vec<(Vec<&'s str>, AxisEffect)> {
-    let axes = spec.axes.iter().filter(|axis| !matches!(axis, Dimension::Random(_))).map(Dimension::names);
-    axes.filter_map(|names| Some((find_effect(spec, &names, points)?, names)).map(|(effect, names)| (names, effect)))
-        .collect()
-}
-
-fn find_effect(spec: &SweepSpec, names: &[&str], points: &[(&ExpandedPoint, Loaded)]) -> Option<AxisEffect> {
-    let varied = spec.names();
-    let mut first_of: BTreeMap<Vec<u8>, (PointValues, &Experiment)> = BTreeMap::new();
-    let mut most = None;
-    for (point, loaded) in points {
-        let values = point.values.iter().filter(|(name, _)| varied.contains(&name.as_str())).cloned();
-        let (own, others): (PointValues, PointValues) = values.partition(|(name, _)| names.contains(&name.as_str()));
-        let (known, first) = first_of.entry(json_bytes(&others)).or_insert_with(|| (own.clone(), &loaded.experiment));
-        if *known != own {
-            most = most.max(Some(AxisEffect::between(first, &loaded.experiment)));
-        }
-    }
-    // Points that are excluded could differ.
-    most.filter(|effect| *effect > AxisEffect::None || spec.exclude.is_empty())
-}
-
-/// Adds a mistake for each of `effects` that is [`AxisEffect::None`].
-pub(super) fn report_ineffective_axes(
-    spec: &SweepSpec,
-    points: &[(&ExpandedPoint, Loaded)],
-    effects: &[(Vec<&str>, AxisEffect)],
-    problems: &mut PointProblems,
-) {
-    for (names, _) in effects.iter().filter(|(_, effect)| *effect == AxisEffect::None) {
-        let message = format!("`{}` has no effect: all its values give the same experiment", names.join("`, `"));
-        let help = if spec.has_template() {
-            "use it in the template, or delete it"
-        } else {
-            "delete it, or give it values that differ"
-        };
-        let mistake = diagnostic(spec, names[0], message, help.to_owned());
-        for (point, _) in points {
-            problems.add_config(point, mistake.clone().into());
-        }
-    }
-}
 
 /// Adds a mistake for each value of a point that another value of the point replaces, and for each setting of all points, of the file or
 /// of the command's flags `sets`, that the values of every point replace.
@@ -164,16 +81,12 @@ mod tests {
 
     use super::*;
 
-    /// The effects and the mistakes of a sweep over a small experiment, or over a template.
-    fn check(text: &str, sets: &[&str]) -> (Vec<(String, AxisEffect)>, String) {
+    /// The mistakes of a sweep over a small experiment.
+    fn check(text: &str, sets: &[&str]) -> String {
         let dir = tempfile::tempdir().unwrap();
         let experiment =
             "model: {preset: gpt2-micro}\ndata: {tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}}\n";
         fs::write(dir.path().join("b.yaml"), experiment).unwrap();
-        let template = format!(
-            "{experiment}seed: {{{{ s }}}}\n{{% if kind == 'x' %}}train: {{{{ {{'steps': n}} }}}}{{% endif %}}\n\n# {{{{ n }}}} {{{{ idle }}}}\n"
-        );
-        fs::write(dir.path().join("t.yaml.j2"), template).unwrap();
         let spec = from_str(text, &dir.path().join("s.yaml")).unwrap_or_else(|error| panic!("{error}"));
         let expanded = expand(&spec).unwrap();
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
@@ -186,14 +99,7 @@ mod tests {
             .collect();
         let mut problems = PointProblems::new(points.len());
         report_overridden(&spec, &points, &sets, &mut problems);
-        if let Err(problems) = problems.into_result() {
-            return (Vec::new(), problems.render(false));
-        }
-        let mut problems = PointProblems::new(points.len());
-        let effects = find_effects(&spec, &points);
-        report_ineffective_axes(&spec, &points, &effects, &mut problems);
-        let text = problems.into_result().err().map(|problems| problems.render(false)).unwrap_or_default();
-        (effects.into_iter().map(|(names, effect)| (names.join("+"), effect)).collect(), text)
+        problems.into_result().err().map(|problems| problems.render(false)).unwrap_or_default()
     }
 
     #[test]
@@ -224,38 +130,15 @@ mod tests {
                 "`train.steps` has no effect: `train.epochs`, which varies,",
             ),
         ] {
-            let (_, found) = check(&format!("sweep:\n  base: b.yaml\n  {sweep}\n"), &[]);
+            let found = check(&format!("sweep:\n  base: b.yaml\n  {sweep}\n"), &[]);
             assert!(found.contains(message) && found.contains("s.yaml:"), "{sweep}: {found}");
             assert!(found.contains("1 mistake in the sweep's points"), "{found}");
         }
-        let (_, found) = check("sweep: {base: b.yaml, grid: {train.epochs: [1, 2]}}", &["train.steps=5"]);
+        let found = check("sweep: {base: b.yaml, grid: {train.epochs: [1, 2]}}", &["train.steps=5"]);
         assert!(found.contains("--set train.steps=5 would have no effect: the sweep varies train.epochs"), "{found}");
         // The setting counts in the points with this optimizer.
         let sweep = "set: {optimizer.sgd.momentum: 0.9}, grid: {optimizer: [{adamw: {}}, {sgd: {lr: 1}}]}";
-        assert_eq!(check(&format!("sweep: {{base: b.yaml, {sweep}}}"), &["optimizer.adamw.eps=1e-6"]).1, "");
-    }
-
-    #[test]
-    fn the_effect_of_what_varies() {
-        let template = "sweep: {template: t.yaml.j2, vars: {kind: KIND}, grid: {s: [1, 2], n: [3, 4], idle: [5, 6]}}";
-        let (effects, found) = check(&template.replace("KIND", "x"), &[]);
-        let named = |list: &[(&str, AxisEffect)]| list.iter().map(|(n, e)| ((*n).to_owned(), *e)).collect::<Vec<_>>();
-        let expected = [("s", AxisEffect::Seed), ("n", AxisEffect::Training), ("idle", AxisEffect::None)];
-        assert_eq!(effects, named(&expected), "{found}");
-        assert!(found.contains("`idle` has no effect: all its values give the same experiment"), "{found}");
-        assert!(found.contains("in all 8 points") && !found.contains("`n`"), "{found}");
-        let (effects, found) = check(&template.replace("KIND", "y"), &[]);
-        assert_eq!(effects[1].1, AxisEffect::None, "{found}");
-
-        let sweep = "grid: {log.every: [10, 20], seed: [1, 2]}, random: {samples: 2, space: {train.steps: {int_uniform: [1, 90]}}}, \
-                     zip: {name: [a, b], optimizer.adamw.lr: [1e-3, 1e-4]}";
-        let (effects, found) = check(&format!("sweep: {{base: b.yaml, {sweep}}}"), &[]);
-        let expected = [
-            ("log.every", AxisEffect::Record),
-            ("seed", AxisEffect::Seed),
-            ("name+optimizer.adamw.lr", AxisEffect::Training),
-        ];
-        assert_eq!((effects, found), (named(&expected), String::new()));
+        assert_eq!(check(&format!("sweep: {{base: b.yaml, {sweep}}}"), &["optimizer.adamw.eps=1e-6"]), "");
     }
 
     #[test]
