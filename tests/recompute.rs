@@ -131,7 +131,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
 
 /// Losses, gradient norms, weights and moments after three steps, in f32 and in bf16.
 #[test]
-fn the_same_bits() {
+fn recomputation_gives_the_same_bits() {
     let _lock = lock_measurements();
     for model in MODELS {
         for (layout, precision) in LAYOUTS.into_iter().zip(["fp32", "bf16"].into_iter().cycle()) {

@@ -29,15 +29,16 @@ fn new_sandbox() -> Sandbox {
 }
 
 /// A sandbox with all three experiments trained. All tests share it and leave it as it is.
-fn trained_sandbox() -> &'static Sandbox {
+fn trained_sandbox() -> Sandbox {
     static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
-    SANDBOX.get_or_init(|| {
+    let sandbox = SANDBOX.get_or_init(|| {
         let sandbox = new_sandbox();
         for name in ["coarse", "fine", "other"] {
             sandbox.expect(0, &format!("apply {name}.yaml --threads 1 --quiet"));
         }
         sandbox
-    })
+    });
+    sandbox.share_folder()
 }
 
 /// The JSON that a command prints with `--json`, whatever its exit code.
@@ -56,8 +57,8 @@ fn a_comparison_fits_the_terminal() {
     let text = |columns: &str| {
         Finished::of(sandbox.command("compare coarse fine other").env("COLUMNS", columns)).expect_code(0).stdout
     };
-    let whole = sandbox.stdout_of("compare coarse fine other");
-    assert!(whole.lines().next().unwrap().len() > 80 && !whole.contains("left out"), "{whole}");
+    let whole = sandbox.show(0, "compare coarse fine other");
+    assert!(whole.lines().next().unwrap().len() > 80, "{whole}");
     for columns in ["80", "60"] {
         let text = text(columns);
         let (left_out, table): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("left out"));
@@ -67,10 +68,11 @@ fn a_comparison_fits_the_terminal() {
         // The settings in which the runs differ are what a reader compares.
         assert!(text.starts_with("run") && text.lines().next().unwrap().contains("micro_batch"), "{text}");
     }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
-fn two_runs_as_text_and_as_json() {
+fn two_runs_are_compared_as_text_and_as_json() {
     let sandbox = trained_sandbox();
     let out = sandbox.run("diff coarse fine");
     let text = out.text();
@@ -87,7 +89,7 @@ fn two_runs_as_text_and_as_json() {
     }
     assert!(!text.contains('\u{1b}'), "no colours in a pipe");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    let found = json_of(sandbox, "diff coarse fine");
+    let found = json_of(&sandbox, "diff coarse fine");
     assert_eq!(found["class"], "rounding");
     assert_eq!((&found["training"], &found["data_read"]), (&"rounding".into(), &true.into()));
     let outcomes = &found["outcomes"];
@@ -97,12 +99,12 @@ fn two_runs_as_text_and_as_json() {
     assert_eq!(outcomes["first_beyond"], Value::Null, "{outcomes}");
     assert_eq!(outcomes["same_weights"], false);
 
-    let found = json_of(sandbox, "diff fine other");
+    let found = json_of(&sandbox, "diff fine other");
     assert_eq!((&found["class"], &found["parts"]), (&"mathematics".into(), &serde_json::json!(["optimizer"])));
     assert_eq!(effect(&found, "optimizer"), "mathematics");
     assert_eq!(found["outcomes"]["first_beyond"], 2, "the first loss is before the first update");
 
-    let found = json_of(sandbox, "diff fine fine");
+    let found = json_of(&sandbox, "diff fine fine");
     assert_eq!((&found["class"], &found["outcomes"]["same_state"]), (&"same_run".into(), &true.into()));
     assert_eq!(found["outcomes"]["first_difference"], Value::Null);
 }
@@ -117,11 +119,11 @@ fn exit_codes_say_whether_it_is_the_same_run() {
     // Another name, log or checkpoint is not the same run.
     let bookkeeping = ["diff", "fine.yaml", "fine", "--set", "log.every=3", "--exit-code"];
     sandbox.expect(3, &bookkeeping);
-    assert_eq!(json_of(sandbox, &bookkeeping)["class"], "bookkeeping");
+    assert_eq!(json_of(&sandbox, &bookkeeping)["class"], "bookkeeping");
 }
 
 #[test]
-fn a_file_against_its_run_and_what_was_changed_since() {
+fn a_file_is_compared_with_its_run_and_what_was_changed_since() {
     let sandbox = new_sandbox();
     sandbox.expect(0, "apply fine.yaml --threads 1 --quiet");
     let found = json_of(&sandbox, "diff fine.yaml fine");
@@ -174,7 +176,7 @@ fn rows_that_are_assumed_need_no_data() {
 }
 
 #[test]
-fn several_runs_in_a_table() {
+fn several_runs_are_compared_in_a_table() {
     let sandbox = trained_sandbox();
     let out = sandbox.run("compare coarse fine other --sort val_loss");
     let text = out.text();
@@ -182,7 +184,7 @@ fn several_runs_in_a_table() {
     let head: Vec<&str> = text.lines().next().unwrap().split_whitespace().collect();
     assert_eq!(head[..4], ["run", "micro_batch", "optimizer", "steps"], "{text}");
     assert!(text.lines().skip(1).take(3).any(|line| line.contains('*')), "the best is marked: {text}");
-    let found = json_of(sandbox, "compare coarse fine other fine --sort val_loss");
+    let found = json_of(&sandbox, "compare coarse fine other fine --sort val_loss");
     let runs = found["runs"].as_array().unwrap();
     assert_eq!(runs.len(), 3, "one that is named twice is there once");
     let losses: Vec<f64> = runs.iter().map(|r| r["outcomes"]["val_loss"].as_f64().unwrap()).collect();
@@ -227,8 +229,7 @@ fn a_run_that_started_from_a_checkpoint_of_different_mathematics_is_not_the_same
     assert_eq!(found["training"], "other");
     let fact = found["plan"].as_array().unwrap().iter().find(|fact| fact["name"] == "began with").unwrap();
     assert!(fact["a"].as_str().unwrap().starts_with("step 4 of fine-") && fact["b"].is_null(), "{fact}");
-    let text = sandbox.run("diff forked fresh").text();
-    assert!(text.contains("different mathematics: beginning\n") && text.contains("began with"), "{text}");
+    sandbox.keep(sandbox.run("diff forked fresh"));
     sandbox.expect(3, "diff forked fresh --exit-code");
     let found = json_of(&sandbox, "diff fine forked");
     assert_eq!(found["parts"], serde_json::json!(["optimizer", "beginning"]));
@@ -238,4 +239,5 @@ fn a_run_that_started_from_a_checkpoint_of_different_mathematics_is_not_the_same
     done("apply coarse.yaml --threads 1 --quiet --continue fine --continue-step 8 --set name=continued");
     done("apply coarse.yaml --threads 1 --quiet");
     assert_eq!(json_of(&sandbox, "diff continued coarse")["class"], "rounding");
+    insta::assert_snapshot!(sandbox.screens());
 }

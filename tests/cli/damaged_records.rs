@@ -90,10 +90,7 @@ fn early_stopping_does_not_decide_without_the_value_of_a_rung() {
     // Point 2 was promoted.
     let run = run_of_point(&sandbox, 2);
     replace_line(&run, "eval", 10, "");
-    let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
-    let lost = format!("{}/metrics.jsonl lacks the val_loss after step 10", run.id());
-    assert!(printed.contains(&lost), "{printed}");
-    assert!(!printed.contains("to step 10"), "nothing is trained: {printed}");
+    sandbox.show(1, "sweep s.yaml --threads 1");
     // The way out that the message names.
     sandbox.expect(0, &["runs", "rm", &run.id(), "--force", "--yes"]);
     sandbox.expect(0, "sweep s.yaml --threads 1");
@@ -108,13 +105,13 @@ fn diff_reports_losses_that_contradict_equal_plans() {
     }
     let ids: Vec<String> = sandbox.runs().into_keys().collect();
     let diff = ["diff", &ids[0], &ids[1], "--exit-code"];
-    assert!(sandbox.expect(0, &diff).contains("same run: the plans are equal, so every number should be equal"));
+    sandbox.show(0, &diff);
     let run = sandbox.runs().remove(&ids[1]).unwrap();
     let mut line = run.metrics_of("train")[6].clone();
     line["loss"] = serde_json::json!(9.5);
     replace_line(&run, "train", 7, &format!("{line}\n"));
-    let printed = sandbox.expect(3, &diff);
-    assert!(printed.contains("losses first differ at step 7") && printed.contains("a record was changed"), "{printed}");
+    assert!(sandbox.show(3, &diff).contains("losses first differ at step 7"));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -124,11 +121,10 @@ fn reports_deleted_checkpoints_and_a_missing_manifest() {
     let run = sandbox.only_run();
     let show = ["runs", "show", &run.id()];
     fs::remove_dir_all(run.path("checkpoints")).unwrap();
-    let printed = sandbox.expect(0, &show);
-    assert!(printed.contains("none: they were deleted"), "{printed}");
+    sandbox.show(0, &show);
     fs::remove_file(run.path("manifest.json")).unwrap();
-    let printed = sandbox.run(&show).text();
-    assert!(printed.contains("the manifest of the run is missing; restore it from a copy"), "{printed}");
+    sandbox.keep(sandbox.run(&show));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -142,10 +138,10 @@ fn lost_steps_count_and_are_named() {
     let summary = run.json("summary.json");
     assert_eq!((summary["steps"].as_u64(), summary["tokens"].as_u64()), (Some(STEPS), Some(STEPS * 8 * 32)));
     let lost = "only 20 of 30 steps are recorded; the first missing step is 6";
-    let printed = sandbox.expect(0, &["runs", "show", &run.id()]);
-    assert!(printed.contains(lost), "{printed}");
+    sandbox.show(0, &["runs", "show", &run.id()]);
     sandbox.expect(0, &["report", &run.id(), "-o", "r.html"]);
     assert!(sandbox.read("r.html").contains(lost));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -159,8 +155,8 @@ fn gc_keeps_the_checkpoint_from_which_a_fork_is_reproduced() {
     sandbox.expect(0, "gc --checkpoints --yes");
     let fork = sandbox.only_run();
     assert_eq!(names_in(&fork.path("checkpoints")), ["step-00000010", "step-00000030"]);
-    let printed = sandbox.expect(0, &["reproduce", &fork.id(), "--threads", "1"]);
-    assert!(printed.contains("bitwise: "), "{printed}");
+    sandbox.show(0, &["reproduce", &fork.id(), "--threads", "1"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -172,8 +168,7 @@ fn damaged_files_of_points_are_named() {
     let lost = format!("point 2: runs/{}/manifest.json: ", run.id());
     let (_, stderr) = results(&sandbox);
     assert!(stderr.contains(&lost) && stderr.contains("counts as missing"), "{stderr}");
-    let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains(&lost) && printed.contains("trains the point again"), "{printed}");
+    sandbox.show(0, "sweep s.yaml --threads 1");
     // A part of a point's file that is legal YAML.
     fs::remove_dir_all(run.path("")).unwrap();
     fs::remove_dir_all(run_of_point(&sandbox, 2).path("")).unwrap();
@@ -182,11 +177,9 @@ fn damaged_files_of_points_are_named() {
     let file: PathBuf = sweeps.join(&ids[0]).join("points/0002.yaml");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, &text[..text.find("optimizer:").unwrap()]).unwrap();
-    let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
-    let damaged = "points/0002.yaml: this file of the sweep is damaged or was edited";
-    assert!(printed.contains(damaged) && printed.contains("1 done, 1 failed"), "{printed}");
-    let printed = sandbox.expect(1, "sweep s.yaml --threads 1 --quiet");
-    assert!(printed.contains("point 2 (optimizer.adamw.lr=0.001) failed: runs/sweeps/"), "{printed}");
+    sandbox.show(1, "sweep s.yaml --threads 1");
+    sandbox.show(1, "sweep s.yaml --threads 1 --quiet");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -217,8 +210,7 @@ fn damaged_metrics_are_reported_by_every_command() {
         ]
     };
     for command in commands() {
-        let printed = sandbox.expect(0, &command);
-        assert!(!printed.contains("metrics.jsonl"), "{command}: {printed}");
+        sandbox.show(0, &command);
     }
     let hole = [&lines[..4], &lines[6..]].concat().concat();
     let edited = text.replacen("\"loss\":", "\"loss\":1", 1);
@@ -231,23 +223,16 @@ fn damaged_metrics_are_reported_by_every_command() {
     for (damaged, found) in &damages {
         run.write("metrics.jsonl", damaged);
         for command in commands() {
-            let printed = sandbox.expect(0, &command);
-            assert!(printed.contains(found) && !printed.contains("up to date"), "{command}: {printed}");
+            sandbox.show(0, &command);
         }
         let fork = format!("fork {id} --from latest --new --name forked --set train.steps=32 --threads 1 --quiet");
-        let printed = sandbox.expect(0, &fork);
-        assert!(
-            printed.contains(found) && printed.contains("the new run inherits these metrics as they are"),
-            "{printed}"
-        );
+        sandbox.show(0, &fork);
     }
-    let printed = sandbox.expect(2, &["runs", "rm", &id, "--keep-record", "--yes"]);
-    assert!(printed.contains("only its record would be left, which is damaged: "), "{printed}");
+    sandbox.show(2, &["runs", "rm", &id, "--keep-record", "--yes"]);
     assert!(run.checkpoint(STEPS).exists());
     fs::remove_file(run.path("metrics.jsonl")).unwrap();
     for command in &commands()[..2] {
-        let printed = sandbox.expect(0, command);
-        assert!(printed.contains("0 of 30 steps are recorded") && !printed.contains("up to date"), "{printed}");
+        sandbox.show(0, command);
     }
 }
 
@@ -257,8 +242,7 @@ fn whole_records_are_not_called_damaged() {
     let sandbox = new_sandbox(&[]);
     sandbox.edit("exp.yaml", "every: 10, loss", "every: 7, at_start: true, loss");
     for until in ["--until-step 3", "--until-step 14", "--until-step 25", ""] {
-        let printed = sandbox.expect(0, &format!("apply exp.yaml --threads 1 {until}"));
-        assert!(!printed.contains("warning"), "{printed}");
+        sandbox.show(0, &format!("apply exp.yaml --threads 1 {until}"));
         let run = sandbox.only_run();
         let check = |what: &str| {
             let printed = sandbox.expect(0, &["runs", "show", &run.id()]);
@@ -277,6 +261,7 @@ fn whole_records_are_not_called_damaged() {
         check("killed");
         run.write("manifest.json", manifest);
     }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Half of the metrics of a run that is done are gone. The summary and the checkpoint say that there were more.
@@ -288,9 +273,8 @@ fn a_reproduction_of_half_a_record_is_incomplete() {
     let text = run.read("metrics.jsonl");
     let half: Vec<&str> = text.split_inclusive('\n').take(15).collect();
     run.write("metrics.jsonl", half.concat());
-    let printed = sandbox.expect(3, &["reproduce", &run.id(), "--threads", "1"]);
-    assert!(printed.contains("only 14 of 30 steps are recorded"), "{printed}");
-    assert!(printed.contains("incomplete: ") && !printed.contains("bitwise"), "{printed}");
+    sandbox.show(3, &["reproduce", &run.id(), "--threads", "1"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -304,12 +288,11 @@ fn an_edited_state_file_is_refused_and_a_resume_falls_back() {
     let best = |step: u64| run.json(&format!("checkpoints/step-{step:08}/state.json"))["val_loss"].as_f64().unwrap();
     assert!(best(20) < best(10), "the newest is the best");
     run.write(state, "{");
-    let printed = sandbox.expect(1, &["sample", &run.id(), "--best", "--prompt", "1"]);
-    assert!(printed.contains("step-00000020: state.json: ") && printed.contains("name a step: 10, 20"), "{printed}");
+    sandbox.show(1, &["sample", &run.id(), "--best", "--prompt", "1"]);
     // One edit, which reads well.
     run.write(state, text.replace("\"moments\": 2", "\"moments\": 1"));
-    let printed = sandbox.expect(0, "apply exp.yaml --threads 1");
-    assert!(printed.contains("falling back to step-00000010") && printed.contains("30 steps"), "{printed}");
+    sandbox.show(0, "apply exp.yaml --threads 1");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -322,12 +305,10 @@ fn gc_keeps_the_last_good_checkpoint_and_names_the_damaged_one() {
     let mut bytes = fs::read(&file).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, &bytes).unwrap();
-    let printed = sandbox.expect(0, "gc --checkpoints --yes");
-    let damaged =
-        "step-00000030: model.safetensors: its content does not match the hash in state.json; the next good one is";
-    assert!(printed.contains(damaged), "{printed}");
+    sandbox.show(0, "gc --checkpoints --yes");
     assert_eq!(names_in(&run.path("checkpoints")), ["step-00000020", "step-00000030"]);
     sandbox.expect(0, &["sample", &run.id(), "--step", "20", "--prompt", "1"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -346,9 +327,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
     ];
     run.write("resolved.yaml", resolved.replace("batches: 1\n", "batches: 2\n"));
     for command in &commands {
-        let printed = sandbox.expect(1, command);
-        assert!(printed.contains("resolved.yaml: it was changed after the run started"), "{printed}");
-        assert!(printed.contains("(eval)"), "{printed}");
+        sandbox.show(1, command);
     }
     let views = [
         format!("runs show {id}"),
@@ -381,6 +360,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
     for command in &commands {
         sandbox.expect(0, command);
     }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -392,18 +372,16 @@ fn a_changed_manifest_does_not_start_a_second_run() {
     let hash = run.manifest()["plan_hash"].as_str().unwrap().to_owned();
     let changed = format!("{}{}", &hash[..63], if hash.ends_with('0') { '1' } else { '0' });
     run.write("manifest.json", text.replace(&hash, &changed));
-    let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
-    assert!(printed.contains("manifest.json: the manifest of the run is damaged (it was changed after"), "{printed}");
-    assert!(printed.contains("or start a new run with `--new`"), "{printed}");
+    sandbox.show(1, "apply exp.yaml --threads 1");
     // The manifest is whole, with a different plan.
     let mut manifest = run.manifest();
     manifest["plan_hash"] = changed.into();
     run.write_sealed("manifest.json", manifest);
-    let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
-    assert!(printed.contains("the manifest was changed: it names the plan"), "{printed}");
+    sandbox.show(1, "apply exp.yaml --threads 1");
     assert_eq!(sandbox.runs().len(), 1);
     run.write("manifest.json", text);
-    assert!(sandbox.expect(0, "apply exp.yaml --threads 1").contains("resuming from step 10"));
+    sandbox.show(0, "apply exp.yaml --threads 1");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Makes `run` look as if its process had been killed while it wrote its summary.
@@ -434,7 +412,7 @@ fn a_run_that_was_killed_while_it_wrote_its_summary_gets_its_end() {
     };
     let before = run.summary();
     kill_before_summary(&run);
-    assert!(sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 10").contains("already has 10 steps"));
+    sandbox.show(0, "apply exp.yaml --threads 1 --until-step 10");
     check(&run, &before);
     // The point that early stopping ended.
     sandbox.expect(0, "sweep s.yaml --threads 1");
@@ -451,6 +429,7 @@ fn a_run_that_was_killed_while_it_wrote_its_summary_gets_its_end() {
     assert_eq!(objectives(&results(&sandbox).0), objectives(&whole));
     let listed = sandbox.json_of("runs --json");
     assert!(listed.as_array().unwrap().iter().any(|run| run["status"] == "stopped"), "{listed}");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Runs are read without a cache, so no folder for one need be known.

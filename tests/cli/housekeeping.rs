@@ -89,10 +89,10 @@ fn runs_are_chosen_ordered_and_tagged() {
         (vec!["runs", "tag", &first, "--add", "a b"], "letters, digits"),
         (vec!["runs", "tag", &first, "nothing", "--add", "late"], "no run nothing"),
     ] {
-        let printed = sandbox.expect(2, &arguments);
-        assert!(printed.contains(expected), "{arguments:?}: {printed}");
+        sandbox.show(2, &arguments);
     }
     assert!(run_ids(&sandbox, &["--tag", "late"]).is_empty(), "with a mistake in one name nothing is tagged");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -106,12 +106,11 @@ fn a_run_at_work_is_tagged_but_not_removed() {
     assert_eq!(freed["items"], Value::Array(vec![]), "its data is in use");
     drop(live);
     assert_eq!(run_ids(&sandbox, &["--status", "interrupted", "--tag", "live"]), *std::slice::from_ref(&id));
-    let printed = sandbox.expect(2, &["runs", "rm", &id]);
-    assert!(printed.contains("--yes"), "nobody can be asked: {printed}");
+    sandbox.show(2, &["runs", "rm", &id]);
     assert!(run_path(&sandbox, &id).exists());
-    let printed = sandbox.stdout_of(&["runs", "rm", &id, "--yes"]);
-    assert!(printed.starts_with(&format!("removed {id}  interrupted  ")), "{printed}");
+    sandbox.show(0, &["runs", "rm", &id, "--yes"]);
     assert!(run_ids(&sandbox, &[]).is_empty() && !run_path(&sandbox, &id).exists());
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -124,25 +123,20 @@ fn removing_touches_runs_only() {
     std::os::unix::fs::symlink(elsewhere.join(&second), run_path(&sandbox, &second)).unwrap();
     fs::create_dir(run_path(&sandbox, "notes")).unwrap();
     let linked = elsewhere.join(&second).display().to_string();
-    for (wanted, why) in [
-        (second.as_str(), "symbolic link"),
-        ("notes", "does not have a manifest.json"),
-        (linked.as_str(), "not in the folder of runs"),
-    ] {
-        let printed = sandbox.expect(2, &["runs", "rm", &first, wanted, "--yes"]);
-        assert!(printed.contains(why), "{wanted}: {printed}");
+    for wanted in [second.as_str(), "notes", linked.as_str()] {
+        sandbox.show(2, &["runs", "rm", &first, wanted, "--yes"]);
     }
     assert!(run_path(&sandbox, &first).exists(), "with one that is refused nothing is removed");
     let third = train(&sandbox, 3);
-    let printed = sandbox.stdout_of(&["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
+    let printed = sandbox.show(0, &["runs", "rm", &third, &format!("./runs/{third}"), "--yes"]);
     assert_eq!(printed.lines().count(), 1, "two spellings, one run: {printed}");
     sandbox.stdout_of(&["runs", "rm", &first, "--yes", "--keep-record"]);
     assert!(checkpoint_steps(&sandbox, &first).is_empty() && run_path(&sandbox, &first).join("metrics.jsonl").exists());
-    let printed = sandbox.stdout_of("apply exp.yaml --set seed=1 --threads 1");
-    assert!(printed.contains("up to date") && printed.contains("; its checkpoints were deleted"), "{printed}");
+    sandbox.show(0, "apply exp.yaml --set seed=1 --threads 1");
     sandbox.stdout_of(&["runs", "rm", &first, "--yes"]);
     assert_eq!(names_in(&sandbox.path("runs")).iter().filter(|n| !n.starts_with('.')).count(), 2);
     assert!(elsewhere.join(&second).join("manifest.json").exists());
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -159,7 +153,7 @@ fn gc_frees_what_it_showed() {
     let shown = sandbox.json_of("gc --json");
     assert_eq!(shown["freed"], false);
     assert_eq!(checkpoint_steps(&sandbox, &kept).len(), 5, "only shown");
-    assert!(sandbox.stdout_of("gc --older-than 1d --checkpoints").contains("nothing to free"));
+    sandbox.show(0, "gc --older-than 1d --checkpoints");
     assert!(sandbox.stdout_of("gc").trim_end().ends_with("use `--yes` to remove them"));
     let freed = sandbox.json_of("gc --yes --json");
     assert_eq!((&freed["items"], &freed["bytes"]), (&shown["items"], &shown["bytes"]));
@@ -177,15 +171,12 @@ fn gc_frees_what_it_showed() {
     fs::write(sandbox.path("input.txt"), text).unwrap();
     sandbox.stdout_of(&["sample", &kept, "--max-tokens", "2", "--best", "--threads", "1"]);
     fs::create_dir(sandbox.path("empty")).unwrap();
-    let printed = sandbox.run("gc --runs empty --yes").text();
-    assert!(printed.contains("use `--cache` to free all of it"), "{printed}");
+    sandbox.keep(sandbox.run("gc --runs empty --yes"));
     assert_eq!(names_in(&tokens).len(), 1, "an empty folder of runs does not empty the cache");
-    let printed = sandbox.run("gc --runs empty --cache").text();
-    assert!(printed.contains("prepared data of runs in other folders"), "{printed}");
-    let printed = sandbox.expect(2, &["gc", "--runs", "nowhere"]);
-    assert!(printed.contains("nowhere is not a folder"), "{printed}");
-    let printed = sandbox.expect(2, &["gc", "--older-than", "soon"]);
-    assert!(printed.contains("8w, got soon"), "{printed}");
+    sandbox.keep(sandbox.run("gc --runs empty --cache"));
+    sandbox.show(2, &["gc", "--runs", "nowhere"]);
+    sandbox.show(2, &["gc", "--older-than", "soon"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -210,8 +201,7 @@ fn metrics_are_exported_whole_or_not_at_all() {
     let loss = header.iter().position(|name| *name == "loss").unwrap();
     assert_eq!(cells[loss].parse::<f64>().unwrap(), record["loss"].as_f64().unwrap());
     for flag in every.chunks(2) {
-        let printed = sandbox.expect(2, &[&["export-metrics", &first], flag].concat());
-        assert!(printed.contains("use `--force` to replace it"), "{flag:?}: {printed}");
+        sandbox.show(2, &[&["export-metrics", &first], flag].concat());
         sandbox.stdout_of(&[&["export-metrics", &first, "--force"], flag].concat());
     }
     assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
@@ -226,8 +216,7 @@ fn output_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
     let sandbox = new_sandbox();
     let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
     let expect_error = |arguments: &str| {
-        let printed = Finished::of(sandbox.command(arguments).stdout(full())).expect_code(1).text();
-        assert!(printed.contains("standard output"), "{arguments}: {printed}");
+        sandbox.keep(Finished::of(sandbox.command(arguments).stdout(full()))).expect_code(1);
     };
     for form in ["--json", "--quiet", ""] {
         let apply = format!("apply exp.yaml --threads 1 {form}");
@@ -239,6 +228,7 @@ fn output_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
     for arguments in ["--help", "apply --help", "--version"] {
         expect_error(arguments);
     }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -265,46 +255,37 @@ fn distinguishes_names_and_paths_of_runs() {
     sandbox.write("s.yaml", "sweep: {base: exp.yaml, grid: {seed: [2, 3]}}\n");
     sandbox.expect(0, "sweep s.yaml --threads 1 --quiet");
     // `lab` is the run of that name, not one of a longer name, and no point of a sweep.
-    assert!(sandbox.stdout_of("runs show lab").starts_with(&id));
+    sandbox.show(0, "runs show lab");
     let sweep = names_in(&sandbox.path("runs/sweeps")).into_iter().find(|name| name.starts_with("s-")).unwrap();
     let points = run_ids(&sandbox, &["--sweep", "s"]);
     assert_eq!((points.len(), run_ids(&sandbox, &["--sweep", &format!("runs/sweeps/{sweep}")])), (2, points.clone()));
-    assert!(sandbox.stdout_of(&["runs", "show", &points[0]]).contains(&format!("{sweep}, point 1 (seed=2)")));
-    let printed = sandbox.expect(2, "runs show la");
-    assert!(printed.contains(&format!("{} (point 1 of {sweep})", points[0])), "{printed}");
+    sandbox.show(0, &["runs", "show", &points[0]]);
+    sandbox.show(2, "runs show la");
     // A path that is not a run is named as what it is.
-    for (name, part) in [
-        (sweep.as_str(), "it is a sweep; `runner runs --sweep s-"),
-        ("runs", "it is a folder of runs; name one of them, such as runs/lab-"),
-        ("exp.yaml", "it is a file, but a run is a folder"),
-        (&format!("runs/{id}/plan.json"), "it is part of the run runs/lab-"),
-        ("nowhere/lab", "there is no such folder"),
-    ] {
-        let printed = sandbox.expect(2, &["runs", "show", name]);
-        assert!(printed.contains(&format!("{name} is not a run: {part}")), "{printed}");
+    for name in [sweep.as_str(), "runs", "exp.yaml", &format!("runs/{id}/plan.json"), "nowhere/lab"] {
+        sandbox.show(2, &["runs", "show", name]);
     }
-    for (arguments, part) in [
-        ("runs --sweep other", "no sweep \"other\" in runs; there are: s-"),
-        ("runs --limit 0", "0 is not in 1.."),
-        (&format!("runs --runs runs/{id}"), "this is a run; name the folder that contains it"),
-        (&format!("report {id} -o runs"), "runs is a folder; name a file"),
-        (&format!("report {id} -o r.html --port 3"), "--port needs --serve"),
-        ("sweep s.yaml --job-option=--x", "--job-option needs `--launcher slurm`"),
-        (&format!("diff {id} {longer} --set seed=3"), "both A and B are runs"),
+    for arguments in [
+        "runs --sweep other",
+        "runs --limit 0",
+        &format!("runs --runs runs/{id}"),
+        &format!("report {id} -o runs"),
+        &format!("report {id} -o r.html --port 3"),
+        "sweep s.yaml --job-option=--x",
+        &format!("diff {id} {longer} --set seed=3"),
     ] {
-        let printed = sandbox.expect(2, arguments);
-        assert!(printed.contains(part), "{arguments}: {printed}");
+        sandbox.show(2, arguments);
     }
     assert!(run_ids(&sandbox, &["--status", "stopped early,done"]).contains(&id));
-    assert!(sandbox.stdout_of("sweep status s.yaml").contains("2 points, 2 done"));
-    assert!(sandbox.stdout_of("report s -o r.html").contains("2 runs"));
+    sandbox.show(0, "sweep status s.yaml");
+    sandbox.show(0, "report s -o r.html");
     // A run in another folder is named by its path, which finds it.
     fs::create_dir(sandbox.path("moved")).unwrap();
     fs::rename(run_path(&sandbox, &longer), sandbox.path("moved").join(&longer)).unwrap();
-    let printed = sandbox.expect(0, &["resume", &format!("moved/{longer}"), "--threads", "1"]);
+    let printed = sandbox.show(0, &["resume", &format!("moved/{longer}"), "--threads", "1"]);
     assert!(printed.contains(&format!("runner runs show moved/{longer}\n")), "{printed}");
-    let printed = sandbox.expect(2, &["runs", "rm", &format!("moved/{longer}"), "--yes"]);
-    assert!(printed.contains("use `--runs moved`"), "{printed}");
+    sandbox.show(2, &["runs", "rm", &format!("moved/{longer}"), "--yes"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -314,19 +295,17 @@ fn a_lost_plan_is_explained_and_can_be_written_again() {
     let (plan, resolved) = (format!("runs/{id}/plan.json"), format!("runs/{id}/resolved.yaml"));
     let whole = sandbox.read(&plan);
     let sample = ["sample", &id, "--prompt", "1", "--max-tokens", "2"];
-    let advice = format!("write it again with `runner plan {resolved} --json > {plan}`");
     fs::remove_file(sandbox.path(&plan)).unwrap();
-    let printed = sandbox.expect(1, &sample);
-    assert!(printed.contains("the plan of the run is missing; ") && printed.contains(&advice), "{printed}");
+    sandbox.show(1, &sample);
     sandbox.write(&plan, "{");
     for command in [&sample[..], &["diff", &id, &id], &["compare", &id], &["reproduce", &id], &["eval", &id]] {
-        let printed = sandbox.expect(1, command);
-        assert!(printed.contains("the plan of the run is damaged (") && printed.contains(&advice), "{printed}");
+        sandbox.show(1, command);
     }
     let again = sandbox.stdout_of(&["plan", &resolved, "--json", "--threads", "1"]);
     assert_eq!(again, whole);
     sandbox.write(&plan, again);
     sandbox.expect(0, &sample);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// The content of all files below `folder`, and the targets of links, which are not followed.

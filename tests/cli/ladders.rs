@@ -28,8 +28,7 @@ fn a_budget_gives_each_point_the_steps_that_cost_the_same() {
         assert!(steps * each <= 2e7 && (steps + 1.0) * each > 2e7, "{point}");
     }
     assert!(points[0]["steps"].as_u64() > points[1]["steps"].as_u64());
-    let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
-    assert!(printed.contains("budget   2e7 FLOPs for each point"), "{printed}");
+    sandbox.show(0, "sweep s.yaml --threads 1");
     let steps = &points[1]["steps"];
     assert!(stored_point(&sandbox, "s-", 2).contains(&format!("  steps: {steps}\n")));
     assert!(sandbox.expect(0, "sweep s.yaml --threads 1").contains("up to date"));
@@ -55,7 +54,7 @@ fn a_ladder_is_trained_and_fitted() {
          rules:\n    optimizer.adamw.lr: 0.01 * (8 / model.d_model) ** 0.5\n    schedule.warmup.steps: (steps / 10) | round | int\n  \
          tokens_per_parameter: 2\n  seeds: 2\n";
     let sandbox = Sandbox::new().with_numbers(4000).with("exp.yaml", EXPERIMENT).with("l.yaml", ladder);
-    assert!(sandbox.expect(0, "validate l.yaml").contains("10 points"));
+    sandbox.show(0, "validate l.yaml");
     let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
     assert!(printed.contains("law      L(C) = E + A·C^-a for val_loss, of 10 runs on 5 rungs"), "{printed}");
     assert!(printed.contains("check    without the largest rung"), "{printed}");
@@ -94,5 +93,6 @@ fn a_ladder_is_trained_and_fitted() {
         assert!((multiple["multiple"]["value"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{found}");
     }
     assert_eq!(found, sandbox.json_of("sweep fit l --target flops=1e10 --against l --json"), "draws are fixed");
-    assert!(sandbox.expect(2, "sweep fit l --target flops=1,tokens=2").contains("gives one of"));
+    sandbox.show(2, "sweep fit l --target flops=1,tokens=2");
+    insta::assert_snapshot!(sandbox.screens());
 }

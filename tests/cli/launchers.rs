@@ -311,12 +311,18 @@ pub(crate) fn expect_ended(outputs: &[Finished], code: i32) -> String {
     outputs.iter().map(Finished::text).collect()
 }
 
+/// The same, and keeps what they printed for the sandbox's screens.
+fn show_ended(sandbox: &Sandbox, outputs: Vec<Finished>, code: i32) {
+    for output in outputs {
+        sandbox.keep(output.expect_code(code));
+    }
+}
+
 #[test]
 fn a_different_number_of_ranks_is_reported_once_with_both() {
     let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
-    let printed = expect_ended(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
-    assert!(printed.contains("WORLD_SIZE is 2, but the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
-    assert_eq!(printed.matches("error:").count(), 1, "{printed}");
+    show_ended(&sandbox, run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -358,10 +364,10 @@ fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
         let set = if rank == 1 { "data.train.text.files=[nothing.txt]" } else { "train.steps=20" };
         rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", set])
     });
-    let printed: String = outputs.iter().map(Finished::text).collect();
-    assert!(printed.contains("rank 1 failed while starting: ") && printed.contains("nothing.txt"), "{printed}");
-    assert!(outputs[1].text().is_empty(), "{printed}");
-    assert!(outputs.iter().all(|output| output.code != 0), "{printed}");
+    for output in outputs {
+        sandbox.keep(output);
+    }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -377,17 +383,12 @@ fn a_rank_that_waits_alone_reports_the_missing_ranks() {
     let sandbox = new_sandbox(DDP, 20);
     let port = free_port();
     let start = |rank, port| faulty_rank(&sandbox, rank, port, "operation-timeout=500");
-    let printed = Finished::of(&mut start(0, port)).expect_code(1).text();
-    let expected = format!("only 1 of 2 ranks connected to 127.0.0.1:{port}");
-    assert!(printed.contains(&expected), "{printed}");
-    let printed = Finished::of(&mut start(1, port)).expect_code(1).text();
-    let expected = format!("rank 1 did not find rank 0 at 127.0.0.1:{port}");
-    assert!(printed.contains(&expected), "{printed}");
+    sandbox.keep(Finished::of(&mut start(0, port)).expect_code(1));
+    sandbox.keep(Finished::of(&mut start(1, port)).expect_code(1));
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
-    let printed = Finished::of(&mut start(0, port)).expect_code(1).text();
-    let expected = format!("rank 0 cannot listen at 127.0.0.1:{port}");
-    assert!(printed.contains(&expected), "{printed}");
+    sandbox.keep(Finished::of(&mut start(0, port)).expect_code(1));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -395,10 +396,9 @@ fn variables_that_make_no_sense_are_named() {
     let sandbox = new_sandbox(DDP, 20);
     let mut command = sandbox.command("apply exp.yaml");
     command.env("RANK", "two").env("WORLD_SIZE", "2").env("MASTER_ADDR", "x");
-    let printed = Finished::of(&mut command).expect_code(2).text();
-    assert!(printed.contains("RANK must be a rank, got \"two\""), "{printed}");
-    let printed = sandbox.expect(2, "apply exp.yaml --launcher env");
-    assert!(printed.contains("--launcher env: neither"), "{printed}");
+    sandbox.keep(Finished::of(&mut command).expect_code(2));
+    sandbox.show(2, "apply exp.yaml --launcher env");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// The shell of an allocation, a batch script, and one process of a launcher with a plan of one rank.
@@ -413,9 +413,9 @@ fn a_process_that_is_alone_starts_the_ranks_itself() {
         Finished::of(&mut rank_command(sandbox, 0, 1, 1, &[&arguments[..], more].concat()))
     };
     run_alone(&sandbox, &["--runs", "other", "--launcher", "local"]).expect_code(0);
-    let printed = run_alone(&sandbox, &["--runs", "third"]).text();
-    assert!(printed.contains("WORLD_SIZE is 1, but the plan has 2 ranks"), "{printed}");
+    sandbox.keep(run_alone(&sandbox, &["--runs", "third"]));
     run_alone(&new_sandbox("", 10), &[]).expect_code(0);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// The file with the secret by which ranks of one machine recognize each other.

@@ -11,30 +11,17 @@ use crate::sandbox::Sandbox;
 fn mistakes_are_reported_before_anything_is_written() {
     let sandbox = Sandbox::new();
     write_three_documents(&sandbox);
-    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to llmc d");
-    assert!(
-        text.contains("--shard-tokens: the first shard is for validation, and it has room for all 9 tokens"),
-        "{text}"
-    );
+    sandbox.show(2, "data prepare docs.jsonl --tokenizer bytes --to llmc d");
     assert_eq!(sandbox.names_in("d"), [""; 0]);
-    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt d --validation 0.000001");
-    assert!(
-        text.contains("a fraction of 0.000001 of 3 documents, which are drawn one by one, held out none"),
-        "{text}"
-    );
+    sandbox.show(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt d --validation 0.000001");
     assert_eq!(sandbox.names_in("d"), [""; 0]);
-    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogp d");
-    assert!(text.contains("did you mean `nanogpt`?"), "{text}");
-    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --field body --to npy d --validation none");
-    assert!(text.contains("line 1: no field `body`; the fields are `text`"), "{text}");
+    sandbox.show(2, "data prepare docs.jsonl --tokenizer bytes --to nanogp d");
+    sandbox.show(2, "data prepare docs.jsonl --tokenizer bytes --field body --to npy d --validation none");
     sandbox.write("bad.txt", b"good \xff bad");
-    let text = sandbox.expect(2, "data prepare bad.txt --tokenizer bytes --to npy d --validation none");
-    assert!(text.contains("not UTF-8 text: the first bad byte is at offset 5"), "{text}");
+    sandbox.show(2, "data prepare bad.txt --tokenizer bytes --to npy d --validation none");
     assert_eq!(sandbox.names_in("d"), [""; 0]);
     sandbox.write("empty.txt", "");
-    assert!(
-        sandbox.expect(2, "data prepare empty.txt --tokenizer bytes --to npy d").contains("the files: no text at all")
-    );
+    sandbox.show(2, "data prepare empty.txt --tokenizer bytes --to npy d");
     // A vocabulary that 16 bits do not hold.
     let vocabulary: serde_json::Map<_, _> = (0..70_000).map(|i| (format!("w{i}"), Value::from(i))).collect();
     let json = serde_json::json!({
@@ -44,14 +31,12 @@ fn mistakes_are_reported_before_anything_is_written() {
     });
     sandbox.write("large.json", json.to_string());
     for format in ["llmc", "npy", "nanogpt"] {
-        let text = sandbox.expect(2, &format!("data prepare docs.jsonl --tokenizer large.json --to {format} d"));
-        assert!(text.contains("70000 ids") && text.contains("--to: ") && text.contains("llmc-u32"), "{text}");
+        sandbox.show(2, &format!("data prepare docs.jsonl --tokenizer large.json --to {format} d"));
     }
     sandbox.stdout_of("data prepare docs.jsonl --tokenizer large.json --to llmc-u32 large --validation none");
     // What someone else put there is not replaced.
     sandbox.write("other/train.bin", "mine");
-    let text = sandbox.expect(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none");
-    assert!(text.contains("contains train.bin, which is not listed in a dataset.json; move it away"), "{text}");
+    let text = sandbox.show(2, "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none");
     let forced = "data prepare docs.jsonl --tokenizer bytes --to nanogpt other --validation none --force";
     assert_eq!(sandbox.expect(2, forced), text);
     assert_eq!(sandbox.names_in("other"), ["train.bin"]);
@@ -69,16 +54,11 @@ fn files_that_a_preparation_did_not_write_stay() {
     let mine = format!("{json}\n\n");
     sandbox.write("d/tokenizer.json", &mine);
     for force in ["", " --force"] {
-        let text = sandbox.expect(2, &format!("data prepare a.txt --tokenizer bytes --to nanogpt d{force}"));
-        assert!(
-            text.contains("contains a different tokenizer.json; move it away, or name a different folder"),
-            "{text}"
-        );
+        sandbox.show(2, &format!("data prepare a.txt --tokenizer bytes --to nanogpt d{force}"));
         sandbox.stdout_of(&format!("data prepare a.txt --tokenizer d/tokenizer.json --to nanogpt d{force}"));
         assert_eq!(sandbox.read("d/tokenizer.json"), mine);
     }
-    let text = sandbox.expect(2, "data prepare a.txt --tokenizer bytes --to nanogpt d --force");
-    assert!(text.contains("contains a different tokenizer.json"), "{text}");
+    sandbox.show(2, "data prepare a.txt --tokenizer bytes --to nanogpt d --force");
     assert_eq!(sandbox.read("d/tokenizer.json"), mine);
     // One that a preparation wrote is replaced.
     sandbox.stdout_of("data prepare a.txt --tokenizer bytes --to nanogpt own");
@@ -94,16 +74,15 @@ fn files_that_a_preparation_did_not_write_stay() {
     sandbox.write("e/.movie.mkv.partial", "mine");
     sandbox.write("e/.train.bin.partial", "mine");
     for force in ["", " --force"] {
-        let text = sandbox.expect(2, &format!("data prepare a.txt --tokenizer chars --to nanogpt e{force}"));
-        assert!(text.contains("contains a different meta.pkl"), "{text}");
+        sandbox.show(2, &format!("data prepare a.txt --tokenizer chars --to nanogpt e{force}"));
         assert_eq!(sandbox.names_in("e"), [".movie.mkv.partial", ".train.bin.partial", "meta.pkl"]);
         assert_eq!(sandbox.read("e/.train.bin.partial") + &sandbox.read("e/meta.pkl"), "minemine");
     }
     // A description of something else.
     sandbox.write("f/dataset.json", "{}");
-    let text = sandbox.expect(2, "data prepare a.txt --tokenizer bytes --to nanogpt f --force");
-    assert!(text.contains("contains a dataset.json of something else; move it away"), "{text}");
+    sandbox.show(2, "data prepare a.txt --tokenizer bytes --to nanogpt f --force");
     assert_eq!(sandbox.read("f/dataset.json"), "{}");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -139,12 +118,12 @@ fn forced_preparation_removes_only_listed_shards() {
     // A shard of the set's name that the card does not list, as a link and as a file.
     std::os::unix::fs::symlink(sandbox.path("elsewhere/x_train_000099.npy"), sandbox.path("d/x_train_000098.npy"))
         .unwrap();
-    let text = sandbox.expect(2, &prepare(2000, " --force"));
-    assert!(text.contains("contains x_train_000098.npy, which is not listed in a dataset.json"), "{text}");
+    sandbox.show(2, &prepare(2000, " --force"));
     let with_link = sandbox.names_in("d");
     assert_eq!((with_link.len(), sandbox.read("elsewhere/x_train_000099.npy")), (left.len() + 1, "mine".to_owned()));
     fs::remove_file(sandbox.path("d/x_train_000098.npy")).unwrap();
     sandbox.stdout_of(&prepare(2000, " --force"));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -156,7 +135,7 @@ fn damaged_shards_are_not_up_to_date() {
             "data prepare docs.jsonl --tokenizer bytes --to {format} {format} --name x --shard-tokens 4000 --validation 0.1"
         );
         sandbox.stdout_of(&command);
-        assert!(sandbox.stdout_of(&command).contains("up to date"));
+        sandbox.show(0, &command);
         let name = if format == "nanogpt" {
             "train.bin".to_owned()
         } else {
@@ -170,21 +149,16 @@ fn damaged_shards_are_not_up_to_date() {
             let mut damaged = whole.clone();
             damaged[*place] ^= 4;
             fs::write(&path, damaged).unwrap();
-            let text = sandbox.expect(2, &command);
-            assert!(
-                text.contains(&format!("{name} was damaged or changed after it was written; use --force")),
-                "{text}"
-            );
+            sandbox.show(2, &command);
         }
         fs::write(&path, &whole[..whole.len() - 2]).unwrap();
-        let text = sandbox.expect(2, &command);
-        assert!(text.contains(&format!("{name} has {} bytes, expected", whole.len() - 2)), "{text}");
+        sandbox.show(2, &command);
         sandbox.stdout_of(&format!("{command} --force"));
         assert_eq!(fs::read(&path).unwrap(), whole);
         let tokenizer = sandbox.path(format).join("tokenizer.json");
         let json = fs::read(&tokenizer).unwrap();
         fs::write(&tokenizer, [&json[..json.len() - 1], b" "].concat()).unwrap();
-        let text = sandbox.expect(2, &command);
-        assert!(text.contains("tokenizer.json is missing, or was changed after the shards were written"), "{text}");
+        sandbox.show(2, &command);
     }
+    insta::assert_snapshot!(sandbox.screens());
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::sandbox::screens::whole_screen;
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, names_in, runner_binary, wait_until};
 
 const STEPS: usize = 120;
@@ -39,6 +40,14 @@ fn apply_until(sandbox: &Sandbox, is_at: impl Fn(&RunFolder) -> bool) -> Running
 
 fn metric_lines(run: &RunFolder) -> usize {
     run.metrics().len()
+}
+
+/// What every run prints, which other snapshots leave out.
+#[test]
+fn a_run_shows_its_progress_and_its_result() {
+    let sandbox = new_sandbox();
+    let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=30 --set eval.samples=null");
+    insta::assert_snapshot!(whole_screen(&printed));
 }
 
 /// A limit on the size of files would end the process with a signal, and leave no message.
@@ -127,17 +136,14 @@ fn a_finished_run_is_left_alone() {
         files.iter().map(|e| (e.path(), e.metadata().unwrap().modified().unwrap())).collect::<Vec<_>>()
     };
     let before = state();
-    let printed = sandbox.expect(0, "apply exp.yaml");
-    assert!(printed.contains("up to date") && !printed.contains("deleted"), "{printed}");
+    sandbox.show(0, "apply exp.yaml");
     assert_eq!(state(), before, "nothing is written");
-    let output = sandbox.run("apply exp.yaml --new --quiet");
-    assert_eq!((output.code, output.text().lines().count()), (0, 1), "{}", output.text());
-    assert!(output.text().starts_with("done: lab-") && output.text().contains("-2, 120 steps"), "{}", output.text());
+    sandbox.show(0, "apply exp.yaml --new --quiet");
     let first = run.manifest();
     assert_eq!(first["status"], "done");
     // An ambiguous and a unique name.
-    let printed = sandbox.expect(2, "runs show la");
-    assert!(printed.contains("-2"), "{printed}");
+    sandbox.show(2, "runs show la");
+    insta::assert_snapshot!(sandbox.screens());
     let id = first["id"].as_str().unwrap();
     let output = sandbox.run(&["runs", "show", id, "--json"]);
     let shown = output.json();
@@ -155,15 +161,13 @@ fn a_summary_that_is_cut_short_counts_as_a_missing_one() {
     let resume = format!("resume {}", run.id());
     for command in ["apply exp.yaml", &resume] {
         cut();
-        let printed = sandbox.expect(0, command);
-        assert!(printed.contains("up to date: lab-") && printed.contains("summary.json: "), "{printed}");
+        sandbox.show(0, command);
     }
     cut();
-    let shown = sandbox.expect(0, "runs show lab");
-    assert!(shown.contains("warning: skipped: ") && shown.contains("120 of 120"), "{shown}");
+    sandbox.show(0, "runs show lab");
     sandbox.expect(0, "compare lab");
-    let printed = sandbox.expect(0, "reproduce lab --threads 1");
-    assert!(printed.contains("summary.json: ") && printed.contains("bitwise: "), "{printed}");
+    sandbox.show(0, "reproduce lab --threads 1");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -203,11 +207,11 @@ fn an_interrupted_run_saves_and_resumes() {
 fn the_second_of_two_at_once_is_refused() {
     let sandbox = new_endless_sandbox();
     let mut child = apply_until(&sandbox, |run| metric_lines(run) >= 3);
-    let output = sandbox.run("apply exp.yaml");
+    let output = sandbox.keep(sandbox.run("apply exp.yaml"));
     assert!(!child.has_ended(), "the first is not disturbed");
     child.kill();
-    let output = output.expect_code(2);
-    assert!(output.text().contains(&format!("pid {}", child.id())), "{}", output.text());
+    output.expect_code(2);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Started at the same moment, on nothing: one of them makes the run, the others are refused.
@@ -276,9 +280,9 @@ fn json_is_json_and_errors_are_not_on_standard_output() {
     assert_eq!(kinds.iter().filter(|k| *k == "train").count(), 20);
     let output = sandbox.run("apply missing.yaml --json");
     assert_eq!((output.code, output.stdout.len()), (2, 0), "{}", output.text());
-    let printed = sandbox.expect(2, "apply exp.yaml --set batch.micro_bach=4");
-    assert!(printed.contains("micro_batch"), "{printed}");
+    sandbox.show(2, "apply exp.yaml --set batch.micro_bach=4");
     sandbox.expect(2, "runs show nothing");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -300,8 +304,8 @@ fn broken_folders_are_listed_as_broken() {
     sandbox.run("apply exp.yaml --quiet --set train.steps=5");
     fs::create_dir(sandbox.path("runs/empty")).unwrap();
     sandbox.write("runs/odd/manifest.json", "[1, 2");
-    let printed = sandbox.expect(0, "runs");
+    let printed = sandbox.show(0, "runs");
     assert_eq!(printed.matches("broken").count(), 2, "{printed}");
-    let printed = sandbox.expect(1, "runs show odd");
-    assert!(printed.contains("manifest.json"), "{printed}");
+    sandbox.show(1, "runs show odd");
+    insta::assert_snapshot!(sandbox.screens());
 }

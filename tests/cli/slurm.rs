@@ -106,8 +106,7 @@ impl SlurmSandbox {
 #[test]
 fn an_array_gives_what_this_process_gives() {
     let sandbox = SlurmSandbox::new();
-    let out = sandbox.submit(&["--parallel", "2", "--job-option=--partition=long"]);
-    assert!(out.code == 0 && out.text().contains("4 points submitted as job 7"), "{}", out.text());
+    sandbox.keep(sandbox.submit(&["--parallel", "2", "--job-option=--partition=long"]).expect_code(0));
     assert_eq!(sandbox.submitted_arrays(), ["1-4"]);
     let mut folders = fs::read_dir(sandbox.path("runs/sweeps")).unwrap().map(|e| e.unwrap().path());
     let sweep = folders.find(|path| path.is_dir()).expect("a sweep");
@@ -121,9 +120,9 @@ fn an_array_gives_what_this_process_gives() {
     assert!(jobs.iter().all(|(_, status, objective)| status == "done" && objective.is_some()), "{jobs:?}");
     assert_eq!(jobs, sandbox.results_in("elsewhere"), "to the bit");
 
-    let again = sandbox.submit(&[]);
-    assert!(again.code == 0 && again.text().contains("up to date"), "{}", again.text());
+    sandbox.keep(sandbox.submit(&[]).expect_code(0));
     assert_eq!(sandbox.submitted_arrays().len(), 1, "nothing is submitted twice");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Slurm gives one of an array's jobs the number of the array, and requeues all of them by that number.
@@ -161,14 +160,13 @@ fn failed_points_are_submitted_again_and_waiting_ones_are_not() {
     sandbox.submit(&[]).expect_code(0);
     sandbox.submit(&[]).expect_code(0);
     assert_eq!(sandbox.submitted_arrays(), ["1-4", "2,4"]);
-    let waiting = sandbox.submit(&[]);
-    assert!(waiting.text().contains("1 point queued or running"), "{}", waiting.text());
+    sandbox.keep(sandbox.submit(&[]));
     // Whatever was noted of it or not, Slurm is asked; and if it does not answer, nothing is submitted.
     let down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)";
     sandbox.install_command("squeue", &format!("#!/bin/sh\necho '{down}' >&2\nexit 1\n"));
-    let out = sandbox.submit(&[]);
-    assert!(out.code == 1 && out.text().contains(down), "{}", out.text());
+    sandbox.keep(sandbox.submit(&[]).expect_code(1));
     assert_eq!(sandbox.submitted_arrays().len(), 2);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Each job of an array counts towards the jobs that a user may have in the queue.
@@ -185,23 +183,19 @@ echo $(($(cat limit) - jobs)) > limit
 "#;
     sandbox.install_command("sbatch", &SBATCH.replacen("array=", &format!("{refuse}array="), 1));
     sandbox.write("limit", "3");
-    let out = sandbox.submit(&[]);
-    assert!(out.code == 0 && out.text().contains("3 points submitted as job 7 and 7"), "{}", out.text());
-    assert!(out.text().contains("submits the other point, and those that failed"), "{}", out.text());
-    let out = sandbox.submit(&[]);
-    assert!(out.code == 1 && out.text().contains("Job violates accounting/QOS policy"), "{}", out.text());
+    sandbox.keep(sandbox.submit(&[]).expect_code(0));
+    sandbox.keep(sandbox.submit(&[]).expect_code(1));
     sandbox.write("limit", "9");
     sandbox.submit(&[]).expect_code(0);
     assert_eq!(sandbox.submitted_arrays(), ["1-2", "3", "4"]);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
 fn an_impossible_submission_is_reported_before_anything_is_written() {
     let sandbox = SlurmSandbox::new();
-    let out = sandbox.submit(&["--job-option=partition"]);
-    assert!(out.code == 2 && out.text().contains("--partition=long"), "{}", out.text());
-    let out = sandbox.submit(&["--time", "4m"]);
-    assert!(out.code == 2 && out.text().contains("at least 5m"), "{}", out.text());
+    sandbox.keep(sandbox.submit(&["--job-option=partition"]).expect_code(2));
+    sandbox.keep(sandbox.submit(&["--time", "4m"]).expect_code(2));
     assert!(!sandbox.path("runs").exists());
     // No command of Slurm is in the path.
     let arguments = ["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"];
@@ -209,8 +203,8 @@ fn an_impossible_submission_is_reported_before_anything_is_written() {
     assert!(out.code == 2 && out.text().contains("there is no squeue on this machine"), "{}", out.text());
     assert!(!sandbox.path("runs").exists());
     sandbox.install_command("sbatch", "#!/bin/sh\necho 'Batch job submission failed: Invalid partition' >&2\nexit 1\n");
-    let out = sandbox.submit(&[]);
-    assert!(out.code == 1 && out.text().contains("Invalid partition"), "{}", out.text());
+    sandbox.keep(sandbox.submit(&[]).expect_code(1));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 /// Points of different layouts: one rank, and two.
@@ -233,13 +227,13 @@ exit $code
     sandbox.install_command("srun", ranks);
     let tasks = r#"SLURM_ARRAY_TASK_ID=$task TASKS=$(sed -n 's/^#SBATCH --ntasks=//p' "$2")"#;
     sandbox.install_command("sbatch", &SBATCH.replace("SLURM_ARRAY_TASK_ID=$task", tasks));
-    let out = sandbox.submit(&["--parallel", "1"]);
-    assert!(out.code == 0 && out.text().contains("4 points submitted as job 7 and 7"), "{}", out.text());
+    sandbox.keep(sandbox.submit(&["--parallel", "1"]).expect_code(0));
     assert_eq!(sandbox.submitted_arrays(), ["1-2", "3-4"]);
     sandbox.run_with_slurm(&["sweep", "s.yaml", "--runs", "elsewhere", "--threads", "1", "--quiet"]).expect_code(0);
     let jobs = sandbox.results_in("runs");
     assert!(jobs.iter().all(|(_, status, _)| status == "done"), "{jobs:?}: {}", sandbox.read("jobs.txt"));
     assert_eq!(jobs, sandbox.results_in("elsewhere"), "to the bit");
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]

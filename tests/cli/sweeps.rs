@@ -35,6 +35,12 @@ fn expect_sweep(sandbox: &Sandbox, code: i32) -> String {
     run_sweep(sandbox).expect_code(code).text()
 }
 
+/// The same, and keeps it for the sandbox's screens.
+#[track_caller]
+fn show_sweep(sandbox: &Sandbox, code: i32) -> String {
+    sandbox.show(code, "sweep s.yaml --threads 1")
+}
+
 /// Starts the sweep, and waits until all its runs together have recorded this many steps.
 fn start_until(sandbox: &Sandbox, steps: u64) -> RunningProcess {
     let mut process = sandbox.spawn("sweep s.yaml --threads 1");
@@ -130,8 +136,7 @@ fn a_sweep_is_done_once() {
         "exclude: [\"model.d_model == 32 and optimizer.adamw.lr < 5e-4\"]",
         "parallel: 2",
     ]);
-    let printed = sandbox.expect(0, "sweep s.yaml --threads 1 --dry-run");
-    assert!(printed.contains("6 points, 3 runs") && printed.contains("2 left out"), "{printed}");
+    sandbox.show(0, "sweep s.yaml --threads 1 --dry-run");
     assert!(!sandbox.path("runs").exists(), "nothing is written");
     let lines = sandbox.run("sweep s.yaml --threads 1 --json").expect_code(0).json_lines();
     let count = |kind: &str| lines.iter().filter(|line| line["kind"] == kind).count();
@@ -156,8 +161,7 @@ fn a_sweep_is_done_once() {
     assert_eq!(listed.as_array().unwrap().len(), 3);
 
     let before = state(&sandbox.path("runs"));
-    let printed = expect_sweep(&sandbox, 0);
-    assert!(printed.contains("up to date") && printed.contains("runner reproduce lab-"), "{printed}");
+    show_sweep(&sandbox, 0);
     let turn = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with('.');
     let after: BTreeMap<_, _> = state(&sandbox.path("runs")).into_iter().filter(|(path, _)| !turn(path)).collect();
     assert_eq!(after, before.into_iter().filter(|(path, _)| !turn(path)).collect(), "nothing is written");
@@ -172,6 +176,7 @@ fn a_sweep_is_done_once() {
     assert_eq!((&results["best"], &results["verdict"]["conclusion"]["kind"]), (&Value::Null, &"one_seed".into()));
     assert_eq!(results["verdict"]["settings"][0]["sample"]["mean"].as_f64().unwrap(), losses[0]);
     assert!(sandbox.run("sweep status").text().contains("not running"));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -235,9 +240,7 @@ fn edits_after_the_start_do_not_leak() {
     // How it is run may change; what the points were made of may, too, and counts for nothing.
     edited.edit("s.yaml", "parallel: 2", "parallel: 1");
     edited.edit("exp.yaml", "batch:", "seed: 2\nbatch:");
-    let printed = expect_sweep(&edited, 3);
-    assert!(printed.contains("exp.yaml changed since"), "{printed}");
-    assert!(printed.contains("not up to date: ") && printed.contains("`--new` trains the points"), "{printed}");
+    show_sweep(&edited, 3);
     assert_eq!(hashes(&edited), hashes(&whole));
     // A program notices it, too, also once nothing is left to do.
     let summary = |code: i32| {
@@ -247,15 +250,12 @@ fn edits_after_the_start_do_not_leak() {
     let found = summary(3);
     assert_eq!(found["up_to_date"], false);
     assert!(found["changed_inputs"][0].as_str().unwrap().ends_with("exp.yaml"), "{found}");
-    let printed = expect_sweep(&edited, 3);
-    assert!(
-        printed.contains("all recorded points are done: ")
-            && !printed.lines().any(|line| line.starts_with("up to date")),
-        "{printed}"
-    );
+    let printed = show_sweep(&edited, 3);
+    assert!(!printed.lines().any(|line| line.starts_with("up to date")), "{printed}");
     edited.edit("exp.yaml", "seed: 2\nbatch:", "batch:");
     let found = summary(0);
     assert_eq!((&found["up_to_date"], &found["changed_inputs"]), (&true.into(), &serde_json::json!([])));
+    insta::assert_snapshot!(edited.screens());
 }
 
 #[test]
@@ -272,18 +272,14 @@ fn data_that_changed_is_reported() {
 #[test]
 fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
     let sandbox = new_sandbox(&["grid: {model.d_model: [15, 16], batch.micro_batch: [8, 64], train.steps: [0, 5]}"]);
-    let printed = expect_sweep(&sandbox, 2);
-    for part in ["model.d_model", "batch.micro_batch", "train.steps", "nothing was started"] {
-        assert!(printed.contains(part), "{part}: {printed}");
-    }
-    assert!(printed.contains("points 1, 2, 3 and 4") && printed.contains("points 1, 3, 5 and 7"), "{printed}");
+    let printed = show_sweep(&sandbox, 2);
     // They stand in the sweep file.
-    assert!(printed.contains("s.yaml:3:26") && !printed.contains("--set"), "{printed}");
     assert_eq!(sandbox.expect(2, "validate s.yaml"), printed);
+    insta::assert_snapshot!(sandbox.screens());
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, -0.00010]}"]);
-    let printed = expect_sweep(&sandbox, 2);
-    assert!(printed.contains("s.yaml:3:37") && printed.contains("got -0.00010"), "as written: {printed}");
+    show_sweep(&sandbox, 2);
     assert!(!sandbox.path("runs").exists());
+    insta::assert_snapshot!(sandbox.screens());
     // An objective that nobody measures, and rungs at which nobody does.
     let sandbox = new_sandbox(&[
         "grid: {seed: [1, 2]}",
@@ -291,38 +287,33 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         "early_stop: {asha: {min_steps: 55, reduction: 2}}",
     ]);
     assert_eq!(sandbox.stdout_of("validate s.yaml"), "s.yaml: `s` is a valid sweep of 2 points\n");
-    assert!(sandbox.expect(2, "validate s.yaml --explain").contains("use the file that it varies"));
-    let printed = expect_sweep(&sandbox, 2);
-    assert!(
-        printed.contains("eval.hellaswag") && printed.contains("min_steps") && printed.contains("all 2 points"),
-        "{printed}"
-    );
+    sandbox.show(2, "validate s.yaml --explain");
+    show_sweep(&sandbox, 2);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
 fn damaged_files_of_a_sweep_are_named() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);
     start_until(&sandbox, 5).kill();
-    let damaged = |name: &str, code: i32, expected: &[&str]| {
+    let damaged = |name: &str, code: i32| {
         let file = sweep_folder(&sandbox).join(name);
         let content = fs::read_to_string(&file).unwrap();
         fs::write(&file, &content[..content.len() / 2]).unwrap();
-        let printed = expect_sweep(&sandbox, code);
+        show_sweep(&sandbox, code);
         let status = sandbox.run("sweep status").text();
-        for part in expected {
-            assert!(printed.contains(part), "{part}: {printed}");
-        }
         assert!(!status.contains("nothing was started"), "{status}");
         fs::write(&file, content).unwrap();
         status
     };
-    let status = damaged("sweep.json", 2, &["/sweep.json: ", "restore the file", "use `--new` to start a new sweep"]);
+    let status = damaged("sweep.json", 2);
     assert!(status.contains("/sweep.json: ") && status.contains("name a sweep"), "{status}");
     let copy = "/sweep.yaml: this file of the sweep is damaged or was edited";
     let status = damaged("sweep.yaml", 2, &[copy, "if s.yaml has not changed since the sweep started, copy it there"]);
     assert!(status.contains("not running"), "the results need no copy of the file: {status}");
     damaged("points/0002.yaml", 1, &["points/0002.yaml: this file of the sweep is damaged or was edited", "1 failed"]);
     expect_sweep(&sandbox, 0);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -489,27 +480,24 @@ fn early_stopping_compares_batches_at_equal_tokens() {
 
     // One point ends before the second milestone, which the other reaches; an evaluation may be two milestones.
     whole.edit("s.yaml", "budget: {tokens: 30720}", "set: {train.steps: 60}");
-    let printed = expect_sweep(&whole, 2);
-    assert!(
-        printed.contains("early_stop compares points at the same milestones") && printed.contains("of 15,360 tokens"),
-        "{printed}"
-    );
+    show_sweep(&whole, 2);
     whole.edit("s.yaml", "train.steps: 60", "train.steps: 200, eval.every: 100");
-    assert!(expect_sweep(&whole, 2).contains("are both reached at step 100"));
+    show_sweep(&whole, 2);
+    insta::assert_snapshot!(whole.screens());
 }
 
 #[test]
 fn runs_that_are_there_already_are_not_run_again() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set optimizer.adamw.lr=1e-4");
-    let printed = expect_sweep(&sandbox, 0);
-    assert!(printed.contains("1 of 2 runs done"), "{printed}");
+    assert!(show_sweep(&sandbox, 0).contains("1 of 2 runs done"));
     assert!(recorded_runs(&sandbox).values().all(|run| run.sessions() == [(0, Some(STEPS))]));
     // Another sweep that shares a point.
     sandbox.edit("s.yaml", "1e-4, 1e-3", "1e-3, 1e-2");
-    expect_sweep(&sandbox, 0);
+    show_sweep(&sandbox, 0);
     assert_eq!(recorded_runs(&sandbox).len(), 3);
     assert!(recorded_runs(&sandbox).values().all(|run| run.sessions() == [(0, Some(STEPS))]));
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -556,18 +544,15 @@ fn a_started_sweep_needs_neither_its_file_nor_its_base() {
     let mut child = start_until(&sandbox, 40);
     child.kill();
     fs::rename(sandbox.path("exp.yaml"), sandbox.path("moved.yaml")).unwrap();
-    let printed = sandbox.expect(2, "sweep s.yaml --new");
-    assert!(printed.contains("there is no file exp.yaml") && printed.contains("s.yaml:2:9"), "{printed}");
+    sandbox.show(2, "sweep s.yaml --new");
     sandbox.expect(0, "sweep status");
     sandbox.expect(0, "sweep results");
     // By the file, whose base is missing; then by name and by the file that is missing, too.
-    let printed = expect_sweep(&sandbox, 0);
-    assert!(printed.contains("exp.yaml disappeared since s-") && printed.contains("4 points: 4 done"), "{printed}");
+    show_sweep(&sandbox, 0);
     fs::rename(sandbox.path("s.yaml"), sandbox.path("other.yaml")).unwrap();
     let id = sweep_folder(&sandbox).file_name().unwrap().to_str().unwrap().to_owned();
     for name in ["s", &id, &format!("runs/sweeps/{id}")] {
-        let printed = sandbox.expect(0, &["sweep", name, "--threads", "1"]);
-        assert!(printed.contains("up to date: sweep s-"), "{name}: {printed}");
+        sandbox.show(0, &["sweep", name, "--threads", "1"]);
     }
     let printed = expect_sweep(&sandbox, 0);
     assert!(
@@ -583,6 +568,7 @@ fn a_started_sweep_needs_neither_its_file_nor_its_base() {
         assert!(printed.contains(message), "{arguments}: {printed}");
     }
     assert_eq!(recorded_runs(&sandbox).len(), 4);
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]
@@ -659,7 +645,7 @@ fn a_diverged_point_is_not_recommended_and_the_best_is_not_overstated() {
 #[test]
 fn seeds_make_settings_whose_differences_are_paired() {
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-5, 3e-2]}", "seeds: 3", "parallel: 2"]);
-    let printed = expect_sweep(&sandbox, 0);
+    show_sweep(&sandbox, 0);
     assert_eq!(recorded_runs(&sandbox).len(), 6);
     let results = sweep_results(&sandbox);
     let settings = results["verdict"]["settings"].as_array().unwrap();
@@ -687,7 +673,7 @@ fn seeds_set_the_key_of_a_template_and_equal_numbers_are_a_tie() {
     sandbox.write("t.yaml.j2", &template);
     // Gradients are never so large, so both values give the same numbers.
     sandbox.write("s.yaml", "sweep: {template: t.yaml.j2, grid: {clip: [1e8, 1e9]}, seeds: [5, 3]}\n");
-    let printed = expect_sweep(&sandbox, 0);
+    let printed = show_sweep(&sandbox, 0);
     let seeds: Vec<Value> = recorded_runs(&sandbox).values().map(|run| run.manifest["plan_hash"].clone()).collect();
     assert_eq!(seeds.len(), 4, "{printed}");
     let results = sweep_results(&sandbox);
@@ -720,21 +706,13 @@ fn early_stopping_judges_settings_by_the_means_of_their_seeds() {
 fn values_without_effect_are_refused_before_the_start() {
     let sandbox = new_sandbox(&["grid: {train.steps: [5], train.epochs: [1], seed: [1, 2]}"]);
     for command in ["sweep s.yaml --threads 1", "sweep s.yaml --dry-run", "validate s.yaml"] {
-        let printed = sandbox.expect(2, command);
-        assert!(printed.contains("`train.steps` has no effect: `train.epochs`, which also varies"), "{printed}");
-        assert!(printed.contains("s.yaml:3:24"), "{printed}");
+        sandbox.show(2, command);
     }
+    insta::assert_snapshot!(sandbox.screens());
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, 1e-4]}"]);
-    let printed = sandbox.expect(2, "sweep s.yaml --dry-run --set optimizer.sgd.lr=1");
-    assert!(
-        printed.contains("--set optimizer.sgd.lr=1 would have no effect: the sweep varies optimizer.adamw.lr"),
-        "{printed}"
-    );
-    let printed = sandbox.expect(0, "validate exp.yaml --set train.steps=5 --set train.epochs=1");
-    assert!(
-        printed.contains("`--set train.steps=5` has no effect, because `--set train.epochs=1` replaces it"),
-        "{printed}"
-    );
+    sandbox.show(2, "sweep s.yaml --dry-run --set optimizer.sgd.lr=1");
+    sandbox.show(0, "validate exp.yaml --set train.steps=5 --set train.epochs=1");
+    insta::assert_snapshot!(sandbox.screens());
     let sandbox = new_sandbox(&["grid: {log.every: [1, 2], seed: [1, 2]}"]);
     assert!(sandbox.expect(0, "sweep s.yaml --dry-run").contains("4 points, 2 runs: 2 the same as another"));
     sandbox.edit("s.yaml", ", seed: [1, 2]", "");

@@ -3,14 +3,18 @@
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+pub mod screens;
 
 /// Variables of the caller's environment that would change what the program does.
 const CLEARED_VARIABLES: [&str; 14] = [
@@ -80,18 +84,20 @@ impl Arguments for Vec<&str> {
 
 /// A temporary folder with its own folder of runs (`runs`) and cache (`cache`). It is the working directory of the commands.
 pub struct Sandbox {
-    folder: tempfile::TempDir,
+    folder: Arc<tempfile::TempDir>,
+    /// Commands and what they printed, for a snapshot.
+    shown: Mutex<String>,
 }
 
 impl Sandbox {
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap() }
+        Self { folder: Arc::new(tempfile::tempdir().unwrap()), shown: Mutex::default() }
     }
 
     /// A sandbox in memory where the system has such a file system: `fsync` then takes no time.
     pub fn in_memory() -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-        Self { folder: folder.unwrap() }
+        Self { folder: Arc::new(folder.unwrap()), shown: Mutex::default() }
     }
 
     /// Adds a file, and the folders above it.
@@ -265,7 +271,11 @@ impl Finished {
 
     /// The end of a process that `command` started.
     pub fn new(command: &Command, output: Output) -> Self {
-        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy()).collect();
+        let quoted = |argument: &OsStr| {
+            let text = argument.to_string_lossy();
+            if text.is_empty() || text.contains(' ') { format!("'{text}'") } else { text.into_owned() }
+        };
+        let arguments: Vec<_> = command.get_args().map(quoted).collect();
         let [stdout, stderr] = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         Self { arguments: arguments.join(" "), code: output.status.code().unwrap_or(-1), stdout, stderr }
     }

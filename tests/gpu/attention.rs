@@ -241,7 +241,7 @@ fn long_rows_do_not_drift() {
 
 /// Token by token, or some at a time, gives the rows of the whole.
 #[test]
-fn new_tokens_over_a_cache() {
+fn new_tokens_over_a_cache_give_the_rows_of_the_whole() {
     for (shape, pieces) in [
         ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..]),
         ([1, 70, 4, 2, 128], &[64, 1, 5][..]),

@@ -14,7 +14,7 @@ use runner_spec::philox::Philox;
 use crate::sides::{Out, compare, normals, read};
 
 #[test]
-fn activations_and_their_gradients() {
+fn activations_and_their_gradients_agree_with_the_cpus() {
     for n in [1, 7, 8, 1000, 20_003] {
         compare(&format!("activations of {n}"), |side| {
             let x = side.activations(1, &[n]);
@@ -38,7 +38,7 @@ fn activations_and_their_gradients() {
 
 /// The slope of GELU is a factor within the product where rows are whole vectors, and a separate pass elsewhere.
 #[test]
-fn gradients_of_gelus_input() {
+fn gradients_of_gelus_input_agree_with_the_cpus() {
     for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (3, 8, 5), (64, 48, 96), (33, 264, 65), (130, 1024, 256)] {
         compare(&format!("gradient of GELU's input, {rows} x {inner} from {out}"), |side| {
             let (dy, w) = (side.activations(1, &[rows, out]), side.activations(2, &[out, inner]));
@@ -49,7 +49,7 @@ fn gradients_of_gelus_input() {
 }
 
 #[test]
-fn swiglu_and_its_gradient() {
+fn swiglu_and_its_gradient_agree_with_the_cpus() {
     for (rows, width) in [(1, 1), (3, 7), (5, 64), (2, 2731)] {
         compare(&format!("swiglu of {rows} x {width}"), |side| {
             let (x, dy) = (side.activations(1, &[rows, 2 * width]), side.activations(2, &[rows, width]));
@@ -66,7 +66,7 @@ const NORMS: [(usize, usize); 9] =
     [(1, 8), (3, 5), (1, 768), (70, 768), (33, 250), (5, 1025), (3, 1600), (2, 4096), (3, 8191)];
 
 #[test]
-fn layer_norm_and_its_gradients() {
+fn layer_norm_and_its_gradients_agree_with_the_cpus() {
     for (rows, d) in NORMS {
         compare(&format!("layer norm of {rows} x {d}"), |side| {
             let (x, dy, skip) =
@@ -93,7 +93,7 @@ fn layer_norm_and_its_gradients() {
 }
 
 #[test]
-fn rms_norm_and_its_gradient() {
+fn rms_norm_and_its_gradient_agree_with_the_cpus() {
     for (rows, d) in NORMS {
         compare(&format!("RMS norm of {rows} x {d}"), |side| {
             let (x, dy, skip) =
@@ -123,7 +123,7 @@ fn ids(n: usize, vocab: usize) -> Vec<u32> {
 }
 
 #[test]
-fn embeddings_with_positions() {
+fn embeddings_with_positions_agree_with_the_cpus() {
     for (vocab, d, seq, batch, start) in
         [(50_257, 8, 13, 3, 0), (11, 5, 4, 2, 3), (300, 768, 16, 2, 0), (1, 32, 1, 1, 0)]
     {
@@ -144,7 +144,7 @@ fn embeddings_with_positions() {
 /// Gradients that are small whole numbers have sums that are exact in any order, so they are equal; others differ by the order of
 /// runs that several blocks add.
 #[test]
-fn gradients_of_embeddings() {
+fn gradients_of_embeddings_agree_with_the_cpus() {
     for (vocab, d, n) in
         [(50_257, 9, 700), (50_257, 64, 1), (3, 768, 130), (1, 8, 1000), (70_000, 16, 3000), (300_000, 8, 40)]
     {
@@ -169,7 +169,7 @@ fn gradients_of_embeddings() {
 }
 
 #[test]
-fn rows_by_number() {
+fn rows_are_taken_by_number() {
     for d in [1, 7, 768] {
         compare(&format!("rows of {d}"), |side| {
             let x = side.activations(1, &[9, d]);
@@ -193,7 +193,7 @@ fn dropout_masks_are_equal() {
 }
 
 #[test]
-fn rotary_embedding() {
+fn rotary_embedding_agrees_with_the_cpus() {
     for (head_dim, heads, extra, seq) in [(2, 1, 0, 1), (10, 3, 4, 7), (64, 4, 128, 9), (128, 2, 0, 3)] {
         compare(&format!("rotation of {heads} heads of {head_dim}"), |side| {
             let x = side.activations(1, &[2 * seq, heads * head_dim + extra]);
@@ -207,7 +207,7 @@ fn rotary_embedding() {
 }
 
 #[test]
-fn cross_entropy_and_its_gradient() {
+fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
     for (rows, vocab) in [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)] {
         compare(&format!("cross-entropy of {rows} x {vocab}"), |side| {
             let targets: Vec<u32> = (0..rows)
@@ -241,7 +241,7 @@ fn cross_entropy_and_its_gradient() {
 }
 
 #[test]
-fn gradients_of_biases() {
+fn gradients_of_biases_agree_with_the_cpus() {
     for (rows, width) in [(1, 1), (3, 7), (1000, 256), (130, 2305), (2000, 40)] {
         compare(&format!("bias gradient of {rows} x {width}"), |side| {
             let (dy, dbias) = (side.activations(1, &[rows, width]), side.numbers(2, &[width]));
@@ -255,7 +255,7 @@ fn gradients_of_biases() {
 /// the product was rounded to what is stored, and the sum is rounded again. So is a bias of a product in bf16 with odd sizes where cuBLASLt has no
 /// algorithm that adds one: on an H100 it has none for 33 x 65 x 17.
 #[test]
-fn products_of_linear_layers() {
+fn products_of_linear_layers_agree_with_the_cpus() {
     for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (9, 35, 24), (64, 48, 96)] {
         compare(&format!("products of {rows} x {inner} x {out}"), |side| {
             let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
@@ -279,7 +279,7 @@ fn products_of_linear_layers() {
 
 /// The residual stream is added within the product wherever the bias is. Otherwise both are added by separate passes.
 #[test]
-fn residual_sums() {
+fn residual_sums_agree_with_the_cpus() {
     for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96), (130, 1024, 256)] {
         compare(&format!("residual sum of {rows} x {out} from {inner}"), |side| {
             let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
@@ -295,7 +295,7 @@ fn residual_sums() {
 
 /// TF32 keeps ten bits of the factors' mantissas; a GPU that is set to TF32 uses them, others do not.
 #[test]
-fn products_in_tf32() {
+fn products_in_tf32_are_rounded_as_tf32() {
     let Some(_) = crate::device::gpus(1) else { return };
     let (rows, inner, out) = (32, 256, 48);
     let (x, w) = (normals(1, rows * inner), normals(2, out * inner));

@@ -107,28 +107,28 @@ fn agrees_with_ddp(model: &str, replicas: usize, more: &str) {
 }
 
 #[test]
-fn sharded_gpt2_with_dropout() {
+fn sharded_gpt2_with_dropout_agrees_with_ddp() {
     let Some(_) = gpus(2) else { return };
     agrees_with_ddp(MODELS[1].1, 2, "precision: fp32");
     agrees_with_ddp(MODELS[1].1, 2, "precision: bf16");
 }
 
 #[test]
-fn sharded_llama() {
+fn sharded_llama_agrees_with_ddp() {
     let Some(_) = gpus(4) else { return };
     agrees_with_ddp(MODELS[3].1, 4, "precision: fp32");
     agrees_with_ddp(MODELS[3].1, 2, "precision: bf16");
 }
 
 #[test]
-fn sharded_bf16_without_master_weights() {
+fn sharded_bf16_without_master_weights_agrees_with_ddp() {
     let Some(_) = gpus(3) else { return };
     agrees_with_ddp(MODELS[2].1, 3, "precision: bf16\nmaster_weights: false");
 }
 
 /// The replicas of a pipeline's stages divide the optimizer's state of their stage.
 #[test]
-fn sharded_optimizers_of_pipelines() {
+fn sharded_optimizers_of_pipelines_agree_with_whole_ones() {
     let Some(_) = gpus(4) else { return };
     for (model, schedule, precision) in [(MODELS[1].1, "1f1b", "fp32"), (MODELS[3].1, "zero_bubble", "bf16")] {
         let trained = |shard: &str| {
@@ -160,7 +160,7 @@ fn sharded_runs_resume_with_the_same_bits() {
 
 /// A trace gathers what is divided: it has the hashes of plain ddp.
 #[test]
-fn traces_of_sharded_runs() {
+fn traces_of_sharded_runs_equal_those_of_whole_ones() {
     let Some(_) = gpus(2) else { return };
     let traced = |shard| train(&ddp(MODELS[3].1, 2, 12, shard, "precision: fp32"), Some(2), true, &[]).0.trace;
     let expected = traced(None);

@@ -43,47 +43,47 @@ fn check(cases: Vec<Case>) {
 }
 
 #[test]
-fn linear() {
+fn linear_layers_agree_with_autograd() {
     check(cases::linears());
 }
 
 #[test]
-fn norm() {
+fn norms_agree_with_autograd() {
     check(cases::norms());
 }
 
 #[test]
-fn attention() {
+fn attention_agrees_with_autograd() {
     check(cases::attentions());
 }
 
 #[test]
-fn mlp() {
+fn mlps_agree_with_autograd() {
     check(cases::mlps());
 }
 
 #[test]
-fn embedding() {
+fn embeddings_agree_with_autograd() {
     check(cases::embeddings());
 }
 
 #[test]
-fn head() {
+fn heads_agree_with_autograd() {
     check(cases::heads());
 }
 
 #[test]
-fn transformer_layer() {
+fn transformer_layers_agree_with_autograd() {
     check(cases::transformers());
 }
 
 #[test]
-fn every_variant_with_every_other() {
+fn every_variant_with_every_other_agrees_with_autograd() {
     check(cases::variants());
 }
 
 #[test]
-fn whole_models() {
+fn whole_models_agree_with_autograd() {
     check(cases::models(false));
 }
 

@@ -164,7 +164,7 @@ fn everywhere(kinds: &[Kind], check: impl Fn(&Golden, DType)) {
 }
 
 #[test]
-fn logits_loss_and_every_gradient() {
+fn logits_loss_and_every_gradient_agree_with_pytorchs() {
     everywhere(&[TRAINED.as_slice(), &[Kind::Unmasked]].concat(), |golden, dtype| {
         let params = with_values(&golden.layout, golden.flat("weights"), dtype);
         let model = model_for(&golden.spec, &params);
@@ -187,7 +187,7 @@ fn logits_loss_and_every_gradient() {
 
 /// Without a causal mask a token sees the padding of its row, unless the row's length says where it begins.
 #[test]
-fn padding_without_a_causal_mask() {
+fn padding_without_a_causal_mask_agrees_with_pytorchs() {
     everywhere(&[Kind::Unmasked], |golden, dtype| {
         let params = with_values(&golden.layout, golden.flat("weights"), dtype);
         let model = model_for(&golden.spec, &params);
@@ -257,7 +257,7 @@ fn train(golden: &Golden, dtype: DType, optimizer: Optimizer, clip: f64, lrs: &[
 /// Learning rates of the schedule are stored as f32: 6e-8 of a sum of updates of about 20 · 2e-3, so some 1e-9 in the
 /// weights; losses and norms move by less than their own rounding.
 #[test]
-fn twenty_steps_of_adamw_with_clipping_and_schedule() {
+fn twenty_steps_of_adamw_with_clipping_and_schedule_agree_with_pytorchs() {
     everywhere(&TRAINED, |golden, dtype| {
         let lrs = golden.values("train.lrs");
         for rows in [vec![4], vec![1, 3]] {
@@ -276,7 +276,7 @@ fn twenty_steps_of_adamw_with_clipping_and_schedule() {
 
 /// PyTorch's momentum buffer is exactly ours; the learning rate, 0.1, is not rounded.
 #[test]
-fn five_steps_of_sgd_with_momentum() {
+fn five_steps_of_sgd_with_momentum_agree_with_pytorchs() {
     for golden in [Golden::load(Kind::Gpt2), Golden::load(Kind::Encoder)] {
         for dtype in [DType::F64, DType::F32] {
             let run = train(&golden, dtype, Optimizer::Sgd(Sgd { lr: 0.1, momentum: 0.9 }), 1.8, &[0.1; 5], &[4]);
@@ -293,7 +293,7 @@ fn five_steps_of_sgd_with_momentum() {
 /// a rounding edge, and a moment takes 20 steps to forget. 1% of 864 elements may be off (5 are). Without our rounding most
 /// weights differ.
 #[test]
-fn bf16_tensors_under_fused_optimizers() {
+fn bf16_tensors_under_fused_optimizers_agree_with_pytorchs() {
     let tensors =
         candle_core::safetensors::load_buffer(include_bytes!("../golden/bf16.safetensors"), &Device::Cpu).unwrap();
     let both = |prefix: &str| -> Vec<f32> {

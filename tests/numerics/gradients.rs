@@ -61,41 +61,41 @@ fn check(cases: Vec<Case>) {
 }
 
 #[test]
-fn linear() {
+fn linear_layers_agree_with_differences() {
     check(cases::linears());
 }
 
 #[test]
-fn norm() {
+fn norms_agree_with_differences() {
     check(cases::norms());
 }
 
 #[test]
-fn attention() {
+fn attention_agrees_with_differences() {
     check(cases::attentions());
 }
 
 #[test]
-fn mlp() {
+fn mlps_agree_with_differences() {
     check(cases::mlps());
 }
 
 #[test]
-fn embedding() {
+fn embeddings_agree_with_differences() {
     check(cases::embeddings());
 }
 
 #[test]
-fn head() {
+fn heads_agree_with_differences() {
     check(cases::heads());
 }
 
 #[test]
-fn transformer_layer() {
+fn transformer_layers_agree_with_differences() {
     check(cases::transformers());
 }
 
 #[test]
-fn whole_models() {
+fn whole_models_agree_with_differences() {
     check(cases::models(true));
 }

@@ -49,7 +49,7 @@ const UNEVEN_LAYOUTS: [(&str, &str); 8] = [
 
 /// The tutorial on pipelines cuts 20 rows into 8 chunks, of which there are 7: `torch.arange(20).chunk(8)`.
 #[test]
-fn micro_batches_of_unequal_sizes() {
+fn micro_batches_of_unequal_sizes_train_alike() {
     let model = MODELS[1].1;
     let tutorial = layout_case(model, UNEVEN_LAYOUTS[4].1, STEPS);
     let batch = &tutorial.plan.ranks[0].program.batch;
@@ -61,7 +61,7 @@ fn micro_batches_of_unequal_sizes() {
 
 /// A batch of 24 rows reads an epoch of 7 more than three times, and the next step continues in its middle.
 #[test]
-fn batches_larger_than_an_epoch() {
+fn batches_larger_than_an_epoch_train_alike() {
     agree_on("epochs of 7 rows", |layout| layout_case_of_epochs(MODELS[0].1, layout, STEPS, 7));
 }
 
@@ -117,48 +117,48 @@ fn agree_among(name: &str, layouts: &[(&str, &str)], case: impl Fn(&str) -> Layo
 /// A Llama, whose gradients are not 0 but for rounding: Lion takes a whole step along the sign of the smallest gradient, and GPT-2's biases
 /// of keys have only such.
 #[test]
-fn lion() {
+fn lion_trains_alike_under_every_layout() {
     let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
     agree_on("llama, lion", |layout| layout_case(MODELS[3].1, &format!("{layout}\n{optimizer}"), STEPS));
 }
 
 #[test]
-fn gpt2_tied() {
+fn gpt2_tied_trains_alike_under_every_layout() {
     agrees(0);
 }
 
 #[test]
-fn gpt2_tied_with_dropout() {
+fn gpt2_tied_with_dropout_trains_alike_under_every_layout() {
     agrees(1);
 }
 
 #[test]
-fn gpt2_untied_with_dropout() {
+fn gpt2_untied_with_dropout_trains_alike_under_every_layout() {
     agrees(2);
 }
 
 #[test]
-fn llama_untied() {
+fn llama_untied_trains_alike_under_every_layout() {
     agrees(3);
 }
 
 #[test]
-fn llama_tied() {
+fn llama_tied_trains_alike_under_every_layout() {
     agrees(4);
 }
 
 #[test]
-fn llama_with_pytorchs_initial_weights() {
+fn llama_with_pytorchs_initial_weights_trains_alike_under_every_layout() {
     agrees(5);
 }
 
 #[test]
-fn encoder_layers() {
+fn encoder_layers_train_alike_under_every_layout() {
     agree("encoder layers", &format!("{ENCODER}, dropout: 0.0"));
 }
 
 #[test]
-fn encoder_layers_with_dropout() {
+fn encoder_layers_with_dropout_train_alike_under_every_layout() {
     agree("encoder, dropout", &format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"));
 }
 
@@ -225,7 +225,7 @@ fn the_padding_mask_changes_only_padding() {
 /// same bits, and layouts agree as well as bf16 lets them: a weight that is rounded the other way is off by 2^-8, and the mean
 /// over thousands of them by much less, so losses by a few 2^-8 at most.
 #[test]
-fn bf16_without_master_weights() {
+fn bf16_without_master_weights_trains_alike_under_every_layout() {
     let with =
         |layout: &str| layout_case(MODELS[1].1, &format!("{layout}\nprecision: bf16\nmaster_weights: false"), 20);
     let single = run(&with(LAYOUTS[0].1), DType::F32);

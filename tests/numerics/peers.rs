@@ -121,7 +121,7 @@ fn learning_rates_are_pytorchs_at_every_step() {
 const F32_FACTOR: f64 = 4.0;
 
 #[test]
-fn optimizers_with_clipping_over_100_steps() {
+fn optimizers_with_clipping_agree_with_pytorch_over_100_steps() {
     let fixture = Fixture::read(include_bytes!("../golden/optimizers.safetensors"));
     let float32_error: HashMap<String, f64> = serde_json::from_str(&fixture.metadata["float32_error"]).unwrap();
     let shapes: [(&str, &[usize]); 4] = [("up", &[40, 25]), ("up_bias", &[37]), ("down", &[12, 9]), ("norm", &[25])];

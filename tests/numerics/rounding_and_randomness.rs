@@ -300,7 +300,7 @@ fn evaluation_drops_nothing() {
 /// Initial weights as PyTorch's modules have them: within the bounds that they are drawn from, near them, and with the variance
 /// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
 #[test]
-fn pytorchs_initial_weights() {
+fn initial_weights_are_drawn_as_pytorch_draws_them() {
     let pytorch_init = Some(PytorchEmbedding::Uniform(0.1));
     let variant = ModelOptions { pytorch_init, ..crate::common::encoder() };
     let spec = ModelSpec { options: variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
@@ -342,7 +342,7 @@ fn pytorchs_initial_weights() {
 /// A Llama of PyTorch's modules: `nn.Linear` without biases is uniform within ± 1/√in, `nn.Embedding` is normal(0, 1), and norms are 1.
 /// Means and variances are within five standard errors: the mean of x² has that of its variance, 4/45·bound⁴ or 2.
 #[test]
-fn pytorchs_initial_weights_of_a_llama() {
+fn initial_weights_of_a_llama_are_drawn_as_pytorch_draws_them() {
     let pytorch_init = Some(PytorchEmbedding::Normal);
     let variant = ModelOptions { pytorch_init, ..ModelOptions::default() };
     let spec = ModelSpec { options: variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };

@@ -41,34 +41,34 @@ fn same_bits(model: &str, replicas: usize, more: &str) -> BTreeMap<String, Vec<f
 }
 
 #[test]
-fn gpt2_with_dropout() {
+fn sharded_gpt2_with_dropout_has_the_bits_of_a_whole_one() {
     for replicas in 2..=4 {
         same_bits(MODELS[1].1, replicas, "");
     }
 }
 
 #[test]
-fn llama() {
+fn sharded_llama_has_the_bits_of_a_whole_one() {
     for replicas in 2..=4 {
         same_bits(MODELS[3].1, replicas, "");
     }
 }
 
 #[test]
-fn lion() {
+fn sharded_lion_has_the_bits_of_a_whole_one() {
     let optimizer = "optimizer: {lion: {lr: 1e-3, weight_decay: 0.1}}";
     same_bits(MODELS[3].1, 3, optimizer);
     same_bits(MODELS[1].1, 2, &format!("precision: bf16\nmaster_weights: false\n{optimizer}"));
 }
 
 #[test]
-fn tied_embeddings_and_encoder_layers() {
+fn sharded_tied_embeddings_and_encoder_layers_have_the_bits_of_whole_ones() {
     same_bits(MODELS[4].1, 3, "");
     same_bits(&format!("{ENCODER}, dropout: 0.1, mlp_dropout: 0.1"), 2, "");
 }
 
 #[test]
-fn bf16() {
+fn sharded_bf16_has_the_bits_of_a_whole_one() {
     for (model, replicas) in [(MODELS[1].1, 2), (MODELS[2].1, 4), (MODELS[3].1, 3)] {
         let masters = same_bits(model, replicas, "precision: bf16");
         let is_bf16 = |v: &f64| (*v as f32).to_bits().trailing_zeros() >= 16;
@@ -77,7 +77,7 @@ fn bf16() {
 }
 
 #[test]
-fn bf16_without_master_weights() {
+fn sharded_bf16_without_master_weights_has_the_bits_of_a_whole_one() {
     for (model, replicas) in [(MODELS[1].1, 3), (MODELS[3].1, 2)] {
         same_bits(model, replicas, "precision: bf16\nmaster_weights: false");
     }
@@ -85,7 +85,7 @@ fn bf16_without_master_weights() {
 
 /// The replicas of a pipeline's stages divide the optimizer's state of their stage.
 #[test]
-fn pipelines() {
+fn sharded_pipelines_have_the_bits_of_whole_ones() {
     for (model, schedule) in [(MODELS[1].1, "1f1b"), (MODELS[3].1, "zero_bubble"), (MODELS[4].1, "gpipe")] {
         let of = |shard: &str| {
             let layout = format!(

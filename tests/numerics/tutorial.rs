@@ -91,7 +91,7 @@ const LOSS: f64 = 2e-7;
 const NORM: f64 = 1e-9;
 
 #[test]
-fn twenty_steps_of_the_tutorial() {
+fn twenty_steps_of_the_tutorial_agree_with_pytorchs() {
     let bytes = include_bytes!("../golden/tutorial.safetensors");
     let fixture = candle_core::safetensors::load_buffer(bytes, &Device::Cpu).unwrap();
     for parallel in [
