@@ -49,7 +49,7 @@ def ours(runner, gpt2, texts, threads, folder, cpu):
     before = processor_time(resource.RUSAGE_CHILDREN)
     made = json.loads(subprocess.run([*map(str, command)], check=True, env=environment, capture_output=True).stdout)
     seconds = processor_time(resource.RUSAGE_CHILDREN) - before if cpu else made["seconds"]
-    return seconds, made["tokens"] - len(texts)
+    return seconds, made["card"]["tokens"] - len(texts)
 
 
 def theirs(which, gpt2, texts, threads, cpu):

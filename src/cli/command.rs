@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use super::experiment::{import, init, plan, render, schema, validate};
 use super::machine::{calibrate, completions, doctor, version};
@@ -16,6 +16,7 @@ use crate::cli::runs::{compare, diff, export_metrics, gc, report};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, render};
 use crate::cli::terminal::interrupt::ignore_signal;
 use crate::cli::terminal::output::print_to_stderr;
+use crate::cli::terminal::suggestions;
 use runner_report::is_reader_gone;
 
 /// Train language models from one declarative file.
@@ -112,7 +113,7 @@ pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let error = with_tip(error);
+            let error = suggestions::with_tip(error, &Cli::command());
             if error.use_stderr() {
                 // The error quotes arguments, which may be the names of foreign files.
                 let text = error.render();
@@ -140,16 +141,6 @@ pub(crate) fn run() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => report(&error),
     }
-}
-
-/// `error`, with a tip if it is about an argument such as `train.steps=5` or `--train.steps`, as other programs have it.
-fn with_tip(mut error: clap::Error) -> clap::Error {
-    let argument = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
-    if error.kind() == ErrorKind::UnknownArgument && argument.contains(['.', '=']) {
-        let tip = "a key of the experiment is set with `--set KEY=VALUE`".to_owned();
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    }
-    error
 }
 
 /// Writes `error` to standard error, and returns its exit code.
@@ -235,7 +226,6 @@ mod tests {
             "runner report --sweep s -o -",
             "runner report a --serve --port 0",
             "runner runs --json",
-            "runner runs list --runs d",
             "runner runs show abc --json --runs d",
             "runner runs --status done,failed --name g* --tag a --tag b --sweep s --since 7d --where step>3 --sort -started --limit 3",
             "runner runs tag abc def --add x --remove y --json --runs d",

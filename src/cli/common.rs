@@ -10,7 +10,7 @@ use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_files::read_regular_text;
-use runner_inputs::{Host, MAX_THREADS_PER_CORE, MovedData, fetch_model_folder, model_fetch_error};
+use runner_inputs::{Host, MAX_THREADS_PER_CORE, fetch_model_folder, model_fetch_error};
 use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
 use runner_ranks::launcher_environment::RESTARTS;
 use runner_record::run_dir::MANIFEST;
@@ -84,14 +84,6 @@ pub(crate) struct MovedDataArgs {
     /// Read data of the run that has moved: NEW replaces the path OLD, or the beginning of paths. May be given several times.
     #[arg(long, value_name = "OLD=NEW")]
     pub data: Vec<String>,
-}
-
-impl MovedDataArgs {
-    /// # Errors
-    /// If a value names nothing that exists.
-    pub(crate) fn moved(&self) -> Result<MovedData> {
-        MovedData::parse(&self.data)
-    }
 }
 
 /// Variables of a template on the command line.

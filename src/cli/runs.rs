@@ -16,11 +16,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Args, Subcommand};
 use glob::Pattern;
 
-use crate::cli::common::RunsFolderArgs;
+use crate::cli::common::{RunsFolderArgs, word_parser};
 use crate::cli::machine::completions::{runs_completer, sweeps_completer};
-use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
+use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, table_width};
+use runner_compare::stored_plan;
 use runner_housekeeping::select;
+use runner_plan::comparability::{ComparableRuns, MeasurementBasis, group_comparable};
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
@@ -28,8 +30,8 @@ use runner_record::run_dir::CHECKPOINTS;
 use runner_record::{RecordError, ancestry, catalog, checkpoint, time};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
-use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
+use runner_spec::measure::Measure;
 use runner_sweep::stopped_points;
 use runner_sweep::sweep_dir;
 
@@ -45,12 +47,13 @@ pub(crate) struct RunsArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
     /// Only runs with one of these statuses, separated by commas: running, pending, requeued (both wait for a scheduler), done,
-    /// interrupted, stopped (also "stopped early"), failed, broken.
-    #[arg(long, value_name = "STATUS", value_delimiter = ',')]
-    pub status: Vec<String>,
+    /// interrupted, stopped, failed, broken.
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', hide_possible_values = true,
+          value_parser = word_parser::<ListedStatus>(ListedStatus::ALL.map(ListedStatus::name)))]
+    pub status: Vec<ListedStatus>,
     /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
-    #[arg(long, value_name = "GLOB")]
-    pub name: Option<String>,
+    #[arg(long, value_name = "GLOB", value_parser = Pattern::new)]
+    pub name: Option<Pattern>,
     /// Only runs with this tag; given several times, only runs with all these tags.
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
@@ -58,8 +61,8 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "SWEEP", add = sweeps_completer())]
     pub sweep: Option<String>,
     /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
-    #[arg(long, value_name = "WHEN")]
-    pub since: Option<String>,
+    #[arg(long, value_name = "WHEN", value_parser = parse_since)]
+    pub since: Option<f64>,
     /// Only runs for which this expression is true: 'val_loss < 3 and step >= 100'.
     #[arg(long = "where", value_name = "EXPR")]
     pub filter: Option<String>,
@@ -78,8 +81,6 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum RunsCommand {
-    /// List the runs: id, status, steps, validation loss, speed, start. `runner runs` alone does the same.
-    List(ListArgs),
     /// Show one run: its experiment, machine, progress and results.
     Show(ShowArgs),
     Tag(tag::TagArgs),
@@ -103,7 +104,6 @@ pub(crate) struct ShowArgs {
 pub(crate) fn run(args: &RunsArgs) -> Result<Exit> {
     match &args.command {
         None => list(&args.list),
-        Some(RunsCommand::List(args)) => list(args),
         Some(RunsCommand::Show(args)) => show(args),
         Some(RunsCommand::Tag(args)) => tag::run(args),
         Some(RunsCommand::Rm(args)) => rm::run(args),
@@ -113,11 +113,19 @@ pub(crate) fn run(args: &RunsArgs) -> Result<Exit> {
 fn list(args: &ListArgs) -> Result<Exit> {
     let root = args.root.root();
     let mut runs = catalog::list(&root)?;
-    let filter = RunFilter::new(args, &root, &runs)?;
+    let ListArgs { status, name, tag: tags, since, .. } = args;
+    let sweep = args.sweep.as_deref().map(|wanted| sweep_id(&root, wanted, &runs)).transpose()?;
     stopped_points::mark_stopped(&root, &mut runs);
     mark_queued(&root, &mut runs);
     let all = runs.len();
-    runs.retain(|run| filter.accepts(run));
+    runs.retain(|run| {
+        let started = || run.started.as_deref().and_then(time::parse);
+        (status.is_empty() || status.contains(&run.status))
+            && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
+            && tags.iter().all(|tag| run.tags.contains(tag))
+            && sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
+            && since.is_none_or(|since| started().is_some_and(|started| started >= since))
+    });
     if let Some(expression) = &args.filter {
         select::keep_where(&mut runs, expression)?;
     }
@@ -125,6 +133,9 @@ fn list(args: &ListArgs) -> Result<Exit> {
     if let Some(key) = &args.sort {
         select::sort(&mut runs, key)?;
         runs.truncate(limit);
+        if let Some(warning) = describe_incomparable(&runs, key.trim_start_matches('-')) {
+            print_to_stderr(&printable(&format!("warning: {warning}")));
+        }
     } else {
         select::keep_newest(&mut runs, limit);
     }
@@ -135,56 +146,35 @@ fn list(args: &ListArgs) -> Result<Exit> {
     })
 }
 
+/// The warning that the measure `key`, by which `runs` are sorted, does not compare between all of them. Runs whose plan cannot be read are
+/// left out.
+fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
+    /// Names of a group that are shown.
+    const SHOWN: usize = 4;
+    let measure = match key {
+        "loss" => Measure::TRAIN_LOSS,
+        "best_val_loss" => Measure::VAL_LOSS,
+        _ => Measure::of_key(key).filter(Measure::is_evaluated)?,
+    };
+    let basis = |run: &ListedRun| Some(MeasurementBasis::of_plan(&stored_plan::read(&run.path).ok()?));
+    let bases: Vec<_> = runs.iter().filter_map(|run| Some((run.id.clone(), basis(run)?))).collect();
+    let groups = group_comparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), &measure.quantity());
+    let reason = groups.iter().find_map(|group| group.reason.as_deref())?;
+    let names = |group: &ComparableRuns| match group.names.len().saturating_sub(SHOWN) {
+        0 => group.names.join(", "),
+        more => format!("{} and {more} more", group.names[..SHOWN].join(", ")),
+    };
+    let groups: Vec<String> = groups.iter().map(names).collect();
+    Some(format!(
+        "`{key}` is not comparable between all of these runs: {reason}; it is comparable within each of these groups: {}",
+        groups.join(" | ")
+    ))
+}
+
 /// Gives `runs` in the folder `root` the status that they have by a scheduler's queue. Warns if the queue cannot be read.
 fn mark_queued(root: &Path, runs: &mut [ListedRun]) {
     if let Err(error) = runner_batch_jobs::mark_queued(root, runs) {
         print_to_stderr(&printable(&format!("warning: skipped the queue of jobs: {error}")));
-    }
-}
-
-/// The filters of the list, except for `--where`.
-struct RunFilter<'a> {
-    args: &'a ListArgs,
-    status: Vec<ListedStatus>,
-    name: Option<Pattern>,
-    /// The id of a sweep.
-    sweep: Option<String>,
-    /// Seconds since 1970.
-    since: Option<f64>,
-}
-
-impl<'a> RunFilter<'a> {
-    fn new(args: &'a ListArgs, root: &Path, runs: &[ListedRun]) -> Result<Self> {
-        let mut statuses = Vec::new();
-        for status in args.status.iter().map(|status| status.trim()) {
-            let found = ListedStatus::ALL.into_iter().find(|s| s.name() == status || s.description() == status);
-            if let Some(found) = found {
-                statuses.push(found);
-            } else {
-                let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
-                let help = nearest(status, known.iter().copied())
-                    .map_or_else(|| format!("use {}", known.join(", ")), |near| format!("did you mean `{near}`?"));
-                refuse!("--status: unknown status `{}`; {help}", status.escape_default());
-            }
-        }
-        let pattern = |text: &String| {
-            Pattern::new(text)
-                .map_err(|error| CommandError::request(format!("--name {}: {error}", text.escape_default())))
-        };
-        let name = args.name.as_ref().map(pattern).transpose()?;
-        let since = args.since.as_deref().map(parse_since).transpose()?;
-        let sweep = args.sweep.as_deref().map(|wanted| sweep_id(root, wanted, runs)).transpose()?;
-        Ok(Self { args, status: statuses, name, sweep, since })
-    }
-
-    fn accepts(&self, run: &ListedRun) -> bool {
-        let Self { args, status, name, sweep, since } = self;
-        let started = || run.started.as_deref().and_then(time::parse);
-        (status.is_empty() || status.contains(&run.status))
-            && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
-            && args.tag.iter().all(|tag| run.tags.contains(tag))
-            && sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
-            && since.is_none_or(|since| started().is_some_and(|started| started >= since))
     }
 }
 
@@ -197,12 +187,11 @@ fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, Rec
 }
 
 /// Parses an age or a date as a time in seconds since 1970.
-fn parse_since(text: &str) -> Result<f64> {
+fn parse_since(text: &str) -> Result<f64, String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
     moment.or_else(|| time::parse(text)).ok_or_else(|| {
-        let help = "an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30";
-        CommandError::request(format!("--since must be {help}, got {}", text.escape_default()))
+        "must be an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30".to_owned()
     })
 }
 

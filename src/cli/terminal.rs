@@ -6,3 +6,4 @@ pub(crate) mod interrupt;
 pub(crate) mod output;
 pub(crate) mod repeated_command;
 pub(crate) mod screen_observer;
+pub(crate) mod suggestions;

@@ -154,7 +154,7 @@ function leftOut(gantt, name) {
     gantt.rows_left_out ? `${counted(gantt.rows_left_out, "row")} of ${name} left out` : null,
     gantt.shown < gantt.end ? `the first ${percent(gantt.shown / gantt.end, 0)} of ${name} shown` : null,
   ].filter(Boolean);
-  return parts.length ? note(`Too much to draw: ${parts.join(", ")}. runner plan --timeline draws all of it.`) : null;
+  return parts.length ? note(`Too much to draw: ${parts.join(", ")}..`) : null;
 }
 
 /** Both pictures of a run. */

@@ -194,7 +194,7 @@ fn several_runs_are_compared_in_a_table() {
 }
 
 #[test]
-fn wrong_requests() {
+fn wrong_requests_are_refused() {
     let sandbox = trained_sandbox();
     let cases: [(&[&str], &str); 6] = [
         (&["diff", "fine", "nothing"], "no experiment file nothing, and no run nothing"),

@@ -59,7 +59,6 @@ fn refuses_pipes_and_devices_but_reads_standard_input() {
         "validate exp.yaml --set model.init.from=pipe",
         "import config pipe",
         "sweep pipe",
-        "data inspect pipe",
         "init other --text pipe",
     ] {
         let said = sandbox.expect(2, command);
@@ -137,6 +136,18 @@ fn a_config_of_nanogpt_trains_after_its_import() {
     let said = sandbox.expect(2, "import config tiny.py -o tiny.yaml");
     assert!(said.contains("tiny.yaml already exists; use `--force` to replace it"), "{said}");
     assert_eq!(sandbox.stdout_of("import config tiny.py"), sandbox.read("tiny.yaml"));
+}
+
+#[test]
+fn commands_of_other_programs_are_answered_with_this_programs() {
+    let sandbox = Sandbox::new();
+    for given in ["run exp.yaml", "train exp.yaml", "list", "generate", "new"] {
+        sandbox.show(2, given);
+    }
+    for near_an_internal_one in ["ran", "rnk", "logit"] {
+        sandbox.show(2, near_an_internal_one);
+    }
+    insta::assert_snapshot!(sandbox.screens());
 }
 
 #[test]

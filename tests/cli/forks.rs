@@ -366,7 +366,6 @@ fn a_decay_from_the_rate_of_the_checkpoint_keeps_its_rates_under_another_layout(
         let layout = sandbox.runs().into_values().find(|run| run.id().starts_with("layout")).unwrap();
         assert_close(&own(&layout, 8, "lr"), &rates, &format!("{schedule} under ddp"));
     }
-    insta::assert_snapshot!(screens);
 }
 
 #[test]

@@ -191,7 +191,6 @@ fn foreign_text_does_not_steer_the_terminal() {
             vec!["compare", "exp", "exp"],
             vec!["export", "exp", "--to", "safetensors", evil],
             vec!["import", "config", "bad.json"],
-            vec!["data", "inspect", &file, "--tokenizer", "bytes"],
             vec!["data", "prepare", &file, "--tokenizer", "bytes", "--to", "nanogpt", evil, "--threads", "1"],
             vec!["tokenizer", "encode", "--tokenizer", "bytes", evil],
         ] {

@@ -201,7 +201,6 @@ fn an_edited_plan_is_named() {
     run.write("plan.json", plan.replace("\"steps\": 12", "\"steps\": 999999999999"));
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
     assert!(printed.contains("plan             changed") && printed.contains("plan.json was edited"), "{printed}");
-    assert!(printed.contains("steps 12, was 999999999999"), "{printed}");
 }
 
 #[test]

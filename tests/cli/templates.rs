@@ -54,10 +54,10 @@ fn shipped_templates_are_experiments() {
 fn mistakes_are_wrong_requests_at_their_place() {
     let sandbox = new_sandbox();
     let printed = sandbox.expect(2, "validate exp.yaml.j2 --var lr=1e-3 --var layers=2");
-    assert!(printed.contains("`steps` is not defined") && printed.contains("exp.yaml.j2:8:19"), "{printed}");
+    assert!(printed.contains("`steps` is not defined") && printed.contains("exp.yaml.j2:7:19"), "{printed}");
     let printed = sandbox.expect(2, "apply exp.yaml.j2 --var lr=1e-3 --var steps=0");
     assert!(
-        printed.contains("exp.yaml.j2:8:16") && printed.contains("rendered") && printed.contains("train: {steps: 0}"),
+        printed.contains("exp.yaml.j2:7:16") && printed.contains("rendered") && printed.contains("train: {steps: 0}"),
         "{printed}"
     );
     let printed = sandbox.expect(2, "plan exp.yaml.j2 --var lr=1e-3 --var steps=5 --var layer=2");

@@ -22,11 +22,7 @@ use file_system::{FileSystem, Survival};
 use injector::{Call, FaultKind, Injector};
 
 const APPLY: &str = "apply exp.yaml --threads 1 --quiet";
-const EXPORTS: [&str; 3] = [
-    "export torture --to safetensors out --force",
-    "export torture --to hf out --force",
-    "export torture --to torch out.pt --force",
-];
+const EXPORTS: [&str; 2] = ["export torture --to safetensors out --force", "export torture --to hf out --force"];
 const SEAL: &str = "seal torture out";
 const PREPARATIONS: [&str; 2] = [
     "data prepare input.txt --tokenizer bytes --to llmc out --name x --shard-tokens 500",
@@ -302,10 +298,7 @@ fn check_error(stderr: &str, kind: FaultKind, path: &Path, what: &str) {
     assert!(!stderr.contains("panicked"), "{what}");
     // On a full disk a later file may be the one that matters. A sweep names the point whose process was killed.
     if matches!(kind, FaultKind::NoSpace | FaultKind::InputOutput) {
-        let is_temporary = |name: &str| {
-            [".tmp-", ".creating-", "stage-"].iter().any(|prefix| name.starts_with(prefix))
-                || name.ends_with(".partial")
-        };
+        let is_temporary = |name: &str| [".tmp-", ".creating-", "stage-"].iter().any(|prefix| name.starts_with(prefix));
         let named: PathBuf = path.iter().take_while(|name| !is_temporary(name.to_str().unwrap())).collect();
         assert!(stderr.contains(named.to_str().unwrap()), "{what}: {} is not named", named.display());
     }

@@ -182,10 +182,10 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     trimmed.read(name, &[64, 16], &mut b).unwrap();
     assert!(a.iter().zip(&b).all(|(a, b)| half::bf16::from_f32(*a).to_f32().to_bits() == b.to_bits()));
 
-    for (flags, words) in [
-        (vec!["--to", "safetensors", "x", "--dtype", "bf16"], "--dtype is for"),
-        (vec!["--to", "hf", "input.txt"], "is a file; name a folder"),
-        (vec!["--to", "hf", "x", "--shard-size", "0"], "give a size such as"),
+    for flags in [
+        vec!["--to", "safetensors", "x", "--dtype", "bf16"],
+        vec!["--to", "hf", "input.txt"],
+        vec!["--to", "hf", "x", "--shard-size", "0"],
     ] {
         sandbox.show(2, &[vec!["export", "a"], flags].concat());
     }

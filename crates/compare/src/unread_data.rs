@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::settings::{document, value_at};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts, WeightsFacts};
-use runner_spec::experiment::{Experiment, HELLASWAG, Task, Tokenizer, Validation, WeightInit, task_key};
+use runner_spec::experiment::{Experiment, Task, Tokenizer, Validation, WeightInit, task_key};
 
-/// The number of items of HellaSwag's validation set.
-const HELLASWAG_ITEMS: usize = 10_042;
+/// The number of items of a task whose file is not read.
+const ASSUMED_ITEMS: usize = 10_042;
 
 /// Facts of `experiment`'s data without reading it, with `rows` training rows. A tokenizer whose vocabulary depends on the text gets the
 /// vocabulary of the model.
@@ -56,18 +56,19 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         split((rows / 10).max(1), hash(&of))
     });
     let facts = |name: &str, task: &Task| ChoiceFacts {
-        items: task.limit.unwrap_or(HELLASWAG_ITEMS),
+        items: task.limit.unwrap_or(ASSUMED_ITEMS),
         hash: hash(&[value_at(&document, &task_key(name)).cloned().unwrap_or_default(), tokenizer.clone()]),
     };
-    let choice = experiment.eval.hellaswag.as_ref().map(|task| facts(HELLASWAG, task));
-    let tasks: BTreeMap<String, ChoiceFacts> = if experiment.eval.tasks.is_none() {
-        BTreeMap::new()
-    } else {
-        experiment.eval.tasks().map(|(name, task)| (name.to_owned(), facts(name, task))).collect()
+    let tasks: BTreeMap<String, ChoiceFacts> =
+        experiment.eval.tasks().map(|(name, task)| (name.to_owned(), facts(name, task))).collect();
+    let all_items = match &tasks.values().collect::<Vec<_>>()[..] {
+        [] => None,
+        [only] => Some((*only).clone()),
+        all => {
+            let hashes: Vec<Value> = all.iter().map(|facts| facts.hash.clone().into()).collect();
+            Some(ChoiceFacts { items: all.iter().map(|facts| facts.items).sum(), hash: hash(&hashes) })
+        }
     };
-    let items = tasks.values().map(|facts| facts.items).sum();
-    let hashes = || tasks.values().map(|facts| facts.hash.clone().into()).collect::<Vec<Value>>();
-    let choice = if tasks.is_empty() { choice } else { Some(ChoiceFacts { items, hash: hash(&hashes()) }) };
     DataFacts {
         tokenizer_vocab,
         // These tokenizers depend on the text.
@@ -78,8 +79,8 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         train: split(rows, hash(&of)),
         validation,
         test,
-        choice,
-        tasks,
+        choice: None,
+        tasks: BTreeMap::new(),
         weights: match &experiment.model.init {
             Some(WeightInit::From(source)) => Some(WeightsFacts {
                 hash: hash(&[source.to_string().into()]),
@@ -89,6 +90,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         },
         joins_documents: false,
     }
+    .with_tasks(tasks, all_items)
 }
 
 /// The number of tokens of `tokenizer`, if it is known without reading its files or the text.

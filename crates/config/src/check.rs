@@ -7,11 +7,11 @@ use serde_json::{Map, Number, Value, json};
 use crate::foreign_keys;
 use crate::mistakes::Mistakes;
 use crate::presets;
-use crate::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, sections_by_key, texts, variants};
+use crate::shape::{Bounds, KeyShape, Keys, Shape, join, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_spec::format::counted;
 use runner_yaml::source::{Place, Source};
-use runner_yaml::tree::{Entry, Node, Yaml};
+use runner_yaml::tree::{Node, Yaml};
 use runner_yaml::{MAX_DEPTH, scalar};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
@@ -43,23 +43,25 @@ pub fn check_key_path(path: &str) -> Result<(), Diagnostic> {
     mistakes.diagnostics.into_iter().next().map_or(Ok(()), Err)
 }
 
-/// `path.key`.
-pub fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
-}
-
-struct Checker<'s> {
+/// What checks a tree, and the mistakes that it has found.
+pub(crate) struct Checker<'s> {
     source: &'s Source,
-    mistakes: &'s mut Mistakes,
+    pub(crate) mistakes: &'s mut Mistakes,
     /// The shape of the whole file.
-    root: KeyShape,
+    pub(crate) root: KeyShape,
     /// True if a choice that is named needs a value.
     needs_values: bool,
 }
 
 impl Checker<'_> {
     /// Reports a mistake in `path`. Returns `None`, which stands for a value that is not legal.
-    fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) -> Option<Value> {
+    pub(crate) fn error(
+        &mut self,
+        place: Place,
+        path: &str,
+        message: String,
+        help: impl Into<String>,
+    ) -> Option<Value> {
         if !self.mistakes.is_full() {
             self.mistakes.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
             self.mistakes.poison(path);
@@ -185,73 +187,6 @@ impl Checker<'_> {
             let message = format!("a value of `{}` must be finite, got {}", short(path), number.describe());
             self.error(number.place, path, message, "quote it to make it text");
         })
-    }
-
-    fn unknown_key(&mut self, entry: &Entry, keys: Keys, path: &str, at: &str) {
-        if self.mistakes.is_full() {
-            return;
-        }
-        let names = keys.names();
-        let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
-        let message = format!("unknown key `{}` {place_name}", short(&entry.key));
-        let help = if path.is_empty() && ["sweep", "ladder"].contains(&entry.key.as_str()) {
-            self.mistakes.poison("model");
-            self.mistakes.poison("data");
-            "this is a sweep file: `runner sweep FILE` trains its points, and with --dry-run only plans them".to_owned()
-        } else if let Some(help) = self.counterpart_help(entry, keys, path) {
-            help
-        } else if let Some(help) = self.nested_help(entry, |first| keys.get(first).is_some(), path) {
-            help
-        } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
-            self.mistakes.poison(join(path, near));
-            match sections_by_key(self.root).get(entry.key.as_str()) {
-                Some(home) if home.iter().any(|section| section == near) => describe_home(&entry.key, home),
-                Some(home) => format!("did you mean `{near}`?\n{}", describe_home(&entry.key, home)),
-                None => format!("did you mean `{near}`?"),
-            }
-        } else if entry.key == "<<" {
-            "merge keys are not part of YAML 1.2; write the keys out".to_owned()
-        } else if let Some(home) = sections_by_key(self.root).get(entry.key.as_str()) {
-            describe_home(&entry.key, home)
-        } else if names.is_empty() {
-            "it has no keys; write `{}`".to_owned()
-        } else {
-            format!("the keys here are {}", list(&names, "and"))
-        };
-        self.error(entry.place, at, message, help);
-    }
-
-    /// The help for a key such as `train.steps`, whose first part is the key of a section, as `--set` has it. `has_key` says which keys there
-    /// are.
-    fn nested_help(&mut self, entry: &Entry, has_key: impl Fn(&str) -> bool, path: &str) -> Option<String> {
-        let (first, rest) = entry.key.split_once('.')?;
-        if !has_key(first) {
-            return None;
-        }
-        let keys: Vec<&str> = rest.split('.').take(MAX_DEPTH).collect();
-        self.mistakes.poison(join(path, first));
-        let value = match &entry.value.value {
-            Yaml::Scalar { text, plain: true } => short(text),
-            _ => "…".to_owned(),
-        };
-        let nested = keys.iter().rev().fold(value, |inner, key| format!("{{{}: {inner}}}", short(key)));
-        Some(format!("write a section as a mapping: `{}: {nested}`", short(first)))
-    }
-
-    /// The help for a key of another trainer, which experiments have and no other files.
-    fn counterpart_help(&mut self, entry: &Entry, keys: Keys, path: &str) -> Option<String> {
-        if !matches!(self.root.shape, Shape::Keys(root) if root.get("optimizer").is_some()) {
-            return None;
-        }
-        let counterpart = foreign_keys::find_counterpart(path, &entry.key)?;
-        // Several sections have a key of this name: the current section's comes first.
-        let last = counterpart.key.as_ref().and_then(|own| own.rsplit('.').next());
-        let here = last.filter(|last| keys.get(last).is_some()).map(|last| join(path, last));
-        let own = here.or_else(|| counterpart.key.clone());
-        if let Some(own) = &own {
-            self.mistakes.poison(own);
-        }
-        Some(counterpart.help(&entry.key, own.as_deref()))
     }
 
     fn check_variants(
@@ -439,11 +374,6 @@ impl Checker<'_> {
             None => self.error(node.place, path, format!("`{path}` is too large: {shown}"), "it must fit into 64 bits"),
         }
     }
-}
-
-/// Says which sections have the key `key`.
-fn describe_home(key: &str, sections: &[String]) -> String {
-    format!("`{key}` belongs under {}", list(sections, "or"))
 }
 
 /// A description, which may be broken into lines.

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 
 use runner_yaml::document::{self, Value};
 
-use crate::check::join;
 use crate::layers::Layers;
+use crate::shape::join;
 use runner_spec::experiment::{Experiment, Family};
 use runner_spec::format::{json_value, setting_text};
 use runner_spec::model::options::{OptionKey, option_keys};

@@ -24,7 +24,6 @@ const GONE_HELP: &str =
 const REPLACED_PATH_HELP: &str = "the run continues from its checkpoint and does not need these weights; remove the remaining files, or restore all of them";
 const HUB_NAME_HELP: &str = "`hub:NAME` or `hub:NAME@REVISION` names a model on the Hugging Face hub; to name a path that starts with `hub:`, write `./hub:…`";
 const HUB_HELP: &str = "connect to the hub, or give `from` the folder of the downloaded model";
-const FOLDER_HELP: &str = "give `from` the folder of the downloaded model";
 
 /// Weights that were looked for; `None` if they are not there, and need not be.
 type WeightsSearch = Result<Option<FoundWeights>, WeightsMistake>;
@@ -116,10 +115,6 @@ fn chosen_source(layers: &[Layer], base: &Path) -> Option<(usize, WeightsSource)
     Some((chosen, WeightsSource::from(text).relative_to(base)))
 }
 
-fn allows_absent(options: &LoadOptions<'_>) -> bool {
-    options.allows_absent_files || options.allows_absent_initial_inputs
-}
-
 /// Looks for the weights in the file or folder `path`.
 fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
     let error = match weights::describe(path) {
@@ -147,11 +142,11 @@ fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
         return Ok(None);
     }
     let Some(fetch) = options.fetch_model else {
-        if allows_absent(options) {
+        if options.allows_absent_files || options.allows_absent_initial_inputs {
             return Ok(None);
         }
         let message = "this command does not download models of the hub".to_owned();
-        return Err(WeightsMistake::new(&message, FOLDER_HELP));
+        return Err(WeightsMistake::new(&message, HUB_HELP));
     };
     let ModelFolder { path, commit } = match fetch(model) {
         Ok(folder) => folder,

@@ -6,8 +6,9 @@ use figment::Figment;
 use figment::providers::Serialized;
 use serde_json::{Map, Value};
 
-use crate::check::{join, one_line};
+use crate::check::one_line;
 use crate::mistakes::Mistakes;
+use crate::shape::join;
 use crate::shape::{KeyShape, Shape, root, variants};
 use runner_spec::diagnostic::{Diagnostic, list};
 use runner_yaml::source::{Place, Source, SourceKind};
@@ -48,7 +49,7 @@ impl Layer {
 /// All layers, merged.
 pub(crate) struct Layers {
     all: Vec<Layer>,
-    merged: Value,
+    pub(crate) merged: Value,
 }
 
 /// A place in one of the layers.
@@ -77,11 +78,6 @@ impl Layers {
         let merge = |below: Figment, layer: &Layer| below.merge(Serialized::defaults(&layer.value));
         let merged = layers.iter().fold(Figment::new(), merge).extract().map_err(Box::new)?;
         Ok(Self { all: layers, merged })
-    }
-
-    /// The merged value of all layers.
-    pub(crate) fn value(&self) -> Value {
-        self.merged.clone()
     }
 
     /// The layer that gives `path`; a higher one wins over a lower one.

@@ -17,6 +17,7 @@ mod raw;
 pub mod resolve;
 mod schema;
 pub mod shape;
+mod unknown_key;
 
 pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportedConfig, import_config};

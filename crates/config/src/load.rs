@@ -156,7 +156,7 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
     let assumptions = described.as_ref().and_then(|described| described.assumptions(is_given));
     let file = &parsed.source;
     let layers = Layers::merge(layers).map_err(|error| program_bug(file, &error))?;
-    let mut value = layers.value();
+    let mut value = layers.merged.clone();
     layers.complete(&mut value, &mut mistakes);
     let raw: RawExperiment = match serde_json::from_value(value) {
         Ok(raw) => raw,

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::check::join;
 use crate::layers::{Layer, LayerOrigin, prune};
+use crate::shape::join;
 use crate::shape::root;
 use runner_yaml::source::SourceKind;
 

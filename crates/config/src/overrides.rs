@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::check::{check, join};
+use crate::check::check;
 use crate::layers::{Layer, LayerOrigin};
 use crate::mistakes::Mistakes;
+use crate::shape::join;
 use crate::shape::{Shape, root, sections_by_key};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{HubModel, ModelFolder};

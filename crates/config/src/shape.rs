@@ -4,9 +4,13 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use crate::check::join;
 use crate::schema::schema_ref;
 use runner_spec::format::count;
+
+/// `path.key`.
+pub fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
 
 /// The legal content of a place in the experiment file.
 #[derive(Debug, Clone, Copy)]

@@ -179,7 +179,7 @@ fn value_at<'v>(object: &'v Map<String, Value>, path: &str) -> Option<&'v Value>
     value_at(object.get(first)?.as_object()?, rest)
 }
 
-/// The number of the right one of `count` endings. The parquet release of HellaSwag has numbers as strings, which JSON made from it keeps.
+/// The number of the right one of `count` endings. HellaSwag's release on the hub has numbers as strings, which JSON made from it keeps.
 fn answer_number(name: &str, value: &Value, count: usize) -> Result<usize, String> {
     let number = match value {
         Value::String(text) if text.is_empty() => return Err(format!("`{name}` is empty, as in HellaSwag's test set")),
@@ -409,7 +409,7 @@ mod tests {
         write_rows(&rows, &[(3, "ab", ["c", "d"], "1"), (4, "x", ["y", "z"], "")]);
         let error = load(&rows, None).unwrap_err().to_string();
         assert!(error.contains("row 1: `label` is empty, as in HellaSwag's test set"), "{error}");
-        crate::stories::write_parquet(&rows, &["a text".to_owned()]).unwrap();
+        crate::stories::write_rows(&rows, &["a text".to_owned()]).unwrap();
         let error = load(&rows, None).unwrap_err().to_string();
         assert!(error.contains("no column `ctx`; the columns are `text`"), "{error}");
     }

@@ -27,9 +27,7 @@ use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_text::{TOKENS_READ, UnknownTokens};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts, TaskItems};
-use runner_spec::experiment::{
-    Corpus, Data, HELLASWAG, HELLASWAG_FILE_ADVICE, Layout, Source, Task, TokenType, Validation, task_key,
-};
+use runner_spec::experiment::{Corpus, Data, Layout, Source, Task, TokenType, Validation, advice_for_file, task_key};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
@@ -205,11 +203,13 @@ impl Preparation<'_> {
             train: train_facts,
             validation: validation_facts,
             test: test_facts,
-            choice: all_items(&task_facts),
-            tasks: if task_facts.keys().eq([HELLASWAG]) { BTreeMap::new() } else { task_facts },
+            choice: None,
+            tasks: BTreeMap::new(),
             weights: None,
             joins_documents: tokenizer.text.joins_documents(self.layout, documents),
         };
+        let all_items = all_items(&task_facts);
+        let facts = facts.with_tasks(task_facts, all_items);
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         let (origins, warnings) = (self.origins.take(), self.warnings.take());
@@ -423,8 +423,7 @@ impl Preparation<'_> {
     fn load_task(&self, key: &str, set: &Task, tokenizer: &ModelTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) if !file.exists() => {
-                let advice =
-                    if key == task_key(HELLASWAG) { format!("; {HELLASWAG_FILE_ADVICE}") } else { String::new() };
+                let advice = advice_for_file(key).map_or_else(String::new, |advice| format!("; {advice}"));
                 return Err(DataError::setting(
                     format!("{key}.file"),
                     format!("there is no file {}{advice}", file.display()),

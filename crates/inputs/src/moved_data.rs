@@ -159,11 +159,16 @@ impl MovedData {
                     read.extend(patterns.iter().cloned());
                     let mut files: Vec<PathBuf> = of_part(&recorded, part).map(|file| file.path.clone()).collect();
                     read.extend(files.iter().cloned());
-                    let moved = files.iter_mut().fold(false, |moved, file| self.rename(file, &mut used) || moved);
-                    if moved {
+                    let mut has_moved = false;
+                    for file in &mut files {
+                        has_moved |= self.rename(file, &mut used);
+                    }
+                    if has_moved {
                         *patterns = files;
                     } else {
-                        patterns.iter_mut().for_each(|pattern| _ = self.rename(pattern, &mut used));
+                        for pattern in patterns.iter_mut() {
+                            self.rename(pattern, &mut used);
+                        }
                     }
                 }
                 Place::File(path) | Place::Weights(path) => {

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn git_states() {
+    fn the_state_of_a_repository_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let run = |arguments: &[&str]| {
             let identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"];

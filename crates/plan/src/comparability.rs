@@ -2,7 +2,7 @@
 //! only over the same text.
 
 use runner_spec::data::{DataFacts, SplitFacts, SplitText};
-use runner_spec::format::count;
+use runner_spec::format::{count, counted};
 use runner_spec::measure::Quantity;
 use runner_spec::plan::Plan;
 
@@ -97,8 +97,8 @@ impl MeasurementBasis {
                 let (a, b) = (self.data.task(task)?, other.data.task(task)?);
                 if a.items != b.items {
                     return Some(format!(
-                        "{name} scores {} items of {task}, but {other_name} scores {}",
-                        count(a.items as u64),
+                        "{name} scores {} of {task}, but {other_name} scores {}",
+                        counted(a.items as u64, "item"),
                         count(b.items as u64)
                     ));
                 }

@@ -487,7 +487,7 @@ mod tests {
     /// By hand: 3 GPT-2 layers 16 wide with 2 heads and d_ff 64, 2 rows of 8 positions; per position a layer keeps
     /// 5·16 + 48 + 2 + 4 + 2·64 = 262 and the head 2·16 + 2 + vocabulary.
     #[test]
-    fn activations_of_a_tiny_model() {
+    fn activations_of_a_tiny_model_equal_those_by_hand() {
         let program = program();
         assert_eq!((program.batch.micro_batch, program.batch.length), (2, 8));
         let positions = 2 * 8;
@@ -498,7 +498,7 @@ mod tests {
     /// bf16 on an H100, by hand: f32 weights, a bf16 copy of them; per position the 262 + 34 + vocabulary elements of
     /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
     #[test]
-    fn bf16_on_a_gpu() {
+    fn memory_of_bf16_on_a_gpu_equals_that_by_hand() {
         let named = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
         let cluster = ClusterFacts { kernels: cluster().kernels, ..named };
         let mut experiment = experiment();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_are_written_for_people() {
         assert_eq!([bytes(12), bytes(1536), bytes(3 << 30)], ["12 B", "1.50 KiB", "3.00 GiB"]);
         assert_eq!(si(8.76e11, "FLOP"), "876.00 GFLOP");
         assert_eq!([three_decimals(2.0), three_decimals(0.125), three_decimals(1.23456)], ["2", "0.125", "1.235"]);

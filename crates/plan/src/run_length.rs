@@ -119,7 +119,7 @@ mod tests {
     const SIZES: StepSizes = StepSizes { sequences: 64, length: 8, parameters: 1000, flops: 3e6 };
 
     #[test]
-    fn each_way_of_saying_it() {
+    fn each_way_of_stating_a_length_gives_the_same_steps() {
         assert_eq!(run_steps(&train(Some(7), None, None), &rows(1), SIZES), Ok(7));
         // 1,000·2.5 / 64 = 39.06.
         assert_eq!(run_steps(&train(None, Some(2.5), None), &rows(1_000), SIZES), Ok(39));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn too_short_and_too_long() {
+    fn lengths_that_are_too_short_or_too_long_are_refused() {
         let fails = |train| run_steps(&train, &rows(1_000), SIZES).expect_err("no run").to_string();
         insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, but a run needs at least 1; use train.epochs: 0.064 or more");
         insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, but a run needs at least 1; use train.tokens: 512 or more");

@@ -1,5 +1,6 @@
 //! The ranks of a plan: they run as threads of this process, as processes that it starts, or as processes of a launcher.
 
+mod backend;
 mod child_process;
 pub mod cuda_environment;
 mod device_communicator;
@@ -18,12 +19,12 @@ mod rank_process;
 mod rank_reports;
 mod rank_token;
 mod rank_training;
-mod ranks;
 pub mod saved_state;
 mod supervisor;
 pub mod threads;
 mod world;
 
+pub use backend::{RankBackend, TrainingEnd};
 pub use error::LaunchError;
 pub use failure::{FailureCause, RankError, RankFailure};
 pub use launched_training::LaunchedTraining;
@@ -32,5 +33,4 @@ pub use rank_inputs::{LoadState, RankInputs, TrainingAttempt};
 pub use rank_process::{PreparedRank, RankProcess};
 pub use rank_reports::RunRecorder;
 pub use rank_token::rank_token;
-pub use ranks::{Ranks, TrainingEnd};
 pub use world::World;

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use runner_files::open_regular;
+use runner_spec::event::Evaluation;
 use runner_spec::format::counted;
 
 use super::checkpoint;
@@ -21,10 +22,12 @@ use super::summary::Summary;
 struct RecordedSteps {
     train: StepCoverage,
     eval: StepCoverage,
+    /// Steps of evaluations in the summary that the metrics lack, or have with other numbers.
+    replaced: Vec<u64>,
 }
 
-/// Calls `take` with each line of the metrics of the run directory `run`, in order. A `summary` that is older than the last session does not
-/// count. Returns a sentence about what is damaged or missing.
+/// Calls `take` with each line of the metrics of the run directory `run`, in order. Evaluations in `summary` replace lines that are missing
+/// or have other numbers; a summary that is older than the last session does not count. Returns a sentence about what is damaged or missing.
 ///
 /// # Errors
 /// If the file cannot be read. A missing file is empty.
@@ -37,11 +40,30 @@ pub fn for_each_checked_metric(
     // Before the metrics: while the run trains they only grow, and a run writes its metrics before its checkpoint.
     let saved = checkpoint::newest_step(&run.join(CHECKPOINTS));
     let (path, mut steps) = (run.join(METRICS), RecordedSteps::default());
+    let summary = summary.filter(|summary| summary.is_current(manifest.status));
+    let mut recorded: Vec<&Evaluation> =
+        summary.iter().flat_map(|summary| [&summary.best_eval, &summary.last_eval]).flatten().collect();
+    recorded.sort_by_key(|eval| eval.step);
+    recorded.dedup_by_key(|eval| eval.step);
+    let mut recorded = recorded.into_iter().peekable();
     let read = for_each_metric(&path, &mut |line| {
-        let of_kind = if matches!(line, MetricLine::Train(_)) { &mut steps.train } else { &mut steps.eval };
-        of_kind.add(line.step());
-        take(line);
+        while let Some(missing) = recorded.next_if(|eval| eval.step < line.step()) {
+            steps.replaced.push(missing.step);
+            take(MetricLine::Eval(missing.clone()));
+        }
+        let MetricLine::Eval(eval) = &line else {
+            steps.train.add(line.step());
+            return take(line);
+        };
+        steps.eval.add(eval.step);
+        let other = recorded.next_if(|other| other.step == eval.step).filter(|other| *other != eval);
+        steps.replaced.extend(other.map(|other| other.step));
+        take(other.map_or(line.clone(), |other| MetricLine::Eval(other.clone())));
     })?;
+    for missing in recorded {
+        steps.replaced.push(missing.step);
+        take(MetricLine::Eval(missing.clone()));
+    }
     let is_training = manifest.status != RunStatus::Done && RunLock::is_held(run);
     let torn = u64::from(is_training && read.is_torn_at_end);
     let damaged = describe_damaged_lines(&path, read.damaged - torn);
@@ -51,8 +73,7 @@ pub fn for_each_checked_metric(
     // Another process has perhaps changed the other files since they were read.
     if !is_training {
         problems.extend(steps.describe_lost_steps(manifest, summary, saved));
-        let written = summary.filter(|summary| summary.is_current(manifest.status));
-        let written = written.and_then(|summary| summary.metrics.as_ref());
+        let written = summary.and_then(|summary| summary.metrics.as_ref());
         if problems.is_empty() && written.is_some_and(|written| *written != read.content) {
             problems.push(format!("it was changed after the run ended: its size or hash does not match {SUMMARY}"));
         }
@@ -136,6 +157,12 @@ impl RecordedSteps {
         if let Some(first) = self.train.first_missing(all) {
             let count = self.train.count_through(all);
             problems.push(format!("only {count} of {all} steps are recorded; the first missing step is {first}"));
+        }
+        if !self.replaced.is_empty() {
+            let steps = self.replaced.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ");
+            problems.push(format!(
+                "the evaluation after step {steps} is missing or differs from {SUMMARY}, which is used instead"
+            ));
         }
         let is_whole = manifest.status == RunStatus::Done && !manifest.is_sealed;
         if let Some(step) = saved.filter(|step| is_whole && *step != planned) {

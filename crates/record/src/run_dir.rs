@@ -22,8 +22,8 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED,
-    SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
+    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED, SAMPLES,
+    SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;

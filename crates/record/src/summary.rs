@@ -286,14 +286,14 @@ mod tests {
     use runner_spec::event::BestValidation;
 
     #[test]
-    fn medians() {
+    fn medians_are_computed() {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
     #[test]
-    fn a_run_in_numbers() {
+    fn a_run_is_summarized_in_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let train = |step: u64, loss: &str, ms: f64| {

@@ -10,15 +10,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::run_groups::{RunGroups, group_runs};
+use crate::run_to_compare::RunToCompare;
 use crate::table::{Align, Column, table_of_width};
 use runner_compare::plan_facts::device_kinds;
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
-use runner_plan::comparability::{MeasurementBasis, find_incomparable, group_by_reason};
+use runner_plan::comparability::{find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
-use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text};
+use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text, significant};
 use runner_spec::measure::Better::{self, Higher, Lower, Neither};
 use runner_spec::measure::Measure;
 use runner_spec::measure::Quantity::{self, TestLoss, TrainLoss, ValidationLoss};
@@ -176,17 +176,6 @@ pub(crate) fn figures_of<'a>(runs: impl IntoIterator<Item = &'a RunFigures>) -> 
     figures
 }
 
-/// A run to compare.
-#[derive(Debug)]
-pub struct RunToCompare {
-    pub record: RunRecord,
-    pub experiment: Experiment,
-    pub basis: MeasurementBasis,
-    /// What its setting computes: see [`mathematics_of_setting`](runner_compare::planned_experiment::mathematics_of_setting). `None` if it
-    /// can no longer be planned.
-    pub mathematics: Option<String>,
-}
-
 /// Compares `runs`.
 pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let all: Vec<RunSettings> = runs.iter().map(settings_and_products).collect();
@@ -213,6 +202,7 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     let shared: BTreeSet<String> = runs.iter().flat_map(|run| run.basis.overlap_warnings()).collect();
     let mut notes: Vec<String> = shared.into_iter().collect();
     notes.extend(runs.iter().flat_map(|run| notes_on_figures(&run.record)));
+    notes.extend(describe_samples(&compared));
     let picked = find_picked(runs);
     let groups = group_runs(runs, &all, &picked.ladders, &mut notes);
     notes.extend(picked.notes);
@@ -224,6 +214,25 @@ fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
     let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
     let points: Vec<_> = runs.iter().filter_map(point).collect();
     PickedSettings::find(&points, points.len() < runs.len())
+}
+
+/// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
+fn describe_samples(runs: &[ComparedRun]) -> Vec<String> {
+    let mut samples: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
+    for sample in runs.iter().filter_map(|run| run.figures.evaluated.val_sample()) {
+        samples.entry((sample.tokens, sample.rows)).or_default().extend(sample.standard_error);
+    }
+    let describe = |((tokens, rows), mut errors): ((u64, u64), Vec<f64>)| {
+        errors.sort_by(f64::total_cmp);
+        let texts: Vec<String> = errors.iter().map(|error| significant(*error, 2)).collect();
+        let errors = match (texts.first(), texts.last()) {
+            (Some(low), Some(high)) if low == high => format!(", standard error {low}"),
+            (Some(low), Some(high)) => format!(", standard errors {low} to {high}"),
+            _ => ", too few for a standard error".to_owned(),
+        };
+        format!("val loss: measured on {} in {}{errors}", counted(tokens, "token"), counted(rows, "row"))
+    };
+    samples.into_iter().map(describe).collect()
 }
 
 /// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.

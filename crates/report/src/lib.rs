@@ -15,6 +15,7 @@ pub mod plan;
 pub mod printer;
 pub mod run_groups;
 pub mod run_page;
+pub mod run_to_compare;
 pub mod runs_table;
 mod screen;
 pub mod shard_progress;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::comparison::RunToCompare;
+use crate::run_to_compare::RunToCompare;
 use crate::sweep_results::settings_table;
 use runner_compare::run_names::{RunSettings, distinguishing_keys, shortest_name};
 use runner_compare::run_record::RunFigures;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_runs() {
+    fn the_table_of_runs_is_shown() {
         let runs = [run("chars-0a1b2c3d", ListedStatus::Done, 2000), run("x", ListedStatus::Broken, 0)];
         insta::assert_snapshot!(plain(&runs, None), @r"
         id              status         step  val loss  tokens/s  started

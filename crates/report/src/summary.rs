@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::table::name_value_lines;
 use runner_record::summary::{Summary, TestResult, headline};
-use runner_spec::format::{bytes, count, loss, percent, phase_times, printable, rate};
+use runner_spec::format::{bytes, count, counted, loss, percent, phase_times, printable, rate};
 use runner_spec::measure::Measure;
 
 /// The numbers of a summary, as `name  value` lines.
@@ -86,7 +86,7 @@ pub fn short_time(time: &str) -> String {
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: bool) -> String {
     let last = summary.and_then(|s| s.last_eval.as_ref()?.val_loss());
     let last = last.map_or_else(String::new, |last| format!(", val loss {}", loss(last)));
-    let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
+    let steps = summary.map_or_else(String::new, |s| format!(", {}", counted(s.steps, "step")));
     let deleted = if has_checkpoints { "" } else { "; its checkpoints were deleted" };
     format!("up to date: {id}{steps}{last}{deleted}")
 }
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn closing_text_of_a_finished_run() {
+    fn a_finished_run_closes_with_its_results() {
         insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), true, None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
@@ -179,6 +179,7 @@ mod tests {
             status: RunStatus::Failed,
             error: Some("step 7: the loss is not finite".into()),
             steps: 6,
+            own: OwnAmounts { steps: 6, ..summary().own },
             last_eval: None,
             best_eval: None,
             test: None,

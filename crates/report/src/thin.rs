@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn six_digits() {
+    fn numbers_are_shown_with_six_digits() {
         assert_eq!([rounded(1.0 / 3.0), rounded(123_456_789.0), rounded(0.0)], [0.333_333, 123_457_000.0, 0.0]);
     }
 }

@@ -103,6 +103,13 @@ impl DataFacts {
         }
     }
 
+    /// The facts with `tasks`, all of whose items are `all`.
+    #[must_use]
+    pub fn with_tasks(self, tasks: BTreeMap<String, ChoiceFacts>, all: Option<ChoiceFacts>) -> Self {
+        let tasks = if tasks.keys().eq([HELLASWAG]) { BTreeMap::new() } else { tasks };
+        Self { choice: all, tasks, ..self }
+    }
+
     /// The items of the task `name`.
     #[must_use]
     pub fn task(&self, name: &str) -> Option<&ChoiceFacts> {

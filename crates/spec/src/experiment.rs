@@ -34,7 +34,7 @@ pub use source::{
     ColumnSeparator, Content, Corpus, CsvSource, DEFAULT_FIELD, FILE_FORMATS, FileFormat, HubSource, JsonSource,
     ParquetSource, RecordFormat, RecordTextMut, Source, TokenType,
 };
-pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, task_key};
+pub use task::{ChoiceText, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Task, advice_for_file, task_key};
 pub use train::{Train, TrainLength};
 pub use weights_source::{ModelFolder, WeightsSource};
 

@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_as_people_read_them() {
+    fn numbers_are_written_as_people_read_them() {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 1, 2000].map(|n| counted(n, "step")), ["0 steps", "1 step", "2,000 steps"]);
         assert_eq!([6e-4 * 0.1, 1.0, 0.0, 1e-8].map(scientific), ["6e-5", "1", "0", "1e-8"]);

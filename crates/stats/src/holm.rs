@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn p_values_by_hand() {
+    fn p_values_equal_those_by_hand() {
         assert_eq!(holm(&[0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]);
         assert_eq!(holm(&[0.5, 0.9]), [1.0, 1.0]);
         assert_eq!(holm(&[]), Vec::<f64>::new());

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_signs_by_hand() {
+    fn signs_are_counted_as_by_hand() {
         // Of ±1 ±2 ±3, the sums 6 and −6 reach 6; 4 and −4 also reach 4, as do 6 and −6.
         assert_eq!(compare(&[1.0, 2.0, 3.0]).permutation.p, 0.25);
         assert_eq!(compare(&[-1.0, 2.0, 3.0]).permutation.p, 0.5);

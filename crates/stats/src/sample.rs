@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_by_hand() {
+    fn statistics_of_a_sample_equal_those_by_hand() {
         let sample = Sample::new(&[1.0, 2.0, 3.0], 0.95).unwrap();
         // t(0.975, 2) = 4.302653, and the standard error is 1/√3.
         let interval = sample.interval.unwrap();

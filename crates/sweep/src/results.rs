@@ -1,6 +1,6 @@
 //! The table of a sweep's results: one row for each point, the best point first.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::points::{PointValues, ordered};
 use crate::record::{PlannedPoint, SweepRecord};
@@ -40,7 +40,7 @@ impl PointStatus {
 }
 
 /// The result of a point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ResultsRow {
     /// The number of the point, from 1.
     pub point: usize,
@@ -50,43 +50,42 @@ pub struct ResultsRow {
     /// The number of optimizer steps done.
     pub steps: u64,
     /// Tokens of these steps, padding included, and their FLOPs as counted for MFU; `None` in comparisons of runs without a sweep.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub flops: Option<f64>,
     pub objective: Option<f64>,
     /// True if training ended with a number that is not finite, or the objective is not finite.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub diverged: bool,
     /// The id of the point's run.
     pub run: Option<String>,
     /// Seconds of training, steps inherited from a trunk included; and the seconds of the run itself, whose sum is the time of all points.
     pub seconds: Option<f64>,
-    #[serde(default)]
     pub own_seconds: Option<f64>,
     /// The evaluation that gave the objective; empty if it is not known, or no evaluation did.
     #[serde(flatten)]
     pub evaluated: Measured,
     /// The validation rows that gave the objective, with its standard error over them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
     /// The speed of the run, once a process has stopped working on it: the median over its steps.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
     /// The median share of the device's peak FLOP/s that the model used; `None` if the peak is unknown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
 }
 
 /// The rows, sorted by the objective: the best first, equal ones by their number. Rows of points that did not do all their steps come
 /// after those of points that did, because their objectives do not compare; then rows without an objective. Rows that do not compare at
 /// all are sorted by their number.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepResults {
     pub objective: Objective,
     pub rows: Vec<ResultsRow>,
     /// The reason why the objectives of the points do not compare, so that none is the best.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub incomparable: Option<String>,
 }
 
@@ -211,20 +210,16 @@ pub(crate) mod tests {
         assert_eq!(table.first_measured(), None);
         assert_eq!(table.rows.iter().map(|row| row.point).collect::<Vec<_>>(), [1, 2]);
         let text = serde_json::to_string(&table).unwrap();
-        assert!(
-            text.contains("different tokenizers") && serde_json::from_str::<SweepResults>(&text).unwrap() == table,
-            "{text}"
-        );
+        assert!(text.contains("different tokenizers"), "{text}");
     }
 
     #[test]
-    fn json_keeps_the_order_of_the_values_and_reads_back() {
+    fn json_keeps_the_order_of_the_values() {
         let mut rows = vec![row(1, PointStatus::Done, Some(1.0))];
         rows[0].values.reverse();
         rows[0].values.push(("a".to_owned(), json!([1])));
         let table = results(Measure::VAL_LOSS, rows);
         let text = serde_json::to_string(&table).unwrap();
         assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":0.00001,"a":[1]}"#), "{text}");
-        assert_eq!(serde_json::from_str::<SweepResults>(&text).unwrap(), table);
     }
 }

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn powers_and_spaces() {
+    fn powers_and_spaces_are_computed() {
         assert_eq!(pow10(-3.0).unwrap().to_string(), "0.001");
         assert_eq!(pow10(3.0).unwrap().to_string(), "1000");
         assert_eq!(pow10(-10.0).unwrap(), Value::from(1e-10));

@@ -70,7 +70,6 @@ pub(super) fn is_own(error: &Error) -> bool {
 /// The message of `error`, without its place.
 pub fn error_detail(error: &Error) -> String {
     match error.kind() {
-        ErrorKind::OutOfFuel => format!("the template was stopped after {MAX_FUEL} instructions"),
         ErrorKind::WriteFailure => "the template prints too much".to_owned(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_owned),
     }

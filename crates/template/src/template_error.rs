@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::{Error, ErrorKind};
 
 use super::builtins;
-use super::limits::{EXPERIMENT_TEXT, error_detail, is_own};
+use super::limits::{EXPERIMENT_TEXT, MAX_FUEL, error_detail, is_own};
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 
@@ -120,7 +120,10 @@ impl FailedRendering<'_> {
             ErrorKind::UnknownFilter => unknown("filter", builtins::FILTERS.split_ascii_whitespace().collect()),
             ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split_ascii_whitespace().collect()),
             ErrorKind::UnknownFunction => unknown("function or macro", builtins::FUNCTIONS.to_vec()),
-            ErrorKind::OutOfFuel => (text, "check how often its loops run".to_owned()),
+            ErrorKind::OutOfFuel => (
+                format!("the template was stopped after {MAX_FUEL} instructions"),
+                "check how often its loops run".to_owned(),
+            ),
             ErrorKind::WriteFailure => (text, format!("an experiment has at most {} MB", EXPERIMENT_TEXT >> 20)),
             ErrorKind::TemplateNotFound => {
                 let name = quoted_name(error).unwrap_or_default();

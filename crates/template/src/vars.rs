@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_in_flags() {
+    fn mistakes_in_flags_are_named() {
         let said = given(&["lr", "3x=1", "a-b=2", "=4", "y={a: [", "z=.inf"]).unwrap_err();
         insta::assert_snapshot!(said, @r#"
     error: `lr` has no value

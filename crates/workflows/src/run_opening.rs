@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
-use runner_inputs::{Host, RunEvent, RunObserver, has_private_text};
+use runner_inputs::{Host, RunObserver, has_private_text};
 use runner_record::manifest::{Manifest, RunStatus, TemplateUse};
-use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
+use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
 use runner_record::{RecordError, checkpoint, time};
 use runner_spec::error::{CommandError, Result};
 
-use crate::recorded_summary::report_nothing_to_do;
+use crate::recorded_summary::{report_nothing_to_do, warn_of_damaged_metrics};
 use crate::session::{RunSession, SessionOptions};
 
 /// The run that a command asks for.
@@ -74,19 +73,6 @@ fn check_newest_checkpoint(path: &Path, name: &str) -> Result<()> {
         "{name} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or train the same \
          weights again in a different folder with `runner reproduce {name}`"
     )))
-}
-
-/// Warns `observer` if the metrics of the run in `path`, which has nothing left to do, are damaged. Returns true if they are.
-pub(crate) fn warn_of_damaged_metrics(
-    path: &Path,
-    manifest: &Manifest,
-    observer: &mut dyn RunObserver,
-) -> Result<bool> {
-    // A summary that cannot be read has been reported.
-    let summary = run_dir::read_summary(path).ok().flatten();
-    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
-    observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
-    Ok(true)
 }
 
 /// Creates the run of `loaded` that `session` is to work on. `identify` says in the manifest what kind of run it is; `beginning` is the

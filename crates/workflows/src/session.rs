@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use runner_compare::session_facts::{describe_consequence, fact_changes};
 use runner_machine::host::peak_rss_bytes;
-use runner_ranks::{LaunchError, LaunchedTraining, Ranks, TrainingAttempt, TrainingEnd, TrainingStart};
+use runner_ranks::{LaunchError, LaunchedTraining, RankBackend, TrainingAttempt, TrainingEnd, TrainingStart};
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
 use runner_record::data_files::write_data_files_once;
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
@@ -23,10 +23,10 @@ use crate::final_test::test_best_checkpoint;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
 use crate::recorded_summary::report_nothing_to_do;
+use crate::recorded_summary::warn_of_damaged_metrics;
 use crate::recording::Recording;
 use crate::restarts::AttemptProgress;
 use crate::run_error::RunError;
-use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
 use runner_inputs::{Host, PreparedRun, RunEvent, RunObserver, data_files};
@@ -347,9 +347,11 @@ impl RunSession<'_> {
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, LaunchError> {
         let ranks = match self.launched {
-            Some(launched) => Ranks::Launched(launched),
-            None if self.ranks_are_processes() => Ranks::Processes(rank_inputs(self.ready, self.experiment, self.host)),
-            None => Ranks::Threads(rank_inputs(self.ready, self.experiment, self.host)),
+            Some(launched) => RankBackend::Launched(launched),
+            None if self.ranks_are_processes() => {
+                RankBackend::Processes(rank_inputs(self.ready, self.experiment, self.host))
+            }
+            None => RankBackend::Threads(rank_inputs(self.ready, self.experiment, self.host)),
         };
         let training = TrainingStart {
             checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),

@@ -77,11 +77,8 @@ mod tests {
 
     #[test]
     fn flags_fit_slurm() {
-        for (args, rule) in [
-            (JobArgs { options: vec!["x".to_owned()], ..JobArgs::default() }, "--job-option must be"),
-        ] {
-            let error = args.settings().expect_err("it does not fit").to_string();
-            assert!(error.contains(rule), "{error}");
-        }
+        let args = JobArgs { options: vec!["x".to_owned()], ..JobArgs::default() };
+        let error = args.settings().expect_err("it does not fit").to_string();
+        assert!(error.contains("--job-option must be"), "{error}");
     }
 }

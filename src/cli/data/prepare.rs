@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::cli::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs, utf8_environment};
+use crate::cli::common::{
+    TemplateArgs, ThreadArgs, cache_dir, default_load_options, host_without_runs, utf8_environment,
+};
+use crate::cli::models::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{exit_of_screen, print_json};
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use crate::cli::models::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
+use runner_config::LoadOptions;
 use runner_data::hub::{self, HubAccess};
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, claim_cache, write_shards};
 use runner_inputs::local_tokenizer;
@@ -151,13 +154,14 @@ fn hub_settings(data: &Data) -> Result<Option<hub::Settings>> {
 /// The tokenizer and the sources. Datasets of the hub keep their names: each of their files is downloaded when it is read.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> Result<Data> {
     if let Some(file) = &args.from {
-        let data = load_data(file, &args.set, &args.template)?;
+        let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
+        let data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;
         let host = host_without_runs(args.threads)?;
         let tokenizer = local_tokenizer(data.tokenizer, &host, &mut PreparationObserver::new(screen))?;
         return Ok(Data { tokenizer, ..data });
     }
     let tokenizer = find_tokenizer(args.tokenizer.as_deref().unwrap_or_default(), screen)?;
-    args.source.data(tokenizer)
+    Ok(Data::of_text(tokenizer, args.source.source()?))
 }
 
 fn parse_format(name: &str) -> Result<ShardFormat> {
@@ -194,7 +198,6 @@ mod tests {
         assert_eq!(parse_held_out("0.05").unwrap(), HeldOut::Fraction(0.05));
         assert_eq!(parse_held_out("none").unwrap(), HeldOut::Nothing);
         assert!(parse_held_out("first").is_err());
-        assert_eq!(folder_name(Path::new("data/fineweb/")).unwrap(), "fineweb");
         assert_eq!((parse_count("100_000"), parse_count("1e8").is_err()), (Ok(100_000), true));
     }
 }

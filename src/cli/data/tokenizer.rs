@@ -102,13 +102,12 @@ pub(crate) fn run(args: &TokenizerArgs) -> Result<Exit> {
 
 /// The text to train on: the files of the command line, or the training source of an experiment.
 fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
-    let Some(file) = &args.from else { return args.source.data(Tokenizer::Bytes {}) };
+    let Some(file) = &args.from else { return Ok(Data::of_text(Tokenizer::Bytes {}, args.source.source()?)) };
     // Its tokenizer need not exist yet, and its weights are not read.
     let options = LoadOptions {
         sets: args.set.iter().cloned().chain(["data.tokenizer={bytes: {}}".to_owned()]).collect(),
         allows_absent_files: true,
         allows_absent_initial_inputs: true,
-        fetch_model: None,
         ..default_load_options()
     };
     let mut data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;

@@ -7,7 +7,7 @@ use crate::cli::common::{
     warn_of_absent_files,
 };
 use crate::cli::experiment::plan_search::{self, SearchArgs};
-use crate::cli::terminal::exit::{Exit, Result, refuse};
+use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{check_replaceable, print_result, print_to_stderr};
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_compare::stored_plan;
@@ -16,15 +16,17 @@ use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::hub::HubError;
 use runner_inputs::{local_devices, prepare_inputs, settle_micro_batch};
 use runner_plan::compile_continuation;
-use runner_report::plan::{RenderOptions, render};
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;
+use runner_report::plan::{RenderOptions, render};
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{ASSUMED_HASH, DataFacts};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{DeviceChoice, Experiment, Parallel};
 use runner_spec::format::{count, counted, seconds};
 use runner_spec::plan::Plan;
+use runner_spec::program::Device;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
@@ -92,12 +94,29 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     // Steps that another run did are not this run's.
     let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
-    let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)?;
+    let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)
+        .map_err(|error| advise_cluster(error.into(), args, experiment, &cluster))?;
     plan.notes.splice(0..0, note);
     plan.notes.extend(group.map(|runs| describe_group(&plan, runs)));
     plan.notes.extend(data.note);
     plan.warnings.extend(data.warning);
     print_plan(&plan, args)
+}
+
+/// `error`, with the flag that plans for another machine if the experiment asks for GPUs and this machine has none.
+fn advise_cluster(
+    error: CommandError,
+    args: &PlanArgs,
+    experiment: &Experiment,
+    cluster: &ClusterFacts,
+) -> CommandError {
+    let has_gpu = cluster.devices.iter().any(|facts| facts.device != Device::Cpu);
+    if args.cluster.is_some() || has_gpu || experiment.device != DeviceChoice::Cuda {
+        return error;
+    }
+    let Parallel { replicas, pipeline, .. } = &experiment.parallel;
+    let ranks = replicas.saturating_mul(pipeline.as_ref().map_or(1, |pipeline| pipeline.stages));
+    error.hint(format!("add `--cluster 1x{ranks}xH100` to plan for a machine with GPUs"))
 }
 
 /// The number of runs in the group that `file` makes, of which `options` then load one; `None` for one run.

@@ -8,8 +8,8 @@ use crate::cli::experiment::plan::{PlanArgs, PlanData};
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, write_file};
 use runner_config::{Loaded, to_yaml};
-use runner_report::plan::render_search;
 use runner_plan::search::{SearchProgress, search_reported};
+use runner_report::plan::render_search;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::format::{count, counted, duration};
 

@@ -18,7 +18,7 @@ use crate::cli::terminal::output::{check_replaceable, print_result, write_file};
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_data::{EvaluationData, EvaluationRequest, Split};
 use runner_executor::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
-use runner_inputs::{local_tasks, prepare_evaluation};
+use runner_inputs::{MovedData, local_tasks, prepare_evaluation};
 use runner_report::Screen;
 use runner_spec::data::ChoiceItem;
 use runner_spec::experiment::{
@@ -98,9 +98,6 @@ struct Evaluation {
     /// For each task `TASK_text`, how the text of its items was prepared, and `TASK_prefix`, the special tokens that each context was put after.
     #[serde(flatten)]
     texts: BTreeMap<String, Option<String>>,
-    /// The items of each task that lost a part of an ending, because they are longer than the model's context.
-    #[serde(skip)]
-    cut_endings: BTreeMap<String, usize>,
     eval_ms: f64,
 }
 
@@ -191,12 +188,11 @@ impl EvalArgs {
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
             if self.hellaswag.is_some() || self.builtin {
-                (experiment.eval.hellaswag, experiment.eval.tasks) = (None, None);
+                experiment.eval.set_tasks([]);
             }
-            self.data.moved()?.place(&run.path, &mut experiment)?;
-            let mut tasks: BTreeMap<String, Task> = self.tasks(Some(&experiment.eval))?.into_iter().collect();
-            experiment.eval.hellaswag = tasks.remove(HELLASWAG);
-            experiment.eval.tasks = Some(tasks);
+            MovedData::parse(&self.data.data)?.place(&run.path, &mut experiment)?;
+            let tasks = self.tasks(Some(&experiment.eval))?;
+            experiment.eval.set_tasks(tasks);
             let choice_texts = experiment.eval.tasks().map(|(_, task)| task.text).collect();
             let batch = &run.program()?.batch;
             let rows = self
@@ -285,12 +281,10 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         loss.add_to(&mut measured);
     }
     let mut texts = BTreeMap::from([(format!("{HELLASWAG}_text"), None)]);
-    let mut cut_endings = BTreeMap::new();
     for ((task, items), text) in items.iter().zip(&settings.choice_texts) {
         let score = ChoiceScore::new(items);
         score.add_to(&mut measured, task);
         measured.extend(Measure::of_key(&format!("{task}_cut")).map(|measure| (measure, score.cut as f64)));
-        cut_endings.insert(task.clone(), score.cut_endings);
         texts.insert(format!("{task}_text"), Some(text.name().to_owned()));
         if !settings.prefix.is_empty() {
             texts.insert(format!("{task}_prefix"), Some(settings.prefix.clone()));
@@ -302,7 +296,6 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
         text: args.text.iter().map(|file| file.display().to_string()).collect(),
         rows: data.rows.as_ref().map(|split| describe_rows(split, settings.rows)),
         texts,
-        cut_endings,
         eval_ms: started.elapsed().as_secs_f64() * 1e3,
     };
     print_result(args.json, &result, || result.text())
@@ -388,13 +381,7 @@ impl Evaluation {
                     .to_owned(),
             );
             if let Some(cut) = scores.cut.filter(|&cut| cut > 0) {
-                let endings = match self.cut_endings.get(scores.task) {
-                    None | Some(0) => String::new(),
-                    Some(n) => format!("; {n} lost a part of an ending"),
-                };
-                let line =
-                    format!("            {cut} of them are longer than the context, and lost their beginning{endings}");
-                lines.push(line);
+                lines.push(format!("            {cut} of them are longer than the context, and lost their beginning"));
             }
             let text = |end: &str| self.texts.get(&format!("{}_{end}", scores.task)).and_then(Option::as_deref);
             let prefix = text("prefix");

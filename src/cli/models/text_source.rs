@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::cli::common::{TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
+use crate::cli::common::{ThreadArgs, host_without_runs};
 use crate::cli::terminal::exit::{Result, refuse};
 use crate::cli::terminal::screen_observer::PreparationObserver;
-use runner_config::LoadOptions;
 use runner_data::{DataError, compression_advice};
 use runner_files::special_file_kind;
 use runner_inputs::local_tokenizer;
 use runner_report::Screen;
-use runner_spec::diagnostic::{ConfigError, nearest};
+use runner_spec::diagnostic::nearest;
 use runner_spec::error::CommandError;
-use runner_spec::experiment::{DEFAULT_FIELD, Data, FileFormat, HubModel, Source, Tokenizer};
+use runner_spec::experiment::{DEFAULT_FIELD, FileFormat, HubModel, Source, Tokenizer};
 use runner_spec::format::printable;
 
 /// Files of text.
@@ -74,23 +73,6 @@ impl SourceArgs {
         let files = self.files.iter().map(escape).collect();
         Ok(format.source(files, Some(text.unwrap_or_else(|| DEFAULT_FIELD.to_owned())), None))
     }
-
-    /// The source with a tokenizer, and without validation data.
-    ///
-    /// # Errors
-    /// If a file is missing, or the files have several formats.
-    pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data> {
-        Ok(Data::of_text(tokenizer, self.source()?))
-    }
-}
-
-/// The data section of the experiment in `file`, for commands that take it from there by `--from`.
-///
-/// # Errors
-/// Every mistake of the file, the overrides `sets` and the variables.
-pub(crate) fn load_data(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
-    let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
-    Ok(runner_config::load(file, &template.add_to(options)?)?.experiment.data)
 }
 
 /// # Errors

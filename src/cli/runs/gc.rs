@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cli::common::{RunsFolderArgs, cache_dir};
-use crate::cli::terminal::exit::{CommandError, Context as _, Exit, Result, refuse};
+use crate::cli::terminal::exit::{Context as _, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_housekeeping::gc;
 use runner_record::time;
@@ -24,8 +24,8 @@ pub(crate) struct GcArgs {
     #[arg(long, short)]
     pub yes: bool,
     /// Only data that was last used, and checkpoints of runs that ended, longer ago than this: 12h, 30d, 8w.
-    #[arg(long, value_name = "AGE")]
-    pub older_than: Option<String>,
+    #[arg(long, value_name = "AGE", value_parser = parse_age)]
+    pub older_than: Option<Duration>,
     /// Only prepared data in the cache.
     #[arg(long)]
     pub cache: bool,
@@ -48,9 +48,9 @@ struct Item {
 }
 
 /// # Errors
-/// If the age cannot be parsed, or a folder cannot be read or changed.
+/// If a folder cannot be read or changed.
 pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
-    let age = args.older_than.as_deref().map(parse_age).transpose()?;
+    let age = args.older_than;
     let root = args.root.root();
     // Without a folder of runs, all of the cache would count as unneeded.
     if !root.is_dir() {
@@ -124,11 +124,6 @@ fn items_text(items: &[Item], total: u64, freed: bool) -> String {
     }
 }
 
-fn parse_age(text: &str) -> Result<Duration> {
-    time::parse_span(text).ok_or_else(|| {
-        CommandError::request(format!(
-            "--older-than must be an age such as 12h, 30d or 8w, got {}",
-            text.escape_default()
-        ))
-    })
+fn parse_age(text: &str) -> Result<Duration, String> {
+    time::parse_span(text).ok_or_else(|| "must be an age such as 12h, 30d or 8w".to_owned())
 }

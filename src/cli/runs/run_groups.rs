@@ -7,7 +7,7 @@ use runner_compare::planned_experiment::{cluster_of, mathematics_of_setting};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_plan::MeasurementBasis;
 use runner_record::catalog;
-use runner_report::comparison::RunToCompare;
+use runner_report::run_to_compare::RunToCompare;
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::{stopped_points, sweep_dir};
 

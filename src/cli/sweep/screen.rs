@@ -1,6 +1,5 @@
 //! Shows a running sweep and its end: lines and a progress bar for a person, JSON lines for a program.
 
-
 use crate::cli::terminal::output::{print_to_stderr, table_width};
 use crate::cli::terminal::repeated_command::repeated_command;
 use runner_report::sweep_results::SweepResultsText;

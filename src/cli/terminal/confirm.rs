@@ -17,20 +17,5 @@ pub(crate) fn confirmed(question: &str) -> Result<bool> {
     io::stderr().flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
-    Ok(is_yes(&answer))
-}
-
-fn is_yes(answer: &str) -> bool {
-    matches!(answer.trim().to_lowercase().as_str(), "y" | "yes")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_yes_is_yes() {
-        assert!(["y\n", "Y", " yes \n", "YES"].iter().all(|a| is_yes(a)));
-        assert!(["", "\n", "n", "no", "yeah", "y y"].iter().all(|a| !is_yes(a)));
-    }
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

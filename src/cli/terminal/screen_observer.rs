@@ -14,7 +14,7 @@ use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::error::CommandError;
 use runner_spec::event::Event;
 use runner_spec::experiment::Log;
-use runner_spec::format::printable;
+use runner_spec::format::{counted, printable};
 use runner_workflows::event_lines::EventLines;
 use runner_workflows::outcome::{RunOutcome, RunReport};
 
@@ -98,7 +98,7 @@ impl ScreenObserver {
             }
             RunOutcome::StoppedAt(step) => screen.line(&format!("stopped after step {step} as asked; {next}")),
             RunOutcome::AlreadyAt(step) => {
-                screen.result_line(&format!("the run already has {step} steps; {next}"));
+                screen.result_line(&format!("the run already has {}; {next}", counted(step, "step")));
             }
             _ => {}
         }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use clap::Args;
 use runner_compare::verdict::Verdict;
-use runner_inputs::{RunEvent, RunObserver};
+use runner_inputs::{MovedData, RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, find_drift, reproduce};
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let request = ReproduceRequest {
         run: args.run.clone(),
         steps: args.steps.clone(),
-        data: args.data.moved()?,
+        data: MovedData::parse(&args.data.data)?,
         is_verification: false,
         tolerance: args.tolerance,
         options: SessionOptions {

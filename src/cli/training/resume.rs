@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use runner_inputs::MovedData;
 use runner_workflows::resume::{ResumeRequest, resume};
 use runner_workflows::session::SessionOptions;
 
@@ -36,6 +37,6 @@ pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let is_launched = launched.is_some();
     let (run, parallel) = (args.run.clone(), args.parallel.clone());
     let options = SessionOptions { restarts: args.launcher.restarts()?, ..args.training.options() };
-    let request = ResumeRequest { run, parallel, data: args.data.moved()?, options, launched };
+    let request = ResumeRequest { run, parallel, data: MovedData::parse(&args.data.data)?, options, launched };
     args.training.train(&interrupt, "", is_launched, |host, stop, observer| resume(&request, host, stop, observer))
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use runner_compare::verdict::Verdict;
+use runner_inputs::MovedData;
 use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
 use runner_spec::format::{bytes, count, counted, json_value, printable, quoted_line};
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<Exit> {
         folder: args.dir.clone(),
         steps: args.steps.clone(),
         only_files: args.only_files,
-        data: args.data.moved()?,
+        data: MovedData::parse(&args.data.data)?,
         tolerance: args.tolerance,
         options: SessionOptions { has_other_runs_folder: args.root.runs.is_some(), ..SessionOptions::default() },
     };

@@ -193,7 +193,7 @@ fn read_record(input: &[u8]) {
     let request = runner_report::html::ReportRequest { runs: vec![RUN.clone()], ..Default::default() };
     let _ = runner_report::html::read_page_data(&request);
     let _ = runner_compare::run_record::RunRecord::read(&RUN, ListedStatus::Done).map(|record| record.figures());
-    let _ = runner_compare::stored_plan::read(&RUN).map(|plan| runner_plan::render::render(&plan, &Default::default()));
+    let _ = runner_compare::stored_plan::read(&RUN).map(|plan| runner_report::plan::render(&plan, &Default::default()));
     match before {
         Some(before) => fs::write(&path, before).expect("room in memory"),
         None => fs::remove_file(&path).expect("the file was written"),

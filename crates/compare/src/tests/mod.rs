@@ -161,7 +161,7 @@ fn devices_that_differ_are_named() {
 }
 
 #[test]
-fn what_becomes_of_the_weights() {
+fn a_difference_tells_whether_the_weights_are_the_same() {
     let training = |a: &str, b: &str| compared(&side(&yaml(a)), &side(&yaml(b))).0.training;
     assert_eq!(training("", "eval: {every: 25, loss: {batches: 1}}"), TrainingEquality::SameBits);
     assert_eq!(

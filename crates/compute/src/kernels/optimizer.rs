@@ -8,9 +8,9 @@ use half::bf16;
 
 use super::access::{in_place, on_host, write};
 use super::cpu::simd::{self, inlined};
-use super::cpu::{Real, Stored, elementwise, optimizer};
+use super::cpu::{Real, Stored, element_update, elementwise};
 
-pub use super::cpu::optimizer::ElementUpdate;
+pub use super::cpu::element_update::ElementUpdate;
 
 /// One update of the weights number `elements` in a flat buffer, and of their moments. `state` is weights and `MOMENTS` moments, of the
 /// gradients' length and type each, one after the other. `copy` (a bf16 tensor) has the first weights rounded, and gets those among
@@ -36,7 +36,7 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     with_copy(copy, |copy| {
         with_type!(state, S; g = grads => {
             write::<S>(state, U::KERNEL, |state| {
-                optimizer::update::<S, U, SCALARS, MOMENTS>(update, elements, state, g, &mut copy.borrow_mut());
+                element_update::update::<S, U, SCALARS, MOMENTS>(update, elements, state, g, &mut copy.borrow_mut());
             })
         })
     })

@@ -24,7 +24,7 @@ fn imported(text: &str, name: &str, files: &[&str]) -> String {
 }
 
 #[test]
-fn nanogpt_shakespeare_char() {
+fn nanogpts_shakespeare_char_is_imported() {
     let text = "# train a miniature character-level shakespeare model\nimport time\n\nout_dir = 'out-shakespeare-char'\n\
                 eval_interval = 250 # keep frequent because we'll overfit\neval_iters = 200\nlog_interval = 10\n\
                 always_save_checkpoint = False\nwandb_log = False # override via command line if you like\n\
@@ -153,7 +153,7 @@ fn files_of_the_other_trainer_have_their_whole_path_in_a_different_folder() {
 }
 
 #[test]
-fn hugging_face_gpt2_and_llama() {
+fn hugging_faces_gpt2_and_llama_are_imported() {
     let gpt2 = r#"{"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 128, "vocab_size": 512,
         "activation_function": "gelu_new", "resid_pdrop": 0.1, "layer_norm_epsilon": 1e-05, "bos_token_id": 1, "use_cache": true}"#;
     let text = imported(gpt2, "config.json", &["input.txt", "tokenizer.json"]);

@@ -7,7 +7,7 @@ use crate::resolve::resolver::Resolver;
 use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{
-    Data, HELLASWAG_FILE_ADVICE, HubModel, Layout, Model, Separator, Source, Tokenizer, Validation,
+    Data, HubModel, Layout, Model, Separator, Source, Tokenizer, Validation, advice_for_file,
 };
 
 /// The last part of the training source that is held out unless the file says otherwise.
@@ -222,8 +222,8 @@ impl Resolver<'_> {
         }
         if !patterns || !text.contains(['*', '?', '[']) {
             let mut help = self.missing_help(&path, text);
-            if key == "eval.hellaswag.file" {
-                help = format!("{help}; {HELLASWAG_FILE_ADVICE}; `builtin: stories` needs no file");
+            if let Some(advice) = advice_for_file(key) {
+                help = format!("{help}; {advice}; `builtin: stories` needs no file");
             }
             return self.absent(key, path, format!("there is no file `{}`", short(text)), help);
         }

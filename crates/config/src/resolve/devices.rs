@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::resolve::parallel::{REPLICAS, RawMesh, SHOWN, STAGES};
+use crate::resolve::parallel::{REPLICAS, RawMesh, STAGES};
 use crate::resolve::resolver::Resolver;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
 use runner_spec::format::choice_name;
@@ -26,7 +26,7 @@ impl Resolver<'_> {
             match text.parse::<Device>() {
                 Ok(device) => devices.push(device),
                 Err(error) => {
-                    self.error(&[&format!("{DEVICES}.{rank}")], error.text, "write `cpu`, or `cuda:` and a number")
+                    self.error(&[&format!("{DEVICES}.{rank}")], error.text, "write `cpu`, or `cuda:` and a number");
                 }
             }
         }
@@ -50,27 +50,21 @@ impl Resolver<'_> {
             }
         }
         let cuda = devices.first().is_some_and(|d| matches!(d, Device::Cuda(_)));
-        let (kind, advice) =
-            if cuda { ("GPUs", "list `cpu` for each rank") } else { ("CPUs", "list `cuda:0` and so on") };
-        let other = if cuda { DeviceChoice::Cpu } else { DeviceChoice::Cuda };
+        let (other, kind) = if cuda { (DeviceChoice::Cpu, "GPUs") } else { (DeviceChoice::Cuda, "CPUs") };
         if device == other && !devices.is_empty() {
             self.error(
                 &[DEVICES, "device"],
                 format!("`device` is `{}`, but `parallel.devices` lists {kind}", choice_name(&device)),
-                format!("delete one of the two, or {advice}"),
+                "delete one of the two",
             );
         }
         let grid = grid?;
         let ranks = grid.ranks();
         if devices.len() != ranks {
-            let help = match ranks {
-                ..=SHOWN if !cuda => format!("write `[{}]`, or `auto`", vec!["cpu"; ranks].join(", ")),
-                _ => "list one for each rank, or write `auto`".to_owned(),
-            };
             self.error(
                 &[DEVICES, REPLICAS, STAGES],
                 format!("{}, but `parallel.devices` lists {}", grid.arithmetic(), devices.len()),
-                help,
+                "list one for each rank, or write `auto`",
             );
         }
         Some(AutoOr::Given(devices))

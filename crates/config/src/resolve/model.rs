@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_of_an_illegal_size() {
+    fn the_nearest_legal_sizes_are_found() {
         assert_eq!(divisors_near(10, 4), [2, 5]);
         assert_eq!(divisors_near(7, 9), [7]);
         assert_eq!(divisors_near(770, 12), [11, 14]);

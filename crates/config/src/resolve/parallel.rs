@@ -18,7 +18,7 @@ const SCHEDULE: &str = "parallel.pipeline.schedule";
 const CHUNKS: &str = "parallel.pipeline.chunks";
 
 /// A list up to this long is written out in a message.
-pub(crate) const SHOWN: usize = 16;
+const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]
@@ -45,14 +45,9 @@ impl RawMesh<'_> {
 
     /// `3 stages · 2 replicas = 6 ranks`.
     pub(crate) fn arithmetic(self) -> String {
-        let ranks = counted(self.ranks(), "rank");
-        let replicas = counted(self.replicas, "replica");
-        match self.pipeline.map(|p| counted(p.stages, "stage")) {
-            None if self.replicas == 1 => ranks,
-            None => format!("{replicas} = {ranks}"),
-            Some(stages) if self.replicas == 1 => format!("{stages} = {ranks}"),
-            Some(stages) => format!("{stages} · {replicas} = {ranks}"),
-        }
+        let stages = self.pipeline.map_or(1, |pipeline| pipeline.stages);
+        let (stages, replicas) = (counted(stages, "stage"), counted(self.replicas, "replica"));
+        format!("{stages} · {replicas} = {}", counted(self.ranks(), "rank"))
     }
 }
 

@@ -29,7 +29,7 @@ impl Resolver<'_> {
             return Some(Tokenizer::Ids {});
         }
         let ids = if key == "data.train.tokens" {
-            ".\nOr set `model.vocab_size`: samples are then ids, and HellaSwag is not available"
+            ".\nOr set `model.vocab_size`: samples are then ids, and tasks are not available"
         } else {
             ""
         };

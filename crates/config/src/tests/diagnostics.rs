@@ -116,7 +116,7 @@ says! {
 }
 
 #[test]
-fn mistakes_in_the_layers_above_the_file() {
+fn mistakes_in_the_layers_above_the_file_are_named() {
     let text = with("batch: {sequences: 8, micro_batch: 4}\n");
     let sets = ["batch.sequences=3", "train.stpes=5", "seed", "optimizer={sgd: {lr: fast}}", "optimizer={sgd: {", "=3"];
     let env = [("RUNNER_TRAIN__STEPS", "ten"), ("RUNNER_SEDE", "3"), ("RUNNER_OS", "Linux"), ("RUNNER_LOG_LEVEL", "x")];
@@ -130,14 +130,14 @@ fn null_takes_away_the_number_of_a_preset() {
 }
 
 #[test]
-fn in_colour() {
+fn a_mistake_is_shown_in_colour() {
     let error = from_str("sede: 1\n", Path::new("exp.yaml"), &LoadOptions::default()).unwrap_err();
     insta::assert_snapshot!(error.render(true).replace('\x1b', "ESC"));
 }
 
 /// A folder with the two files of GPT-2's tokenizer, as `tokenizer.file` names them.
 #[test]
-fn the_same_slips_in_layers_above_the_file() {
+fn the_same_slips_in_layers_above_the_file_are_named() {
     let sets = [
         "name=run-${SEED}",
         "train.steps={{ steps }}",

@@ -60,7 +60,7 @@ fn refuses_paths_that_are_not_files() {
 }
 
 #[test]
-fn not_utf8() {
+fn a_file_that_is_not_utf8_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("exp.yaml");
     let of = |bytes: &[u8]| {
@@ -72,13 +72,13 @@ fn not_utf8() {
 }
 
 #[test]
-fn characters_that_yaml_forbids() {
+fn characters_that_yaml_forbids_are_named() {
     assert_eq!(first("version: 1\0\nmodel: 3"), "YAML does not allow the character U+0000");
     assert_eq!(first("name: \x1b[31mred"), "YAML does not allow the character U+001B");
 }
 
 #[test]
-fn deep_nesting() {
+fn deep_nesting_is_refused() {
     for text in [
         "[".repeat(2_000_000),
         "{a: ".repeat(500_000),
@@ -98,7 +98,7 @@ fn deep_nesting() {
 }
 
 #[test]
-fn anchors_that_explode() {
+fn anchors_that_explode_are_refused() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..30 {
         let alias = format!("*a{}", i - 1);
@@ -115,7 +115,7 @@ fn anchors_that_explode() {
 }
 
 #[test]
-fn many_of_everything() {
+fn many_lines_keys_and_values_are_handled() {
     let limit = runner_spec::diagnostic::MAX_DIAGNOSTICS;
     for text in [
         "x: 1\n".repeat(90_000),

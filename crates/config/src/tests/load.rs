@@ -173,7 +173,7 @@ fn every_key_is_read() {
 }
 
 #[test]
-fn numbers_in_every_spelling() {
+fn numbers_are_read_in_every_spelling() {
     for (spelled, steps) in
         [("5_000", 5000), ("10e9", 10_000_000_000), ("1E+3", 1000), ("0x10", 16), ("1.5e3", 1500), ("+7", 7)]
     {
@@ -288,7 +288,7 @@ fn presets_are_the_published_models() {
 }
 
 #[test]
-fn a_file_on_disk_with_a_byte_order_mark_and_windows_lines() {
+fn a_file_with_a_byte_order_mark_and_windows_lines_is_read() {
     let folder = tempfile::tempdir().unwrap();
     let sub = folder.path().join("run [1]");
     std::fs::create_dir(&sub).unwrap();
@@ -330,7 +330,7 @@ fn keys(slot: crate::shape::KeyShape, path: &str, out: &mut Vec<String>) {
         _ => Vec::new(),
     };
     for (name, slot) in inner {
-        let at = crate::check::join(path, name);
+        let at = crate::shape::join(path, name);
         out.push(at.clone());
         keys(slot, &at, out);
     }
@@ -370,7 +370,7 @@ const NOT_EMPTY: [(&str, &str); 7] = [
 
 #[test]
 fn an_empty_section_has_its_defaults() {
-    use crate::check::join;
+    use crate::shape::join;
     use crate::shape::{KeyShape, Shape, root, variants};
     /// The paths of sections whose keys all have defaults, and whether they are a choice or in one.
     fn visit(slot: KeyShape, path: &str, in_choice: bool, out: &mut Vec<(String, bool)>) {

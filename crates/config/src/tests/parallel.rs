@@ -144,7 +144,7 @@ fn the_micro_batch_of_a_replica_is_a_part_of_its_sequences() {
 }
 
 #[test]
-fn where_the_values_are_from() {
+fn explain_names_where_the_values_are_from() {
     let text =
         staged(3, "    schedule: interleaved_1f1b\n    microbatches: 6\n  replicas: 2\nbatch: {sequences: 24}\n");
     let rows = |text: &str| {
@@ -244,7 +244,7 @@ fn every_mode_survives_being_written() {
 }
 
 #[test]
-fn sizes_that_mean_harm() {
+fn sizes_that_mean_harm_are_refused() {
     let first = |text: &str| {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());

@@ -32,7 +32,7 @@ fn with(text: &str) -> String {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn an_undefined_variable() {
+fn an_undefined_variable_is_named() {
     let text = "# a comment\nmodel: {preset: gpt2-nano}\noptimizer: {adamw: {lr: {{ base * lr }}}}\n";
     insta::assert_snapshot!(render_mistakes(text, "", &json!({"lrr": 1, "base": 2})), @r#"
     error: `lr` is not defined
@@ -130,7 +130,7 @@ fn an_undefined_variable() {
 }
 
 #[test]
-fn syntax() {
+fn mistakes_of_syntax_are_located() {
     insta::assert_snapshot!(render_mistakes("a: 1\nb: {{ 1 + }}\n", "", &json!({})), @r#"
     error: invalid template: unexpected end of variable block
      --> DIR/exp.yaml.j2:2:11
@@ -185,7 +185,7 @@ fn syntax() {
 }
 
 #[test]
-fn filters_functions_and_files() {
+fn unknown_filters_functions_and_files_are_named() {
     insta::assert_snapshot!(render_mistakes("a: {{ 'x' | uper }}\n", "", &json!({})), @r#"
     error: unknown filter `uper`
      --> DIR/exp.yaml.j2:1:13
@@ -202,7 +202,7 @@ fn filters_functions_and_files() {
       |
     1 | a: {{ pow(3) }}
       |       ^^^
-      = help: available: `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `raise`, `range`, `seconds` and `tokens`
+      = help: available: `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `raise`, `range` and `tokens`
 
     1 mistake; nothing was started
     "#);
@@ -268,7 +268,7 @@ fn filters_functions_and_files() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn mistakes_in_rendered_text() {
+fn mistakes_in_rendered_text_are_located_in_the_template() {
     // A key as it stands in the template, and a value.
     let text = with("{# twice #}\nbatch:\n  sequences: {{ n }}\n  micro_bach: {{ n }}\ntrain: {steps: {{ -n }}}\n");
     insta::assert_snapshot!(render_mistakes(&text, "", &json!({"n": 10})), @r#"
@@ -393,7 +393,7 @@ fn mistakes_of_the_layers_above_stay_theirs() {
 }
 
 #[test]
-fn variables_that_nothing_uses() {
+fn variables_that_nothing_uses_are_refused() {
     insta::assert_snapshot!(render_mistakes(&with("{% set n = n | default(1) %}\nseed: {{ n + seed }}\n"), "", &json!({"sede": 1, "n": 1, "seed": 2})), @r#"
     error: the template has no variable `sede`
      --> --var:1:1

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::refusal::Refusal;
 use super::repository::suggestion;
-use super::select::{Refusal, SelectedBy, SelectedFiles};
+use super::select::{SelectedBy, SelectedFiles};
 use runner_spec::experiment::FileFormat;
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.

@@ -1,5 +1,6 @@
 //! The files of a split on the hub, which are downloaded when they are needed: one when it is read, or all of them, several at once.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,7 +97,7 @@ struct TotalProgress<'a> {
     files: &'a [ListedFile],
     started: Instant,
     /// The bytes of each file that was asked for, by its index: all, and those that this process received.
-    received: Mutex<std::collections::BTreeMap<usize, (u64, u64)>>,
+    received: Mutex<BTreeMap<usize, (u64, u64)>>,
     report: &'a Report<'a>,
 }
 

@@ -1,14 +1,14 @@
 //! The format of the files of a split, by their endings.
 
 use super::error::quoted;
-use super::select::Refusal;
+use super::refusal::Refusal;
 use runner_spec::diagnostic::list;
-use runner_spec::experiment::FileFormat;
+use runner_spec::experiment::{FILE_FORMATS, FileFormat};
 
 /// Endings of files with JSON. The reader of the first, arrays, also reads lines.
 const JSON: [&str; 3] = ["json", "jsonl", "ndjson"];
-/// Endings of files with text, as `datasets` reads them.
-const READ: [&str; 7] = ["json", "jsonl", "ndjson", "csv", "tsv", "parquet", "txt"];
+/// Endings of text that `datasets` does not read as text.
+const IGNORED: [&str; 2] = ["md", "text"];
 /// Endings of other files that `datasets` reads as data, or decompresses. A split that has one is not read here.
 const OTHER: &str = "geoparquet gpq arrow conll conllu tar xml hdf5 h5 eval toml lance idx txn manifest tsfile vortex fa fasta fna ffn \
      faa frn afa gb gbk genbank fq fastq pdb ent cif mmcif blp bmp dib bufr cur pcx dcx dds ps eps fit fits fli flc ftc ftu gbr gif \
@@ -31,7 +31,12 @@ fn endings(path: &str) -> Vec<&str> {
 
 /// True if `datasets` looks at a file of this name.
 pub(super) fn is_data(path: &str) -> bool {
-    endings(path).into_iter().any(|ending| READ.contains(&ending) || is_other(ending))
+    endings(path).into_iter().any(|ending| read_format(ending).is_some() || is_other(ending))
+}
+
+/// The format of files with `ending`, if they are read here and `datasets` reads them in the same way.
+fn read_format(ending: &str) -> Option<&'static FileFormat> {
+    FileFormat::of_ending(ending).filter(|_| !IGNORED.contains(&ending))
 }
 
 fn is_other(ending: &str) -> bool {
@@ -41,9 +46,9 @@ fn is_other(ending: &str) -> bool {
 /// The format of a file that is read here.
 fn format_of(path: &str) -> Option<&'static FileFormat> {
     let endings = endings(path);
-    let last = endings.last().filter(|last| READ.contains(last))?;
-    let is_plain = endings.iter().all(|other| other == last || !READ.contains(other) && !is_other(other));
-    FileFormat::of_ending(last).filter(|_| is_plain)
+    let last = endings.last()?;
+    let is_plain = endings.iter().all(|other| other == last || read_format(other).is_none() && !is_other(other));
+    read_format(last).filter(|_| is_plain)
 }
 
 /// The one format of the files of `split`.
@@ -61,7 +66,8 @@ pub(super) fn common_format(split: &str, files: &[String]) -> Result<&'static Fi
         }
     }
     if !unread.is_empty() {
-        let read = list(&READ.map(|ending| format!(".{ending}")), "and");
+        let read = FILE_FORMATS.iter().flat_map(|format| format.endings).filter(|ending| !IGNORED.contains(ending));
+        let read = list(&read.map(|ending| format!(".{ending}")).collect::<Vec<_>>(), "and");
         return refuse(format!("{}; only {read} files are read, not compressed", name_files(&unread)));
     }
     let is_json = |format: &&FileFormat| format.endings.iter().any(|ending| JSON.contains(ending));

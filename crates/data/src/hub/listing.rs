@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::{HubError, Result};
-use super::repository::Repository;
 use crate::hashing::{is_hash, sha256_of};
 use runner_spec::hub_name::is_etag;
 
@@ -43,18 +42,6 @@ impl ListedFile {
     /// The SHA-256 of the content in hexadecimal digits, if it is named by that.
     pub(super) fn sha256(&self) -> Option<&str> {
         Some(self.etag.as_str()).filter(|etag| is_hash(etag))
-    }
-}
-
-impl Repository<'_> {
-    /// # Errors
-    /// If the hub does not say what the content of `file` is.
-    pub(super) fn check_content_is_named(&self, file: &ListedFile) -> Result<()> {
-        if is_etag(&file.etag) {
-            return Ok(());
-        }
-        let advice = "download the dataset and name its files";
-        Err(self.wrong_answer(&format!("it gives neither the size nor the hash of `{}`; {advice}", file.path)))
     }
 }
 

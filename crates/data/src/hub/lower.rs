@@ -11,8 +11,9 @@ use super::converted::{CONVERTED, select_converted};
 use super::downloads::HubFiles;
 use super::error::{HubError, Result};
 use super::listing::{ListedFile, check_free_space};
+use super::refusal::Refusal;
 use super::repository::{Repository, Snapshot};
-use super::select::{self, Listing, Refusal, SelectedFiles};
+use super::select::{self, Listing, SelectedFiles};
 use super::settings::Settings;
 use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::{

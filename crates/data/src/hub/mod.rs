@@ -11,6 +11,7 @@ mod listing;
 mod lower;
 mod model_folder;
 mod patterns;
+mod refusal;
 mod repository;
 mod select;
 mod settings;

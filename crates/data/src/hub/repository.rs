@@ -16,7 +16,7 @@ use super::error::{HubError, Result, quoted};
 use super::listing::ListedFile;
 use runner_files::{open_owned, read_regular, read_regular_text};
 use runner_spec::diagnostic::nearest;
-use runner_spec::hub_name::{is_commit, is_inside};
+use runner_spec::hub_name::{is_commit, is_etag, is_inside};
 
 pub(super) struct Repository<'a> {
     pub(super) client: &'a Client<'a>,
@@ -54,6 +54,16 @@ struct CommitInfo {
 }
 
 impl Repository<'_> {
+    /// # Errors
+    /// If the hub does not say what the content of `file` is.
+    pub(super) fn check_content_is_named(&self, file: &ListedFile) -> Result<()> {
+        if is_etag(&file.etag) {
+            return Ok(());
+        }
+        let advice = "download the dataset and name its files";
+        Err(self.wrong_answer(&format!("it gives neither the size nor the hash of `{}`; {advice}", file.path)))
+    }
+
     pub(super) fn repo(&self, revision: &str) -> Repo {
         Repo::with_revision(self.name.to_owned(), self.kind, revision.to_owned())
     }

@@ -6,6 +6,7 @@ use super::card::{Card, Config};
 use super::error::quoted;
 use super::formats::{common_format, file_name};
 use super::patterns::{Splits, listed_files, normalize, splits_by_name};
+use super::refusal::Refusal;
 use super::repository::suggestion;
 use runner_spec::experiment::FileFormat;
 
@@ -26,20 +27,6 @@ pub(super) enum SelectedBy {
     Pattern,
     /// The names of folders and files decided.
     Name,
-}
-
-/// The reason why a split cannot be read.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
-    /// The dataset has a script or files in other formats. The hub may have converted it.
-    Unreadable(String),
-    Final(String),
-}
-
-impl From<String> for Refusal {
-    fn from(message: String) -> Self {
-        Self::Final(message)
-    }
 }
 
 /// The files of a dataset, and its card.
@@ -134,7 +121,7 @@ fn splits_of_config(all: &[&str], config: &Config, split: &str) -> Result<(Split
 }
 
 /// The part of `selected` that is missing, or may be, if only some files of the dataset are known. `None` if the card names each file, if
-/// their names state how many there are, as `train-00000-of-00005.parquet` does, or if the only file is not named like a part.
+/// their names state how many there are, as `train-00000-of-00005.jsonl` does, or if the only file is not named like a part.
 pub(super) fn missing_part(selected: &SelectedFiles) -> Option<String> {
     if selected.by == SelectedBy::List {
         return None;
@@ -152,7 +139,7 @@ pub(super) fn missing_part(selected: &SelectedFiles) -> Option<String> {
     missing.map(|((prefix, total), there)| format!("{} of the {total} files `{prefix}…`", there.len()))
 }
 
-/// The prefix, index and number of shards in a name: `data/train-`, 1 and 5 in `data/train-00001-of-00005.parquet`.
+/// The prefix, index and number of shards in a name: `data/train-`, 1 and 5 in `data/train-00001-of-00005.jsonl`.
 fn shard(file: &str) -> Option<(&str, usize, usize)> {
     let (before, after) = file.rsplit_once("-of-")?;
     let prefix = before.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -283,7 +270,7 @@ mod tests {
             "split `train` has files of JSON lines and of parquet"
         );
         let message = refused(&["LICENSE.txt", "data.xml"], "");
-        assert!(message.starts_with("split `train` has `data.xml`; only `.json`, `.jsonl`, `.ndjson`,"), "{message}");
+        assert!(message.starts_with("split `train` has `data.xml`; only `.txt`, `.jsonl`, `.ndjson`,"), "{message}");
         assert_eq!(refused(&["train.jsonl", "test.parquet"], ""), "its splits have different formats");
         assert_eq!(refused(&["README.md"], ""), "it has no data files");
         assert_eq!(

@@ -118,9 +118,8 @@ impl Settings {
         const HASHES: [&str; 3] = ["source", "validation", "tokenizer"];
         let (ours, theirs) = (json_value(self), json_value(other));
         let differing = theirs.as_object().into_iter().flatten().filter(|(key, value)| ours[key.as_str()] != **value);
-        let texts = differing.map(|(key, value)| match HASHES.contains(&key.as_str()) {
-            true => format!("its {key} differs"),
-            false => format!("its {key} is {value}"),
+        let texts = differing.map(|(key, value)| {
+            if HASHES.contains(&key.as_str()) { format!("its {key} differs") } else { format!("its {key} is {value}") }
         });
         texts.collect::<Vec<_>>().join(", ")
     }

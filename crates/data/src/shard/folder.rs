@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
@@ -110,9 +111,9 @@ pub(super) fn read_finished(
 fn find_damage(request: &ShardRequest<'_>, card: &Card, report: &Report<'_>) -> Result<Option<String>> {
     let size = |name: &String| fs::metadata(request.folder.join(name)).map_or(0, |metadata| metadata.len());
     let bytes_total = card.shards.iter().map(|shard| size(&shard.file)).sum();
-    let bytes_done = std::sync::atomic::AtomicU64::new(0);
+    let bytes_done = AtomicU64::new(0);
     let progress = |read: u64| {
-        let bytes_done = bytes_done.fetch_add(read, std::sync::atomic::Ordering::Relaxed) + read;
+        let bytes_done = bytes_done.fetch_add(read, Ordering::Relaxed) + read;
         report(ShardEvent::Preparing(Progress::Verifying { bytes_done, bytes_total }));
     };
     let check = |(name, hash): (&str, &String)| match hash_file(&request.folder.join(name), &progress) {

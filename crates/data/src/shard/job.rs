@@ -25,7 +25,6 @@ use runner_spec::experiment::{Source, TokenType};
 /// # Errors
 /// If sources or settings are wrong (named by their keys in the experiment, or by the fields of `request`), if the folder holds other shards
 /// and not `force`, or if files cannot be written.
-#[expect(clippy::too_many_lines, reason = "a preparation from its request to its card")]
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));

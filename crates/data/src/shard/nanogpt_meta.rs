@@ -47,7 +47,7 @@ mod tests {
 
     /// `pickle.loads` of these bytes gives {'vocab_size': 1, 'itos': {0: 'é'}, 'stoi': {'é': 0}}.
     #[test]
-    fn a_dict_that_python_loads() {
+    fn python_loads_the_dict() {
         let expected = b"\x80\x02}(X\n\0\0\0vocab_sizeJ\x01\0\0\0X\x04\0\0\0itos}(J\0\0\0\0X\x02\0\0\0\xc3\xa9u\
                          X\x04\0\0\0stoi}(X\x02\0\0\0\xc3\xa9J\0\0\0\0uu.";
         assert_eq!(meta(&['é']), expected);

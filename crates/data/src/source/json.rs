@@ -137,7 +137,7 @@ impl io::Read for ItemReader<'_> {
     /// The parser asks for single bytes, so the progress is exact.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.file.read(buffer)?;
-        let breaks = buffer[..read].iter().filter(|&&byte| byte == b'\n').count() as u64;
+        let breaks = buffer[..read].iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
         self.progress.breaks.set(self.progress.breaks.get() + breaks);
         self.progress.bytes.set(self.progress.bytes.get() + read);
         if self.progress.bytes.get() > MAX_DOCUMENT_BYTES {

@@ -12,6 +12,7 @@ mod record;
 mod text;
 mod text_selector;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::error::Result;
@@ -50,11 +51,7 @@ fn read_records(path: &Path, format: RecordFormat, text: &TextSelector, sink: &m
 ///
 /// # Errors
 /// If the file has another format, as far as it is read, lacks a column, or `sink` fails.
-pub(super) fn for_each_record(
-    path: &Path,
-    names: &std::collections::BTreeSet<&str>,
-    sink: &mut RecordSink<'_>,
-) -> Result<()> {
+pub(super) fn for_each_record(path: &Path, names: &BTreeSet<&str>, sink: &mut RecordSink<'_>) -> Result<()> {
     if parquet::is_parquet(path)? {
         parquet::for_each_record(path, names, sink)
     } else {

@@ -8,6 +8,7 @@ use std::path::Path;
 use bytes::Bytes;
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, FileReader as _, Length, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::Type as SchemaType;
@@ -93,10 +94,10 @@ pub(super) fn is_parquet(path: &Path) -> Result<bool> {
 /// # Errors
 /// If a column in `names` is compressed in a way that is not read.
 fn check_compression(path: &Path, reader: &SerializedFileReader<BoundedFile>, names: &BTreeSet<&str>) -> Result<()> {
-    let columns = reader.metadata().row_groups().iter().flat_map(|group| group.columns());
+    let columns = reader.metadata().row_groups().iter().flat_map(RowGroupMetaData::columns);
     let is_wanted = |parts: &[String]| parts.first().is_some_and(|name| names.contains(name.as_str()));
     let mut codecs =
-        columns.filter(|column| is_wanted(column.column_path().parts())).map(|column| column.compression());
+        columns.filter(|column| is_wanted(column.column_path().parts())).map(ColumnChunkMetaData::compression);
     let is_read =
         |codec: &Compression| matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_));
     codecs.find(|codec| !is_read(codec)).map_or(Ok(()), |codec| {
@@ -162,12 +163,12 @@ impl Read for BoundedRead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stories::write_parquet;
+    use crate::stories::write_rows;
 
     fn sample(dir: &Path) -> std::path::PathBuf {
         let path = dir.join("a.parquet");
         let texts: Vec<String> = (0..1000).map(|i| format!("document {i}")).collect();
-        write_parquet(&path, &texts).unwrap();
+        write_rows(&path, &texts).unwrap();
         path
     }
 

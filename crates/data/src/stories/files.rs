@@ -61,7 +61,7 @@ pub(crate) fn open_or_write_corpus(cache: &DataCache, report: &Report<'_>) -> Re
         let Stories { train, validation, items } = generate_stories();
         for (name, texts) in [(TRAIN, &train), (VALIDATION, &validation)] {
             let path = folder.join(name);
-            write_parquet(&path, texts).map_err(|error| match error {
+            write_rows(&path, texts).map_err(|error| match error {
                 ParquetError::External(source) => DataError::Io { path, source: std::io::Error::other(source) },
                 other => DataError::file(&path, other.to_string()),
             })?;
@@ -75,7 +75,7 @@ pub(crate) fn open_or_write_corpus(cache: &DataCache, report: &Report<'_>) -> Re
 type ColumnValue<'a> = &'a dyn Fn(usize, &str) -> String;
 
 /// Writes documents in FineWeb's schema.
-pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
+pub(crate) fn write_rows(path: &Path, texts: &[String]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
     let zstd = Compression::ZSTD(ZstdLevel::try_new(3)?);
     // Texts are distinct, so a dictionary would only take space.

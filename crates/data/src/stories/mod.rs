@@ -6,5 +6,5 @@ mod files;
 mod grammar;
 
 #[cfg(test)]
-pub(crate) use files::write_parquet;
+pub(crate) use files::write_rows;
 pub(super) use files::{CHOICE, TRAIN, VALIDATION, open_or_write_corpus};

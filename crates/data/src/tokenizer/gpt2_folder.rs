@@ -5,9 +5,11 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::library::END_OF_TEXT;
 use crate::error::{DataError, Result};
 use runner_files::{is_absent, read_regular, strict_json, without_byte_order_mark};
+
+/// GPT-2's end of text.
+pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 const CONFIG: &str = "tokenizer_config.json";
 const MODEL: &str = "config.json";

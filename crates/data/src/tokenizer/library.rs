@@ -13,7 +13,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{AddedToken, Encoding, PostProcessor, Token, Tokenizer};
 
-use super::gpt2_folder::check_folder;
+use super::gpt2_folder::{END_OF_TEXT, check_folder};
 use super::gpt2_words::words;
 use super::replacements::{check_normalized_length, check_replacements};
 use super::token_bytes::library_token_texts;
@@ -22,9 +22,6 @@ use crate::error::{DataError, Result};
 use runner_files::{parent_folder, read_regular, without_byte_order_mark};
 use runner_spec::error::PlainError;
 use runner_spec::panics::{CaughtPanic, catch_panic};
-
-/// GPT-2's end of text.
-pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
 
 /// Words of a table, and the bytes of the longest.
 const MAX_KNOWN_WORDS: usize = 1 << 16;

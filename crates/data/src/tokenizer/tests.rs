@@ -6,7 +6,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::folder_tokens::FolderTokens;
-use super::library::{END_OF_TEXT, LibraryTokenizer};
+use super::gpt2_folder::END_OF_TEXT;
+use super::library::LibraryTokenizer;
 use super::{TextTokenizer, load_tokenizer, may_join_documents};
 use runner_spec::experiment::{Data, JsonSource, Layout, PaddingMask, Source, Tokenizer};
 

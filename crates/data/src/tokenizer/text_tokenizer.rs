@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::folder_tokens::FolderTokens;
-use super::library::{END_OF_TEXT, LibraryTokenizer};
+use super::gpt2_folder::END_OF_TEXT;
+use super::library::LibraryTokenizer;
 use super::token_ids;
 use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::cut_points::CutPoints;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::library::END_OF_TEXT;
+use super::gpt2_folder::END_OF_TEXT;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::token_bytes::byte_characters;
 use super::word_vocabulary::{UNKNOWN, WordVocabulary};

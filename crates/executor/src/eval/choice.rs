@@ -19,8 +19,6 @@ pub struct ChoiceScore {
     pub right_norm_chars: usize,
     /// Items that lost their beginning, because they are longer than the context.
     pub cut: usize,
-    /// Those of them that lost a part of an ending.
-    pub cut_endings: usize,
 }
 
 /// The result of one item. An ending is named by its position.
@@ -61,7 +59,6 @@ impl ChoiceScore {
             right_norm: count(|item| item.choice_norm),
             right_norm_chars: count(|item| item.choice_norm_chars),
             cut: items.iter().filter(|item| item.cut_part.is_some()).count(),
-            cut_endings: items.iter().filter(|item| item.cut_part == Some(CutPart::Ending)).count(),
         }
     }
 
@@ -307,7 +304,7 @@ mod tests {
             "of five, the last four"
         );
         let score = ChoiceScore::new(&scored);
-        assert_eq!((score.items, score.cut, score.cut_endings), (4, 2, 1));
+        assert_eq!((score.items, score.cut), (4, 2));
         // After a prefix all of an ending is predicted.
         let after = ChoiceItem { prefix: vec![9], ..item(1, &[4]) };
         assert_eq!((after.cut(0, 4), after.cut_part(4)), (1, Some(CutPart::Context)));

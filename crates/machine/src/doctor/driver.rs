@@ -155,7 +155,7 @@ mod tests {
     use super::version_in;
 
     #[test]
-    fn the_kernel_modules_version() {
+    fn the_kernel_modules_version_is_read() {
         let old = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.2.0\n";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n";
         assert_eq!(version_in(old).as_deref(), Some("550.54.15"));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn which_variables_matter() {
+    fn variables_that_matter_are_shown() {
         for name in ["CUDA_VISIBLE_DEVICES", "NCCL_DEBUG", "RUNNER_CUDA_LIBS", "LD_PRELOAD"] {
             assert!(is_shown_variable(name) && is_computing_variable(name), "{name}");
         }

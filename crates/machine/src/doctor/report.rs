@@ -41,7 +41,7 @@ impl DoctorReport {
             machine: Machine::detect(),
             cpu,
             driver: DriverFacts::collect(),
-            libraries: [&CUBLAS_LT, &NCCL, &MPI].map(Library::facts).into(),
+            libraries: [&CUBLAS_LT, &NCCL].map(Library::facts).into(),
             notes: absent_folders(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default()),
             environment: shown_variables(all_variables()),
             features: Vec::new(),

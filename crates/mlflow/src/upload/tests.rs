@@ -58,9 +58,10 @@ fn lines_stay_until_an_mlflow_server_has_accepted_them() {
     let path = finished_run(dir.path());
     let mut batches = 0;
     let server = TestServer::start(move |request| {
-        batches += u32::from(request.ends_with("runs/log-batch"));
+        let is_batch = request.ends_with("runs/log-batch");
+        batches += u32::from(is_batch);
         // The first batch has the parameters.
-        if batches == 2 { (200, "<html>Log in</html>".to_owned()) } else { known_run(request) }
+        if is_batch && batches == 2 { (200, "<html>Log in</html>".to_owned()) } else { known_run(request) }
     });
     let mut upload = upload(&path, &server);
     let error = upload.send_new(None).unwrap_err().to_string();

@@ -86,7 +86,7 @@ fn swap(program: &mut Program, a: Instruction, b: Instruction) {
 }
 
 #[test]
-fn one_rank() {
+fn mistakes_in_the_program_of_one_rank_are_found() {
     let of = |mutate: fn(&mut Program)| rejected(single(), 0, mutate);
     let dropped = of(|p| remove(p, backward(2)));
     insta::assert_snapshot!(dropped, @"rank 0, step[12] ClipNorm 1: Backward 2 has not run: rows 4 … 5 would be missing from the gradients");
@@ -188,7 +188,7 @@ fn a_checkpoint_knows_the_evaluation_before_it() {
 }
 
 #[test]
-fn a_sharded_optimizer() {
+fn mistakes_in_programs_of_a_sharded_optimizer_are_found() {
     let all = |mutate: fn(&mut Program)| {
         let mut programs = sharded();
         proved(&programs).expect("right before it is changed");
@@ -243,7 +243,7 @@ fn a_sharded_optimizer() {
 }
 
 #[test]
-fn data_parallel() {
+fn mistakes_in_data_parallel_programs_are_found() {
     let dropped = rejected(ddp(), 1, |p| remove(p, AllReduce { bucket: 1 }));
     insta::assert_snapshot!(dropped, @"rank 1, step[19] WaitBuckets: AllReduce bucket 1 has not started");
     let twice = rejected(ddp(), 0, |p| {
@@ -299,7 +299,7 @@ fn data_parallel() {
 }
 
 #[test]
-fn pipelines() {
+fn mistakes_in_programs_of_pipelines_are_found() {
     use PipelineSchedule::{Gpipe, OneFOneB, ZeroBubble};
     let unsent = rejected(pipeline(OneFOneB, 3, 1), 0, |p| remove(p, SendActivation { mb: 2, chunk: 0, to: 1 }));
     insta::assert_snapshot!(unsent, @"rank 1, step[18] RecvActivation←0 2: what comes next from rank 0 is micro-batch 3 for part 1 of the model (step[17] SendActivation→1 3)");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn gpt2_124m_with_the_padded_vocabulary() {
+    fn gpt2_124m_with_the_padded_vocabulary_has_the_known_counts() {
         let spec = gpt2_124m(50_304);
         let counts = count(&spec, &all(&spec));
         assert_eq!((counts.decayed_tensors, counts.decayed), (50, 124_354_560));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn published_totals() {
+    fn published_totals_of_parameters_are_reached() {
         let gpt2 = gpt2_124m(50_257);
         assert_eq!(count(&gpt2, &all(&gpt2)).total, 124_439_808);
         let llama = llama_179m();
@@ -136,7 +136,7 @@ mod tests {
     /// The language model of PyTorch's tutorial on pipelines and data parallelism; and one layer of it by hand:
     /// 4·d² + 4·d of attention, 2·d·ff + ff + d of the MLP, 4·d of the norms.
     #[test]
-    fn the_encoder_of_a_billion_parameters() {
+    fn the_encoder_of_a_billion_parameters_has_that_many() {
         let spec = crate::testing::encoder(28_783, 8, 4096, 16);
         assert_eq!(count(&spec, &all(&spec)).total, 1_041_453_167);
         let (d, ff) = (4096, 4096);
@@ -166,7 +166,7 @@ mod tests {
     /// By hand for GPT-2 124M at T = 1024: N = 124,475,904 - 1024·768 = 123,689,472, and 12·12·768·1024 = 113,246,208, so
     /// 6·N + that = 855,383,040 per token.
     #[test]
-    fn the_convention_by_hand() {
+    fn flops_follow_the_convention() {
         let spec = gpt2_124m(50_304);
         assert_eq!(flops(&spec, &all(&spec), 1, 1024).step, 855_383_040.0);
         // Llama, untied: the lookup table of 50,000·768 costs nothing, 6·(179,448,576 - 38,400,000) + 12·12·768·512.
@@ -176,7 +176,7 @@ mod tests {
 
     /// The exact count of a model small enough to write every product down: 1 layer, d 4, ff 8, vocabulary 16, T 2.
     #[test]
-    fn every_product_of_a_tiny_model() {
+    fn every_product_of_a_tiny_model_counts() {
         let spec = ModelSpec { d_ff: 8, ..ModelSpec::with_defaults(Family::Gpt2, [16, 1024, 1, 2, 4]) };
         let per_token = 2 * (4 * 12 + 4 * 4 + 4 * 8 + 8 * 4 + 4 * 16) + 2 * (2 * 2 * 4);
         let got = flops(&spec, &all(&spec), 6, 2);
@@ -187,7 +187,7 @@ mod tests {
     /// The same model: attention computes its projections and both of its products again; a layer all but the MLP's second
     /// product, which no backward reads unless a norm follows the sum.
     #[test]
-    fn flops_that_are_recomputed() {
+    fn recomputed_flops_equal_those_by_hand() {
         let spec = ModelSpec { d_ff: 8, ..ModelSpec::with_defaults(Family::Gpt2, [16, 1024, 1, 2, 4]) };
         let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layers.pattern()[0].recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);

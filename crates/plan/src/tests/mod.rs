@@ -46,7 +46,7 @@ fn json_loads_back_to_an_equal_value() {
 }
 
 #[test]
-fn epochs_and_totals() {
+fn epochs_and_totals_are_counted() {
     let mut experiment = experiment();
     experiment.train = e::Train { steps: None, epochs: Some(2.0), ..experiment.train };
     let totals = compiled(&experiment).totals;

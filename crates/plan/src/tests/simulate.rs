@@ -288,7 +288,7 @@ fn too_few_devices_is_a_mistake_of_the_file() {
 }
 
 #[test]
-fn schedules_as_grids() {
+fn schedules_are_drawn_as_grids() {
     let grid = |schedule, chunks, mbs| {
         let plan = compiled(&pipeline(schedule, 3, chunks, mbs));
         timeline(&plan).expect("small").grid().join("\n")

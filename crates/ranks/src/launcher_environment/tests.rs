@@ -16,7 +16,7 @@ fn place(text: &str) -> (usize, usize, usize, String, Vec<u16>) {
 }
 
 #[test]
-fn torchs_variables() {
+fn torchs_variables_are_read() {
     let all = "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=node-1 MASTER_PORT=1234";
     assert_eq!(place(all), (3, 8, 1, "node-1".into(), vec![1234]));
     assert_eq!(place("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a").4, [29500]);
@@ -33,7 +33,7 @@ fn torchs_variables() {
 }
 
 #[test]
-fn slurms_variables() {
+fn slurms_variables_are_read() {
     let step = "SLURM_PROCID=5 SLURM_NTASKS=16 SLURM_LOCALID=1 SLURM_JOB_ID=1234567 SLURM_STEP_ID=2 \
                 SLURM_JOB_NODELIST=gpu[07-10,12]";
     let (rank, world_size, local_rank, host, ports) = place(step);
@@ -49,7 +49,7 @@ fn slurms_variables() {
 }
 
 #[test]
-fn one_machine_and_the_secret() {
+fn one_machine_is_recognized_and_needs_no_secret() {
     let assigned = |text: &str| read(text).unwrap().unwrap();
     let is_one_machine = |text: &str| assigned(text).is_one_machine;
     let torch = "RANK=0 WORLD_SIZE=4 MASTER_ADDR=node-1";
@@ -89,7 +89,7 @@ fn a_shell_in_an_allocation_is_not_a_rank() {
 }
 
 #[test]
-fn open_mpis_variables() {
+fn open_mpis_variables_are_read() {
     let all = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1";
     assert_eq!(place(&format!("{all} MASTER_ADDR=a")), (1, 2, 1, "a".into(), vec![29500]));
     let error = read(all).unwrap_err().to_string();
@@ -102,7 +102,7 @@ fn open_mpis_variables() {
 }
 
 #[test]
-fn mpichs_variables() {
+fn mpichs_variables_are_read() {
     let all = "PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MASTER_ADDR=a MPI_LOCALNRANKS";
     assert_eq!(place(&format!("{all}=4")), (5, 8, 1, "a".into(), vec![29500]));
     assert!(!read(&format!("{all}=4")).unwrap().unwrap().is_one_machine);
@@ -137,7 +137,7 @@ fn mistakes_are_named_with_their_value() {
 }
 
 #[test]
-fn the_first_host_of_a_list() {
+fn the_first_host_of_a_list_is_found() {
     let first = |list: &str| first_host(list).unwrap();
     assert_eq!([first("a"), first("a,b"), first("n[3-5,7]"), first("n[12]")], ["a", "a", "n3", "n12"]);
     assert_eq!([first("r[1-2]n[01-04],x"), first("n[01-02].cluster.org")], ["r1n01", "n01.cluster.org"]);

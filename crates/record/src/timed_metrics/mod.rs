@@ -3,10 +3,10 @@
 
 mod columns;
 mod event_file;
-mod metric_tail;
+mod followed_metrics;
 mod timed_record;
 
 pub use columns::{Column, MetricValues, columns};
 pub use event_file::{EventFileWriter, LiveEventFile, event_file_name};
-pub use metric_tail::MetricTail;
+pub use followed_metrics::MetricTail;
 pub use timed_record::{TimedLine, TimedRecord};

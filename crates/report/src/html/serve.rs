@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn answers() {
+    fn the_server_answers_what_it_knows_and_refuses_the_rest() {
         let live = LiveReport::bind(0, ReportRequest::default()).unwrap();
         assert!(live.address().ip().is_loopback());
         let mut live = live.source;

@@ -68,8 +68,8 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     let cost = price
         .map_or_else(String::new, |p| format!(": {:.2} at {} per device-hour", p * f.device_hours, three_decimals(p)));
     page.more(format!(
-        "{} steps in {} without evaluations, {hours} on {}{cost}",
-        count(plan.totals.steps),
+        "{} in {} without evaluations, {hours} on {}{cost}",
+        counted(plan.totals.steps, "step"),
         seconds(f.run_seconds),
         counted(f.devices as u64, "device")
     ));

@@ -69,9 +69,9 @@ pub(super) fn model_line(program: &Program) -> String {
     let family = choice_name(&m.family);
     let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
     format!(
-        "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",
-        m.layers,
-        m.heads,
+        "{family}: {}, {}{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",
+        counted(m.layers as u64, "layer"),
+        counted(m.heads as u64, "head"),
         m.d_model,
         m.d_ff,
         count(m.vocab_size as u64),
@@ -164,7 +164,7 @@ pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
     let lines = if full { program.step.iter().map(ToString::to_string).collect() } else { fold(&program.step) };
     page.line(
         "program",
-        format!("{} instructions a step, {} steps", count(program.step.len() as u64), count(program.steps)),
+        format!("{} a step, {}", counted(program.step.len() as u64, "instruction"), counted(program.steps, "step")),
     );
     for line in lines {
         page.more(format!("  {line}"));

@@ -67,6 +67,13 @@ impl Eval {
         hellaswag.chain(self.tasks.iter_mut().flatten().map(|(name, task)| (name.as_str(), task)))
     }
 
+    /// Replaces the tasks.
+    pub fn set_tasks(&mut self, tasks: impl IntoIterator<Item = (String, Task)>) {
+        let mut tasks: BTreeMap<String, Task> = tasks.into_iter().collect();
+        self.hellaswag = tasks.remove(HELLASWAG);
+        self.tasks = (!tasks.is_empty()).then_some(tasks);
+    }
+
     /// Steps between scores of `task`.
     #[must_use]
     pub fn task_every(&self, task: &Task) -> u64 {

@@ -64,6 +64,12 @@ pub fn task_key(name: &str) -> Cow<'static, str> {
     if name == HELLASWAG { "eval.hellaswag".into() } else { format!("eval.tasks.{name}").into() }
 }
 
+/// Where to get the file of the key `key` if it is missing, where that is known.
+#[must_use]
+pub fn advice_for_file(key: &str) -> Option<&'static str> {
+    key.starts_with(&*task_key(HELLASWAG)).then_some(HELLASWAG_FILE_ADVICE)
+}
+
 /// How the text of an item is prepared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

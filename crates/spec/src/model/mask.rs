@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_queries_see() {
+    fn queries_see_the_keys_of_their_mask() {
         let of = |mask: Mask| [0, 2, 4].map(|query| mask.keys(query, 5));
         assert_eq!(of(Mask::Causal), [0..1, 0..3, 0..5]);
         assert_eq!(of(Mask::Full), [0..5, 0..5, 0..5]);

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cosine_that_repeats() {
+    fn a_cosine_repeats_mirrored_or_from_the_peak() {
         let repeating = |repeat, period_factor| {
             schedule(2, None, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(10), repeat, period_factor }))
         };
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn warmup_then_cosine() {
+    fn a_cosine_follows_the_warmup() {
         let s = schedule(10, None, cosine(0.1, 40));
         close(s.rate(0), 6e-5);
         close(s.rate(4), 3e-4);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_decay() {
+    fn a_linear_decay_falls_by_equal_steps() {
         let s = schedule(0, None, linear(4));
         let got: Vec<f64> = (0..6).map(|step| s.rate(step)).collect();
         for (got, want) in got.iter().zip([6e-4, 4.5e-4, 3e-4, 1.5e-4, 0.0, 0.0]) {
@@ -180,7 +180,7 @@ mod tests {
 
     /// peak · (1 − √(n/16)) n steps after the start of a cooldown of 16 steps (Hägele et al. 2024): its roots are exact.
     #[test]
-    fn square_root_decay() {
+    fn a_square_root_decay_falls_as_published() {
         let sqrt = |share| Decay::Sqrt(DecayTarget { share, steps: Some(16) });
         let s = LrSchedule { hold_steps: 10, ..schedule(2, None, sqrt(0.0)) };
         let got = [11, 12, 13, 16, 21, 27, 28, 99].map(|step| s.rate(step) / 6e-4);

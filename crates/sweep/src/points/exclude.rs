@@ -16,7 +16,6 @@ pub(crate) fn compile_names(
     expression: &ExcludeExpression,
     known: &[String],
 ) -> Result<Vec<String>, ExpressionProblem> {
-    check_expression(&expression.text)?;
     let (_, used) = compile_text(environment, &expression.text)?;
     check_names(&used, known)?;
     Ok(used)
@@ -28,7 +27,6 @@ pub(crate) fn compile<'e>(
     names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, ExpressionProblem> {
-    check_expression(&exclude.text)?;
     let (expression, used) = compile_text(environment, &exclude.text)?;
     names.map_or(Ok(()), |names| check_names(&used, names))?;
     Ok(expression)
@@ -131,7 +129,7 @@ fn compile_text<'e>(
     environment: &'e Environment<'static>,
     text: &'e str,
 ) -> Result<(Expression<'e, 'e>, Vec<String>), ExpressionProblem> {
-    check_expression(text, false)?;
+    check_expression(text)?;
     let expression = guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))?;
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
     used.sort();

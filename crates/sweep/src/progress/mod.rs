@@ -209,13 +209,11 @@ impl PointProgress {
 
     /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last
     /// step needs a finished run. A run whose failure would repeat has failed at every rung that it did not reach; any other failure
-    /// does not count as a result, nor does a rung whose measurement was lost. A process that was killed right after its last save has no result either: the
-    /// next one records its end.
+    /// does not count as a result, nor does a rung whose measurement was lost.
     #[must_use]
     pub fn result(&self, until: u64, total: u64) -> Option<SegmentResult> {
         let rung = self.rungs.iter().find(|rung| rung.until == until)?;
-        let was_killed = self.status == RunStatus::Running && !self.is_held && self.checkpoint == Some(until);
-        if self.status == RunStatus::Done || until < total && self.has_saved(until) && !was_killed {
+        if self.status == RunStatus::Done || until < total && self.has_saved(until) {
             return rung.value.map(SegmentResult::Value);
         }
         (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
@@ -379,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_and_the_best_of_what_was_measured_until_then() {
+    fn the_last_and_the_best_are_those_of_what_was_measured_until_then() {
         assert_eq!(value(Measure::VAL_LOSS, MeasurementChoice::Last, 4), 2.5);
         assert_eq!(value(Measure::VAL_LOSS, MeasurementChoice::Best, 4), 2.0);
         assert!(value(Measure::VAL_LOSS, MeasurementChoice::Last, 3).is_nan(), "not an earlier evaluation");
@@ -414,9 +412,7 @@ mod tests {
         let found = |status, until| of(status).result(until, 6);
         assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
         let at_the_rung = PointProgress { checkpoint: Some(4), ..of(RunStatus::Running) };
-        assert_eq!(at_the_rung.result(4, 6), None, "its end is not recorded");
-        let at_work = PointProgress { is_held: true, ..at_the_rung };
-        assert_eq!(at_work.result(4, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(at_the_rung.result(4, 6), Some(SegmentResult::Value(2.5)), "killed before it recorded its end");
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
         assert_eq!(found(RunStatus::Done, 4), Some(SegmentResult::Value(2.5)));

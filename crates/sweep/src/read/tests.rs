@@ -30,7 +30,7 @@ sweep:
 "#;
 
 #[test]
-fn a_whole_file() {
+fn a_whole_file_is_read() {
     let spec = read_text(WHOLE).unwrap();
     assert_eq!(spec.name, "s");
     assert_eq!(spec.base, PathBuf::from("dir/gpt2-lr.yaml.j2"));
@@ -64,7 +64,7 @@ fn a_whole_file() {
 }
 
 #[test]
-fn a_short_file_and_its_defaults() {
+fn a_short_file_gets_the_defaults() {
     let spec = read_text("\u{FEFF}sweep: {base: /abs/exp.yaml, grid: {optimizer.adamw.lr: [3e-4]}}").unwrap();
     assert_eq!(spec.base, PathBuf::from("/abs/exp.yaml"));
     assert_eq!(spec.objective, Objective { metric: Measure::VAL_LOSS, at: MeasurementChoice::Last });
@@ -148,7 +148,7 @@ fn a_long_expression_is_refused_before_it_is_parsed() {
 }
 
 #[test]
-fn files_that_cannot_be_read() {
+fn files_that_cannot_be_read_are_named() {
     let folder = tempfile::tempdir().unwrap();
     assert!(load(folder.path()).unwrap_err().to_string().contains("this is a folder"));
     let missing = load(&folder.path().join("none.yaml")).unwrap_err().to_string();
@@ -242,7 +242,7 @@ fn a_ladder_is_a_sweep_over_its_dial() {
 }
 
 #[test]
-fn mistakes_of_ladders() {
+fn mistakes_of_ladders_are_named() {
     for (old, new, message) in [
         ("base: e.yaml", "parallel: 2", "`ladder.base` is missing"),
         ("64 * model.layers", "64 * model.layer", "did you mean `model.layers`?"),
@@ -266,7 +266,7 @@ fn mistakes_of_ladders() {
 }
 
 #[test]
-fn budgets() {
+fn budgets_are_read() {
     let sweep = |rest: &str| format!("sweep:\n  base: e.yaml\n  grid: {{model.layers: [1, 2]}}\n{rest}");
     let budget = |text: &str| read_text(&sweep(&format!("  budget: {text}\n"))).unwrap().budget.unwrap();
     let (flops, time) = (budget("{flops: 1e18}"), budget("{time: 2h}"));

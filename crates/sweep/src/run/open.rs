@@ -15,7 +15,7 @@ use runner_record::{RecordError, RunLock};
 use super::plan_points::{PlannedSweep, load_points, plan_points};
 use super::point_sources::is_unchanged;
 use super::request::SweepRequest;
-use runner_inputs::{Host, RunEvent, RunObserver};
+use runner_inputs::{Host, IgnoreEvents, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// The sweep of a request.
@@ -48,10 +48,10 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
     if let Some(path) = &request.started {
         let record = sweep_dir::read_record(path)?;
         check_same_flags(request, &record)?;
-        return resume(request, host, path.clone(), record, observer);
+        return resume(request, host, path, record, observer);
     }
     if let Some((path, record)) = find_resumable(request, host, observer)? {
-        return resume(request, host, path, record, observer);
+        return resume(request, host, &path, record, observer);
     }
     if request.slurm.is_some() {
         runner_batch_jobs::check_folder(&sweep_dir::absolute_path(&host.runs))?;
@@ -65,9 +65,9 @@ pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn Ru
     }
     // Two calls at once must not both find nothing.
     let turn = RunLock::take_name(&host.runs.join(SWEEPS), &spec.name)?;
-    if let Some((path, record)) = find_resumable(request, host, observer)? {
+    if let Some((path, record)) = find_resumable(request, host, &mut IgnoreEvents)? {
         drop(turn);
-        return resume(request, host, path, record, observer);
+        return resume(request, host, &path, record, observer);
     }
     Ok(OpenedSweep::Created(SweepDir::create(&host.runs, record, &spec.copy, &experiments, is_private)?))
 }
@@ -137,7 +137,7 @@ fn find_resumable(
         return Ok(None);
     }
     if SweepProgress::read(&host.runs, &record).is_finished(&record) {
-        let text = format!("sweep    {id} is done; since then, {changes}; starting a new sweep");
+        let text = format!("sweep    {id} is done, and this file has changed since: {changes}; starting a new sweep");
         observer.observe(&RunEvent::Note(&text));
         return Ok(None);
     }
@@ -164,7 +164,7 @@ pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> Comma
 fn resume(
     request: &SweepRequest<'_>,
     host: &Host,
-    path: PathBuf,
+    path: &Path,
     record: SweepRecord,
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedSweep> {
@@ -194,7 +194,7 @@ fn resume(
     if progress.is_finished(&record) {
         return Ok(OpenedSweep::Finished { record, progress, changed_inputs });
     }
-    let opened = SweepDir::open(&path).map_err(|error| match error {
+    let opened = SweepDir::open(path).map_err(|error| match error {
         RecordError::Locked { id, holder } => CommandError::request(format!(
             "another process{holder} is running sweep {id}; `runner sweep status {id}` shows its progress"
         )),

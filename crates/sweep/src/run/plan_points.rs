@@ -242,7 +242,6 @@ fn drop_passed_trunks(record: &mut SweepRecord, progress: &SweepProgress) {
 
 /// Gives a point the values of the rules that need its plan, each with the rules before it, the micro-batch that fits, and the steps that
 /// `budget` pays for.
-#[expect(clippy::too_many_arguments, reason = "a point is completed once")]
 fn complete_point(
     request: &SweepRequest<'_>,
     point: &mut ExpandedPoint,
@@ -316,8 +315,8 @@ impl PreparedData {
     ) -> Result<Result<DataFacts, PlainError>> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
-        let key =
-            json_bytes(&(&experiment.data, &eval.hellaswag, &eval.tasks, &eval.test, model.vocab_size, &model.init));
+        let tasks: Vec<_> = eval.tasks().collect();
+        let key = json_bytes(&(&experiment.data, tasks, &eval.test, model.vocab_size, &model.init));
         let prepared = match self.prepared.entry(key) {
             Entry::Occupied(prepared) => prepared.into_mut(),
             Entry::Vacant(missing) => {

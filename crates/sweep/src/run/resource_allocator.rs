@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_allowed() {
+    fn no_more_runs_start_than_allowed() {
         let mut machine = ResourceAllocator::new(2, None, Vec::new());
         assert!(machine.take(1, memory(1)).is_some() && machine.take(2, memory(1_000_000)).is_some());
         assert!(machine.take(3, memory(0)).is_none());

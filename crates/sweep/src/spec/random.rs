@@ -30,12 +30,6 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// True if values are drawn from a range of numbers.
-    #[must_use]
-    pub fn is_range(&self) -> bool {
-        !matches!(self, Self::Choice(_))
-    }
-
     /// The value of `name` in sample number `sample`.
     #[must_use]
     pub fn value(&self, seed: u64, name: &str, sample: usize) -> Value {

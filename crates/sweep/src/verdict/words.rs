@@ -91,17 +91,21 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
         Conclusion::WithinNoise { settings } => {
             let (rivals, strangers): (Vec<usize>, Vec<usize>) =
                 settings[1..].iter().partition(|&&i| verdict.settings[i].comparison.is_some());
-            let mut line = format!(
-                "within noise{so_far}: {name} leads with {metric} {mean}, but {} may be as good",
-                names(&rivals)
-            );
+            let mut line = if rivals.is_empty() {
+                format!("not decided{so_far}: {name} leads with {metric} {mean}")
+            } else {
+                format!("within noise{so_far}: {name} leads with {metric} {mean}, but {} may be as good", names(&rivals))
+            };
             let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
             if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
                 let which = if rivals.len() > 1 { format!("{} is ", verdict.settings[i].name) } else { String::new() };
-                let is_better = objective.goal().order(comparison.paired.difference, 0.0) == Ordering::Less;
-                let relation = if is_better { "better" } else { "worse" };
                 let (difference, p) = (difference_text(verdict, i, comparison), p_text(comparison));
-                line = format!("{line}: {which}{relation} by {difference}, {p}");
+                let relation = match objective.goal().order(comparison.paired.difference, 0.0) {
+                    Ordering::Equal => "the same on average".to_owned(),
+                    Ordering::Less => format!("better by {difference}"),
+                    Ordering::Greater => format!("worse by {difference}"),
+                };
+                line = format!("{line}: {which}{relation}, {p}");
             }
             if !strangers.is_empty() {
                 line = format!("{line}; {} not compared: no seed in common with {name}", names(&strangers));

@@ -88,7 +88,7 @@ fn text_can_be_quoted_for_yaml() {
 }
 
 #[test]
-fn functions_and_filters() {
+fn functions_and_filters_are_rendered() {
     for (source, printed) in [
         ("pow10(-3)", "0.001"),
         ("pow10(4)", "10000"),

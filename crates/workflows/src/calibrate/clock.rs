@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_all_ranks_without_the_first_repetition() {
+    fn the_median_of_all_ranks_leaves_out_the_first_repetition() {
         let made = AtomicUsize::new(0);
         let busy = ConcurrentLoad { ranks: 2, threads: 1 };
         let repetitions = Repetitions { least: 5, most: 5, seconds: 0.0 };

@@ -24,7 +24,7 @@ use runner_spec::experiment::{Tokenizer, WeightInit};
 use runner_spec::format::quoted_line;
 use serde_json::Value;
 
-use super::create::{COPIED, is_written};
+use super::contents::{COPIED, is_written};
 use super::manifest::{MANIFEST, README, RUN, SealManifest};
 use super::readme::readme;
 

@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use runner_compare::verdict::OriginalRun;
 use runner_files::{
     TEMPORARY_PREFIX, create_dir_all, foreign_path, is_temporary_name, open_regular, parent_folder, remove_abandoned,
     sync_dir, temporary_dir, temporary_prefix, write_atomic,
@@ -16,23 +15,18 @@ use runner_record::files::{file_name, write_sealed_json};
 use runner_record::manifest::Manifest;
 use runner_record::own_files::foreign_path_in_run;
 use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir::{
-    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
-};
+use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED, SUMMARY};
 use runner_record::{CheckpointChoice, RecordError, RunLock, run_dir::MANIFEST as RUN_MANIFEST};
 use runner_spec::error::{CommandError, Result};
 use runner_weights::WeightsError;
 use serde::Serialize;
 
 use super::claims::{Finding, check_files};
+use super::contents::{COPIED, is_written, last_step};
 use super::manifest::{MANIFEST, README, RUN, SealManifest, SealedFile, list_files};
 use super::readme::readme;
 use crate::exported_weights::HfOptions;
 use crate::opened_run::{OpenedRun, open_run};
-
-/// The files of the record that are copied, where the run has them. Logs, times and jobs describe the machine.
-pub(super) const COPIED: [&str; 10] =
-    [EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, DATA, METRICS, SAMPLES, SUMMARY, TRACE];
 
 /// The folder into which weights are written, before they are moved out of it.
 pub(super) const WEIGHTS: &str = "weights";
@@ -135,12 +129,6 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
         hash: hash.ok_or_else(|| CommandError::failure(format!("{}: the manifest cannot be read", to.display())))?,
         notes,
     })
-}
-
-/// The last recorded step of the sealed run in `folder`.
-pub(super) fn last_step(folder: &Path) -> Result<u64> {
-    let run = folder.join(RUN);
-    Ok(OriginalRun::read(&run, &run_dir::read_manifest(&run)?, run_dir::read_summary(&run)?)?.last_step())
 }
 
 /// # Errors
@@ -280,21 +268,6 @@ fn sync_folders(folder: &Path) -> io::Result<()> {
         }
     }
     sync_dir(folder)
-}
-
-/// True for the name of a file that a sealed run may have, outside of the folder of the run.
-pub(super) fn is_written(name: &str) -> bool {
-    const WRITTEN: [&str; 7] = [
-        README,
-        MANIFEST,
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "model.safetensors.index.json",
-    ];
-    let is_weights = name.starts_with("model") && name.ends_with(".safetensors") && !name.contains('/');
-    is_weights || WRITTEN.contains(&name)
 }
 
 /// True if `path` is an unfinished sealed run, with nothing in it but what the program writes.

@@ -2,6 +2,7 @@
 //! check the bytes, and train steps again from it.
 
 mod claims;
+mod contents;
 mod create;
 mod manifest;
 mod readme;

@@ -7,7 +7,7 @@ use runner_record::run_dir;
 use runner_spec::error::Result;
 use runner_spec::format::{count, quoted_line};
 
-use super::create::last_step;
+use super::contents::last_step;
 use super::manifest::{RUN, SealManifest};
 
 /// The README of the sealed run in `folder`, which `seal` describes.
@@ -27,7 +27,8 @@ pub(super) fn readme(folder: &Path, seal: &SealManifest) -> Result<String> {
     let whole = begins_here.then(|| (format!("--steps {}..{steps}", foreign + 1), "trains the whole run again"));
     let files = Some(("--only-files".to_owned(), "compares every byte with manifest.json"));
     let commands = [own, whole, files].into_iter().flatten();
-    let commands: String = commands.map(|(flags, what)| format!("runner verify . {flags}   # {what}\n")).collect();
+    let commands: Vec<String> = commands.map(|(flags, what)| format!("runner verify . {flags}   # {what}\n")).collect();
+    let commands = commands.concat();
     // The program makes or downloads other data itself.
     let data = if resolved_experiment(&run)?.data.train.files().is_empty() {
         ""

@@ -21,7 +21,8 @@ use runner_threads::stop::{StopReason, StopSwitch};
 use serde::Serialize;
 
 use super::claims::{Finding, check_files, compare_records};
-use super::create::{WEIGHTS, export_weights, is_own, last_step};
+use super::contents::last_step;
+use super::create::{WEIGHTS, export_weights, is_own};
 use super::manifest::{
     ChangedFile, FileChange, MANIFEST, README, RUN, SealManifest, SealedFile, TensorHash, list_files,
 };

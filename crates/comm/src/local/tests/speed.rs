@@ -27,7 +27,7 @@ fn time(mut f: impl FnMut()) -> f64 {
 
 #[test]
 #[ignore = "a measurement"]
-fn bandwidth() {
+fn measures_the_bandwidth() {
     let gigabytes = BYTES as f64 / 1e9;
     let copies = world(&Topology::everyone(2), |comm| {
         let from = vec![1_u8; BYTES];

@@ -6,7 +6,7 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type};
 use super::loss;
-use crate::kernels::cpu::optimizer::ElementUpdate;
+use crate::kernels::cpu::element_update::ElementUpdate;
 use crate::kernels::on_host;
 
 /// Updates the weights number `elements` and their moments. `state` is weights and moments, f32 or bf16, as `grads`. `copy` (bf16, at most as

@@ -30,7 +30,7 @@ fn repeated_files_are_reported() {
     let lines = folder.write("a.jsonl", line(&STORY.repeat(3)));
     let tokens = folder.write("a.bin", (0..400_u16).flat_map(|i| (i % 200).to_le_bytes()).collect::<Vec<u8>>());
     let rows = root.join("a.parquet");
-    stories::write_parquet(&rows, &[STORY.repeat(3)]).unwrap();
+    stories::write_rows(&rows, &[STORY.repeat(3)]).unwrap();
     let json = |files| Source::Jsonl(JsonSource { files, field: Some("text".to_owned()), template: None });
     let source = |files: Vec<PathBuf>| match files[0].extension().and_then(|extension| extension.to_str()) {
         Some("parquet") => Source::Parquet(ParquetSource { files, column: None, template: None }),

@@ -101,17 +101,11 @@ fn expressions_over_key_paths_are_nested() {
 }
 
 #[test]
-fn what_expressions_cannot_do() {
+fn what_expressions_cannot_do_is_refused() {
     insta::assert_snapshot!(render_mistakes(
         "  grid: {lr: [1e-4, 1e-3], decay: [cosine]}\n  exclude:\n    - lr + 1\n    - decay - 1 > 0\n    - decay\n    - lr|list|length > 3\n"
     ));
     insta::assert_snapshot!(render_mistakes("  grid: {lr: [1e-4, 1e-3]}\n  exclude: [lr < 1, lr > 0]\n"));
-    // Either would take forever.
-    for endless in ["\"[1] * 1000000000 == [1] * 1000000001\"", "betas * 1000000000 == betas * 1000000001"] {
-        let lines = format!("  grid: {{betas: [[0.9, 0.95], [0.8, 0.9]]}}\n  exclude: [{endless}]\n");
-        let text = from_str(&format!("sweep:\n  template: t.yaml.j2\n{lines}"), Path::new("s.yaml")).unwrap_err();
-        assert!(text.to_string().contains("repeat"), "{text}");
-    }
     assert_eq!(points("  vars: {sizes: [1]}\n  grid: {lr: [1e-4, 1e-3]}\n  exclude: [lr * 10 > 5e-3]\n").len(), 1);
 }
 

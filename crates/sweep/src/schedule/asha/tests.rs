@@ -30,7 +30,7 @@ fn names(order: &[TrainingSegment]) -> Vec<String> {
 const HALVE_BY_THREE: PromotionRule = PromotionRule { goal: Goal::Minimize, reduction: Some(3) };
 
 #[test]
-fn twelve_tasks_by_hand() {
+fn twelve_tasks_are_promoted_as_by_hand() {
     let tasks = unit(12, &[1, 3, 9]);
     // The lower the index the better: after every third result at the first rung, one more of the best is promoted.
     let rising = decide(&tasks, 1, HALVE_BY_THREE, &|task, _| Some(SegmentResult::Value(task as f64)));
@@ -49,7 +49,7 @@ fn twelve_tasks_by_hand() {
 }
 
 #[test]
-fn two_workers_by_hand() {
+fn two_workers_promote_as_by_hand() {
     let tasks = unit(4, &[2, 4]);
     let rule = PromotionRule { goal: Goal::Maximize, reduction: Some(2) };
     let values = [0.1, 0.4, 0.3, 0.2];

@@ -9,6 +9,7 @@ mod avx512_bf16;
 mod fma;
 #[cfg(target_arch = "x86_64")]
 mod packing;
+mod panel_row;
 pub mod panels;
 #[cfg(target_arch = "x86_64")]
 mod tiles;

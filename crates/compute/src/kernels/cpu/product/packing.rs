@@ -10,7 +10,7 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use super::panels::PanelRow;
+use super::panel_row::PanelRow;
 use super::{PANEL_COLUMNS, grow_to};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::Mat;

@@ -10,15 +10,11 @@ use pulp::{Arch, Simd, WithSimd};
 
 #[cfg(target_arch = "x86_64")]
 use super::packing::pack_widened_columns;
+pub use super::panel_row::PanelRow;
 use super::{PANEL_COLUMNS, grow_to, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::{inlined, vectorize};
 use crate::kernels::cpu::{Real, Stored};
-
-/// A row of a panel.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(C, align(64))]
-pub struct PanelRow<T = f32>(pub [T; PANEL_COLUMNS]);
 
 /// Panels are padded to a multiple of this many rows, so that every tile, of 8 or 4 rows, is whole. It divides [`PANEL_COLUMNS`].
 const ROW_UNIT: usize = 8;

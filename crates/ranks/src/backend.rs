@@ -19,7 +19,7 @@ use super::supervisor;
 use super::threads::{self, ThreadRank};
 
 /// The ranks of a run.
-pub enum Ranks<'a> {
+pub enum RankBackend<'a> {
     /// Threads of this process.
     Threads(RankInputs<'a>),
     /// Processes that this process starts.
@@ -38,7 +38,7 @@ pub struct TrainingEnd {
     pub peak_rss_bytes: Vec<Option<u64>>,
 }
 
-impl Ranks<'_> {
+impl RankBackend<'_> {
     /// Trains until the end, the first failure, or a stop.
     ///
     /// # Errors

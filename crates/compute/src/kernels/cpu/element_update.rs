@@ -1,4 +1,4 @@
-//! Optimizer updates: one parallel pass over flat buffers. In bf16, scaled gradients are rounded before, weights and moments after the
+//! The pass of an optimizer over flat buffers, in parallel; what it does to an element is in `optim/`. In bf16, scaled gradients are rounded before, weights and moments after the
 //! arithmetic, which is f32, as PyTorch's fused optimizers do with bfloat16 tensors.
 
 use std::array;
