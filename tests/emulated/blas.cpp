@@ -1,13 +1,17 @@
 // cuBLASLt and the part of cuBLAS that candle uses, on top of matmul.h. What they do not support is refused here too; numbers of
 // types and attributes are those of cublasLt.h.
+#include <array>
+#include <set>
+
 #include "matmul.h"
+#include "streams.h"
 
 using namespace emulated;
 
 namespace {
 
 typedef int Status;
-enum { SUCCESS = 0, INVALID = 7, NOT_SUPPORTED = 15 };
+enum { SUCCESS = 0, INVALID = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15 };
 
 // The sizes of the library's own structures, which callers may hold by value.
 struct Layout {
@@ -143,9 +147,30 @@ bool is_type(int type) {
 }
 
 // Whether all elements lie in memory of the current device.
-bool inside(const Matrix& m, int batches, const char* what) {
+bool inside(const Matrix& m, int batches, const char* what, Stream* stream, bool writes) {
     const long long last = (m.rows - 1) * m.row + (m.columns - 1) * m.column + (batches - 1) * m.batch;
-    return check_range(current_device(), m.data, (size_t)(last + 1) * size_of(m.type), what);
+    const size_t bytes = (size_t)(last + 1) * size_of(m.type);
+    if (!check_range(stream->device, m.data, bytes, what)) {
+        return false;
+    }
+    use(stream, m.data, bytes, writes, what);
+    return true;
+}
+
+// The library loads a kernel when it first needs it, and the driver then waits for the device.
+void load_kernel(const Product& p, Device* device) {
+    static std::mutex lock;
+    static auto* loaded = new std::set<std::array<long long, 7>>;
+    const bool rows_first[] = {p.a.row == 1, p.b.row == 1};
+    const std::array<long long, 7> kernel = {device->ordinal, p.a.type, p.d.type, p.epilogue, p.tf32, rows_first[0], rows_first[1]};
+    bool is_new;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        is_new = loaded->insert(kernel).second;
+    }
+    if (is_new) {
+        synchronize(device);
+    }
 }
 
 // What holds whatever the addresses are.
@@ -302,7 +327,8 @@ API Status cublasLtMatmul(void* handle, Desc* desc, const float* alpha, const vo
     if (Status s = check(*desc, *a_layout, *b_layout, *c_layout, *d_layout)) {
         return s;
     }
-    if (device_of_stream(stream) == nullptr || device_of_stream(stream) != current_device()) {
+    Stream* s = stream_of(stream);
+    if (s == nullptr || s->device != current_device()) {
         return refuse(INVALID, "a stream of another device");
     }
     if (workspace_size != 0 && !check_range(current_device(), workspace, workspace_size, "cublasLtMatmul, workspace")) {
@@ -338,8 +364,8 @@ API Status cublasLtMatmul(void* handle, Desc* desc, const float* alpha, const vo
     p.aux_type = desc->aux_type < 0 ? d_layout->type : desc->aux_type;
     p.aux_ld = desc->aux_ld;
     p.aux_batch = desc->aux_stride;
-    if (!inside(p.a, p.batches, "cublasLtMatmul, A") || !inside(p.b, p.batches, "cublasLtMatmul, B") ||
-        !inside(p.d, p.batches, "cublasLtMatmul, D") || (p.beta != 0 && !inside(p.c, p.batches, "cublasLtMatmul, C"))) {
+    if (!inside(p.a, p.batches, "cublasLtMatmul, A", s, false) || !inside(p.b, p.batches, "cublasLtMatmul, B", s, false) ||
+        !inside(p.d, p.batches, "cublasLtMatmul, D", s, true) || (p.beta != 0 && !inside(p.c, p.batches, "cublasLtMatmul, C", s, false))) {
         return INVALID;
     }
     if (c == d && (c_layout->ld != d_layout->ld || c_layout->order != d_layout->order || c_layout->stride != d_layout->stride)) {
@@ -350,7 +376,7 @@ API Status cublasLtMatmul(void* handle, Desc* desc, const float* alpha, const vo
             return refuse(NOT_SUPPORTED, "the bias' type");
         }
         const Matrix bias = {p.bias, p.bias_type, p.epilogue & BGRADB ? p.d.columns : p.d.rows, 1, 1, 0, p.bias_batch};
-        if (!inside(bias, p.batches, "cublasLtMatmul, bias")) {
+        if (!inside(bias, p.batches, "cublasLtMatmul, bias", s, (p.epilogue & (BGRAD | BGRADA | BGRADB)) != 0)) {
             return INVALID;
         }
         // Real kernels are chosen without a look at it, and may read whole vectors.
@@ -360,13 +386,13 @@ API Status cublasLtMatmul(void* handle, Desc* desc, const float* alpha, const vo
     }
     if (p.epilogue & AUX) {
         const Matrix aux = {p.aux, p.aux_type, p.d.rows, p.d.columns, 1, p.aux_ld, p.aux_batch};
-        if (!is_type(p.aux_type) || (uintptr_t)p.aux % 16 != 0 || !inside(aux, p.batches, "cublasLtMatmul, auxiliary output")) {
+        if (!is_type(p.aux_type) || (uintptr_t)p.aux % 16 != 0 || !inside(aux, p.batches, "cublasLtMatmul, auxiliary output", s, (p.epilogue & DGELU) == 0)) {
             return refuse(INVALID, "the auxiliary output's type, address or size");
         }
     }
     count(MATMULS);
-    multiply(p);
-    return SUCCESS;
+    load_kernel(p, s->device);
+    return submit(s, [p] { return multiply(p), 0; }) == 0 ? SUCCESS : EXECUTION_FAILED;
 }
 // Versions, by parts: major, minor, patch.
 API int cublasLtGetProperty(int part, int* value) {

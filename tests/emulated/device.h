@@ -50,8 +50,10 @@ struct Device {
 
     // 0 if there is no room.
     uintptr_t allocate(size_t bytes);
-    // Whether something was there.
-    bool release(uintptr_t address);
+    // Ends an allocation, whose addresses are still in use.
+    void forget(uintptr_t address);
+    // Makes the addresses of an allocation that was forgotten free.
+    void release(uintptr_t address, size_t bytes);
     // The allocation in which `address` lies; {0, 0} if none.
     std::pair<uintptr_t, size_t> find(uintptr_t address);
     bool has(const void* p) const {
@@ -76,7 +78,7 @@ void complain(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 enum Count {
     STREAM_SYNCHRONIZE, EVENT_SYNCHRONIZE, CONTEXT_SYNCHRONIZE, COPY_SYNCHRONOUS, COPY_TO_PAGEABLE, COPY_FROM_PAGEABLE, COPY_PINNED,
-    COPY_ON_DEVICE, ALLOCATIONS, MATMULS, COLLECTIVES, COUNTS
+    COPY_ON_DEVICE, ALLOCATIONS, MATMULS, COLLECTIVES, CONNECTIONS, COUNTS
 };
 extern std::atomic<long long> counts[COUNTS];
 

@@ -1,10 +1,9 @@
-// The driver API: what a program that is linked against libcuda.so.1 calls. All work is done when it is asked for, on the calling
-// thread, so streams and events have nothing to wait for; but what is wrong on hardware is an error here too.
+// The driver API: what a program that is linked against libcuda.so.1 calls. What is wrong on hardware is an error here too.
 //
 // Types and numbers are those of CUDA 13's cuda.h, written out so that no toolkit is needed.
 #include <chrono>
 
-#include "device.h"
+#include "streams.h"
 
 using namespace emulated;
 
@@ -20,6 +19,7 @@ enum {
     ERROR_INVALID_CONTEXT = 201,
     ERROR_INVALID_HANDLE = 400,
     ERROR_NOT_FOUND = 500,
+    ERROR_NOT_READY = 600,
     ERROR_NOT_SUPPORTED = 801,
 };
 
@@ -38,23 +38,17 @@ const ErrorName ERRORS[] = {
     {ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {MISALIGNED, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
 };
 
-// A handle knows its kind, so that a wrong one is found.
-enum Kind_ : unsigned { CONTEXT = 0xc0de0001, STREAM, EVENT, MODULE, POOL };
-
-struct Handle {
-    unsigned kind;
-    Device* device;
-};
 struct Event : Handle {
-    bool timed, recorded;
-    bool over; // the program knows that it is
-    std::chrono::steady_clock::time_point at;
+    bool timed;
+    bool over;                              // the program knows that it is
+    std::shared_ptr<Completion> completion; // null if it was never recorded
 };
 
 std::atomic<bool> initialized{false};
@@ -104,71 +98,88 @@ Pinned& pinned() {
 }
 
 // What all calls on a stream have in common.
-Result on_stream(void* stream, Device*& device) {
-    device = current_device();
+Result on_stream(void* handle, Stream*& stream) {
+    Device* device = current_device();
     if (device == nullptr) {
         return initialized ? ERROR_INVALID_CONTEXT : ERROR_NOT_INITIALIZED;
     }
-    Device* its = device_of_stream(stream);
-    if (its == nullptr) {
+    stream = stream_of(handle);
+    if (stream == nullptr) {
         return ERROR_INVALID_HANDLE;
     }
-    if (its != device) {
-        complain("a stream of device %d was used while device %d was current", its->ordinal, device->ordinal);
+    if (stream->device != device) {
+        complain("a stream of device %d was used while device %d was current", stream->device->ordinal, device->ordinal);
         return ERROR_INVALID_CONTEXT;
     }
     return SUCCESS;
 }
 
+// The host waits for all work of the current device, as some calls do besides what they are for.
+Result wait_for_device() {
+    Device* d = current_device();
+    return d == nullptr ? ERROR_INVALID_CONTEXT : synchronize(d);
+}
+
 Result copy_in(void* to, const void* from, size_t bytes, void* stream, bool async) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (bytes == 0) {
         return SUCCESS;
     }
-    if (!check_range(d, to, bytes, "a copy to a device")) {
+    if (!check_range(s->device, to, bytes, "a copy to a device")) {
         return ERROR_INVALID_VALUE;
     }
     if (from == nullptr || device_of(from)) {
         complain("a copy to a device: %p is not the host's memory", from);
         return ERROR_INVALID_VALUE;
     }
-    count(!async ? COPY_SYNCHRONOUS : pinned().has(from) ? COPY_PINNED : COPY_FROM_PAGEABLE);
-    memcpy(to, from, bytes);
-    return SUCCESS;
+    const bool is_pinned = pinned().has(from);
+    count(!async ? COPY_SYNCHRONOUS : is_pinned ? COPY_PINNED : COPY_FROM_PAGEABLE);
+    use(s, to, bytes, true, "a copy to the device");
+    if (asynchronous() && !is_pinned) {
+        // The driver takes the bytes at once.
+        const auto taken = std::make_shared<std::vector<char>>((const char*)from, (const char*)from + bytes);
+        return submit(s, [=] { return memcpy(to, taken->data(), bytes), 0; });
+    }
+    return submit(s, [=] { return memcpy(to, from, bytes), 0; });
 }
 
 Result copy_out(void* to, const void* from, size_t bytes, void* stream, bool async) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (bytes == 0) {
         return SUCCESS;
     }
-    if (!check_range(d, from, bytes, "a copy from a device")) {
+    if (!check_range(s->device, from, bytes, "a copy from a device")) {
         return ERROR_INVALID_VALUE;
     }
     if (to == nullptr || device_of(to)) {
         complain("a copy from a device: %p is not the host's memory", to);
         return ERROR_INVALID_VALUE;
     }
-    count(!async ? COPY_SYNCHRONOUS : pinned().has(to) ? COPY_PINNED : COPY_TO_PAGEABLE);
-    memcpy(to, from, bytes);
-    return SUCCESS;
+    const bool is_pinned = pinned().has(to);
+    count(!async ? COPY_SYNCHRONOUS : is_pinned ? COPY_PINNED : COPY_TO_PAGEABLE);
+    use(s, from, bytes, false, "a copy from the device");
+    if (Result e = submit(s, [=] { return memcpy(to, from, bytes), 0; })) {
+        return e;
+    }
+    return async && is_pinned ? SUCCESS : synchronize(s);
 }
 
 Result copy_on(void* to, const void* from, size_t bytes, void* stream) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (bytes == 0) {
         return SUCCESS;
     }
-    if (!check_range(d, to, bytes, "a copy on a device, destination") || !check_range(d, from, bytes, "a copy on a device, source")) {
+    if (!check_range(s->device, to, bytes, "a copy on a device, destination") ||
+        !check_range(s->device, from, bytes, "a copy on a device, source")) {
         return ERROR_INVALID_VALUE;
     }
     if ((char*)to < (const char*)from + bytes && (const char*)from < (char*)to + bytes) {
@@ -176,48 +187,61 @@ Result copy_on(void* to, const void* from, size_t bytes, void* stream) {
         return ERROR_INVALID_VALUE;
     }
     count(COPY_ON_DEVICE);
-    memcpy(to, from, bytes);
-    return SUCCESS;
+    use(s, from, bytes, false, "a copy on the device");
+    use(s, to, bytes, true, "a copy on the device");
+    return submit(s, [=] { return memcpy(to, from, bytes), 0; });
 }
 
 template <typename T> Result fill(void* to, T value, size_t n, void* stream) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (n == 0) {
         return SUCCESS;
     }
-    if (!check_range(d, to, n * sizeof(T), "a memset") || (uintptr_t)to % sizeof(T) != 0) {
+    if (!check_range(s->device, to, n * sizeof(T), "a memset") || (uintptr_t)to % sizeof(T) != 0) {
         return ERROR_INVALID_VALUE;
     }
-    std::fill_n((T*)to, n, value);
-    return SUCCESS;
+    use(s, to, n * sizeof(T), true, "a memset");
+    return submit(s, [=] { return std::fill_n((T*)to, n, value), 0; });
 }
 
+// Addresses are used again when what was freed there is over; if there are too few, the host waits for it.
 Result allocate(void** address, size_t bytes, void* stream) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (bytes == 0) {
         return ERROR_INVALID_VALUE;
     }
     count(ALLOCATIONS);
-    *address = (void*)d->allocate(bytes);
+    *address = (void*)s->device->allocate(bytes);
+    if (*address == nullptr && asynchronous()) {
+        if (Result e = synchronize(s->device)) {
+            return e;
+        }
+        *address = (void*)s->device->allocate(bytes);
+    }
     return *address ? SUCCESS : ERROR_OUT_OF_MEMORY;
 }
 
 Result release(void* address, void* stream) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
-    if (!d->has(address) || !d->release((uintptr_t)address)) {
+    Device* d = s->device;
+    const auto found = d->find((uintptr_t)address);
+    const size_t bytes = found.second;
+    if (bytes == 0 || found.first != (uintptr_t)address) {
         complain("%p is freed, but not allocated on device %d", address, d->ordinal);
         return ERROR_INVALID_VALUE;
     }
-    return SUCCESS;
+    use_all(s, (uintptr_t)address, bytes);
+    d->forget((uintptr_t)address);
+    return submit(s, [=] { return d->release((uintptr_t)address, bytes), 0; }, false);
 }
 
 int capability(int digit) {
@@ -240,7 +264,7 @@ Device* device_of_stream(const void* stream) {
     if ((uintptr_t)stream <= 2) {
         return current_device();
     }
-    Handle* s = as(const_cast<void*>(stream), STREAM);
+    Stream* s = stream_of(stream);
     return s ? s->device : nullptr;
 }
 
@@ -397,7 +421,7 @@ API Result cuCtxGetDevice(int* device) {
 }
 API Result cuCtxSynchronize() {
     count(CONTEXT_SYNCHRONIZE);
-    return current_device() ? SUCCESS : ERROR_INVALID_CONTEXT;
+    return wait_for_device();
 }
 API Result cuCtxSetFlags(unsigned) {
     return current_device() ? SUCCESS : ERROR_INVALID_CONTEXT;
@@ -421,10 +445,12 @@ API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
     return SUCCESS;
 }
 API Result cuMemAlloc_v2(void** address, size_t bytes) {
-    return allocate(address, bytes, nullptr);
+    const Result e = wait_for_device();
+    return e ? e : allocate(address, bytes, nullptr);
 }
 API Result cuMemFree_v2(void* address) {
-    return address ? release(address, nullptr) : SUCCESS;
+    const Result e = wait_for_device();
+    return e || !address ? e : release(address, nullptr);
 }
 API Result cuMemAllocAsync(void** address, size_t bytes, void* stream) {
     return allocate(address, bytes, stream);
@@ -498,8 +524,8 @@ API Result cuMemPoolTrimTo(void* pool, size_t keep) {
     return SUCCESS;
 }
 API Result cuMemHostAlloc(void** p, size_t bytes, unsigned) {
-    if (current_device() == nullptr) {
-        return ERROR_INVALID_CONTEXT;
+    if (Result e = wait_for_device()) {
+        return e;
     }
     *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (*p == nullptr || bytes == 0) {
@@ -513,6 +539,7 @@ API Result cuMemAllocHost_v2(void** p, size_t bytes) {
     return cuMemHostAlloc(p, bytes, 0);
 }
 API Result cuMemFreeHost(void* p) {
+    wait_for_device();
     {
         std::lock_guard<std::mutex> guard(pinned().lock);
         if (pinned().live.erase((uintptr_t)p) == 0) {
@@ -543,8 +570,8 @@ API Result cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* 
 }
 API Result cuMemcpyPeerAsync(void* to, void* to_context, const void* from, void* from_context, size_t bytes, void* stream) {
     Handle *a = as(to_context, CONTEXT), *b = as(from_context, CONTEXT);
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     if (!a || !b || !check_range(a->device, to, bytes, "a copy between devices, destination") ||
@@ -552,8 +579,7 @@ API Result cuMemcpyPeerAsync(void* to, void* to_context, const void* from, void*
         return ERROR_INVALID_VALUE;
     }
     count(COPY_ON_DEVICE);
-    memmove(to, from, bytes);
-    return SUCCESS;
+    return submit(s, [=] { return memmove(to, from, bytes), 0; });
 }
 API Result cuMemsetD8Async(void* to, unsigned char value, size_t n, void* stream) {
     return fill(to, value, n, stream);
@@ -573,39 +599,45 @@ API Result cuMemsetD32_v2(void* to, unsigned value, size_t n) {
 
 // ---- streams and events ----
 
-API Result cuStreamCreate(void** stream, unsigned) {
+API Result cuStreamCreate(void** stream, unsigned flags) {
     Device* d = current_device();
     if (d == nullptr) {
         return ERROR_INVALID_CONTEXT;
     }
-    *stream = new Handle{STREAM, d};
+    *stream = make_stream(d, (flags & 1) == 0);
     return SUCCESS;
 }
 API Result cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
     return cuStreamCreate(stream, flags);
 }
 API Result cuStreamDestroy_v2(void* stream) {
-    Handle* s = as(stream, STREAM);
-    if (s == nullptr) {
+    if ((uintptr_t)stream <= 2 || !stream_of(stream)) {
         return ERROR_INVALID_HANDLE;
     }
-    s->kind = 0;
-    delete s;
+    end_stream(stream_of(stream));
     return SUCCESS;
 }
 API Result cuStreamSynchronize(void* stream) {
     count(STREAM_SYNCHRONIZE);
-    return device_of_stream(stream) ? SUCCESS : ERROR_INVALID_HANDLE;
+    Stream* s = stream_of(stream);
+    return s ? synchronize(s) : ERROR_INVALID_HANDLE;
 }
 API Result cuStreamQuery(void* stream) {
-    return device_of_stream(stream) ? SUCCESS : ERROR_INVALID_HANDLE;
+    Stream* s = stream_of(stream);
+    return !s ? ERROR_INVALID_HANDLE : failure_of(s->device) ? failure_of(s->device) : query(s) ? SUCCESS : ERROR_NOT_READY;
 }
 API Result cuStreamWaitEvent(void* stream, void* event, unsigned) {
-    return device_of_stream(stream) && as(event, EVENT) ? SUCCESS : ERROR_INVALID_HANDLE;
+    Stream* s = stream_of(stream);
+    Event* e = (Event*)as(event, EVENT);
+    if (s == nullptr || e == nullptr) {
+        return ERROR_INVALID_HANDLE;
+    }
+    wait_for(s, e->completion);
+    return SUCCESS;
 }
 API Result cuStreamIsCapturing(void* stream, int* status) {
     *status = 0;
-    return device_of_stream(stream) ? SUCCESS : ERROR_INVALID_HANDLE;
+    return stream_of(stream) ? SUCCESS : ERROR_INVALID_HANDLE;
 }
 API Result cuStreamBeginCapture_v2(void*, int) {
     return ERROR_NOT_SUPPORTED;
@@ -614,11 +646,8 @@ API Result cuStreamEndCapture(void*, void**) {
     return ERROR_NOT_SUPPORTED;
 }
 API Result cuLaunchHostFunc(void* stream, void (*call)(void*), void* data) {
-    if (!device_of_stream(stream)) {
-        return ERROR_INVALID_HANDLE;
-    }
-    call(data);
-    return SUCCESS;
+    Stream* s = stream_of(stream);
+    return s ? submit(s, [=] { return call(data), 0; }) : ERROR_INVALID_HANDLE;
 }
 API Result cuEventCreate(void** event, unsigned flags) {
     Device* d = current_device();
@@ -629,7 +658,7 @@ API Result cuEventCreate(void** event, unsigned flags) {
     e->kind = EVENT;
     e->device = d;
     e->timed = (flags & 2) == 0;
-    e->recorded = e->over = false;
+    e->over = false;
     *event = (Handle*)e;
     return SUCCESS;
 }
@@ -644,13 +673,12 @@ API Result cuEventDestroy_v2(void* event) {
 }
 API Result cuEventRecord(void* event, void* stream) {
     Event* e = (Event*)as(event, EVENT);
-    Device* d = device_of_stream(stream);
-    if (e == nullptr || d == nullptr || d != e->device) {
+    Stream* s = stream_of(stream);
+    if (e == nullptr || s == nullptr || s->device != e->device) {
         return ERROR_INVALID_HANDLE;
     }
-    e->recorded = true;
     e->over = false;
-    e->at = std::chrono::steady_clock::now();
+    e->completion = record(s);
     return SUCCESS;
 }
 API Result cuEventQuery(void* event) {
@@ -658,8 +686,11 @@ API Result cuEventQuery(void* event) {
     if (e == nullptr) {
         return ERROR_INVALID_HANDLE;
     }
+    if (e->completion && !query(e->device, *e->completion)) {
+        return ERROR_NOT_READY;
+    }
     e->over = true;
-    return SUCCESS;
+    return failure_of(e->device);
 }
 // Who has asked before, and heard that it is over, does not wait here.
 API Result cuEventSynchronize(void* event) {
@@ -667,18 +698,21 @@ API Result cuEventSynchronize(void* event) {
     if (e == nullptr) {
         return ERROR_INVALID_HANDLE;
     }
-    if (e->recorded && !e->over) {
+    if (e->completion && !e->over) {
         count(EVENT_SYNCHRONIZE);
     }
     e->over = true;
-    return SUCCESS;
+    return e->completion ? synchronize(e->device, *e->completion) : SUCCESS;
 }
 API Result cuEventElapsedTime_v2(float* ms, void* from, void* to) {
     Event *a = (Event*)as(from, EVENT), *b = (Event*)as(to, EVENT);
-    if (!a || !b || !a->timed || !b->timed || !a->recorded || !b->recorded || a->device != b->device) {
+    if (!a || !b || !a->timed || !b->timed || !a->completion || !b->completion || a->device != b->device) {
         return ERROR_INVALID_HANDLE;
     }
-    *ms = std::chrono::duration<float, std::milli>(b->at - a->at).count();
+    if (!query(a->device, *a->completion) || !query(b->device, *b->completion)) {
+        return ERROR_NOT_READY;
+    }
+    *ms = std::chrono::duration<float, std::milli>(b->completion->at - a->completion->at).count();
     return SUCCESS;
 }
 API Result cuEventElapsedTime(float* ms, void* from, void* to) {
@@ -695,6 +729,9 @@ API Result cuModuleLoadData(void** module, const void* image) {
     }
     if (image == nullptr) {
         return ERROR_INVALID_VALUE;
+    }
+    if (Result e = wait_for_device()) {
+        return e;
     }
     *module = new Handle{MODULE, d};
     return SUCCESS;
@@ -792,8 +829,8 @@ API Result cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void* functi
 
 API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                           void* stream, void** params, void** extra) {
-    Device* d;
-    if (Result e = on_stream(stream, d)) {
+    Stream* s;
+    if (Result e = on_stream(stream, s)) {
         return e;
     }
     Entry& entry = *(Entry*)function;
@@ -815,11 +852,34 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
             void* address = *(void**)params[i];
             char what[200];
             snprintf(what, sizeof what, "kernel %s, parameter %u", k.name, i);
-            if (address != nullptr && !check_range(d, address, 1, what)) {
+            if (address != nullptr && !check_range(s->device, address, 1, what)) {
                 return ERROR_INVALID_VALUE;
+            }
+            if (address != nullptr) {
+                use(s, address, 1, !(k.constants >> i & 1), what);
             }
         }
     }
-    entry.launches++;
-    return emulated::launch(k, {gx, gy, gz}, {bx, by, bz}, shared, params);
+    // Kernels are loaded at their first launch, unless the driver has loaded all.
+    if (entry.launches++ == 0 && asynchronous() && strcmp(setting("CUDA_MODULE_LOADING", "LAZY"), "EAGER") != 0) {
+        if (Result e = wait_for_device()) {
+            return e;
+        }
+    }
+    if (!asynchronous()) {
+        return emulated::launch(k, {gx, gy, gz}, {bx, by, bz}, shared, params);
+    }
+    // A launch takes its arguments with it.
+    const auto values = std::make_shared<std::vector<unsigned long long>>(k.parameters);
+    for (unsigned i = 0; i < k.parameters; i++) {
+        memcpy(&(*values)[i], params[i], k.sizes[i]);
+    }
+    return submit(s, [=, &k] {
+        std::vector<void*> addresses;
+        for (unsigned long long& value : *values) {
+            addresses.push_back(&value);
+        }
+        addresses.push_back(nullptr);
+        return emulated::launch(k, {gx, gy, gz}, {bx, by, bz}, shared, addresses.data());
+    });
 }

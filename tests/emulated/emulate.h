@@ -52,22 +52,24 @@ template <typename... A> struct Invoke {
     }
 };
 
-// A kernel as it is found by name. `sizes` are those of its parameters; `addresses` has a bit for each that is a pointer.
+// A kernel as it is found by name. `sizes` are those of its parameters; `addresses` has a bit for each that is a pointer, `constants` for
+// each through which nothing is written.
 struct Kernel {
     const char* name;
     void (*kernel)();
     void (*invoke)(void (*)(), void**);
     unsigned parameters;
     unsigned char sizes[63];
-    unsigned long long addresses;
+    unsigned long long addresses, constants;
 };
 
 template <typename... A> Kernel describe(const char* name, void (*kernel)(A...)) {
     static_assert(sizeof...(A) < 63, "too many parameters");
     static_assert(((std::is_pointer<A>::value || std::is_arithmetic<A>::value) && ...), "parameters are addresses or numbers");
-    Kernel k = {name, reinterpret_cast<void (*)()>(kernel), Invoke<A...>::invoke, sizeof...(A), {sizeof(A)..., 0}, 0};
-    unsigned i = 0;
+    Kernel k = {name, reinterpret_cast<void (*)()>(kernel), Invoke<A...>::invoke, sizeof...(A), {sizeof(A)..., 0}, 0, 0};
+    unsigned i = 0, j = 0;
     ((k.addresses |= (unsigned long long)std::is_pointer<A>::value << i++), ...);
+    ((k.constants |= (unsigned long long)std::is_const<std::remove_pointer_t<A>>::value << j++), ...);
     return k;
 }
 

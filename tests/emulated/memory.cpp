@@ -75,24 +75,24 @@ uintptr_t Device::allocate(size_t bytes) {
     return address;
 }
 
-bool Device::release(uintptr_t address) {
+void Device::forget(uintptr_t address) {
     std::lock_guard<std::mutex> guard(lock);
     const auto it = live.find(address);
-    if (it == live.end()) {
-        return false;
+    used -= round_up(it->second, GRAIN);
+    live.erase(it);
+    if (reserved > threshold) {
+        reserved = std::max<size_t>(used, threshold);
     }
-    const size_t bytes = it->second;
+}
+
+void Device::release(uintptr_t address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
     size_t whole = extent(bytes);
     for (size_t i = bytes; i < whole; i++) {
         if (((unsigned char*)address)[i] != GUARD_BYTE) {
             complain("byte %zu behind the end of an allocation of %zu bytes was written", i - bytes, bytes);
             break;
         }
-    }
-    live.erase(it);
-    used -= round_up(bytes, GRAIN);
-    if (reserved > threshold) {
-        reserved = std::max<size_t>(used, threshold);
     }
     auto next = holes.lower_bound(address);
     if (next != holes.end() && next->first == address + whole) {
@@ -103,11 +103,10 @@ bool Device::release(uintptr_t address) {
         auto before = std::prev(next);
         if (before->first + before->second == address) {
             before->second += whole;
-            return true;
+            return;
         }
     }
     holes[address] = whole;
-    return true;
 }
 
 std::pair<uintptr_t, size_t> Device::find(uintptr_t address) {
@@ -177,7 +176,7 @@ struct Report {
         }
         static const char* const names[COUNTS] = {"synchronize.stream", "synchronize.event", "synchronize.context", "synchronize.copy",
                                                   "synchronize.copy_to_pageable", "copy.from_pageable", "copy.pinned", "copy.on_device",
-                                                  "allocations", "matmuls", "collectives"};
+                                                  "allocations", "matmuls", "collectives", "connections"};
         for (int i = 0; i < COUNTS; i++) {
             fprintf(out, "emulated: %s %lld\n", names[i], counts[i].load());
         }

@@ -1,11 +1,20 @@
-// NCCL between threads of one process. An operation is done when it is called (in a group: when the group ends), on the calling
-// thread: a send copies its data into a queue and never waits; the last rank that comes to a collective does it for all.
+// NCCL between threads and processes. An operation is done when it is called (in a group: when the group ends), on the calling thread: a
+// send copies its data into a queue and never waits; the last rank that comes to a collective does it for all. For the ranks of other
+// processes, threads of the one that made the communicator's id do so; their data goes there and back over a socket.
+//
+// If streams have threads, an operation is done by its stream's, and a send waits for its receive. Before the first operation of a kind
+// and a length, to a power of two, the hosts of its ranks wait for each other, as they do where NCCL connects an algorithm.
 //
 // Sums are in the order of ranks, of bf16 in f32. Who waits longer than a minute gets ncclSystemError.
 #include <chrono>
 #include <deque>
+#include <set>
+#include <tuple>
 
-#include "device.h"
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "streams.h"
 
 using namespace emulated;
 
@@ -40,6 +49,14 @@ struct Meeting {
     Status status = SUCCESS;
 };
 
+struct Message {
+    std::vector<char> data;
+    bool taken = false;
+};
+
+// What ranks connect for: a kind of operation, the logarithm of its bytes, and the ranks of a message.
+typedef std::tuple<int, int, int, int> Connection;
+
 struct Clique {
     int ranks;
     std::mutex lock;
@@ -48,7 +65,8 @@ struct Clique {
     int joined = 0, members = 0;
     bool aborted = false;
     std::map<unsigned long long, Meeting> meetings;
-    std::map<std::pair<int, int>, std::deque<std::vector<char>>> sent; // from, to
+    std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> sent; // from, to
+    std::map<Connection, int> connecting;                                     // how many ranks have come
 };
 
 struct Comm {
@@ -56,7 +74,10 @@ struct Comm {
     int rank;
     Device* device;
     unsigned long long collectives = 0;
-    std::atomic<int> error{SUCCESS};
+    std::atomic<int> error{SUCCESS}, pending{0}; // operations on streams
+    std::set<Connection> connected;
+    // If another process made the id: sockets to it, for operations and for all else.
+    int operations = -1, control = -1;
 };
 
 struct Operation {
@@ -64,7 +85,9 @@ struct Operation {
     Shape shape;
     const void* from;
     void* to;
+    Stream* stream;
     unsigned long long number;
+    std::shared_ptr<Message> message;
 };
 
 // Opened by a thread with ncclGroupStart.
@@ -202,7 +225,9 @@ Status post(Operation& op) {
     }
     if (op.shape.what == SEND) {
         const char* data = (const char*)op.from;
-        c.sent[{op.comm->rank, op.shape.root}].emplace_back(data, data + op.shape.elements * bytes_of(op.shape.type));
+        op.message = std::make_shared<Message>();
+        op.message->data.assign(data, data + op.shape.elements * bytes_of(op.shape.type));
+        c.sent[{op.comm->rank, op.shape.root}].push_back(op.message);
         c.changed.notify_all();
         return SUCCESS;
     }
@@ -238,7 +263,7 @@ Status finish(Operation& op) {
     const auto ready = [&] {
         switch (op.shape.what) {
         case INIT: return c.joined == c.ranks;
-        case SEND: return true;
+        case SEND: return !asynchronous() || op.message->taken;
         case RECEIVE: return !c.sent[lane].empty();
         default: return c.meetings[op.number].arrived == c.ranks;
         }
@@ -252,8 +277,11 @@ Status finish(Operation& op) {
         return fail_with(comm, SYSTEM_ERROR, "not all ranks came");
     }
     if (op.shape.what == RECEIVE) {
-        const std::vector<char> data = std::move(c.sent[lane].front());
+        const std::shared_ptr<Message> message = c.sent[lane].front();
+        const std::vector<char>& data = message->data;
         c.sent[lane].pop_front();
+        message->taken = true;
+        c.changed.notify_all();
         if (data.size() != op.shape.elements * bytes_of(op.shape.type)) {
             complain("nccl: rank %d receives %zu bytes from rank %d, which sent %zu", comm->rank,
                      op.shape.elements * bytes_of(op.shape.type), op.shape.root, data.size());
@@ -273,8 +301,296 @@ Status finish(Operation& op) {
     return SUCCESS;
 }
 
+// ---- ranks of other processes ----
+
+// What a socket is for.
+enum Role { OPERATIONS, CONTROL };
+
+struct Hello {
+    int role, rank, ranks;
+};
+
+// Before the data of an operation, or a request on the other socket.
+struct Request {
+    Shape shape;
+    unsigned long long from_bytes, to_bytes;
+    int more; // operations of the same group that follow
+};
+
+bool send_all(int socket, const void* data, size_t bytes) {
+    while (bytes != 0) {
+        const ssize_t n = send(socket, data, bytes, MSG_NOSIGNAL);
+        if (n <= 0) {
+            return false;
+        }
+        data = (const char*)data + n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+bool receive_all(int socket, void* data, size_t bytes) {
+    while (bytes != 0) {
+        const ssize_t n = recv(socket, data, bytes, 0);
+        if (n <= 0) {
+            return false;
+        }
+        data = (char*)data + n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+sockaddr_un address_of(const IdParts& id, socklen_t* length) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    // An abstract name, which ends with the process.
+    const int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "runner-emulated-nccl-%lld-%lld", id.process, id.number);
+    *length = (socklen_t)(offsetof(sockaddr_un, sun_path) + 1 + (size_t)n);
+    return address;
+}
+
+Status run(std::vector<Operation>& operations);
+Status connect(const Operation& op);
+Status join(const std::shared_ptr<Clique>& clique, int ranks, Comm* comm);
+void leave(Comm* comm);
+std::shared_ptr<Clique> clique_of(long long number, int ranks);
+
+// Does the operations of a rank of another process, until it ends.
+void serve_operations(int socket, Comm* comm) {
+    std::vector<Operation> operations;
+    std::vector<std::vector<char>> from, to;
+    Request request;
+    while (receive_all(socket, &request, sizeof request)) {
+        from.emplace_back(request.from_bytes);
+        to.emplace_back(request.to_bytes);
+        if (!receive_all(socket, from.back().data(), request.from_bytes)) {
+            return;
+        }
+        operations.push_back({comm, request.shape, nullptr, nullptr, nullptr, 0, nullptr});
+        if (request.more != 0) {
+            continue;
+        }
+        for (size_t i = 0; i < operations.size(); i++) {
+            operations[i].from = from[i].data();
+            operations[i].to = to[i].data();
+        }
+        const int status = run(operations);
+        bool sent = send_all(socket, &status, sizeof status);
+        for (size_t i = 0; i < operations.size(); i++) {
+            sent = sent && send_all(socket, to[i].data(), to[i].size());
+        }
+        if (!sent) {
+            return;
+        }
+        operations.clear();
+        from.clear();
+        to.clear();
+    }
+}
+
+void serve(int socket, long long number) {
+    Hello hello;
+    if (!receive_all(socket, &hello, sizeof hello)) {
+        close(socket);
+        return;
+    }
+    const std::shared_ptr<Clique> clique = clique_of(number, hello.ranks);
+    // Never freed: both threads of a rank use it, and a rank may end in any way.
+    static std::mutex lock;
+    static auto* ranks = new std::map<std::pair<long long, int>, Comm*>;
+    Comm* comm;
+    {
+        std::lock_guard<std::mutex> guard(lock);
+        Comm*& known = (*ranks)[{number, hello.rank}];
+        if (known == nullptr) {
+            known = new Comm;
+            known->clique = clique;
+            known->rank = hello.rank;
+            known->device = nullptr;
+        }
+        comm = known;
+    }
+    if (hello.role == OPERATIONS) {
+        serve_operations(socket, comm);
+        close(socket);
+        return;
+    }
+    int status = join(clique, hello.ranks, comm);
+    send_all(socket, &status, sizeof status);
+    Request request;
+    bool has_left = false;
+    while (!has_left && receive_all(socket, &request, sizeof request)) {
+        has_left = request.shape.what == INIT;
+        if (!has_left) {
+            status = connect({comm, request.shape, nullptr, nullptr, nullptr, 0, nullptr});
+            send_all(socket, &status, sizeof status);
+        }
+    }
+    if (has_left) {
+        leave(comm);
+    } else {
+        std::lock_guard<std::mutex> guard(clique->lock);
+        clique->aborted = true;
+        clique->changed.notify_all();
+    }
+    close(socket);
+}
+
+// Serves the ranks of other processes that come with this id.
+void listen_for(const IdParts& id) {
+    const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length;
+    const sockaddr_un address = address_of(id, &length);
+    if (bind(listener, (const sockaddr*)&address, length) != 0 || listen(listener, 64) != 0) {
+        complain("nccl: no socket for other processes");
+        return;
+    }
+    std::thread([listener, number = id.number] {
+        for (;;) {
+            const int socket = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+            if (socket < 0) {
+                return;
+            }
+            std::thread(serve, socket, number).detach();
+        }
+    }).detach();
+}
+
+int call_to(const IdParts& id, const Hello& hello) {
+    const int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length;
+    const sockaddr_un address = address_of(id, &length);
+    if (::connect(s, (const sockaddr*)&address, length) != 0 || !send_all(s, &hello, sizeof hello)) {
+        close(s);
+        return -1;
+    }
+    return s;
+}
+
+// A rank's operations at the process that made the id.
+Status run_there(std::vector<Operation>& operations) {
+    Comm* comm = operations[0].comm;
+    size_t left = operations.size();
+    bool well = true;
+    const auto bytes = [&](const Operation& op, bool out) {
+        const size_t one = op.shape.elements * bytes_of(op.shape.type), all = one * (size_t)comm->clique->ranks;
+        const bool is_root = comm->rank == op.shape.root;
+        switch (op.shape.what) {
+        case SEND: return out ? 0 : one;
+        case RECEIVE: return out ? one : 0;
+        case REDUCE: return out && !is_root ? 0 : one;
+        case BROADCAST: return !out && !is_root ? 0 : one;
+        case ALL_GATHER: return out ? all : one;
+        case REDUCE_SCATTER: return out ? one : all;
+        default: return one;
+        }
+    };
+    for (const Operation& op : operations) {
+        const Request request = {op.shape, bytes(op, false), bytes(op, true), (int)--left};
+        well = well && send_all(comm->operations, &request, sizeof request) && send_all(comm->operations, op.from, request.from_bytes);
+    }
+    int status = REMOTE_ERROR;
+    well = well && receive_all(comm->operations, &status, sizeof status);
+    for (const Operation& op : operations) {
+        std::vector<char> data(bytes(op, true));
+        well = well && receive_all(comm->operations, data.data(), data.size());
+        if (well && status == SUCCESS) {
+            memcpy(op.to, data.data(), data.size());
+        }
+    }
+    if (!well || status != SUCCESS) {
+        return fail_with(comm, well ? (Status)status : REMOTE_ERROR, "the process that does the operations refused, or ended");
+    }
+    return SUCCESS;
+}
+
+// Waits for the ranks of an operation's kind and length, if it is their first. A transfer that was launched may wait for the same ranks.
+Status connect(const Operation& op) {
+    Comm* comm = op.comm;
+    Clique& c = *comm->clique;
+    const int what = op.shape.what, bits = 64 - __builtin_clzll(op.shape.elements * bytes_of(op.shape.type) | 1);
+    const bool is_message = what == SEND || what == RECEIVE;
+    // A pair is connected once, for all lengths.
+    const Connection connection = is_message ? Connection(SEND, 0, what == SEND ? comm->rank : op.shape.root, what == SEND ? op.shape.root : comm->rank)
+                                             : Connection(what, bits, 0, 0);
+    if (op.shape.elements == 0 || !comm->connected.insert(connection).second) {
+        return SUCCESS;
+    }
+    count(CONNECTIONS);
+    if (comm->control >= 0) {
+        const Request request = {op.shape, 0, 0, 0};
+        int status;
+        const bool well = send_all(comm->control, &request, sizeof request) && receive_all(comm->control, &status, sizeof status);
+        return well && status == SUCCESS ? SUCCESS : fail_with(comm, well ? (Status)status : REMOTE_ERROR, "not connected");
+    }
+    const int members = is_message ? 2 : c.ranks;
+    std::unique_lock<std::mutex> guard(c.lock);
+    c.connecting[connection]++;
+    c.changed.notify_all();
+    c.changed.wait_for(guard, patience(), [&] { return c.connecting[connection] >= members || c.aborted; });
+    if (c.connecting[connection] >= members) {
+        return SUCCESS;
+    }
+    if (c.aborted) {
+        return fail_with(comm, REMOTE_ERROR, "the communicator was aborted");
+    }
+    complain("nccl: rank %d of %d waited %lld s to connect for the first %s of 2^%d bytes", comm->rank, c.ranks, (long long)patience().count(),
+             name_of(what), bits);
+    return fail_with(comm, SYSTEM_ERROR, "not all ranks came");
+}
+
+// Each stream's operations are one launch.
+Status launch(const std::vector<Operation>& operations) {
+    for (const Operation& op : operations) {
+        if (const Status status = connect(op)) {
+            return status;
+        }
+    }
+    std::map<Stream*, std::vector<Operation>> by_stream;
+    for (const Operation& op : operations) {
+        by_stream[op.stream].push_back(op);
+    }
+    for (auto& one : by_stream) {
+        for (const Operation& op : one.second) {
+            const size_t bytes = op.shape.elements * bytes_of(op.shape.type);
+            const size_t ranks = (size_t)op.comm->clique->ranks;
+            char what[100];
+            snprintf(what, sizeof what, "%s of rank %d", name_of(op.shape.what), op.comm->rank);
+            if (op.from != nullptr && !(op.shape.what == BROADCAST && op.comm->rank != op.shape.root)) {
+                use(op.stream, op.from, bytes * (op.shape.what == REDUCE_SCATTER ? ranks : 1), false, what);
+            }
+            if (op.to != nullptr && !(op.shape.what == REDUCE && op.comm->rank != op.shape.root)) {
+                use(op.stream, op.to, bytes * (op.shape.what == ALL_GATHER ? ranks : 1), true, what);
+            }
+            op.comm->pending++;
+        }
+        auto work = std::make_shared<std::vector<Operation>>(one.second);
+        const int error = submit(one.first, [work] {
+            run(*work);
+            for (Operation& op : *work) {
+                Clique& c = *op.comm->clique;
+                std::lock_guard<std::mutex> guard(c.lock);
+                op.comm->pending--;
+                c.changed.notify_all();
+            }
+            return 0;
+        });
+        if (error != 0) {
+            for (Operation& op : one.second) {
+                op.comm->pending--;
+            }
+            return CUDA_ERROR;
+        }
+    }
+    return SUCCESS;
+}
+
 // Sends first, then collectives: so one thread may have several ranks in one group.
 Status run(std::vector<Operation>& operations) {
+    if (!operations.empty() && operations[0].comm->operations >= 0) {
+        return run_there(operations);
+    }
     Status status = SUCCESS;
     for (const bool sends : {true, false}) {
         for (Operation& op : operations) {
@@ -290,13 +606,25 @@ Status run(std::vector<Operation>& operations) {
     return status;
 }
 
+// Joining is the host's.
+Status start(std::vector<Operation> operations) {
+    const bool joins = !operations.empty() && operations[0].shape.what == INIT;
+    return asynchronous() && !joins ? launch(operations) : run(operations);
+}
+
 Status submit(Operation op) {
     if (group().depth > 0) {
         group().operations.push_back(op);
         return SUCCESS;
     }
-    std::vector<Operation> one = {op};
-    return run(one);
+    return start({op});
+}
+
+// The end of a communicator waits for its operations.
+void wait_for_operations(Comm* comm) {
+    Clique& c = *comm->clique;
+    std::unique_lock<std::mutex> guard(c.lock);
+    c.changed.wait_for(guard, patience(), [&] { return comm->pending == 0; });
 }
 
 Status call(Comm* comm, int what, const void* from, size_t from_elements, void* to, size_t to_elements, size_t elements, int type,
@@ -311,7 +639,8 @@ Status call(Comm* comm, int what, const void* from, size_t from_elements, void* 
     if (reduction < 0 || reduction > AVG || root < 0 || root >= ranks || ((what == SEND || what == RECEIVE) && root == comm->rank)) {
         return fail_with(comm, INVALID_ARGUMENT, "the reduction, the root or the peer");
     }
-    if (device_of_stream(stream) != comm->device) {
+    Stream* const its = stream_of(stream);
+    if (its == nullptr || its->device != comm->device) {
         return fail_with(comm, INVALID_USAGE, "the stream is not of the communicator's device");
     }
     if (comm->error != SUCCESS) {
@@ -323,7 +652,45 @@ Status call(Comm* comm, int what, const void* from, size_t from_elements, void* 
         return INVALID_ARGUMENT;
     }
     count(COLLECTIVES);
-    return submit({comm, {what, elements, type, reduction, root}, from, to, 0});
+    return submit({comm, {what, elements, type, reduction, root}, from, to, its, 0, nullptr});
+}
+
+std::shared_ptr<Clique> clique_of(long long number, int ranks) {
+    std::lock_guard<std::mutex> guard(cliques_lock);
+    auto& found = cliques()[number];
+    if (!found) {
+        found = std::make_shared<Clique>();
+        found->ranks = ranks;
+        found->present.resize((size_t)ranks);
+    }
+    return found;
+}
+
+// Waits for all ranks.
+Status join(const std::shared_ptr<Clique>& clique, int ranks, Comm* comm) {
+    {
+        std::lock_guard<std::mutex> guard(clique->lock);
+        if (clique->ranks != ranks || clique->present[(size_t)comm->rank]) {
+            complain("nccl: rank %d of %d came twice, or with another number of ranks", comm->rank, ranks);
+            return INVALID_USAGE;
+        }
+        clique->present[(size_t)comm->rank] = true;
+        clique->joined++;
+        clique->members++;
+        clique->changed.notify_all();
+    }
+    return submit({comm, {INIT, 0, 0, 0, 0}, nullptr, nullptr, nullptr, 0, nullptr});
+}
+
+void leave(Comm* comm) {
+    std::lock_guard<std::mutex> guard(comm->clique->lock);
+    if (--comm->clique->members == 0) {
+        for (auto& lane : comm->clique->sent) {
+            if (!lane.second.empty() && !comm->clique->aborted) {
+                complain("nccl: %zu messages from rank %d to rank %d were never received", lane.second.size(), lane.first.first, lane.first.second);
+            }
+        }
+    }
 }
 
 } // namespace
@@ -348,6 +715,7 @@ API Status ncclGetUniqueId(Id* id) {
     memset(id, 0, sizeof *id);
     const IdParts parts = {"emulated", (long long)getpid(), next++};
     memcpy(id->bytes, &parts, sizeof parts);
+    listen_for(parts);
     return SUCCESS;
 }
 
@@ -357,43 +725,32 @@ API Status ncclCommInitRankConfig(Comm** comm, int ranks, Id id, int rank, const
     if (strcmp(parts.magic, "emulated") != 0 || ranks < 1 || rank < 0 || rank >= ranks) {
         return INVALID_ARGUMENT;
     }
-    if (parts.process != getpid()) {
-        complain("nccl: only between threads of one process");
-        return SYSTEM_ERROR;
-    }
     Device* device = current_device();
     if (device == nullptr) {
         return CUDA_ERROR;
     }
-    std::shared_ptr<Clique> clique;
-    {
-        std::lock_guard<std::mutex> guard(cliques_lock);
-        auto& found = cliques()[parts.number];
-        if (!found) {
-            found = std::make_shared<Clique>();
-            found->ranks = ranks;
-            found->present.resize((size_t)ranks);
+    Comm* made = new Comm;
+    made->rank = rank;
+    made->device = device;
+    int status;
+    if (parts.process == getpid()) {
+        made->clique = clique_of(parts.number, ranks);
+        status = join(made->clique, ranks, made);
+    } else {
+        made->clique = std::make_shared<Clique>();
+        made->clique->ranks = ranks;
+        made->operations = call_to(parts, {OPERATIONS, rank, ranks});
+        made->control = call_to(parts, {CONTROL, rank, ranks});
+        if (made->operations < 0 || made->control < 0 || !receive_all(made->control, &status, sizeof status)) {
+            status = fail_with(made, SYSTEM_ERROR, "the process that made the id does not answer");
         }
-        clique = found;
     }
-    *comm = new Comm;
-    (*comm)->clique = clique;
-    (*comm)->rank = rank;
-    (*comm)->device = device;
-    {
-        std::lock_guard<std::mutex> guard(clique->lock);
-        if (clique->ranks != ranks || clique->present[(size_t)rank]) {
-            delete *comm;
-            *comm = nullptr;
-            complain("nccl: rank %d of %d came twice, or with another number of ranks", rank, ranks);
-            return INVALID_USAGE;
-        }
-        clique->present[(size_t)rank] = true;
-        clique->joined++;
-        clique->members++;
-        clique->changed.notify_all();
+    if (status == INVALID_USAGE) {
+        delete made;
+        made = nullptr;
     }
-    return submit({*comm, {INIT, 0, 0, 0, 0}, nullptr, nullptr, 0});
+    *comm = made;
+    return (Status)status;
 }
 API Status ncclCommInitRank(Comm** comm, int ranks, Id id, int rank) {
     return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
@@ -405,15 +762,15 @@ API Status ncclCommDestroy(Comm* comm) {
     if (comm == nullptr) {
         return SUCCESS;
     }
-    {
-        std::lock_guard<std::mutex> guard(comm->clique->lock);
-        if (--comm->clique->members == 0) {
-            for (auto& lane : comm->clique->sent) {
-                if (!lane.second.empty() && !comm->clique->aborted) {
-                    complain("nccl: %zu messages from rank %d to rank %d were never received", lane.second.size(), lane.first.first, lane.first.second);
-                }
-            }
-        }
+    wait_for_operations(comm);
+    if (comm->control >= 0) {
+        // What was aborted says nothing more.
+        const Request request = {{INIT, 0, 0, 0, 0}, 0, 0, 0};
+        send_all(comm->control, &request, sizeof request);
+        close(comm->operations);
+        close(comm->control);
+    } else {
+        leave(comm);
     }
     delete comm;
     return SUCCESS;
@@ -422,7 +779,10 @@ API Status ncclCommAbort(Comm* comm) {
     if (comm == nullptr) {
         return SUCCESS;
     }
-    {
+    if (comm->control >= 0) {
+        shutdown(comm->operations, SHUT_RDWR);
+        shutdown(comm->control, SHUT_RDWR);
+    } else {
         std::lock_guard<std::mutex> guard(comm->clique->lock);
         comm->clique->aborted = true;
         comm->clique->changed.notify_all();
@@ -433,7 +793,9 @@ API Status ncclCommGetAsyncError(Comm* comm, Status* error) {
     if (comm == nullptr) {
         return INVALID_ARGUMENT;
     }
-    *error = comm->clique->aborted ? REMOTE_ERROR : (Status)comm->error.load();
+    char byte;
+    const bool has_ended = comm->control >= 0 && recv(comm->control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    *error = comm->clique->aborted || has_ended ? REMOTE_ERROR : (Status)comm->error.load();
     return SUCCESS;
 }
 API Status ncclCommCount(const Comm* comm, int* n) {
@@ -462,7 +824,7 @@ API Status ncclGroupEnd() {
     }
     std::vector<Operation> operations = std::move(group().operations);
     group().operations.clear();
-    return run(operations);
+    return start(std::move(operations));
 }
 
 API Status ncclAllReduce(const void* from, void* to, size_t n, int type, int reduction, Comm* comm, void* stream) {
