@@ -62,7 +62,7 @@ def main():
             notes.add("several ranks", None, note=f"one GPU, and NCCL {'.'.join(map(str, version))} does not let ranks share it (2.30 does)")
             return 0
         sharing = gpus == 1
-        environment = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"} if sharing else {}
+        environment = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"} if sharing else {}
 
     def train(name, settings):
         folder = options.scratch / f"ranks-{name.replace(' ', '-')}"

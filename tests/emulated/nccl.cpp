@@ -698,7 +698,7 @@ void leave(Comm* comm) {
 // ---- the library's functions ----
 
 API Status ncclGetVersion(int* version) {
-    *version = 22700;
+    *version = 23007;
     return SUCCESS;
 }
 API const char* ncclGetErrorString(Status status) {
@@ -775,9 +775,10 @@ API Status ncclCommDestroy(Comm* comm) {
     delete comm;
     return SUCCESS;
 }
-API Status ncclCommAbort(Comm* comm) {
-    if (comm == nullptr) {
-        return SUCCESS;
+// Ends the operations, also those that other threads wait for, and frees nothing.
+API Status ncclCommRevoke(Comm* comm, int flags) {
+    if (comm == nullptr || flags != 0) {
+        return INVALID_ARGUMENT;
     }
     if (comm->control >= 0) {
         shutdown(comm->operations, SHUT_RDWR);
@@ -787,7 +788,10 @@ API Status ncclCommAbort(Comm* comm) {
         comm->clique->aborted = true;
         comm->clique->changed.notify_all();
     }
-    return ncclCommDestroy(comm);
+    return SUCCESS;
+}
+API Status ncclCommAbort(Comm* comm) {
+    return comm == nullptr ? SUCCESS : (ncclCommRevoke(comm, 0), ncclCommDestroy(comm));
 }
 API Status ncclCommGetAsyncError(Comm* comm, Status* error) {
     if (comm == nullptr) {

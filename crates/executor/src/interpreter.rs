@@ -15,7 +15,9 @@ use super::step_watch::StepWatch;
 use super::trace::Trace;
 use super::trainer::Trainer;
 use super::weight_exchange::{self, WeightExchange};
-use super::{device, gradient_norm, gradient_reduction, layout_evaluation, layout_sampling, non_finite, replica_check};
+use super::{
+    device, gradient_norm, gradient_reduction, layout_evaluation, layout_sampling, non_finite, rehearsal, replica_check,
+};
 use crate::observer::Observer;
 use runner_comm::Communicator;
 use runner_compute::kernels::optimizer::DeviceSum;
@@ -84,8 +86,15 @@ pub fn run<'a>(
     let context = RankContext::new(program, comm, monitor)?;
     let first_step = state.step;
     let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
-    let trainer = Trainer::new(program, state).map_err(explain)?;
+    let mut trainer = Trainer::new(program, state).map_err(explain)?;
+    let is_rehearsed = trainer.device.is_cuda() && program.world_size() > 1;
+    if is_rehearsed {
+        rehearsal::run_passes(context, &mut trainer).map_err(explain)?;
+    }
     context.comm.attach(&trainer.device).map_err(|e| explain(e.into()))?;
+    if is_rehearsed {
+        rehearsal::run_group_operations(context, &mut trainer).map_err(explain)?;
+    }
     let controls = controls.into();
     let interpreter = Interpreter {
         context,
@@ -252,25 +261,19 @@ impl Interpreter<'_> {
     }
 
     fn dispatch(&mut self, instruction: Instruction) -> Result<(), ExecError> {
-        if let Instruction::Backward { .. } | Instruction::BackwardWeight { .. } = instruction
-            && let Some(blocks) = instruction.blocks_run(self.context.program)
-        {
-            self.trainer.hold_gradients(self.context.program, blocks)?;
-        }
+        self.trainer.hold_gradients_of(self.context.program, instruction)?;
         let trainer = &mut self.trainer;
         match instruction {
             Instruction::Load { mb } => {
                 let rows = self.data.load_rows(self.step, mb)?;
-                self.passes.add_rows(mb, rows);
-                Ok(())
+                self.passes.add_rows(trainer, mb, rows)
             }
             Instruction::CountTokens { numerator } => self.agree_on_step(numerator),
             Instruction::BroadcastWeights => weight_exchange::broadcast_weights(self.context, trainer),
             Instruction::PrefetchParameters { bucket } => self.exchange.prefetch(trainer, bucket),
             Instruction::GatherParameters { bucket } => self.exchange.gather(trainer, bucket),
             Instruction::ReleaseParameters { bucket } => {
-                let blocks = self.context.program.buckets[bucket].range();
-                trainer.weights.release(&trainer.weights.layout.block_ranges(blocks));
+                trainer.release_weights(self.context.program.buckets[bucket]);
                 Ok(())
             }
             Instruction::Forward { mb, chunk, blocks } => {

@@ -26,6 +26,7 @@ mod observer;
 mod passes;
 mod phase_clock;
 mod rank_context;
+mod rehearsal;
 mod replica_check;
 mod step_exchange;
 mod step_watch;

@@ -33,13 +33,9 @@ pub(super) struct Passes<'a> {
     context: RankContext<'a>,
     /// Counts from 0.
     step: u64,
-    /// The weight of a token in the loss: 1 / valid tokens of the global batch.
-    token_weight: f64,
-    /// Rows by micro-batch, until the first forward.
-    rows: Vec<Option<Rows>>,
     /// Valid tokens of the rows that were added.
     valid_tokens: u64,
-    /// The batch of each micro-batch, from its first forward on.
+    /// The batch of each micro-batch, once its rows are loaded.
     batches: Vec<Option<MicroBatch>>,
     /// Tensors by chunk and micro-batch.
     tensors: Vec<Vec<ChunkTensors>>,
@@ -59,8 +55,6 @@ impl<'a> Passes<'a> {
         Self {
             context,
             step,
-            token_weight: 1.0,
-            rows: repeat_default(micro_batches),
             valid_tokens: 0,
             batches: repeat_default(micro_batches),
             tensors: std::iter::repeat_with(|| repeat_default(micro_batches)).take(chunks).collect(),
@@ -69,40 +63,32 @@ impl<'a> Passes<'a> {
         }
     }
 
-    pub(super) fn add_rows(&mut self, mb: usize, rows: Rows) {
+    /// Makes the micro-batch that layers read. Rows go to a GPU here, before anything waits for another rank: the memory of the host
+    /// that they are sent from may have to be allocated, which waits for all transfers under way.
+    pub(super) fn add_rows(&mut self, trainer: &Trainer, mb: usize, rows: Rows) -> Result<(), ExecError> {
         self.valid_tokens += rows.valid();
-        self.rows[mb] = Some(rows);
-    }
-
-    pub(super) fn valid_tokens(&self) -> u64 {
-        self.valid_tokens
-    }
-
-    /// Settles the weight of a token, given the valid tokens of the global batch.
-    pub(super) fn set_global_tokens(&mut self, tokens: u64) {
-        self.token_weight = 1.0 / tokens.max(1) as f64;
-    }
-
-    /// Makes the micro-batch that layers read; at its first forward, when the weight of its tokens is known.
-    fn prepare_batch(&mut self, trainer: &Trainer, mb: usize) -> Result<(), ExecError> {
-        if self.batches[mb].is_some() {
-            return Ok(());
-        }
-        let Some(rows) = self.rows[mb].take() else {
-            return Err(ExecError::Program(format!("forward of micro-batch {mb} before its load")));
-        };
         let spec = &self.context.program.batch;
         self.batches[mb] = Some(MicroBatch {
             step: self.step,
             first_sample: spec.rows(mb).0 as u64,
             sample_stride: spec.stride as u64,
-            scale: self.token_weight,
             training: true,
             ..trainer.models[0]
                 .micro_batch(&rows.inputs, rows.targets, rows.length)?
                 .with_valid_lengths(&rows.filled)?
         });
         Ok(())
+    }
+
+    pub(super) fn valid_tokens(&self) -> u64 {
+        self.valid_tokens
+    }
+
+    /// Settles the weight of a token in the loss, given the valid tokens of the global batch: 1 / `tokens`.
+    pub(super) fn set_global_tokens(&mut self, tokens: u64) {
+        for batch in self.batches.iter_mut().flatten() {
+            batch.scale = 1.0 / tokens.max(1) as f64;
+        }
     }
 
     /// Runs `blocks` forward, the first of the chunk that have not been run yet; `None`: the whole chunk.
@@ -114,8 +100,7 @@ impl<'a> Passes<'a> {
         blocks: Option<BlockRange>,
         mut trace: Option<&mut Trace>,
     ) -> Result<(), ExecError> {
-        self.prepare_batch(trainer, mb)?;
-        let batch = forwarded(&self.batches, mb)?;
+        let batch = loaded(&self.batches, mb)?;
         let tensors = &mut self.tensors[chunk][mb];
         let whole = self.context.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);
@@ -159,7 +144,7 @@ impl<'a> Passes<'a> {
                 let chunk = self.context.program.chunks.len() - 1;
                 // Input from another stage is no longer there; a chunk that starts with the embedding can run again.
                 let first = if self.context.program.chunks[chunk].start == 0 {
-                    non_finite::find_in_forward(trainer, chunk, None, forwarded(&self.batches, mb)?)?
+                    non_finite::find_in_forward(trainer, chunk, None, loaded(&self.batches, mb)?)?
                 } else {
                     non_finite::find_in_weights(trainer)?.unwrap_or_else(|| "the losses".to_owned())
                 };
@@ -183,7 +168,7 @@ impl<'a> Passes<'a> {
         let tensors = &mut self.tensors[chunk][mb];
         let mut saved = take_saved(tensors, mb)?;
         let dy = tensors.gradient.take();
-        let (model, batch) = (&trainer.models[chunk], forwarded(&self.batches, mb)?);
+        let (model, batch) = (&trainer.models[chunk], loaded(&self.batches, mb)?);
         tensors.gradient =
             model.backward_blocks(&trainer.weights, &trainer.grads, &mut saved, dy, batch, blocks.range())?;
         tensors.saved = (blocks.start > whole.start).then_some(saved);
@@ -194,7 +179,7 @@ impl<'a> Passes<'a> {
         let tensors = &mut self.tensors[chunk][mb];
         let saved = take_saved(tensors, mb)?;
         let dy = tensors.gradient.take();
-        let batch = forwarded(&self.batches, mb)?;
+        let batch = loaded(&self.batches, mb)?;
         let (dx, work) = trainer.models[chunk].backward_input(&trainer.weights, saved, dy, batch)?;
         (tensors.gradient, tensors.weight_work) = (dx, Some(work));
         Ok(())
@@ -240,16 +225,21 @@ impl<'a> Passes<'a> {
         let program = self.context.program;
         let shape = [program.batch.rows(mb).1 * program.batch.length, program.model.d_model];
         let received = self.context.receive(from, lane, trainer.weights.activation_dtype(), &shape)?;
+        self.put(mb, chunk, lane, received);
+        Ok(())
+    }
+
+    /// Takes the input of micro-batch `mb` (`Lane::Activation`), or the gradient of its output, as what was received.
+    pub(super) fn put(&mut self, mb: usize, chunk: usize, lane: Lane, received: Tensor) {
         let tensors = &mut self.tensors[chunk][mb];
         let slot = if lane == Lane::Activation { &mut tensors.input } else { &mut tensors.gradient };
         *slot = Some(received);
-        Ok(())
     }
 }
 
-/// The micro-batch, once any chunk has forwarded it.
-fn forwarded(batches: &[Option<MicroBatch>], mb: usize) -> Result<&MicroBatch, ExecError> {
-    batches[mb].as_ref().ok_or_else(|| ExecError::Program(format!("micro-batch {mb} has not been forwarded")))
+/// The micro-batch, once its rows are loaded.
+fn loaded(batches: &[Option<MicroBatch>], mb: usize) -> Result<&MicroBatch, ExecError> {
+    batches[mb].as_ref().ok_or_else(|| ExecError::Program(format!("micro-batch {mb} has not been loaded")))
 }
 
 fn take_saved(tensors: &mut ChunkTensors, mb: usize) -> Result<Vec<SavedActivations>, ExecError> {

@@ -17,7 +17,7 @@ use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::{ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
 use runner_spec::optimizer::Optimizer;
-use runner_spec::program::{BlockRange, Precision, Program, ShardedState};
+use runner_spec::program::{BlockRange, Instruction, Precision, Program, ShardedState};
 
 /// The parts of a model that a rank holds, with their training state and gradients.
 #[derive(Debug)]
@@ -236,15 +236,16 @@ impl Trainer {
         Ok(())
     }
 
-    /// Brings buffers for the gradients to which the backward of `blocks` adds, where they come and go: also that of a tied embedding, to
-    /// which the head's does.
+    /// Brings buffers for the gradients to which `instruction` adds, if it is a backward, where they come and go: also that of a tied
+    /// embedding, to which the head's does.
     ///
     /// # Errors
     /// If memory is short.
-    pub fn hold_gradients(&mut self, program: &Program, blocks: BlockRange) -> TensorResult<()> {
-        if !self.grads.has_temporary_pieces() {
+    pub fn hold_gradients_of(&mut self, program: &Program, instruction: Instruction) -> TensorResult<()> {
+        let (Instruction::Backward { .. } | Instruction::BackwardWeight { .. }) = instruction else { return Ok(()) };
+        let Some(blocks) = instruction.blocks_run(program).filter(|_| self.grads.has_temporary_pieces()) else {
             return Ok(());
-        }
+        };
         for bucket in program.buckets_read_by(blocks) {
             self.grads.hold(&self.grads.layout.block_ranges(program.buckets[bucket].range()))?;
         }
@@ -324,12 +325,23 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn end_step(&mut self) -> TensorResult<()> {
+        self.state.step += 1;
+        self.clear_gradients()
+    }
+
+    /// # Errors
+    /// None on a CPU.
+    pub fn clear_gradients(&mut self) -> TensorResult<()> {
         self.shard_gradients = None;
         self.grads.free_pieces();
         if self.grads.flat.elem_count() > 0 {
             optimizer::clear(&self.grads.flat)?;
         }
-        self.state.step += 1;
         Ok(())
+    }
+
+    /// Frees the weights of `blocks`, where they come and go.
+    pub fn release_weights(&mut self, blocks: BlockRange) {
+        self.weights.release(&self.weights.layout.block_ranges(blocks.range()));
     }
 }

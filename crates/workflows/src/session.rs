@@ -16,7 +16,7 @@ use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{Plan, RankPlan};
-use runner_spec::program::ParallelMode;
+use runner_spec::program::{Device, ParallelMode};
 
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
@@ -285,9 +285,17 @@ impl RunSession<'_> {
         &self.ready.plan
     }
 
-    /// True if each rank is a separate process.
+    /// True if each rank is a separate process. The ranks of `dp` are threads, but not on GPUs: threads share the launches of their
+    /// process, so that ranks that wait for a sum could leave no room for the one that is missing.
     fn ranks_are_processes(&self) -> bool {
-        matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
+        let plan = self.plan();
+        let on_gpu = |rank: &RankPlan| matches!(rank.program.device, Device::Cuda(_));
+        match plan.mesh.mode {
+            _ if self.launched.is_some() => true,
+            ParallelMode::Ddp | ParallelMode::Pipeline => true,
+            ParallelMode::Dp => plan.ranks.iter().any(on_gpu),
+            ParallelMode::Single => false,
+        }
     }
 
     /// Opens the checkpoints of `run` for writing. They carry the hash of the plan that it started with, whatever the layout of a session.

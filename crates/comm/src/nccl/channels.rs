@@ -22,6 +22,9 @@ use runner_spec::topology::{GroupId, Lane, Topology};
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
 
+/// The most blocks of a channel's kernel. Each takes a multiprocessor while a transfer waits for its peer, and buffers of some MiB.
+const BLOCKS: usize = 8;
+
 const SEND: Transfer = Transfer::Send { to: RECEIVER };
 const RECEIVE: Transfer = Transfer::Receive { from: SENDER };
 
@@ -71,7 +74,7 @@ impl Channels {
             let missing =
                 || watched.error(OperationKind::AllGather, format!("rank {} sent no id of a channel", channel.from));
             let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID_BYTES)).ok_or_else(missing)?.to_vec();
-            let link = watched.add(link::join(host, context, id, 2, me)?);
+            let link = watched.add(link::join(host, context, id, 2, me, BLOCKS)?);
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
             let places = [place(&word)?];

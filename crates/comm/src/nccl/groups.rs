@@ -1,20 +1,19 @@
-//! The links of groups that transfer tensors. They are made and used once at the start, because NCCL allocates memory at both.
+//! The links of groups that transfer tensors. They are made at the start.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::DType;
 use cudarc::driver::CudaContext;
 
-use super::library::{self, Transfer};
-use super::link::{self, Link, place};
+use super::library;
+use super::link::{self, Link};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Topology};
 
-/// The lengths of the first sums, in f32: NCCL connects members again for each of its algorithms, which it chooses by length.
-const FIRST_SUM_LENGTHS: [usize; 2] = [1, 1 << 20];
+/// The most blocks of a group's kernel. Each takes a multiprocessor while a sum waits for other ranks, and buffers of some MiB.
+const BLOCKS: usize = 16;
 
 /// This rank in a group.
 #[derive(Debug, Clone)]
@@ -30,23 +29,8 @@ pub(super) fn open(
     gpu: &Gpu,
     groups: &[GroupId],
 ) -> Result<HashMap<GroupId, Option<Member>>, CommError> {
-    let mut members = HashMap::new();
-    for &group in groups {
-        let member = join(watched, topology, gpu.stream().context(), group)?;
-        for count in FIRST_SUM_LENGTHS {
-            let Some(member) = &member else { break };
-            let kind = OperationKind::Connect;
-            // It lives until the compute stream waits for the sum.
-            let tensor = gpu.zeros(DType::F32, count)?;
-            let places = [place(&tensor)?];
-            let started = member.link.start(kind, gpu.stream(), None, Transfer::AllReduce, &places);
-            let completed = started.map_err(|error| watched.error(kind, error))?;
-            // The wait belongs to no step, so it is not measured.
-            gpu.stream().wait(&completed).map_err(|error| watched.error(kind, error))?;
-        }
-        members.insert(group, member);
-    }
-    Ok(members)
+    let context = gpu.stream().context();
+    groups.iter().map(|group| Ok((*group, join(watched, topology, context, *group)?))).collect()
 }
 
 /// Makes the link of a group; `None` if this rank is its only member.
@@ -69,6 +53,6 @@ fn join(
     // The id of the first member. The exchange also shows all members that the others are there.
     let missing = || watched.error(OperationKind::AllGather, "the first member sent no id");
     let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
-    let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
+    let link = watched.add(link::join(host, context, id, ranks.len(), me, BLOCKS)?);
     Ok(Some(Member { link, ranks: ranks.clone() }))
 }

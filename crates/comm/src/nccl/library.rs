@@ -8,6 +8,12 @@ use candle_core::DType;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::sys;
 
+/// The first version that has `ncclCommRevoke`, as NCCL counts them.
+const FIRST_WITH_REVOKE: c_int = 22807;
+
+/// "Not given" in the settings of a communicator.
+const UNSET: c_int = c_int::MIN;
+
 /// The length of an id by which ranks find each other.
 pub(super) const ID_BYTES: usize = size_of::<sys::ncclUniqueId>();
 
@@ -99,9 +105,10 @@ pub(super) struct Handle(sys::ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// Joins `members` ranks as number `me`. Returns when all have joined. The context of the device must be bound to the thread.
+    /// Joins `members` ranks as number `me`, with kernels of at most `blocks` blocks. Returns when all have joined. The context of the
+    /// device must be bound to the thread.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn join(id: &[u8], members: usize, me: usize) -> Result<Self, NcclError> {
+    pub(super) fn join(id: &[u8], members: usize, me: usize, blocks: usize) -> Result<Self, NcclError> {
         let mut unique = sys::ncclUniqueId { internal: [0; 128] };
         if id.len() != ID_BYTES {
             return Err(NcclError::new(format_args!("an id of {} bytes instead of {ID_BYTES}", id.len())));
@@ -110,8 +117,12 @@ impl Handle {
             *to = c_char::from_ne_bytes([*from]);
         }
         let mut comm: sys::ncclComm_t = std::ptr::null_mut();
-        // SAFETY: writes the handle, which outlives the call; the id is passed by value.
-        checked(unsafe { sys::ncclCommInitRank(&raw mut comm, members as c_int, unique, me as c_int) })?;
+        let mut config = settings(blocks);
+        // SAFETY: writes the handle, which outlives the call, as the settings do; the id is passed by value.
+        let joined = unsafe {
+            sys::ncclCommInitRankConfig(&raw mut comm, members as c_int, unique, me as c_int, &raw mut config)
+        };
+        checked(joined)?;
         Ok(Self(comm))
     }
 
@@ -151,6 +162,20 @@ impl Handle {
         })
     }
 
+    /// Stops a handle's operations while another thread may be in a call that does not return. That call then ends with an error, and
+    /// the handle can be aborted. Returns false if this version of NCCL can only abort the handle, which frees what that call uses.
+    #[expect(unsafe_code, reason = "FFI")]
+    pub(super) fn revoke_from_outside(address: usize) -> bool {
+        let mut version = 0;
+        // SAFETY: writes a number, which outlives the call.
+        let known = checked(unsafe { sys::ncclGetVersion(&raw mut version) }).is_ok();
+        if !known || version < FIRST_WITH_REVOKE {
+            return false;
+        }
+        // SAFETY: the handle was made by `join` and never ended, because only the caller of this ends it. This frees nothing.
+        checked(unsafe { sys::ncclCommRevoke(address as sys::ncclComm_t, 0) }).is_ok()
+    }
+
     /// Aborts a handle while another thread may be in a call that does not return. That call then ends with an error.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn abort_from_outside(address: usize) {
@@ -159,7 +184,7 @@ impl Handle {
         let _ = unsafe { sys::ncclCommAbort(address as sys::ncclComm_t) };
     }
 
-    /// The address for `abort_from_outside`.
+    /// The address for `revoke_from_outside` and `abort_from_outside`.
     pub(super) fn address(&self) -> usize {
         self.0 as usize
     }
@@ -176,6 +201,33 @@ impl Handle {
     pub(super) fn abort(self) {
         // SAFETY: the handle is alive, and used no more.
         let _ = unsafe { sys::ncclCommAbort(self.0) };
+    }
+}
+
+/// The settings of a communicator: those of NCCL (`NCCL_CONFIG_INITIALIZER` of nccl.h 2.30), with kernels of at most `blocks` blocks. A
+/// library of another version reads as much of them as it knows.
+fn settings(blocks: usize) -> sys::ncclConfig_t {
+    sys::ncclConfig_t {
+        size: size_of::<sys::ncclConfig_t>(),
+        magic: 0xcafe_beef,
+        version: 23_007,
+        blocking: UNSET,
+        cgaClusterSize: UNSET,
+        minCTAs: UNSET,
+        maxCTAs: blocks as c_int,
+        netName: std::ptr::null(),
+        splitShare: UNSET,
+        trafficClass: UNSET,
+        commName: std::ptr::null(),
+        collnetEnable: UNSET,
+        CTAPolicy: UNSET,
+        shrinkShare: UNSET,
+        nvlsCTAs: UNSET,
+        nChannelsPerNetPeer: UNSET,
+        nvlinkCentricSched: UNSET,
+        graphUsageMode: UNSET,
+        numRmaCtx: UNSET,
+        maxP2pPeers: UNSET,
     }
 }
 

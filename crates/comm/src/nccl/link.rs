@@ -22,7 +22,7 @@ use runner_threads::threads;
 /// The time that members may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// The time that a call may take before another thread, which waits for it, aborts it from outside.
+/// The time that a call may take before another thread, which waits for it, stops it from outside; and the time that it may then take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two checks whether the run was aborted.
@@ -68,13 +68,14 @@ fn event(stream: &Arc<CudaStream>) -> Result<CudaEvent, NcclError> {
     stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(NcclError::new)
 }
 
-/// Joins the members. The call cannot be stopped, so it runs on a separate thread while this one checks whether the run was aborted.
+/// Joins the members, with kernels of at most `blocks` blocks. The call cannot be stopped, so it runs on a separate thread while this one checks whether the run was aborted.
 pub(super) fn join(
     host: &dyn Communicator,
     context: &Arc<CudaContext>,
     id: Vec<u8>,
     members: usize,
     me: usize,
+    blocks: usize,
 ) -> Result<Link, CommError> {
     let rank = host.rank();
     let device =
@@ -84,7 +85,7 @@ pub(super) fn join(
     let own = Arc::clone(context);
     let work = move || {
         let bound = own.bind_to_thread().map_err(NcclError::new);
-        let handle = bound.and_then(|()| Handle::join(&id, members, me));
+        let handle = bound.and_then(|()| Handle::join(&id, members, me, blocks));
         // Nobody waits for this handle now.
         if let Err(SendError(Ok(handle))) = sender.send(handle) {
             handle.abort();
@@ -175,15 +176,19 @@ impl Link {
         if self.ended.swap(true, Ordering::SeqCst) {
             return;
         }
-        let started = Instant::now();
+        let mut waiting_since = Instant::now();
+        let mut is_revoked = false;
         loop {
             let state = self.state.try_lock();
             match state.map(|mut state| state.handle.take()) {
-                Some(Some(handle)) if is_orderly => return handle.destroy(),
+                Some(Some(handle)) if is_orderly && !is_revoked => return handle.destroy(),
                 Some(Some(handle)) => return handle.abort(),
                 Some(None) => return,
-                None if started.elapsed() > CALL_TIMEOUT => return Handle::abort_from_outside(self.address),
-                None => thread::sleep(Duration::from_millis(5)),
+                None if waiting_since.elapsed() <= CALL_TIMEOUT => thread::sleep(Duration::from_millis(5)),
+                None if !is_revoked && Handle::revoke_from_outside(self.address) => {
+                    (is_revoked, waiting_since) = (true, Instant::now());
+                }
+                None => return Handle::abort_from_outside(self.address),
             }
         }
     }

@@ -1,0 +1,93 @@
+//! What ranks on several GPUs do before the first step, so that nothing happens for the first time while another rank waits.
+//!
+//! The first product of a kind loads kernels, and the first copies and tensors allocate memory; both may wait for all that runs on the GPU,
+//! also for a transfer that waits for this rank. So the passes of one micro-batch run before the ranks are connected. NCCL connects the
+//! members of a group again for each of its algorithms, which it chooses by operation and length, so the group operations of a step run once
+//! when nothing else is under way. Gradients are zero afterwards, and weights as they were.
+
+use candle_core::Tensor;
+
+use super::error::ExecError;
+use super::gradient_reduction::GradientReduction;
+use super::passes::Passes;
+use super::rank_context::RankContext;
+use super::trainer::Trainer;
+use super::weight_exchange::{self, WeightExchange};
+use runner_spec::data::Rows;
+use runner_spec::program::Instruction;
+use runner_spec::topology::Lane;
+
+/// The micro-batch that is run.
+const MICRO_BATCH: usize = 0;
+
+/// Runs the passes of one micro-batch of a step, with rows and messages of zeros.
+///
+/// # Errors
+/// If memory is short.
+pub(super) fn run_passes(context: RankContext<'_>, trainer: &mut Trainer) -> Result<(), ExecError> {
+    let program = context.program;
+    let mut passes = Passes::new(context, trainer.state.step);
+    let (rows, length) = (program.batch.rows(MICRO_BATCH).1, program.batch.length);
+    let zeros = vec![0; rows * length];
+    passes.add_rows(trainer, MICRO_BATCH, Rows { length, inputs: zeros.clone(), targets: zeros, filled: Vec::new() })?;
+    passes.set_global_tokens(1);
+    let message = |trainer: &Trainer| {
+        let dtype = trainer.weights.activation_dtype();
+        Tensor::zeros((rows * length, program.model.d_model), dtype, &trainer.device)
+    };
+    for instruction in &program.step {
+        match *instruction {
+            Instruction::GatherParameters { bucket } => {
+                trainer.hold_weights(&trainer.weights.layout.block_ranges(program.buckets[bucket].range()))?;
+            }
+            Instruction::ReleaseParameters { bucket } => trainer.release_weights(program.buckets[bucket]),
+            Instruction::Forward { mb: MICRO_BATCH, chunk, blocks } => {
+                passes.forward(trainer, MICRO_BATCH, chunk, blocks, None)?;
+            }
+            Instruction::Backward { mb: MICRO_BATCH, chunk, blocks } => {
+                trainer.hold_gradients_of(program, *instruction)?;
+                passes.backward(trainer, MICRO_BATCH, chunk, blocks)?;
+            }
+            Instruction::BackwardInput { mb: MICRO_BATCH, chunk } => {
+                passes.backward_input(trainer, MICRO_BATCH, chunk)?;
+            }
+            Instruction::BackwardWeight { mb: MICRO_BATCH, chunk, blocks } => {
+                trainer.hold_gradients_of(program, *instruction)?;
+                passes.backward_weight(trainer, MICRO_BATCH, chunk, blocks)?;
+            }
+            Instruction::RecvActivation { mb: MICRO_BATCH, chunk, .. } => {
+                passes.put(MICRO_BATCH, chunk, Lane::Activation, message(trainer)?);
+            }
+            Instruction::RecvGradient { mb: MICRO_BATCH, chunk, .. } => {
+                passes.put(MICRO_BATCH, chunk, Lane::Gradient, message(trainer)?);
+            }
+            _ => {}
+        }
+    }
+    Ok(trainer.clear_gradients()?)
+}
+
+/// Runs the group operations of a step once: sums of gradients, which are zero, and the exchange of weights.
+///
+/// # Errors
+/// If memory is short, and those of the communication.
+pub(super) fn run_group_operations(context: RankContext<'_>, trainer: &mut Trainer) -> Result<(), ExecError> {
+    let program = context.program;
+    let (mut reduction, mut exchange) = (GradientReduction::new(context), WeightExchange::new(context));
+    for instruction in &program.step {
+        trainer.hold_gradients_of(program, *instruction)?;
+        match *instruction {
+            Instruction::BroadcastWeights => weight_exchange::broadcast_weights(context, trainer)?,
+            Instruction::PrefetchParameters { bucket } => exchange.prefetch(trainer, bucket)?,
+            Instruction::GatherParameters { bucket } => exchange.gather(trainer, bucket)?,
+            Instruction::ReleaseParameters { bucket } => trainer.release_weights(program.buckets[bucket]),
+            Instruction::AllReduce { bucket } => reduction.all_reduce(trainer, bucket)?,
+            Instruction::ReduceScatter { bucket } => reduction.reduce_scatter(trainer, bucket)?,
+            Instruction::WaitBuckets => reduction.wait_buckets(trainer)?,
+            Instruction::ReduceToRoot { bucket } => reduction.reduce_to_root(trainer, bucket)?,
+            Instruction::SumTied => reduction.sum_tied(trainer)?,
+            _ => {}
+        }
+    }
+    Ok(trainer.clear_gradients()?)
+}
