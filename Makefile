@@ -134,7 +134,7 @@ test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
 	# Streams that run at once.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
 	    RUNNER_EMULATED_STREAMS=1 \
-	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) several_gpus
+	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) -- several_gpus ranks_in_processes
 	# The attention of GPUs before Hopper.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_CC=8.0 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) attention

@@ -86,3 +86,46 @@ fn auto_takes_the_gpu() {
     let plan = new_sandbox("").stdout_of("plan exp.yaml --set device=auto --json");
     assert!(plan.contains("cuda"), "{plan}");
 }
+
+/// By number of GPUs. On CPUs the ranks of `dp` are threads.
+#[cfg(feature = "nccl")]
+const LAYOUTS: [(usize, &str); 9] = [
+    (2, "{mode: dp, replicas: 2}"),
+    (2, "{mode: ddp, replicas: 2}"),
+    (4, "{mode: ddp, replicas: 4, shard: optimizer}"),
+    (2, "{mode: ddp, replicas: 2, shard: gradients}"),
+    (4, "{mode: ddp, replicas: 4, shard: parameters}"),
+    (2, "{mode: pipeline, pipeline: {stages: 2, schedule: gpipe}}"),
+    (2, "{mode: pipeline, pipeline: {stages: 2, schedule: 1f1b}}"),
+    (2, "{mode: pipeline, pipeline: {stages: 2, schedule: zero_bubble}}"),
+    (4, "{mode: pipeline, replicas: 2, pipeline: {stages: 2, schedule: 1f1b}}"),
+];
+
+/// Ranks in processes, as users start them: each layout trains as one GPU does, and has the same bits when it was interrupted.
+#[cfg(feature = "nccl")]
+#[test]
+fn ranks_in_processes_train_as_one_gpu_does() {
+    let Some(n) = gpus(2) else { return };
+    let sandbox = new_sandbox("precision: fp32");
+    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 2");
+    sandbox.expect(0, "apply exp.yaml --runs alone");
+    let alone = sandbox.only_run_in("alone").train_losses();
+    for (i, (_, layout)) in LAYOUTS.into_iter().filter(|(ranks, _)| *ranks <= n).enumerate() {
+        let (whole, parts) = (format!("whole-{i}"), format!("parts-{i}"));
+        let apply = |runs: &str, more: &[&str]| {
+            let set = format!("parallel={layout}");
+            sandbox.expect(0, &[&["apply", "exp.yaml", "--set", &set, "--runs", runs], more].concat());
+        };
+        apply(&whole, &[]);
+        apply(&parts, &["--until-step", "7"]);
+        apply(&parts, &[]);
+        let whole = sandbox.only_run_in(&whole);
+        assert_eq!(whole.numbers(), sandbox.only_run_in(&parts).numbers(), "{layout}");
+        // The same sums in another order: 1e-7 each, of which AdamW makes what `layouts::tolerance` says.
+        let losses = whole.train_losses();
+        assert_eq!(losses.len(), alone.len(), "{layout}");
+        for (a, b) in losses.iter().zip(&alone) {
+            assert!((a - b).abs() < 1e-4 * b, "{layout}: {losses:?}, not {alone:?}");
+        }
+    }
+}
