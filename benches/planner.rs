@@ -91,12 +91,12 @@ fn layouts(c: &mut Criterion) {
     experiment.batch.sequences = 512;
     let cluster = runner_machine::cluster_description::named_cluster("8x8xH100").unwrap();
     let data = data();
-    let found = search(&experiment, &data, &cluster).unwrap();
+    let found = search(&experiment, &data, &cluster, &|_| {}).unwrap();
     println!("{} layouts, of which {} fit and {} were simulated", found.layouts, found.fit, found.simulated);
     let mut group = c.benchmark_group("search");
     group.sample_size(10).warm_up_time(Duration::from_millis(100)).measurement_time(Duration::from_secs(10));
     group.bench_function(format!("{} layouts on 64 devices", found.layouts), |b| {
-        b.iter(|| search(black_box(&experiment), &data, &cluster).unwrap());
+        b.iter(|| search(black_box(&experiment), &data, &cluster, &|_| {}).unwrap());
     });
     group.finish();
 }

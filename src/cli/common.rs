@@ -8,7 +8,7 @@ use std::thread;
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
+use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError};
 use runner_files::read_regular_text;
 use runner_inputs::{Host, MAX_THREADS_PER_CORE, fetch_model_folder, model_fetch_error};
 use runner_machine::cluster_description::{cluster_from_yaml, named_cluster};
@@ -296,7 +296,7 @@ pub(crate) fn default_load_options() -> LoadOptions<'static> {
 /// A `runner_config::ModelFetcher` for commands that have no observer yet.
 fn fetch_model(model: &HubModel) -> Result<ModelFolder, ModelFetchError> {
     let host = host_without_runs(ThreadArgs { threads: None })
-        .map_err(|error| ModelFetchError { message: error.to_string(), failure: ModelFetchFailure::Other })?;
+        .map_err(|error| ModelFetchError { message: error.to_string(), is_refused: false })?;
     let mut screen = Screen::on_standard_error();
     let mut observer = PreparationObserver::new(&mut screen);
     fetch_model_folder(model, &host, &mut observer).map_err(|error| model_fetch_error(&error))

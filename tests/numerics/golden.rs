@@ -309,7 +309,7 @@ fn bf16_tensors_under_fused_optimizers_agree_with_pytorchs() {
         let state = stored(buffer);
         for step in 0..20 {
             let grads = stored(both(&format!("grads.{step}.")));
-            let inputs = UpdateInputs { lr: optimizer.description().lr(), t: step + 1, grad_scale: 1.0 };
+            let inputs = UpdateInputs { lr: optimizer.lr(), t: step + 1, grad_scale: 1.0 };
             for group in &groups {
                 optim::update_group(group, &state, &grads, inputs, None).unwrap();
             }
@@ -329,7 +329,7 @@ fn bf16_tensors_under_fused_optimizers_agree_with_pytorchs() {
         sections.iter().zip(ours).map(differing).collect()
     };
     let types = [DType::BF16, DType::F32];
-    for (kind, [rounded, plain]) in [adamw, sgd].map(|o| (o.description().name(), types.map(|dtype| run(dtype, o)))) {
+    for (kind, [rounded, plain]) in [adamw, sgd].map(|o| (o.name(), types.map(|dtype| run(dtype, o)))) {
         let few = off(kind, &rounded);
         assert_eq!(few[..2], [0, 0], "{kind}: weights or first moments are off");
         assert!(few.get(2).is_none_or(|&n| n <= weights.len() / 100), "{kind}: {few:?} elements are off");

@@ -207,7 +207,7 @@ fn other_good_checkpoint(folder: &Path, step: u64) -> Result<Option<String>, Rec
 /// Finds the checkpoint in `folder` that `which` asks for.
 ///
 /// # Errors
-/// `NoSuchCheckpoint`, with what there is; `Checkpoint` if the best is unknown, because a state file cannot be read.
+/// `Refused`, with what there is, if there is no such checkpoint; `Checkpoint` if the best is unknown, because a state file cannot be read.
 pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointEntry, RecordError> {
     let all = read_entries(folder)?;
     let step = match which {
@@ -235,7 +235,7 @@ pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointE
             (Some(step), false) => format!("no checkpoint of step {step}; there are: {}", known.join(", ")),
             _ => "there is no checkpoint: none was saved yet, or they were removed".to_owned(),
         };
-        RecordError::NoSuchCheckpoint { path: folder.to_owned(), message }
+        RecordError::Refused(format!("{}: {message}", folder.display()))
     })
 }
 

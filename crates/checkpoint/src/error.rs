@@ -33,8 +33,6 @@ pub enum RecordError {
     /// A path that is not the folder of a run.
     #[error("{wanted} is not a run: {message}")]
     NotARun { wanted: String, message: String },
-    #[error("{}: {message}", path.display())]
-    NoSuchCheckpoint { path: PathBuf, message: String },
     #[error("{wanted} matches several runs: {}; use a longer prefix of the id", describe_candidates(candidates))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     /// A refused request.
@@ -72,11 +70,9 @@ impl Classified for RecordError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Locked { .. } | Self::Busy { .. } => ErrorKind::Busy,
-            Self::NoSuchRun { .. }
-            | Self::NotARun { .. }
-            | Self::NoSuchCheckpoint { .. }
-            | Self::Ambiguous { .. }
-            | Self::Refused(_) => ErrorKind::Request,
+            Self::NoSuchRun { .. } | Self::NotARun { .. } | Self::Ambiguous { .. } | Self::Refused(_) => {
+                ErrorKind::Request
+            }
             Self::Receiver(error) => error.kind(),
             _ => ErrorKind::Failure,
         }

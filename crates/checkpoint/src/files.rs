@@ -136,36 +136,25 @@ pub fn check_texts(path: &Path, text: &str, free: &[&str]) -> Result<(), RecordE
         return Ok(());
     }
     let value = serde_json::from_str(text).map_err(|e| RecordError::damaged(path, e.to_string()))?;
-    let Some((key, c)) = find_control_character(&value, free) else { return Ok(()) };
+    let Some((key, c)) = find_control_character(&value, free, false) else { return Ok(()) };
     let (key, c) = (quoted_line(&key), c.escape_unicode());
     Err(RecordError::damaged(path, format!("`{key}` contains the character {c}, which must not be there")))
 }
 
-/// The first control character of a key in `value`.
-fn find_in_keys(value: &Value) -> Option<char> {
-    match value {
-        Value::Array(items) => items.iter().find_map(find_in_keys),
-        Value::Object(map) => map.iter().find_map(|(key, value)| {
-            key.chars().find(|c| c.is_control() || is_unsafe(*c)).or_else(|| find_in_keys(value))
-        }),
-        _ => None,
-    }
-}
-
-/// The first control character of a text or key in `value`, apart from those below the keys `free`, with the keys that lead to it.
-fn find_control_character(value: &Value, free: &[&str]) -> Option<(String, char)> {
+/// The first control character of a key in `value`, or of a text that is neither below one of the keys `free` nor `is_free` itself, with the
+/// keys that lead to it.
+fn find_control_character(value: &Value, free: &[&str], is_free: bool) -> Option<(String, char)> {
     let find = |text: &str| text.chars().find(|c| c.is_control() || is_unsafe(*c));
-    let below = |key: String, value: &Value| {
-        let (rest, c) = find_control_character(value, free)?;
+    let below = |key: String, value: &Value, is_free: bool| {
+        let (rest, c) = find_control_character(value, free, is_free)?;
         Some((if rest.is_empty() { key } else { format!("{key}.{rest}") }, c))
     };
     match value {
-        Value::String(text) => find(text).map(|c| (String::new(), c)),
-        Value::Array(items) => items.iter().enumerate().find_map(|(i, item)| below(i.to_string(), item)),
+        Value::String(text) if !is_free => find(text).map(|c| (String::new(), c)),
+        Value::Array(items) => items.iter().enumerate().find_map(|(i, item)| below(i.to_string(), item, is_free)),
         Value::Object(map) => map.iter().find_map(|(key, value)| match find(key) {
             Some(c) => Some((key.clone(), c)),
-            None if free.contains(&key.as_str()) => find_in_keys(value).map(|c| (key.clone(), c)),
-            None => below(key.clone(), value),
+            None => below(key.clone(), value, is_free || free.contains(&key.as_str())),
         }),
         _ => None,
     }
@@ -192,13 +181,8 @@ pub fn check_format(path: &Path, format: u32, supported: u32) -> Result<(), Reco
     if format == supported {
         return Ok(());
     }
-    Err(RecordError::damaged(
-        path,
-        format!(
-            "it has format {format}, but this version of runner reads format \
-        {supported}"
-        ),
-    ))
+    let message = format!("it has format {format}, but this version of runner reads format {supported}");
+    Err(RecordError::damaged(path, message))
 }
 
 /// The last component of `path`: the id of a run, where it is a run directory.
@@ -253,7 +237,7 @@ mod tests {
         assert_eq!(read("{\"id\": \"a\u{202e}b\"}"), refused("id", "202e"));
         assert_eq!(read(r#"{"environment": {"A": "\r"}, "a": {"b\t": 1}}"#), refused("a.b", "9"));
         assert_eq!(read(r#"{"error": "a\nb", "environment": {"A": "\t"}, "id": "C:\\new \"x\" é \u0041"}"#), Ok(()));
-        assert_eq!(read(r#"{"environment": {"A\r": ""}}"#), refused("environment", "d"));
+        assert_eq!(read(r#"{"environment": {"A\r": ""}}"#), refused("environment.A", "d"));
         assert!(read("{\"id\": \"a\\").is_err());
     }
 

@@ -97,24 +97,14 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), PlainEr
     let count = parts.first().map_or(1, |p| p.part.count);
     let moments = parts.first().map_or(0, |p| p.moments);
     for (index, wanted) in (0..count).zip(parts.iter().map(Some).chain(std::iter::repeat(None))) {
-        let Some(part) = wanted.filter(|p| p.part == PartSpec { index, count }) else {
-            return Err(PlainError::failure(format!("part {} of {count} is missing", index + 1)));
-        };
-        let of_part = |error| PlainError::failure(format!("part {} of {count} {error}", index + 1));
-        part.check_names().map_err(of_part)?;
+        let problem = |what: &str| PlainError::failure(format!("part {} of {count} {what}", index + 1));
+        let part = wanted.filter(|p| p.part == PartSpec { index, count }).ok_or_else(|| problem("is missing"))?;
+        part.check_names().map_err(|error| problem(&error.text))?;
         if part.step != step {
-            return Err(PlainError::failure(format!(
-                "part {} of {count} is from step {} instead of {step}",
-                index + 1,
-                part.step
-            )));
+            return Err(problem(&format!("is from step {} instead of {step}", part.step)));
         }
         if part.moments != moments {
-            let (theirs, first) = (part.moments, moments);
-            return Err(PlainError::failure(format!(
-                "part {} of {count} has {theirs} optimizer moments, but part 1 has {first}",
-                index + 1
-            )));
+            return Err(problem(&format!("has {} optimizer moments, but part 1 has {moments}", part.moments)));
         }
     }
     if parts.len() > count {

@@ -61,10 +61,9 @@ pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> 
         other => CheckpointProblem::Machine(other),
     })?;
     if ![FORMAT, FORMAT_PARTS].contains(&file.format) {
+        let format = file.format;
         return content(format!(
-            "{STATE} has format {}, but this version of runner reads formats up to \
-            {FORMAT_PARTS}",
-            file.format
+            "{STATE} has format {format}, but this version of runner reads formats up to {FORMAT_PARTS}"
         ));
     }
     Ok(file)

@@ -15,7 +15,7 @@ use crate::files::is_as_sealed;
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///
 /// # Errors
-/// `NoSuchCheckpoint`, with what there is.
+/// If there is no such checkpoint, with what there is.
 pub fn chosen_step(folder: &Path, which: CheckpointChoice) -> Result<u64, RecordError> {
     entries::pick(folder, which).map(|entry| entry.step)
 }

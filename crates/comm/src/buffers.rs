@@ -6,12 +6,7 @@ use candle_core::Tensor;
 
 use super::error::{CommError, ElementType, OperationKind};
 use runner_compute::kernels::bytes;
-
-/// The bytes that `a` and `b` have in common, if any.
-pub(crate) fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>> {
-    let both = a.start.max(b.start)..a.end.min(b.end);
-    (!both.is_empty()).then_some(both)
-}
+use runner_spec::model::layout::common_range;
 
 /// Tensors as one sequence of bytes.
 pub struct Buffers<'a> {
@@ -21,8 +16,11 @@ pub struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
+    /// The tensors of `operation`.
+    ///
     /// # Errors
-    /// If a tensor cannot be sent, or the tensors differ in type. The error names `operation`.
+    /// If a tensor cannot be sent, the tensors differ in type, or the operation sums and they are not of f32, f64 or bf16. The error names
+    /// `operation`.
     pub fn new(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
         let refusal = |what: String| CommError::Request { operation, what };
         let mut element = None;
@@ -36,23 +34,12 @@ impl<'a> Buffers<'a> {
                 return Err(refusal(format!("a tensor of shape {shape:?} that is not contiguous on the CPU")));
             }
         }
-        let bytes = tensors.iter().map(byte_count).sum();
-        Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
-    }
-
-    /// The tensors of `operation`.
-    ///
-    /// # Errors
-    /// Those of `new`, or if the operation sums and the tensors are not of f32, f64 or bf16.
-    pub fn of_operation(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
-        let buffers = Self::new(operation, tensors)?;
+        let element = element.unwrap_or(ElementType::Bytes);
         let sums = matches!(operation, OperationKind::AllReduce | OperationKind::Reduce);
-        let summable = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::Bytes];
-        if sums && !summable.contains(&buffers.element) {
-            let what = format!("sums must be of f32, f64 or bf16, got {}", buffers.element);
-            return Err(CommError::Request { operation, what });
+        if sums && element == ElementType::U32 {
+            return Err(refusal(format!("sums must be of f32, f64 or bf16, got {element}")));
         }
-        Ok(buffers)
+        Ok(Self { tensors, element, bytes: tensors.iter().map(byte_count).sum() })
     }
 
     /// The tensors that have bytes in `range`: the tensor, its bytes in `range`, and their offset from the start of `range`.
@@ -61,7 +48,7 @@ impl<'a> Buffers<'a> {
         self.tensors.iter().filter_map(move |t| {
             let whole = start..start + byte_count(t);
             start = whole.end;
-            let both = overlap(&whole, &range)?;
+            let both = common_range(&whole, &range)?;
             Some((t, both.start - whole.start..both.end - whole.start, both.start - range.start))
         })
     }

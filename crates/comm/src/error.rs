@@ -7,8 +7,8 @@ use candle_core::DType;
 use serde::{Deserialize, Serialize};
 use strum::{Display, FromRepr};
 
-use runner_spec::error::{Classified, ErrorKind};
-use runner_spec::topology::{Lane, TopologyError};
+use runner_spec::error::{Classified, ErrorKind, PlainError};
+use runner_spec::topology::Lane;
 
 /// The error of an operation. After an error, the group or channel must not be used again.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub enum JoinError {
     #[error(transparent)]
     Io(#[from] std::io::Error),
     #[error(transparent)]
-    Topology(#[from] TopologyError),
+    Plain(#[from] PlainError),
     #[error(transparent)]
     Comm(#[from] CommError),
 }
@@ -130,6 +130,8 @@ impl ElementType {
     }
 }
 
+pub(crate) const OPERATION_WORDS: usize = 5;
+
 /// A collective as its members announce it to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
@@ -148,16 +150,16 @@ impl Operation {
         *self == Self { bytes, ..*other }
     }
 
-    /// Packs kind, element type and root into one word; the bytes and the sequence are separate words.
-    pub fn code(&self) -> u64 {
+    /// The operation as numbers.
+    pub fn words(&self) -> [u64; OPERATION_WORDS] {
         let root = self.root.map_or(0, |r| r as u64 + 1);
-        self.kind as u64 | (self.element as u64) << 8 | root << 16
+        [self.kind as u64, self.element as u64, self.bytes, root, self.sequence]
     }
 
-    pub fn from_words(code: u64, bytes: u64, sequence: u64) -> Self {
-        let kind = OperationKind::from_repr(code as u8).unwrap_or(OperationKind::Wait);
-        let root = (code >> 16).checked_sub(1).map(|r| r as usize);
-        Self { kind, element: ElementType::from_code(code >> 8 & 0xff), bytes, root, sequence }
+    pub fn from_words([kind, element, bytes, root, sequence]: [u64; OPERATION_WORDS]) -> Self {
+        let kind = OperationKind::from_repr(kind as u8).unwrap_or(OperationKind::Wait);
+        let root = root.checked_sub(1).map(|r| r as usize);
+        Self { kind, element: ElementType::from_code(element), bytes, root, sequence }
     }
 }
 
@@ -185,7 +187,7 @@ mod tests {
                 (0..5).filter_map(ElementType::from_repr).zip([None, Some(0), Some(1), Some(70_000), None])
             {
                 let op = Operation { kind, element, bytes: 12, root, sequence: 9 };
-                assert_eq!(Operation::from_words(op.code(), 12, 9), op);
+                assert_eq!(Operation::from_words(op.words()), op);
             }
         }
     }

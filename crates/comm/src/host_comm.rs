@@ -84,17 +84,12 @@ pub trait HostTransport: Send + Sync + Sized + 'static {
     fn close(&self);
 }
 
-/// The time in operations, in nanoseconds.
-#[derive(Default)]
-struct WaitedTime(AtomicU64);
-
-impl WaitedTime {
-    fn measure<R>(&self, operation: impl FnOnce() -> R) -> R {
-        let started = Instant::now();
-        let result = operation();
-        self.0.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        result
-    }
+/// Adds the time of `operation` to `waited`, in nanoseconds.
+fn measure<R>(waited: &AtomicU64, operation: impl FnOnce() -> R) -> R {
+    let started = Instant::now();
+    let result = operation();
+    waited.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    result
 }
 
 /// A rank's end of a transport, and the rank's groups and channels.
@@ -107,7 +102,8 @@ pub(crate) struct HostRank<T> {
 pub struct HostComm<T: HostTransport> {
     pub(crate) own: Arc<HostRank<T>>,
     background: Background,
-    waited: Arc<WaitedTime>,
+    /// The time in operations, in nanoseconds.
+    waited: Arc<AtomicU64>,
 }
 
 impl<T: HostTransport> fmt::Debug for HostComm<T> {
@@ -180,22 +176,22 @@ impl<T: HostTransport> Communicator for HostComm<T> {
 
     fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError> {
         let (kind, root) = (operation.kind(), operation.root());
-        let buffers = Buffers::of_operation(kind, slice::from_ref(buffer))?;
+        let buffers = Buffers::new(kind, slice::from_ref(buffer))?;
         let work = Collective::of_operation(operation, &buffers);
-        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, kind, root, work))
+        measure(&self.waited, || self.own.run_collective(group, FOREGROUND, kind, root, work))
     }
 
     fn start(&self, group: GroupId, operation: GroupOperation, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
         let (kind, root) = (operation.kind(), operation.root());
         let members = self.own.topology.membership(group)?.ranks.len();
-        Buffers::of_operation(kind, &tensors)?;
+        Buffers::new(kind, &tensors)?;
         self.own.transport.ensure_running(kind)?;
         if members == 1 {
             return Ok(Pending::completed());
         }
         let own = Arc::clone(&self.own);
         let job = move || {
-            let buffers = Buffers::of_operation(kind, &tensors)?;
+            let buffers = Buffers::new(kind, &tensors)?;
             own.run_collective(group, BACKGROUND, kind, root, Collective::of_operation(operation, &buffers))
         };
         let started = self.background.start(self.rank(), Box::new(job))?;
@@ -203,20 +199,21 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         let (own, waited) = (Arc::downgrade(&self.own), Arc::clone(&self.waited));
         Ok(Pending::new(move || {
             let own = own.upgrade().ok_or(CommError::Closed { operation: OperationKind::Wait })?;
-            waited.measure(|| started.wait(own.transport.status()))
+            measure(&waited, || started.wait(own.transport.status()))
         }))
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         let mut all = Vec::new();
         let work = Collective::Gather { own: bytes, all: &mut all };
-        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, OperationKind::AllGather, None, work))?;
+        let kind = OperationKind::AllGather;
+        measure(&self.waited, || self.own.run_collective(group, FOREGROUND, kind, None, work))?;
         Ok(all)
     }
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let (operation, from) = (OperationKind::Send, self.rank());
-        self.waited.measure(|| {
+        measure(&self.waited, || {
             let (index, channel) = self.own.topology.channel(from, to, lane)?;
             let element = ElementType::from_dtype(data.dtype());
             let what = || format!("no {:?}", data.dtype());
@@ -234,7 +231,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
-        self.waited.measure(|| {
+        measure(&self.waited, || {
             let (index, channel) = self.own.topology.channel(from, self.rank(), lane)?;
             self.own.transport.ensure_running(OperationKind::Receive)?;
             self.own.transport.receive(index, &ExpectedMessage { channel, dtype, shape })
@@ -246,6 +243,6 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited.0.load(Ordering::Relaxed))
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 }

@@ -114,28 +114,24 @@ impl Drift {
 
     /// The changes that may change numbers, one line each.
     pub fn changes(&self) -> Vec<String> {
-        self.items
-            .iter()
-            .filter(|item| item.may_change_numbers())
-            .map(|item| format!("{}: {}, was {}", item.what, item.is, item.was))
-            .collect()
+        let changed = self.items.iter().filter(|item| item.may_change_numbers());
+        changed.map(|item| format!("{}: {}, was {}", item.what, item.is, item.was)).collect()
     }
 
     /// One line for each thing that was compared.
     pub fn lines(&self) -> Vec<String> {
         let line = |item: &DriftItem| {
-            let (what, is) = (item.what, printable(&item.is));
-            match (item.state, item.affects_numbers) {
-                (DriftState::Same, _) => format!("drift  {what:16} same     {is}"),
-                (DriftState::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
+            let (what, is, was) = (item.what, printable(&item.is), printable(&item.was));
+            let rest = match (item.state, item.affects_numbers) {
+                (DriftState::Same, _) => format!("same     {is}"),
+                (DriftState::Unknown, _) => format!("unknown  {is}, was {was}"),
                 (DriftState::Changed, true) => {
                     let meaning = item.meaning.map_or_else(String::new, |meaning| format!(": {meaning}"));
-                    format!("drift  {what:16} changed  {is}, was {}{meaning}", printable(&item.was))
+                    format!("changed  {is}, was {was}{meaning}")
                 }
-                (DriftState::Changed, false) => {
-                    format!("drift  {what:16} differs  {is}, was {} (no number depends on it)", printable(&item.was))
-                }
-            }
+                (DriftState::Changed, false) => format!("differs  {is}, was {was} (no number depends on it)"),
+            };
+            format!("drift  {what:16} {rest}")
         };
         self.items.iter().map(line).collect()
     }
@@ -199,29 +195,26 @@ fn describe_by_steps(
 /// Compares the plan of the run with the one that its `resolved.yaml` makes now, and with the plan of the reproduction.
 fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftItem, RecordError> {
     let RebuiltPlan { plan: rebuilt, difference } = rebuild_plan(path, manifest)?;
-    let (state, why) = match difference {
-        PlanDifference::None if new.hash == manifest.plan_hash => (DriftState::Same, None),
-        PlanDifference::None => {
-            let is = format!(
-                "{} ({RESOLVED} is unchanged; the data, the weights or the devices changed: see the lines below)",
-                short_hash(&new.hash)
-            );
-            let was = short_hash(&manifest.plan_hash).to_owned();
-            return Ok(DriftItem { state: DriftState::Changed, ..DriftItem::new("plan", true, was, is) });
+    let was = short_hash(&manifest.plan_hash).to_owned();
+    let (hash, why) = match difference {
+        PlanDifference::None if new.hash == manifest.plan_hash => {
+            return Ok(DriftItem::new("plan", true, was.clone(), was));
         }
-        PlanDifference::Edited => (DriftState::Changed, Some(format!("{PLAN} was edited"))),
+        PlanDifference::None => {
+            let why = "is unchanged; the data, the weights or the devices changed: see the lines below";
+            (&new.hash, format!("{RESOLVED} {why}"))
+        }
+        PlanDifference::Edited => (&rebuilt.hash, format!("{PLAN} was edited")),
+        PlanDifference::Other(keys) if keys.is_empty() => {
+            let why = "gives a different plan: this version of runner plans it differently";
+            (&rebuilt.hash, format!("{RESOLVED} {why}"))
+        }
         PlanDifference::Other(keys) => {
-            let keys = if keys.is_empty() {
-                "this version of runner plans it differently".to_owned()
-            } else {
-                keys.join(", ")
-            };
-            (DriftState::Changed, Some(format!("{RESOLVED} gives a different plan: {keys}")))
+            (&rebuilt.hash, format!("{RESOLVED} gives a different plan: {}", keys.join(", ")))
         }
     };
-    let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash));
-    let is = why.map_or_else(|| is.to_owned(), |why| format!("{is} ({why})"));
-    Ok(DriftItem { state, ..DriftItem::new("plan", true, was, is) })
+    // The reason makes the texts differ, so the plan counts as changed.
+    Ok(DriftItem::new("plan", true, was, format!("{} ({why})", short_hash(hash))))
 }
 
 #[cfg(test)]

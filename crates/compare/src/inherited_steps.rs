@@ -66,15 +66,14 @@ pub fn compare_inherited_steps(
     a: (&PlannedExperiment, &[InheritedSteps]),
     b: (&PlannedExperiment, &[InheritedSteps]),
 ) -> InheritedStepsComparison {
-    let maths = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
+    let [maths_a, maths_b] = [a, b].map(|(side, ancestors)| {
         inherited_hashes(&side.effective().math_hash, ancestors, |ancestor| &ancestor.math_hash)
-    };
-    let plans = |(side, ancestors): (&PlannedExperiment, &[InheritedSteps])| {
-        inherited_hashes(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash)
-    };
-    if maths(a) != maths(b) {
+    });
+    let [plans_a, plans_b] =
+        [a, b].map(|(side, ancestors)| inherited_hashes(&side.plan.hash, ancestors, |ancestor| &ancestor.plan_hash));
+    if maths_a != maths_b {
         InheritedStepsComparison::Different
-    } else if plans(a) != plans(b) {
+    } else if plans_a != plans_b {
         InheritedStepsComparison::Rounding
     } else {
         InheritedStepsComparison::Same

@@ -179,14 +179,8 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
         let DataFacts { validation, choice, tasks, test, .. } = plan.data.clone();
         let choice = choice.filter(|_| program.eval.choice_items.is_some()).map(|choice| (choice, tasks));
         let at_start = program.start.contains(&Instruction::Evaluate);
-        (
-            at_start,
-            validation.zip(plan.validation_rows()),
-            choice,
-            program.eval.samples.clone(),
-            test,
-            program.eval.test_rows,
-        )
+        let losses = (validation.zip(plan.validation_rows()), test, program.eval.test_rows);
+        (at_start, losses, choice, program.eval.samples.clone())
     };
     let tasks = p.eval.tasks().into_iter().chain(q.eval.tasks());
     measured(a, p) == measured(b, q)
@@ -222,10 +216,10 @@ pub fn describe_changed_data(parts: &[DataPart]) -> Option<String> {
     let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
     Some(match parts {
         [] => return None,
-        parts if parts.contains(&DataPart::Tokenizer) => {
+        _ if parts.contains(&DataPart::Tokenizer) => {
             "its tokenizer, or the text it was made from, has changed".to_owned()
         }
-        parts if parts.contains(&DataPart::Weights) => "the weights that it started from have changed".to_owned(),
+        _ if parts.contains(&DataPart::Weights) => "the weights that it started from have changed".to_owned(),
         _ => format!("its data has changed ({})", names.join(", ")),
     })
 }

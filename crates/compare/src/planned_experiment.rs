@@ -1,7 +1,5 @@
 //! An experiment with the facts of its plan, compiled by this version of the program.
 
-use std::borrow::Cow;
-
 use runner_plan::{PlanError, compile};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
@@ -25,10 +23,10 @@ impl PlannedExperiment {
     /// If experiment, data and devices do not fit one another.
     pub fn new(experiment: Experiment, data: DataFacts, cluster: ClusterFacts) -> Result<Self, PlanError> {
         let plan = compile(&experiment, &data, &cluster)?;
-        let effective = match effective(&experiment, &plan) {
-            Cow::Owned(experiment) => Some(compile(&experiment, &data, &cluster)?),
-            Cow::Borrowed(_) => None,
-        };
+        let is_fp32 =
+            experiment.precision == Precision::Tf32 && plan.ranks.iter().all(|rank| rank.device == Device::Cpu);
+        let fp32 = || Experiment { precision: Precision::Fp32, ..experiment.clone() };
+        let effective = is_fp32.then(|| compile(&fp32(), &data, &cluster)).transpose()?;
         Ok(Self { experiment, data, cluster, plan, effective })
     }
 
@@ -53,13 +51,6 @@ pub fn mathematics_of_setting(
     seedless.seed = Seeds::from(0);
     let planned = PlannedExperiment::new(seedless, data.clone(), cluster.clone())?;
     Ok(planned.effective().math_hash.clone())
-}
-
-fn effective<'a>(experiment: &'a Experiment, plan: &Plan) -> Cow<'a, Experiment> {
-    if experiment.precision == Precision::Tf32 && plan.ranks.iter().all(|rank| rank.device == Device::Cpu) {
-        return Cow::Owned(Experiment { precision: Precision::Fp32, ..experiment.clone() });
-    }
-    Cow::Borrowed(experiment)
 }
 
 /// The devices that `plan` was made for: one for each rank, but a CPU once. Their rates do not change the plan's hash.
@@ -98,9 +89,8 @@ pub fn cluster_for(experiments: &[&Experiment], local: ClusterFacts) -> ClusterF
     };
     let count = experiments.iter().map(named).max().unwrap_or(0).min(MAX_GPUS);
     let mut cluster = ClusterFacts { sharing: true, no_nccl: None, ..local };
-    let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
     for device in (0..count).map(Device::Cuda) {
-        if !here(&cluster, device) {
+        if cluster.devices.iter().all(|d| d.device != device) {
             cluster.devices.push(DeviceFacts::unmeasured(device, "a GPU".to_owned(), 1));
         }
     }

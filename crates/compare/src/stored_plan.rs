@@ -29,12 +29,6 @@ pub fn data_facts(path: &Path) -> Result<DataFacts, RecordError> {
     Ok(read_file::<DataField>(path)?.data)
 }
 
-/// The recorded plan of the run directory `path`; `None` if this version cannot read it.
-#[must_use]
-pub fn as_written(path: &Path) -> Option<Plan> {
-    read(path).ok()
-}
-
 /// Reads `plan.json` in the run directory `path`. A plan is a pure function of the experiment, the data and the devices, so it can be written
 /// again.
 fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {

@@ -51,6 +51,24 @@ fn document(experiment: &Experiment) -> Value {
     value
 }
 
+/// Sections, and those of their keys that have no value by default, separated by blanks.
+const NULL_DEFAULTS: [(&str, &str); 14] = [
+    ("model", "init"),
+    ("data.train.hub", "config"),
+    ("data.train.tokens", "dtype"),
+    ("data.validation.hub", "config"),
+    ("data.validation.tokens", "dtype"),
+    ("data", "epoch_rows position"),
+    ("data.layout.columns", "eval_count"),
+    ("parallel", "shard"),
+    ("schedule", "cooldown"),
+    ("eval", "tasks test test_rows"),
+    ("eval.hellaswag", "every context choices answer labels"),
+    ("eval.samples", "every"),
+    ("eval.test.hub", "config"),
+    ("eval.test.tokens", "dtype"),
+];
+
 /// The keys that an experiment does not serialize where they have their defaults, because hashes of older plans do not have them:
 /// section, key and default.
 #[expect(clippy::expect_used, reason = "a default is a text, a number or a truth value")]
@@ -58,38 +76,20 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
     let text = |word: &str| Value::String(word.to_owned());
     let mut out = vec![
         ("", "master_weights", Value::Bool(true)),
-        ("model", "init", Value::Null),
-        ("data.train.hub", "config", Value::Null),
-        ("data.validation.hub", "config", Value::Null),
-        ("data.train.tokens", "dtype", Value::Null),
-        ("data.validation.tokens", "dtype", Value::Null),
         ("data", "shuffle", Value::Bool(true)),
         ("data", "drop_last", Value::Bool(false)),
-        ("data", "epoch_rows", Value::Null),
-        ("data", "position", Value::Null),
         ("data.layout.packed", "separator", text("end_of_text")),
         ("data.layout.columns", "separator", text("end_of_text")),
-        ("data.layout.columns", "eval_count", Value::Null),
         ("data.layout.padded", "mask", text("causal")),
         ("train", "recompute", text("none")),
-        ("parallel", "shard", Value::Null),
         ("optimizer.adamw", "decays", text("matrices")),
         ("schedule", "start", Value::from(0)),
-        ("schedule", "cooldown", Value::Null),
         ("schedule.decay.cosine", "repeat", text("never")),
         ("schedule.decay.cosine", "period_factor", Value::from(1)),
-        ("eval", "tasks", Value::Null),
-        ("eval.hellaswag", "every", Value::Null),
-        ("eval.hellaswag", "context", Value::Null),
-        ("eval.hellaswag", "choices", Value::Null),
-        ("eval.hellaswag", "answer", Value::Null),
-        ("eval.hellaswag", "labels", Value::Null),
-        ("eval.samples", "every", Value::Null),
-        ("eval", "test", Value::Null),
-        ("eval.test.hub", "config", Value::Null),
-        ("eval.test.tokens", "dtype", Value::Null),
-        ("eval", "test_rows", Value::Null),
     ];
+    for (section, keys) in NULL_DEFAULTS {
+        out.extend(keys.split(' ').map(|key| (section, key, Value::Null)));
+    }
     for OptionKey { key, default, .. } in option_keys() {
         if family.lacked(key).is_none() {
             out.push(("model", key, document::to_value(&default).expect("JSON is YAML")));

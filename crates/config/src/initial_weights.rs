@@ -1,12 +1,12 @@
 //! The weights that an experiment starts from: their description is the lowest layer of the experiment.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::json;
 
 use crate::layers::{Layer, LayerOrigin};
 use crate::mistakes::Mistakes;
-use crate::overrides::{LoadOptions, ModelFetchError, ModelFetchFailure};
+use crate::overrides::{LoadOptions, ModelFetchError};
 use runner_files::is_absent;
 use runner_spec::experiment::{HubModel, ModelFolder, Tokenizer, WeightsSource};
 use runner_spec::hub_name::is_commit;
@@ -25,41 +25,14 @@ const REPLACED_PATH_HELP: &str = "the run continues from its checkpoint and does
 const HUB_NAME_HELP: &str = "`hub:NAME` or `hub:NAME@REVISION` names a model on the Hugging Face hub; to name a path that starts with `hub:`, write `./hub:…`";
 const HUB_HELP: &str = "connect to the hub, or give `from` the folder of the downloaded model";
 
-/// Weights that were looked for; `None` if they are not there, and need not be.
-type WeightsSearch = Result<Option<FoundWeights>, WeightsMistake>;
+/// The description of weights that were looked for, and the model of the hub that they are, at its commit; `None` if they are not there, and
+/// need not be.
+type WeightsSearch = Result<Option<(DescribedModel, Option<HubModel>)>, (String, String)>;
 
-/// A mistake in `model.init.from`.
-struct WeightsMistake {
-    message: String,
-    help: String,
-}
-
-impl WeightsMistake {
-    fn new(message: &str, help: &str) -> Self {
-        // A message of several lines brings its own help.
-        let (first, help) = message.split_once('\n').unwrap_or((message, help));
-        Self { message: first.to_owned(), help: help.to_owned() }
-    }
-}
-
-/// Weights on this machine.
-struct FoundWeights {
-    path: PathBuf,
-    /// The model of the hub that they are, at its commit.
-    model: Option<HubModel>,
-    described: DescribedModel,
-}
-
-impl FoundWeights {
-    /// The tokenizer beside the weights and the file that it is read from; a model of the hub names it for any machine.
-    fn tokenizer(&self) -> Option<(PathBuf, Tokenizer)> {
-        let tokenizer = self.described.tokenizer()?;
-        let file = match &tokenizer {
-            Tokenizer::File(file) | Tokenizer::Gpt2 { vocab: file, .. } => file.clone(),
-            _ => self.path.clone(),
-        };
-        Some((file, self.model.clone().map_or(tokenizer, Tokenizer::Hub)))
-    }
+/// A mistake in `model.init.from`: the message and the help. A message of several lines brings its own help.
+fn weights_mistake(message: &str, help: &str) -> (String, String) {
+    let (first, help) = message.split_once('\n').unwrap_or((message, help));
+    (first.to_owned(), help.to_owned())
 }
 
 /// Adds the description of the weights of `model.init.from` as the lowest layer of the experiment in the folder `base`, and replaces the
@@ -76,19 +49,20 @@ pub(crate) fn add_weights(
         WeightsSource::Path(path) => find_path(path, options),
         WeightsSource::Hub(model) => find_model(model, options),
     };
-    let WeightsMistake { message, help } = match search {
+    let (message, help) = match search {
         Ok(found) => {
-            let found = found?;
-            let tokenizer = found.tokenizer();
-            let FoundWeights { model, described, .. } = found;
-            if let Some(model) = model {
-                layers[chosen].set_text(INIT_FROM, &WeightsSource::Hub(model));
+            let (described, model) = found?;
+            if let Some(model) = &model {
+                layers[chosen].set_text(INIT_FROM, &WeightsSource::Hub(model.clone()));
             }
-            let from = LayerOrigin::Named(described.file.display().to_string());
-            layers.insert(0, Layer { from, value: json!({ "model": described.model_section() }) });
-            if let Some((file, tokenizer)) = tokenizer {
-                let from = LayerOrigin::Named(file.display().to_string());
-                layers.insert(0, Layer { from, value: json!({ "data": { "tokenizer": tokenizer } }) });
+            let named = |file: &Path| LayerOrigin::Named(file.display().to_string());
+            let (from, value) = (named(&described.file), json!({ "model": described.model_section() }));
+            layers.insert(0, Layer { from, value });
+            let tokenizer = described.tokenizer();
+            if let Some(Tokenizer::File(file) | Tokenizer::Gpt2 { vocab: file, .. }) = &tokenizer {
+                // A model of the hub names it for any machine.
+                let value = json!({ "data": { "tokenizer": model.map(Tokenizer::Hub).or(tokenizer.clone()) } });
+                layers.insert(0, Layer { from: named(file), value });
             }
             return (!options.allows_absent_initial_inputs).then_some(described);
         }
@@ -118,9 +92,7 @@ fn chosen_source(layers: &[Layer], base: &Path) -> Option<(usize, WeightsSource)
 /// Looks for the weights in the file or folder `path`.
 fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
     let error = match weights::describe(path) {
-        Ok(described) => {
-            return Ok(Some(FoundWeights { path: path.to_owned(), model: None, described }));
-        }
+        Ok(described) => return Ok(Some((described, None))),
         Err(error) => error,
     };
     let is_gone = is_absent(path);
@@ -129,13 +101,13 @@ fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
     }
     let help = if options.allows_absent_initial_inputs { REPLACED_PATH_HELP } else { PATH_HELP };
     let help = if is_gone { format!("{help}\n{GONE_HELP}") } else { help.to_owned() };
-    Err(WeightsMistake::new(&error.to_string(), &help))
+    Err(weights_mistake(&error.to_string(), &help))
 }
 
 /// Looks for `model` of the hub on this machine and on the hub.
 fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
     if let Some(message) = model.problem() {
-        return Err(WeightsMistake::new(&message, HUB_NAME_HELP));
+        return Err(weights_mistake(&message, HUB_NAME_HELP));
     }
     // A checkpoint replaces them, and their commit is known.
     if options.allows_absent_initial_inputs && is_commit(&model.revision) {
@@ -146,20 +118,12 @@ fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
             return Ok(None);
         }
         let message = "this command does not download models of the hub".to_owned();
-        return Err(WeightsMistake::new(&message, HUB_HELP));
+        return Err(weights_mistake(&message, HUB_HELP));
     };
-    let ModelFolder { path, commit } = match fetch(model) {
-        Ok(folder) => folder,
-        Err(ModelFetchError { message, failure }) => {
-            let help = if failure == ModelFetchFailure::Refused { HUB_NAME_HELP } else { HUB_HELP };
-            return Err(WeightsMistake::new(&message, help));
-        }
-    };
-    match weights::describe(&path) {
-        Ok(described) => {
-            let model = Some(HubModel { revision: commit, ..model.clone() });
-            Ok(Some(FoundWeights { path, model, described }))
-        }
-        Err(error) => Err(WeightsMistake::new(&error.to_string(), HUB_HELP)),
-    }
+    let fetched = fetch(model).map_err(|ModelFetchError { message, is_refused }| {
+        weights_mistake(&message, if is_refused { HUB_NAME_HELP } else { HUB_HELP })
+    });
+    let ModelFolder { path, commit } = fetched?;
+    let described = weights::describe(&path).map_err(|error| weights_mistake(&error.to_string(), HUB_HELP))?;
+    Ok(Some((described, Some(HubModel { revision: commit, ..model.clone() }))))
 }

@@ -23,7 +23,7 @@ pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportedConfig, import_config};
 pub use load::{ExperimentFile, Loaded, from_str, load, load_resolved};
 pub use overridden::OverriddenSetting;
-pub use overrides::{LoadOptions, ModelFetchError, ModelFetchFailure, ModelFetcher, sets_key};
+pub use overrides::{LoadOptions, ModelFetchError, ModelFetcher, sets_key};
 pub use schema::schema_text;
 
 #[cfg(test)]

@@ -23,18 +23,8 @@ pub type ModelFetcher<'a> = dyn Fn(&HubModel) -> Result<ModelFolder, ModelFetchE
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFetchError {
     pub message: String,
-    pub failure: ModelFetchFailure,
-}
-
-/// The kind of a [`ModelFetchError`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ModelFetchFailure {
-    /// The model is not in the cache, and the hub was not asked or did not answer. So the name and the revision may be right.
-    Unreachable,
-    /// The hub does not have the model, or refuses to give it.
-    Refused,
-    /// This machine failed, or the hub's answer makes no sense.
-    Other,
+    /// True if the hub does not have the model, or refuses to give it. If not, the name and the revision may be right.
+    pub is_refused: bool,
 }
 
 /// The layers above the file, and the inputs of templates.
@@ -142,33 +132,29 @@ fn is_github_actions(options: &LoadOptions<'_>) -> bool {
 
 /// The layer that gives `keys` the value in `source`, whose name has `given` characters; `None` if it gives no value.
 fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes) -> Option<Layer> {
-    let out = &mut mistakes.diagnostics;
     let name = Place { line: 1, column: 1, length: given.max(1) };
-    if source.skip == source.text.len() && !source.text.ends_with('=') {
+    let path = short(&keys.join("."));
+    let (message, help) = if source.skip == source.text.len() && !source.text.ends_with('=') {
         let (key, value) = source.text.split_once(':').unwrap_or((&source.text, "VALUE"));
         let (key, value) = (short(key.trim()), short(value.trim()));
         let help = format!("write `--set {key}={value}`; the sections are {}", list(&sections(), "and"));
-        out.push(source.diagnostic(name, "", format!("`{}` has no value", short(&source.text)), help));
-        return None;
-    }
-    if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
-        let message = format!("`{}` is not a key", short(&keys.join(".")));
-        out.push(source.diagnostic(name, "", message, "write keys as in `train.steps=100`".to_owned()));
-        return None;
-    }
-    if source.kind == SourceKind::Set && source.yaml().trim().is_empty() {
-        let key = short(&keys.join("."));
-        let help = format!("write `--set {key}=null` to remove the value, or `--set '{key}=\"\"'` for an empty text");
-        out.push(source.diagnostic(name, "", format!("`{key}=` has no value after `=`"), help));
-        return None;
-    }
-    let ParsedYaml { source, root, mistakes: found } = parse(source);
-    if !found.is_empty() {
-        out.extend(found);
-        return None;
-    }
-    let value = root.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
-    let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
-    let value = check(&tree, &source, mistakes);
-    Some(Layer { from: LayerOrigin::Text { source, tree }, value })
+        (format!("`{}` has no value", short(&source.text)), help)
+    } else if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
+        (format!("`{path}` is not a key"), "write keys as in `train.steps=100`".to_owned())
+    } else if source.kind == SourceKind::Set && source.yaml().trim().is_empty() {
+        let help = format!("write `--set {path}=null` to remove the value, or `--set '{path}=\"\"'` for an empty text");
+        (format!("`{path}=` has no value after `=`"), help)
+    } else {
+        let ParsedYaml { source, root, mistakes: found } = parse(source);
+        if !found.is_empty() {
+            mistakes.diagnostics.extend(found);
+            return None;
+        }
+        let value = root.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
+        let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
+        let value = check(&tree, &source, mistakes);
+        return Some(Layer { from: LayerOrigin::Text { source, tree }, value });
+    };
+    mistakes.diagnostics.push(source.diagnostic(name, "", message, help));
+    None
 }

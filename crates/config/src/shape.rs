@@ -88,25 +88,16 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
     if let Some([one]) = schema["allOf"].as_array().map(Vec::as_slice) {
         return parse_slot(one);
     }
-    if let Some([inner, null]) = schema["anyOf"].as_array().map(Vec::as_slice)
-        && null["type"] == "null"
-    {
-        return KeyShape { nullable: true, ..parse_slot(inner) };
-    }
-    if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
-        && let Some(words) = word["enum"].as_array()
-    {
-        return KeyShape { nullable: false, ..plain(Shape::WordOr { words, other }) };
-    }
-    if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
-        && (mapping["x-short"].is_string() || mapping["x-each"] == true)
-    {
-        return parse_slot(mapping);
-    }
-    if let Some([item, list]) = schema["anyOf"].as_array().map(Vec::as_slice)
-        && list["type"] == "array"
-    {
-        return KeyShape { nullable: false, ..plain(Shape::ItemOrList { item, list }) };
+    match schema["anyOf"].as_array().map(Vec::as_slice) {
+        Some([inner, null]) if null["type"] == "null" => return KeyShape { nullable: true, ..parse_slot(inner) },
+        Some([word, other]) if let Some(words) = word["enum"].as_array() => {
+            return plain(Shape::WordOr { words, other });
+        }
+        Some([_, mapping]) if mapping["x-short"].is_string() || mapping["x-each"] == true => {
+            return parse_slot(mapping);
+        }
+        Some([item, list]) if list["type"] == "array" => return plain(Shape::ItemOrList { item, list }),
+        _ => {}
     }
     if schema.is_null() {
         return KeyShape { nullable: true, ..plain(Shape::Any) };

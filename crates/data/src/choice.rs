@@ -10,11 +10,11 @@ use serde_json::{Map, Value};
 
 use super::error::{DataError, Result};
 use super::model_tokenizer::ModelTokenizer;
-use super::source::for_each_record;
-use lm_eval_text::is_python_space;
+use super::source::{for_each_record, is_parquet};
+pub(crate) use lm_eval_text::is_python_space;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
 use runner_spec::diagnostic::{list, short};
-use runner_spec::experiment::{ChoiceText, Task};
+use runner_spec::experiment::{ChoiceText, RecordFormat, Task};
 use runner_template::RecordTemplate;
 
 /// An item before it is encoded.
@@ -42,7 +42,9 @@ pub(super) fn load_items(
             task.limit.is_none_or(|limit| written.len() < limit)
         };
         let columns = reader.columns();
-        for_each_record(path, &columns.iter().map(String::as_str).collect(), &mut |position, object| {
+        let names = columns.iter().map(String::as_str).collect();
+        let format = if is_parquet(path)? { RecordFormat::Parquet } else { RecordFormat::Jsonl };
+        for_each_record(path, format, &names, &mut |position, object| {
             let item = reader.parse(position.describe(), &object);
             Ok(add(item.map_err(|message| position.error(path, message))?))
         })?;

@@ -57,11 +57,6 @@ impl DataError {
         Self::file(path, format!("not UTF-8 text: the first bad byte is at offset {offset}"))
     }
 
-    pub(super) fn not_text(path: &Path, offset: u64) -> Self {
-        let advice = "give files of tokens as `tokens: {files: […]}`";
-        Self::file(path, format!("not a text file: it has a zero byte at offset {offset}; {advice}"))
-    }
-
     pub(super) fn damaged(path: &Path, message: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }

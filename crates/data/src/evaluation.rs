@@ -41,26 +41,24 @@ pub struct EvaluationData {
     pub clipped: Option<String>,
     /// Warnings about the text.
     pub warnings: Vec<String>,
-    /// The data of a run, whose locks keep the rows in the cache.
-    _run: Option<Prepared>,
-    /// The locks that keep the rows of other text in the cache.
-    _cache_locks: Vec<File>,
+    /// The locks that keep the rows in the cache.
+    #[expect(dead_code, reason = "it is only held")]
+    cache_locks: Vec<File>,
 }
 
 impl From<Prepared> for EvaluationData {
     /// The validation split and the items of a run.
-    fn from(mut prepared: Prepared) -> Self {
-        let rows = prepared.dataset.validation.clone();
+    fn from(prepared: Prepared) -> Self {
+        let rows = prepared.dataset.validation;
         let split = rows.as_ref().zip(prepared.facts.validation.as_ref());
         Self {
             clipped: split.and_then(|(rows, SplitFacts { documents, tokens, clipped, .. })| {
                 clipped.note(DataPart::Validation.name(), rows.length(), *documents, *tokens)
             }),
             rows,
-            tasks: std::mem::take(&mut prepared.tasks),
+            tasks: prepared.tasks,
             warnings: Vec::new(),
-            _run: Some(prepared),
-            _cache_locks: Vec::new(),
+            cache_locks: prepared.cache_locks,
         }
     }
 }
@@ -106,7 +104,7 @@ pub fn prepare_evaluation(
         Ok((split, (preparation.cache.take_locks(&source.hash), clipped)))
     };
     let (rows, taken) = request.text.map(rows).transpose()?.unzip();
-    let (locks, clipped) = taken.unwrap_or_default();
+    let (cache_locks, clipped) = taken.unwrap_or_default();
     let (tasks, _) = preparation.load_tasks(request.tasks, request.tokenizer)?;
-    Ok(EvaluationData { rows, tasks, clipped, warnings: preparation.warnings.take(), _run: None, _cache_locks: locks })
+    Ok(EvaluationData { rows, tasks, clipped, warnings: preparation.warnings.take(), cache_locks })
 }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use super::error::Result;
-use super::hashing::hash_parts;
+use super::hashing::{hash_parts, split_mix};
 use super::prepare::{Preparation, SourceTokens};
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{DataPart, SplitFacts, TextOverlap};
@@ -216,12 +216,9 @@ impl RollingWindow {
     }
 }
 
-/// A number without pattern for each id (the finalizer of `SplitMix64`).
+/// A number without pattern for each id.
 fn mix(token: u32) -> u64 {
-    let mut x = u64::from(token).wrapping_add(1).wrapping_mul(BASE);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
+    split_mix(u64::from(token).wrapping_add(1).wrapping_mul(BASE))
 }
 
 /// Counts how often windows occur.

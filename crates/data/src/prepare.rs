@@ -25,7 +25,7 @@ use super::token_files;
 use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::TokenStream;
 use super::tokenizer::{TextTokenizer, make_tokenizer};
-use super::unknown_text::{TOKENS_READ, UnknownTokens};
+use super::unknown_text::{TOKENS_READ, warn_of_unknown_text};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, DataPart, SplitFacts, TaskItems};
 use runner_spec::experiment::{Corpus, Data, Layout, Source, Task, TokenType, Validation, advice_for_file, task_key};
 
@@ -58,7 +58,7 @@ pub struct Prepared {
     /// Warnings about files that are there twice, and about text that the tokenizer does not know.
     pub warnings: Vec<String>,
     /// Locks that keep the entries in the cache.
-    _cache_locks: Vec<File>,
+    pub(super) cache_locks: Vec<File>,
 }
 
 impl Prepared {
@@ -213,7 +213,7 @@ impl Preparation<'_> {
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         let (origins, warnings) = (self.origins.take(), self.warnings.take());
-        Ok(Prepared { facts, dataset, tokenizer, tasks, origins, warnings, _cache_locks: cache_locks })
+        Ok(Prepared { facts, dataset, tokenizer, tasks, origins, warnings, cache_locks })
     }
 
     pub(super) fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
@@ -236,8 +236,8 @@ impl Preparation<'_> {
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
             self.warnings.borrow_mut().extend(describe_foreign_shards(source, tokenizer));
             let vocabulary = tokenizer.vocab_size().max(self.vocab_size.unwrap_or(0));
-            let opened = token_files::open(source, kind, vocabulary, tokenizer.end_of_text(), &self.cache, &report)?;
-            let (stream, max, documents) = (opened.stream, opened.max, opened.documents);
+            let (stream, max, documents) =
+                token_files::open(source, kind, vocabulary, tokenizer.end_of_text(), &self.cache, &report)?;
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
         } else {
@@ -268,10 +268,8 @@ impl Preparation<'_> {
             .borrow_mut()
             .push(TokensOrigin { split, files: source.files.iter().map(|file| file.path.clone()).collect() });
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
-        if let Some(mut unknown) = UnknownTokens::new(tokenizer) {
-            tokens.stream.read(0, TOKENS_READ.min(tokens.stream.count()), |token| unknown.add(token))?;
-            self.warnings.borrow_mut().extend(unknown.warning(&name));
-        }
+        let read = |take: &mut dyn FnMut(u32)| tokens.stream.read(0, TOKENS_READ.min(tokens.stream.count()), take);
+        self.warnings.borrow_mut().extend(warn_of_unknown_text(tokenizer, &name, read)?);
         Ok(tokens)
     }
 
@@ -437,11 +435,12 @@ impl Preparation<'_> {
             }
         };
         let (items, facts) = choice::load_items(&path, key, set, tokenizer)?;
-        if let Some(mut unknown) = UnknownTokens::new(&tokenizer.text) {
-            let tokens = items.iter().flat_map(|item| item.context.iter().chain(item.endings.iter().flatten()));
-            tokens.for_each(|&token| unknown.add(token));
-            self.warnings.borrow_mut().extend(unknown.warning("multiple choice"));
-        }
+        let tokens = items.iter().flat_map(|item| item.context.iter().chain(item.endings.iter().flatten()));
+        let read = |take: &mut dyn FnMut(u32)| {
+            tokens.copied().for_each(take);
+            Ok(())
+        };
+        self.warnings.borrow_mut().extend(warn_of_unknown_text(&tokenizer.text, "multiple choice", read)?);
         if let Some(vocabulary) = self.vocab_size {
             for (number, item) in (1..).zip(&items) {
                 let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));

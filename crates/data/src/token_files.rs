@@ -15,18 +15,8 @@ use runner_spec::experiment::TokenType;
 const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The shards of a source.
-pub(super) struct OpenedTokens {
-    /// All of them, one after the other.
-    pub(super) stream: TokenStream,
-    /// The highest token.
-    pub(super) max: u32,
-    /// The end-of-text tokens, and at least one for each shard.
-    pub(super) documents: u64,
-}
-
 /// Opens the shards of `source` as one stream. In files without a header a token has the type `kind`, or 16 bits. `end` is the end-of-text
-/// token.
+/// token. Also returns the highest token, and the number of documents: the end-of-text tokens, and at least one for each shard.
 ///
 /// # Errors
 /// If a file holds no tokens, or its type is not given and 16 bits cannot be right for it or for `vocabulary`.
@@ -37,12 +27,12 @@ pub(super) fn open(
     end: Option<u32>,
     cache: &DataCache,
     progress: &dyn Fn(u64, u64),
-) -> Result<OpenedTokens> {
+) -> Result<(TokenStream, u32, u64)> {
     let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
     let mut segments = Vec::new();
     for file in &source.files {
-        let (segment, format) = recognize(&file.path, kind)?;
-        if format == ShardFormat::NanoGpt.name() && kind.is_none() && vocabulary > 1 << 16 {
+        let segment = recognize(&file.path, kind)?;
+        if segment.offset == 0 && kind.is_none() && vocabulary > 1 << 16 {
             let message = format!(
                 "no header of llm.c or NumPy, so its tokens are read as {}, but the vocabulary has {vocabulary} tokens; {}",
                 TokenType::Uint16.name(),
@@ -63,17 +53,14 @@ pub(super) fn open(
         progress(bytes, tokens);
         segments.push(segment);
     }
-    Ok(OpenedTokens { stream: TokenStream::new(segments), max, documents })
+    Ok((TokenStream::new(segments), max, documents))
 }
 
-/// The format of tokens of more than 16 bits without a header.
-const RAW: &str = "raw";
-
-/// The tokens in the file `path`, and the name of the format. Without a header they have the type `given`, or 16 bits.
+/// The tokens in the file `path`. Without a header they have the type `given`, or 16 bits.
 ///
 /// # Errors
 /// If the file holds no tokens, names a different type, or shows that its tokens are wider than 16 bits.
-pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<(TokenSegment, &'static str)> {
+pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<TokenSegment> {
     let wrong = |message: String| DataError::file(path, message);
     // An empty file cannot be mapped everywhere.
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -86,16 +73,8 @@ pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<(TokenS
         map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     };
     let is_llmc = |format: ShardFormat| format.magic().is_some_and(|(magic, _)| magic == word(0));
-    let (name, offset, kind, count) = if map.starts_with(NPY_MAGIC) {
-        let (offset, kind, count) =
-            parse_npy_header(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
-        let expected = count.checked_mul(kind.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
-        if expected != Some(size) {
-            return Err(wrong(format!(
-                "the .npy header says {count} tokens, which does not match the file's size ({size} bytes)"
-            )));
-        }
-        ("npy", offset, kind, count)
+    let (offset, kind, count) = if map.starts_with(NPY_MAGIC) {
+        parse_npy_header(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?
     } else if let Some((what, _)) = LLMC_OTHERS.into_iter().find(|(_, magic)| *magic == word(0)) {
         return Err(wrong(format!("llm.c's {what}, not tokens")));
     } else if let Some(format) = ShardFormat::ALL.into_iter().find(|format| is_llmc(*format)) {
@@ -106,13 +85,7 @@ pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<(TokenS
                 word(1)
             )));
         }
-        let count = u64::from(word(2));
-        if size != LLMC_HEADER as u64 + count * kind.bytes() as u64 {
-            let message =
-                format!("llm.c header says {count} tokens, which does not match the file's size ({size} bytes)");
-            return Err(wrong(message));
-        }
-        (format.name(), LLMC_HEADER, kind, count)
+        (LLMC_HEADER, kind, u64::from(word(2)))
     } else if path.extension().is_none_or(|e| e != "bin") {
         // Without a header, 16-bit numbers can be anything, even text: only the name says that they are tokens.
         return Err(wrong(
@@ -134,15 +107,19 @@ pub(super) fn recognize(path: &Path, given: Option<TokenType>) -> Result<(TokenS
                 SET_TYPE
             )));
         }
-        let name = if kind == TokenType::Uint16 { ShardFormat::NanoGpt.name() } else { RAW };
-        (name, 0, kind, size / width)
+        (0, kind, size / width)
     };
+    let expected = count.checked_mul(kind.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
+    if expected != Some(size) {
+        let message = format!("its header says {count} tokens, which does not match the file's size ({size} bytes)");
+        return Err(wrong(message));
+    }
     if let Some(given) = given.filter(|given| *given != kind) {
         let (given, kind) = (given.name(), kind.name());
         return Err(wrong(format!("`dtype` is `{given}`, but the file's header says `{kind}`; leave `dtype` out")));
     }
     let segment = TokenSegment::new(file, offset, kind, count);
-    Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
+    segment.ok_or_else(|| wrong("shorter than its header says".into()))
 }
 
 /// The advice for a file without a header whose tokens seem to be wider than 16 bits.
@@ -229,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(name);
         std::fs::write(&path, content).unwrap();
-        let checked = recognize(&path, kind).and_then(|(segment, _)| segment.check_values().map(|()| segment));
+        let checked = recognize(&path, kind).and_then(|segment| segment.check_values().map(|()| segment));
         let segment = checked.map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
         let mut tokens = Vec::new();
         let count = segment.count;

@@ -17,7 +17,7 @@ pub(super) fn encode_tokens(kind: TokenType, tokens: &[u32]) -> Vec<u8> {
 pub(super) struct TokenSegment {
     pub(super) file: MappedFile,
     /// The start of the tokens, in bytes.
-    offset: usize,
+    pub(super) offset: usize,
     pub(super) kind: TokenType,
     /// The number of tokens.
     pub(super) count: u64,

@@ -6,7 +6,6 @@ use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memor
 use runner_data::DataError;
 use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::event::ObserveError;
-use runner_spec::plan::MemoryCategory;
 use runner_spec::program::{Instruction, Program};
 
 /// The reason why a rank stopped.
@@ -65,27 +64,17 @@ pub(super) fn explain_out_of_memory(
     instruction: Option<Instruction>,
     memory: impl FnOnce() -> Option<DriverMemory>,
 ) -> ExecError {
-    match error {
-        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
-            ExecError::OutOfMemory(Box::new(MemoryShortage::new(
-                program,
-                step,
-                instruction,
-                failed_computation(&kernel),
-                memory(),
-            )))
+    let inside = match &error {
+        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(kernel) => {
+            failed_computation(kernel)
         }
-        ExecError::Peer(CommError::Device { what, .. }) if is_nccl_out_of_memory(&what) => {
-            let shortage = MemoryShortage::new(program, step, instruction, None, memory());
-            ExecError::OutOfMemory(Box::new(MemoryShortage { category: MemoryCategory::Communication, ..shortage }))
+        // NCCL has no separate code for a failed allocation: it quotes the failed call of CUDA.
+        ExecError::Peer(CommError::Device { what, .. }) if what.contains("NCCL") && what.contains("out of memory") => {
+            None
         }
-        other => other,
-    }
-}
-
-/// NCCL has no separate code for a failed allocation: it quotes the failed call of CUDA.
-fn is_nccl_out_of_memory(what: &str) -> bool {
-    what.contains("NCCL") && what.contains("out of memory")
+        _ => return error,
+    };
+    ExecError::OutOfMemory(Box::new(MemoryShortage::new(program, step, instruction, inside, memory())))
 }
 
 /// The kind of an error outside a run. Inside one, it is a failure of the run, whatever its cause.

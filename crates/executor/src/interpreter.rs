@@ -268,7 +268,7 @@ impl Interpreter<'_> {
                 let rows = self.data.load_rows(self.step, mb)?;
                 self.passes.add_rows(trainer, mb, rows)
             }
-            Instruction::CountTokens { numerator } => self.agree_on_step(numerator),
+            Instruction::CountTokens { .. } => self.agree_on_step(),
             Instruction::BroadcastWeights => weight_exchange::broadcast_weights(self.context, trainer),
             Instruction::PrefetchParameters { bucket } => self.exchange.prefetch(trainer, bucket),
             Instruction::GatherParameters { bucket } => self.exchange.gather(trainer, bucket),
@@ -307,10 +307,7 @@ impl Interpreter<'_> {
     }
 
     /// Agrees with all ranks on the valid tokens of the global batch, and on whether the run stops after this step.
-    fn agree_on_step(&mut self, numerator: u32) -> Result<(), ExecError> {
-        if numerator != 1 {
-            return Err(ExecError::Program(format!("a token cannot weigh {numerator}")));
-        }
+    fn agree_on_step(&mut self) -> Result<(), ExecError> {
         let stop_requested = self.controls.stop.is_stop_requested();
         self.agreement = StepAgreement::reach(self.context, self.passes.valid_tokens(), stop_requested)?;
         self.passes.set_global_tokens(self.agreement.tokens);

@@ -8,8 +8,8 @@ use runner_plan::memory::{MemoryBasis, estimate};
 use runner_plan::quantity::bytes;
 use runner_plan::suggest_change_for_rank;
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
-use runner_spec::plan::{MemoryCategory, MemoryEstimate};
-use runner_spec::program::{Device, Instruction, Program, ShardedState};
+use runner_spec::plan::MemoryEstimate;
+use runner_spec::program::{Device, Instruction, Program};
 
 /// The memory of a device in bytes, as its driver reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,8 +29,6 @@ pub struct MemoryShortage {
     pub device: Device,
     /// The place that the rank had reached: `in step 3 at Forward 2, layer 5`.
     pub place: String,
-    /// The memory that was being allocated.
-    pub category: MemoryCategory,
     pub planned: MemoryEstimate,
     /// `None` where the driver does not report it.
     pub memory: Option<DriverMemory>,
@@ -56,52 +54,13 @@ impl MemoryShortage {
         let kernels = runner_compute::kernel_workspace();
         // Of a GPU: the processes on the host do not count.
         let basis = MemoryBasis { kernels, slots: INITIAL_CHANNEL_SLOTS, is_launched: false };
-        let facts = basis.on(&hardware);
-        let planned = estimate(program, &live_activations(program), facts);
+        let planned = estimate(program, &live_activations(program), &hardware, basis);
         // On a device that could not be opened, what other processes hold is unknown.
         let known = memory.filter(|memory| memory.free.is_some());
-        let suggestion =
-            known.and_then(|memory| suggest_change_for_rank(program, facts, memory.usable_by_this_process(&planned)));
-        Self {
-            rank: program.rank,
-            device: program.device,
-            place,
-            category: allocated_category(program, instruction),
-            planned,
-            memory,
-            suggestion,
-        }
-    }
-}
-
-/// The kind of memory that an instruction of `program` allocates.
-fn allocated_category(program: &Program, instruction: Option<Instruction>) -> MemoryCategory {
-    use Instruction as I;
-    match instruction {
-        None => MemoryCategory::Weights,
-        Some(I::Forward { .. }) => MemoryCategory::Activations,
-        Some(I::PrefetchParameters { .. } | I::GatherParameters { .. })
-            if program.divides(ShardedState::Parameters) =>
-        {
-            MemoryCategory::Weights
-        }
-        Some(I::ReduceScatter { .. } | I::WaitBuckets) if program.divides(ShardedState::Gradients) => {
-            MemoryCategory::Gradients
-        }
-        Some(
-            I::SendActivation { .. }
-            | I::RecvActivation { .. }
-            | I::SendGradient { .. }
-            | I::RecvGradient { .. }
-            | I::AllReduce { .. }
-            | I::WaitBuckets
-            | I::ReduceToRoot { .. }
-            | I::SumTied
-            | I::BroadcastWeights
-            | I::GatherParameters { .. }
-            | I::CountTokens { .. },
-        ) => MemoryCategory::Communication,
-        Some(_) => MemoryCategory::Workspace,
+        let suggestion = known.and_then(|memory| {
+            suggest_change_for_rank(program, &hardware, basis, memory.usable_by_this_process(&planned))
+        });
+        Self { rank: program.rank, device: program.device, place, planned, memory, suggestion }
     }
 }
 
@@ -135,8 +94,8 @@ impl DriverMemory {
 
 impl fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, device, place, category, planned, memory, suggestion } = self;
-        write!(f, "rank {rank}, {place}: out of memory on {device}, allocating {}; planned ", category.name())?;
+        let Self { rank, device, place, planned, memory, suggestion } = self;
+        write!(f, "rank {rank}, {place}: out of memory on {device}; planned ")?;
         let parts = planned.categories().into_iter().filter(|(_, sum)| *sum > 0);
         let parts: Vec<String> = parts.map(|(category, sum)| format!("{} {}", category.name(), bytes(sum))).collect();
         write!(f, "{} ({})", bytes(planned.total()), parts.join(", "))?;
@@ -171,7 +130,7 @@ mod tests {
     use runner_comm::CommError;
     use runner_plan::compile;
     use runner_plan::testing::{data, experiment};
-    use runner_spec::experiment::{Experiment, Parallel, ParallelMode, Recompute};
+    use runner_spec::experiment::{Experiment, Parallel, ParallelMode, Recompute, ShardedState};
 
     #[derive(Debug, thiserror::Error)]
     #[error("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")")]
@@ -204,7 +163,7 @@ mod tests {
         let memory = DriverMemory { free: Some(total - (20 << 20) - (512 << 20)), ..memory(total) };
         let forward = Some(Instruction::Forward { mb: 0, chunk: 0, blocks: None });
         let shortage = MemoryShortage::new(&program, 2, forward, Some("layer 1".to_owned()), Some(memory));
-        assert_eq!((shortage.category, shortage.suggestion.is_some()), (MemoryCategory::Activations, true));
+        assert!(shortage.suggestion.is_some());
         insta::assert_snapshot!(shortage.to_string());
         let other = DriverMemory { free: Some(0), ..memory };
         let crowded = MemoryShortage::new(&program, 2, forward, None, Some(other));
@@ -234,11 +193,6 @@ mod tests {
         let need = sharded.iter().map(need).max().unwrap();
         let expected = format!(", and so would parallel.shard: optimizer (at most {} a rank)", bytes(need));
         assert!(suggestion.ends_with(&expected), "{suggestion}, not {expected}");
-        let category = |shard, instruction| allocated_category(&ddp(Some(shard))[0], Some(instruction));
-        let gather = Instruction::PrefetchParameters { bucket: 0 };
-        assert_eq!(category(ShardedState::Parameters, gather), MemoryCategory::Weights);
-        assert_eq!(category(ShardedState::Gradients, Instruction::WaitBuckets), MemoryCategory::Gradients);
-        assert_eq!(category(ShardedState::Optimizer, Instruction::WaitBuckets), MemoryCategory::Communication);
     }
 
     #[test]
@@ -246,10 +200,7 @@ mod tests {
         let program = program();
         let explain = |error: Error| explain_out_of_memory(ExecError::Kernel(error), &program, 0, None, || None);
         let text = explain(Error::Cuda(Box::new(Driver)).bt()).to_string();
-        assert!(
-            text.starts_with("rank 0, while starting: out of memory on cuda:0, allocating weights; planned "),
-            "{text}"
-        );
+        assert!(text.starts_with("rank 0, while starting: out of memory on cuda:0; planned "), "{text}");
         assert!(!text.contains("CUDA_ERROR"), "{text}");
         assert!(matches!(explain(Error::Msg("other".to_owned())), ExecError::Kernel(_)));
         let nccl = |what: &str| {
@@ -257,11 +208,8 @@ mod tests {
             let error = CommError::Device { operation: runner_comm::OperationKind::AllReduce, rank: 0, what };
             explain_out_of_memory(ExecError::Peer(error), &program, 0, None, || None)
         };
-        let ExecError::OutOfMemory(shortage) = nccl("NCCL: unhandled cuda error: Cuda failure 2 'out of memory'")
-        else {
-            panic!("it is out of memory")
-        };
-        assert_eq!(shortage.category, MemoryCategory::Communication);
+        let short = nccl("NCCL: unhandled cuda error: Cuda failure 2 'out of memory'");
+        assert!(matches!(short, ExecError::OutOfMemory(_)), "{short}");
         assert!(matches!(nccl("NCCL: unhandled cuda error"), ExecError::Peer(_)));
     }
 }

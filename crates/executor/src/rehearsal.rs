@@ -29,7 +29,11 @@ pub(super) fn run_passes(context: RankContext<'_>, trainer: &mut Trainer) -> Res
     let mut passes = Passes::new(context, trainer.state.step);
     let (rows, length) = (program.batch.rows(MICRO_BATCH).1, program.batch.length);
     let zeros = vec![0; rows * length];
-    passes.add_rows(trainer, MICRO_BATCH, Rows { length, inputs: zeros.clone(), targets: zeros, filled: Vec::new() })?;
+    passes.add_rows(
+        trainer,
+        MICRO_BATCH,
+        Rows { length, inputs: zeros.clone(), targets: zeros, filled: Vec::new() },
+    )?;
     passes.set_global_tokens(1);
     let message = |trainer: &Trainer| {
         let dtype = trainer.weights.activation_dtype();

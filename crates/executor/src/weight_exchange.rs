@@ -7,16 +7,12 @@ use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_comm::{GroupOperation, Pending};
 use runner_spec::model::layout::common_range;
-use runner_spec::program::ParallelMode;
 
 /// dp: all ranks get the root's weights.
 ///
 /// # Errors
-/// In other modes, and those of the communication.
+/// Those of the communication.
 pub(super) fn broadcast_weights(context: RankContext<'_>, trainer: &Trainer) -> Result<(), ExecError> {
-    if context.program.mesh.mode != ParallelMode::Dp {
-        return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
-    }
     context.comm.run(context.replica_group(), GroupOperation::Broadcast { root: 0 }, &trainer.state.weights()?)?;
     Ok(trainer.refresh()?)
 }

@@ -186,20 +186,19 @@ pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> R
     let mut gone = Vec::new();
     let mut runs: Vec<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
     runs.dedup();
-    let mut locks = Vec::new();
-    for run in runs {
-        match RunLock::take_to_remove(run) {
-            Ok(lock) => locks.push((run, lock)),
-            Err(RecordError::Locked { .. } | RecordError::Refused(_)) => {}
-            Err(RecordError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+    // The number of open files is limited.
+    for runs in runs.chunks(256) {
+        let mut locks = Vec::new();
+        for run in runs {
+            match RunLock::take_to_remove(run) {
+                Ok(lock) => locks.push((*run, lock)),
+                Err(RecordError::Locked { .. } | RecordError::Refused(_)) => {}
+                Err(RecordError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
         }
-        // The number of open files is limited.
-        if locks.len() == 256 {
-            gone.extend(free_locked(root, survey, &mut locks, older_than)?);
-        }
+        gone.extend(free_locked(root, survey, locks, older_than)?);
     }
-    gone.extend(free_locked(root, survey, &mut locks, older_than)?);
     for item in unneeded.iter().filter(|item| item.run.is_none()) {
         let bytes = bytes_freed(&item.path);
         let went = match item.kind {
@@ -217,14 +216,14 @@ pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> R
 fn free_locked(
     root: &Path,
     survey: &RunsSurvey,
-    locks: &mut Vec<(&PathBuf, RunLock)>,
+    locks: Vec<(&PathBuf, RunLock)>,
     older_than: Option<Duration>,
 ) -> Result<Vec<UnneededItem>, RecordError> {
     // The runs are read again now that no process changes them: since the survey one may have been forked or resumed.
     let runs = catalog::list(root)?;
     let retention = Retention::new(root, &runs, older_than);
     let mut gone = Vec::new();
-    for (path, _lock) in locks.drain(..) {
+    for (path, _lock) in locks {
         let Some(run) = retention.runs.iter().find(|run| run.path == *path) else { continue };
         // Checkpoints that were read stay read while no others are saved or removed.
         let has_all = |kept: &&KeptCheckpoints| {

@@ -6,36 +6,28 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::host::Host;
 use crate::observer::{RunObserver, with_progress};
-use runner_config::{ModelFetchError, ModelFetchFailure};
-use runner_data::hub::{self, LoweredData};
+use runner_config::ModelFetchError;
+use runner_data::hub::{self, DataSources, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};
 use runner_files::parent_folder;
 use runner_spec::error::{CommandError, Result};
 
 use runner_spec::experiment::{
-    Data, Eval, Experiment, HubModel, ModelFolder, Source, Task, Tokenizer, WeightInit, WeightsSource,
+    Data, Experiment, HubModel, ModelFolder, Source, Task, Tokenizer, WeightInit, WeightsSource,
 };
 
-/// Replaces names on the hub in `data`, in the `test` source and in `tasks` by files of this machine. Returns them with the commits,
-/// `None` if nothing names the hub.
+/// Replaces names on the hub in `sources` by files of this machine, and by commits.
 ///
 /// # Errors
 /// If the hub refuses, or cannot be reached.
-pub fn lower_hub(
-    data: &Data,
-    test: Option<&Source>,
-    tasks: &[(String, Task)],
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>> {
-    if !hub::is_needed(data, test, tasks) {
-        return Ok(None);
+pub fn lower_hub(sources: DataSources, host: &Host, observer: &mut dyn RunObserver) -> Result<LoweredData> {
+    if !sources.names_hub() {
+        return Ok(LoweredData { local: sources.clone(), pinned: sources });
     }
-    let (settings, folder) = hub_settings(host)?;
-    let lowered = with_progress(observer, |report| {
-        hub::lower(data, test, tasks, &settings, &folder, &|part| report(Progress::Downloading(part)))
-    });
-    Ok(Some(lowered?))
+    let settings = hub_settings(host)?;
+    let lowered =
+        with_progress(observer, |report| hub::lower(&sources, &settings, &|part| report(Progress::Downloading(part))));
+    Ok(lowered?)
 }
 
 /// [`lower_hub`] for the data of `experiment`. If a run `recorded` the tokenizer, `data.tokenizer` stays as it is, and the hub is not asked.
@@ -47,24 +39,25 @@ pub(crate) fn lower_hub_of_run(
     recorded: Option<&TextTokenizer>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>> {
-    let (test, tasks) = (experiment.eval.test.as_ref(), owned_tasks(&experiment.eval));
-    let mut data = experiment.data.clone();
+) -> Result<LoweredData> {
+    let Experiment { data, eval, .. } = experiment;
+    let tasks = eval.tasks().map(|(name, task)| (name.to_owned(), task.clone())).collect();
+    let mut sources = DataSources { data: data.clone(), test: eval.test.clone(), tasks };
     if recorded.is_some() {
-        data.tokenizer = Tokenizer::Bytes {};
+        sources.data.tokenizer = Tokenizer::Bytes {};
     }
-    let mut lowered = lower_hub(&data, test, &tasks, host, observer)?;
-    if let Some(LoweredData { local, pinned, .. }) = lowered.as_mut().filter(|_| recorded.is_some()) {
-        local.tokenizer.clone_from(&experiment.data.tokenizer);
-        pinned.tokenizer.clone_from(&experiment.data.tokenizer);
+    let mut lowered = lower_hub(sources, host, observer)?;
+    if recorded.is_some() {
+        lowered.local.data.tokenizer.clone_from(&data.tokenizer);
+        lowered.pinned.data.tokenizer.clone_from(&data.tokenizer);
     }
     Ok(lowered)
 }
 
-/// The settings of the hub, and the folder for its lists of files.
-fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf)> {
-    let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
-    Ok((settings, claim_cache(host.cache()?)?.join("hub")))
+/// The settings of the hub.
+fn hub_settings(host: &Host) -> Result<hub::Settings> {
+    let memos = claim_cache(host.cache()?)?.join("hub");
+    Ok(hub::Settings::new(&|name| host.environment.get(name).cloned(), memos)?)
 }
 
 /// The folder of `model`, downloaded where it is not in the cache.
@@ -72,10 +65,10 @@ fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf)> {
 /// # Errors
 /// If the hub refuses, or cannot be reached, or the model has no weights that can be read.
 pub fn fetch_model_folder(model: &HubModel, host: &Host, observer: &mut dyn RunObserver) -> Result<ModelFolder> {
-    let (settings, folder) = hub_settings(host)?;
+    let settings = hub_settings(host)?;
     let HubModel { name, revision } = model;
     let fetched = with_progress(observer, |report| {
-        hub::fetch_model_folder(name, revision, &settings, &folder, &|part| report(Progress::Downloading(part)))
+        hub::fetch_model_folder(name, revision, &settings, &|part| report(Progress::Downloading(part)))
     });
     Ok(fetched?)
 }
@@ -93,8 +86,7 @@ pub fn starting_folder(experiment: &Experiment, host: &Host) -> Result<Option<Pa
         }
         Some(WeightInit::From(WeightsSource::Path(path))) => Ok(Some(path.clone())),
         Some(WeightInit::From(WeightsSource::Hub(HubModel { name, revision }))) => {
-            let (settings, _) = hub_settings(host)?;
-            Ok(Some(hub::cached_model_folder(name, revision, &settings)))
+            Ok(Some(hub::cached_model_folder(name, revision, &hub_settings(host)?)))
         }
         _ => Ok(None),
     }
@@ -116,12 +108,8 @@ pub fn model_fetcher<'a>(
 
 /// `error` of [`fetch_model_folder`] as `runner_config` takes it.
 pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
-    let failure = match error.cause::<hub::HubError>() {
-        Some(error) if error.is_unreachable() => ModelFetchFailure::Unreachable,
-        Some(hub::HubError::Request(_)) => ModelFetchFailure::Refused,
-        _ => ModelFetchFailure::Other,
-    };
-    ModelFetchError { message: error.to_string(), failure }
+    let is_refused = matches!(error.cause(), Some(hub::HubError::Request(_)));
+    ModelFetchError { message: error.to_string(), is_refused }
 }
 
 /// `tokenizer` as files of this machine.
@@ -129,14 +117,7 @@ pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
 pub fn local_tokenizer(tokenizer: Tokenizer, host: &Host, observer: &mut dyn RunObserver) -> Result<Tokenizer> {
-    let data = data_without_text(tokenizer);
-    let lowered = lower_hub(&data, None, &[], host, observer)?;
-    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
-}
-
-/// The tasks of `eval`, by their names.
-pub(crate) fn owned_tasks(eval: &Eval) -> Vec<(String, Task)> {
-    eval.tasks().map(|(name, task)| (name.to_owned(), task.clone())).collect()
+    Ok(lower_hub(data_without_text(tokenizer).into(), host, observer)?.local.data.tokenizer)
 }
 
 /// `tasks`, those on the hub as files of this machine.
@@ -148,14 +129,8 @@ pub fn local_tasks(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Vec<(String, Task)>> {
-    let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, &tasks, host, observer)?;
-    Ok(lowered.map_or(tasks.clone(), |lowered| with_local_files(tasks, &lowered)))
-}
-
-/// `tasks`, those that were found on the hub with their files on this machine.
-pub(crate) fn with_local_files(tasks: Vec<(String, Task)>, lowered: &LoweredData) -> Vec<(String, Task)> {
-    let local = |name: &str| lowered.tasks.get(name).map(|(local, _)| local.clone());
-    tasks.into_iter().map(|(name, task)| (name.clone(), local(&name).unwrap_or(task))).collect()
+    let sources = DataSources { data: data_without_text(Tokenizer::Bytes {}), test: None, tasks };
+    Ok(lower_hub(sources, host, observer)?.local.tasks)
 }
 
 fn data_without_text(tokenizer: Tokenizer) -> Data {
@@ -173,16 +148,10 @@ pub fn pin_hub_commits(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<()> {
-    if let Some(lowered) = lower_hub_of_run(experiment, recorded, host, observer)? {
-        experiment.data = lowered.pinned;
-        for (name, task) in experiment.eval.tasks_mut() {
-            if let Some((_, pinned)) = lowered.tasks.get(name) {
-                *task = pinned.clone();
-            }
-        }
-        if let Some((_, pinned)) = lowered.test {
-            experiment.eval.test = Some(pinned);
-        }
+    let DataSources { data, test, tasks } = lower_hub_of_run(experiment, recorded, host, observer)?.pinned;
+    (experiment.data, experiment.eval.test) = (data, test);
+    for ((_, task), (_, pinned)) in experiment.eval.tasks_mut().zip(tasks) {
+        *task = pinned;
     }
     Ok(())
 }
@@ -193,15 +162,15 @@ mod tests {
     use runner_data::hub::HubError;
 
     #[test]
-    fn a_hub_is_unreachable_if_it_was_not_asked_or_did_not_answer() {
+    fn a_hub_has_refused_only_if_it_answered() {
         let text = || "text".to_owned();
-        for (error, failure) in [
-            (HubError::Offline(text()), ModelFetchFailure::Unreachable),
-            (HubError::Unreachable(text()), ModelFetchFailure::Unreachable),
-            (HubError::Request(text()), ModelFetchFailure::Refused),
-            (HubError::Other(text()), ModelFetchFailure::Other),
+        for (error, is_refused) in [
+            (HubError::Offline(text()), false),
+            (HubError::Unreachable(text()), false),
+            (HubError::Request(text()), true),
+            (HubError::Other(text()), false),
         ] {
-            assert_eq!(model_fetch_error(&error.into()), ModelFetchError { message: text(), failure });
+            assert_eq!(model_fetch_error(&error.into()), ModelFetchError { message: text(), is_refused });
         }
     }
 }

@@ -15,7 +15,7 @@ use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::host::Host;
-use crate::hub_names::{fetch_model_folder, lower_hub_of_run, owned_tasks, with_local_files};
+use crate::hub_names::{fetch_model_folder, lower_hub_of_run};
 use crate::input_notes::{foreign_tokenizer, warn_of_cut_text};
 use crate::observer::{RunEvent, RunObserver, with_progress};
 
@@ -32,16 +32,11 @@ pub fn prepare_data(
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared> {
     let cache = host.cache()?;
-    let test = experiment.eval.test.as_ref();
-    let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
-    let mut tasks = owned_tasks(&experiment.eval);
-    if let Some(lowered) = &lowered {
-        tasks = with_local_files(tasks, lowered);
-    }
+    let local = lower_hub_of_run(experiment, tokenizer, host, observer)?.local;
     let request = DataRequest {
-        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
-        tasks: &tasks,
-        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(test),
+        data: &local.data,
+        tasks: &local.tasks,
+        test: local.test.as_ref(),
         cache_dir: cache,
         vocab_size: experiment.model.vocab_size,
         recorded_tokenizer: tokenizer,

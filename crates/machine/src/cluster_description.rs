@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::error::{Classified, ErrorKind};
-use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, ProductEfficiency, Rates};
+use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, PerPrecision, Rates};
 use runner_yaml::document;
 
 /// The largest number of devices: a plan has fewer ranks.
@@ -18,13 +18,13 @@ const MAX_DEVICES: usize = 1 << 20;
 const MEMORY_EFFICIENCY: f64 = 0.8;
 
 /// The share of the peak that matrix products are assumed to reach where none is given.
-const PRODUCT_EFFICIENCY: ProductEfficiency = ProductEfficiency::all(0.6);
+const PRODUCT_EFFICIENCY: PerPrecision<f64> = PerPrecision::all(0.6);
 
 /// Chosen so that GPT-2 124M in bf16, micro-batches of 64 rows of 1,024, takes what llm.c measured on 8 A100s: 218k tokens/s per GPU.
-const A100_EFFICIENCY: ProductEfficiency = ProductEfficiency::all(0.78);
+const A100_EFFICIENCY: PerPrecision<f64> = PerPrecision::all(0.78);
 
 /// Chosen so that GPT-2 124M, 64 rows of 1,024, takes what this program measured on an H100 in each precision (docs/gpu-check.md).
-const H100_EFFICIENCY: ProductEfficiency = ProductEfficiency { fp32: 0.723, tf32: 0.474, bf16: 0.739 };
+const H100_EFFICIENCY: PerPrecision<f64> = PerPrecision { fp32: 0.723, tf32: 0.474, bf16: 0.739 };
 
 /// The error of a description that is not a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,7 +60,7 @@ pub struct DataSheet {
     #[serde(deserialize_with = "positive")]
     memory_bandwidth: f64,
     #[serde(default = "assumed_product_efficiency", deserialize_with = "same_share")]
-    product_efficiency: ProductEfficiency,
+    product_efficiency: PerPrecision<f64>,
     #[serde(default = "assumed_memory_efficiency", deserialize_with = "share")]
     memory_efficiency: f64,
     /// `None` for a device in a file, as are `links`.
@@ -100,7 +100,7 @@ const fn device(
     memory: f64,
     [fp32, tf32, bf16]: [f64; 3],
     memory_bandwidth: f64,
-    product_efficiency: ProductEfficiency,
+    product_efficiency: PerPrecision<f64>,
     [within, between]: [f64; 2],
 ) -> DataSheet {
     DataSheet {
@@ -245,7 +245,7 @@ struct FileLink {
     sum_bytes_per_second: Option<f64>,
 }
 
-fn assumed_product_efficiency() -> ProductEfficiency {
+fn assumed_product_efficiency() -> PerPrecision<f64> {
     PRODUCT_EFFICIENCY
 }
 
@@ -255,32 +255,19 @@ fn assumed_memory_efficiency() -> f64 {
 
 /// Reads a number, or a text that is one, since YAML reads `450e9` as a text.
 fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    struct Number;
-    impl Visitor<'_> for Number {
-        type Value = f64;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a positive number")
-        }
-        fn visit_f64<E: de::Error>(self, x: f64) -> Result<f64, E> {
-            if x.is_finite() && x > 0.0 { Ok(x) } else { Err(E::custom(format!("must be a positive number, got {x}"))) }
-        }
-        fn visit_u64<E: de::Error>(self, x: u64) -> Result<f64, E> {
-            self.visit_f64(x as f64)
-        }
-        fn visit_i64<E: de::Error>(self, x: i64) -> Result<f64, E> {
-            self.visit_f64(x as f64)
-        }
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<f64, E> {
-            let number = text.replace('_', "").parse().map_err(|_| {
-                E::custom(format!(
-                    "expected a number, found \
-                {text}"
-                ))
-            })?;
-            self.visit_f64(number)
-        }
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a positive number")]
+    enum NumberOrText {
+        Number(f64),
+        Text(String),
     }
-    deserializer.deserialize_any(Number)
+    let x = match NumberOrText::deserialize(deserializer)? {
+        NumberOrText::Number(x) => x,
+        NumberOrText::Text(text) => {
+            text.replace('_', "").parse().map_err(|_| de::Error::custom(format!("expected a number, found {text}")))?
+        }
+    };
+    if x.is_finite() && x > 0.0 { Ok(x) } else { Err(de::Error::custom(format!("must be a positive number, got {x}"))) }
 }
 
 fn optional_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
@@ -293,8 +280,8 @@ fn share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 }
 
 /// Reads the share of all precisions.
-fn same_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ProductEfficiency, D::Error> {
-    share(deserializer).map(ProductEfficiency::all)
+fn same_share<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PerPrecision<f64>, D::Error> {
+    share(deserializer).map(PerPrecision::all)
 }
 
 /// Reads the name of a known device, or the numbers of one.

@@ -7,3 +7,5 @@ pub mod host;
 pub mod local_cluster;
 pub mod memory_limit;
 pub mod platform;
+#[cfg(test)]
+mod testing;

@@ -85,7 +85,7 @@ pub fn without_memory_limit(mut cluster: ClusterFacts) -> ClusterFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu_facts::tests::gpu;
+    use crate::testing::gpu;
 
     #[test]
     fn gpus_that_were_found_are_devices_with_their_speeds() {

@@ -150,7 +150,7 @@ impl Client {
         let mut bytes = Vec::new();
         let reader = response.into_body().into_with_config().limit(MAX_ANSWER_BYTES + 2).reader();
         reader.take(MAX_ANSWER_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreachable(&error))?;
-        let path = strip_query(path);
+        let path = path.split('?').next().unwrap_or(path);
         if bytes.len() as u64 > MAX_ANSWER_BYTES {
             return Err(refused(&format!("its answer to {path} is longer than {MAX_ANSWER_BYTES} bytes")));
         }
@@ -175,11 +175,6 @@ impl Client {
             }
         }
     }
-}
-
-/// `path` without its parameters.
-fn strip_query(path: &str) -> &str {
-    path.split('?').next().unwrap_or(path)
 }
 
 /// `text` as a part of an address.

@@ -1,6 +1,6 @@
 //! Sends what a server lacks of a run. The server itself says what it has.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -44,22 +44,20 @@ pub struct SentLines {
 struct ServedRun {
     /// The server's own id of the run; empty before the server knows the run.
     id: String,
-    /// The last step whose line the server has, and the last step whose evaluation it has.
-    train_step: Option<u64>,
-    eval_step: Option<u64>,
+    /// For each kind of line, `train` or `eval`, the last step whose line the server has.
+    sent: BTreeMap<String, u64>,
 }
 
 impl ServedRun {
     /// True if the server has the line of `kind` after `step`. A line that is written again after a resume has the same numbers.
     fn has_line(&self, kind: &str, step: u64) -> bool {
-        let sent = if kind == "train" { self.train_step } else { self.eval_step };
-        sent.is_some_and(|sent| step <= sent)
+        self.sent.get(kind).is_some_and(|sent| step <= *sent)
     }
 
     /// Counts the line of `kind` after `step` as sent.
     fn add_line(&mut self, kind: &str, step: u64) {
-        let sent = if kind == "train" { &mut self.train_step } else { &mut self.eval_step };
-        *sent = Some(sent.map_or(step, |sent| sent.max(step)));
+        let sent = self.sent.entry(kind.to_owned()).or_default();
+        *sent = step.max(*sent);
     }
 }
 
@@ -229,11 +227,8 @@ fn next_batch(lines: &VecDeque<TimedLine>) -> (Vec<Value>, usize) {
             return (metrics, count);
         }
         let timestamp = milliseconds(line.wall_time);
-        metrics.extend(
-            scalars
-                .iter()
-                .map(|(key, value)| json!({"key": key, "value": value, "timestamp": timestamp, "step": line.step})),
-        );
+        let metric = |(key, value): &(String, f64)| json!({"key": key, "value": value, "timestamp": timestamp, "step": line.step});
+        metrics.extend(scalars.iter().map(metric));
     }
     (metrics, lines.len())
 }

@@ -52,12 +52,6 @@ impl MeasurementBasis {
         }
     }
 
-    /// The content hash of the validation data; `None` if there is none.
-    #[must_use]
-    pub fn validation_hash(&self) -> Option<&str> {
-        self.data.validation.as_ref().map(|split| split.hash.as_str())
-    }
-
     /// The warnings about evaluated text that was trained on, or by which checkpoints were chosen.
     #[must_use]
     pub fn overlap_warnings(&self) -> Vec<String> {

@@ -206,19 +206,9 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     let Some(vocab_size) = given.checked_next_multiple_of(multiple) else {
         refuse!("model.pad_vocab_to", "{given} has no multiple of {multiple} above it")
     };
-    let sizes = [
-        ("model.vocab_size", vocab_size),
-        ("model.context_length", m.context_length),
-        ("model.layers", m.layers),
-        ("model.heads", m.heads),
-        ("model.kv_heads", m.kv_heads),
-        ("model.d_model", m.d_model),
-        ("model.d_ff", m.d_ff),
-    ];
-    for (key, size) in sizes {
-        if size == 0 {
-            refuse!(key, "must be at least 1, got 0");
-        }
+    let spec = m.spec(vocab_size);
+    if let Some((key, _)) = spec.sizes().into_iter().find(|(_, size)| *size == 0) {
+        refuse!(format!("model.{key}"), "must be at least 1, got 0");
     }
     let multiple = |key, whole, part_key, part| {
         let sizes = division(whole, part);
@@ -236,7 +226,6 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     if let Some(lacked) = m.family.foreign_keys(&json_value(&m.options)).next() {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
     }
-    let spec = m.spec(vocab_size);
     let bound = spec.parameter_bound();
     if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {
         refuse!(

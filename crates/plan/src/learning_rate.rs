@@ -74,7 +74,7 @@ pub(crate) fn lr_schedule(
             position.step
         );
     }
-    let peak = experiment.optimizer.description().lr();
+    let peak = experiment.optimizer.lr();
     Ok(LrSchedule { peak, start, warmup_steps, warmup_from: warmup.from, hold_steps, decay })
 }
 

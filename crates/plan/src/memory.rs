@@ -8,6 +8,7 @@ pub mod device;
 pub(crate) mod shortage;
 
 use crate::check::LiveMicroBatches;
+use crate::forecast::block_time::PerBlockKind;
 use crate::forecast::cost::count_chunks;
 use crate::ranks::shard::{HeldElements, gathered_element_bytes};
 use crate::ranks::topology::longest_message;
@@ -34,14 +35,7 @@ const BYTES_PER_TOKEN: u64 = 8;
 
 const F32_BYTES: u64 = 4;
 
-/// What the memory of a rank depends on besides its program.
-#[derive(Debug, Clone, Copy)]
-pub struct MemoryFacts<'a> {
-    pub hardware: &'a DeviceFacts,
-    pub basis: MemoryBasis,
-}
-
-/// What the memory of all ranks of a plan depends on.
+/// What the memory of all ranks of a plan depends on, besides their programs and devices.
 #[derive(Debug, Clone, Copy)]
 pub struct MemoryBasis {
     pub kernels: KernelWorkspace,
@@ -51,27 +45,24 @@ pub struct MemoryBasis {
     pub is_launched: bool,
 }
 
-impl MemoryBasis {
-    /// The facts for a rank on `hardware`.
-    #[must_use]
-    pub fn on(self, hardware: &DeviceFacts) -> MemoryFacts<'_> {
-        MemoryFacts { hardware, basis: self }
-    }
-}
-
-/// Peak bytes of the rank of `program` by category, with `live` micro-batches of each chunk (`check` counts them). Workspace is what the
+/// Peak bytes of the rank of `program` on `hardware` by category, with `live` micro-batches of each chunk (`check` counts them). Workspace is what the
 /// peak needs beyond the saved activations: transient gradients, or whatever an evaluation or sampling holds if that is more.
 #[expect(clippy::too_many_lines, reason = "one sum over the buffers of a rank")]
-pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts<'_>) -> MemoryEstimate {
-    let MemoryFacts { hardware, basis: MemoryBasis { ref kernels, slots, is_launched } } = facts;
+pub fn estimate(
+    program: &Program,
+    live: &[LiveMicroBatches],
+    hardware: &DeviceFacts,
+    basis: MemoryBasis,
+) -> MemoryEstimate {
+    let MemoryBasis { ref kernels, slots, is_launched } = basis;
     let (spec, decoder) = (&program.model, program.model.decoder());
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
     let (sizes, last) = (Sizes::of_micro_batch(program), Sizes::of_smaller_last(program));
-    // Of each layer of the pattern: saved, kept for its weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of
-    // them may be smaller.
-    let mut layers = vec![[0_u64; 3]; decoder.layers.pattern().len()];
+    // Layers that are saved, kept for their weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of them may be
+    // smaller.
+    let (mut saved_layers, mut kept_layers, mut last_layers) = (0, 0, 0);
     let (mut heads, mut last_heads) = (0, 0);
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Without recomputation, the weights' work is as much as what was saved.
@@ -80,10 +71,10 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
             _ => (live.saved, live.work),
         };
         let smaller = u64::from(last.is_some() && saved == program.batch.micro_batches());
-        let held = [saved as u64 - smaller, work as u64, smaller];
-        for (sum, (_, times)) in layers.iter_mut().zip(decoder.layers.count_in(chunk.range())) {
-            *sum = [0, 1, 2].map(|i| sum[i] + times as u64 * held[i]);
-        }
+        let layers = spec.layers_in(chunk.range()) as u64;
+        saved_layers += layers * (saved as u64 - smaller);
+        kept_layers += layers * work as u64;
+        last_layers += layers * smaller;
         if chunk.contains(head) {
             last_heads += smaller;
             heads += (saved + work) as u64 - smaller;
@@ -91,23 +82,16 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     }
     let has_head = heads + last_heads > 0;
     let mut activations = |part: &str, buffers: &[Buffer], sizes: &Sizes, count: u64| {
-        items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
-            category: MemoryCategory::Activations,
-            what: format!("{part}: {}", buffer.name),
-            bytes: sizes.bytes(buffer),
-            count,
+        items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| {
+            item(MemoryCategory::Activations, format!("{part}: {}", buffer.name), sizes.bytes(buffer), count)
         }));
     };
-    let counted = || decoder.layers.pattern().iter().zip(&layers);
-    for (layer, [saved, work, _]) in counted() {
-        activations("layer", &layer.kept(program.recompute), &sizes, *saved);
-        activations("layer, for its weights", &layer.deferred(), &sizes, *work);
-    }
+    let layer = &decoder.layer;
+    activations("layer", &layer.kept(program.recompute), &sizes, saved_layers);
+    activations("layer, for its weights", &layer.deferred(), &sizes, kept_layers);
     activations("head", &decoder.head.kept(), &sizes, heads);
     if let Some(last) = &last {
-        for (layer, [.., smaller]) in counted() {
-            activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
-        }
+        activations("layer, last micro-batch", &layer.kept(program.recompute), last, last_layers);
         activations("head, last micro-batch", &decoder.head.kept(), last, last_heads);
     }
     let saved = sum(&items, MemoryCategory::Activations);
@@ -115,13 +99,12 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
     let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
-    let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
-    let layer_peak = (saved - head_freed).saturating_add(layer_peak);
+    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, layer, &sizes));
     let all_weights = weights_gathered_for_evaluation(program);
     let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
     let (evaluation, sampling) =
         (with_weights(evaluation(program, has_head, kernels)), with_weights(sampling(program)));
-    let sums = GradientSumBytes::new(program);
+    let sums = gradient_sum_bytes(program);
     let peaks = [
         ("backward of the head", head_peak.saturating_add(sums.head)),
         ("backward of a layer", layer_peak.saturating_add(sums.layer)),
@@ -130,36 +113,36 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         ("sampling", sampling),
     ];
     let widest = peaks.into_iter().fold(peaks[0], |widest, peak| if peak.1 > widest.1 { peak } else { widest });
-    let mut workspace = |what: String, bytes: u64, count: u64| {
-        items.push(MemoryItem { category: MemoryCategory::Workspace, what, bytes, count });
+    let mut workspace = |what: &str, bytes: u64, count: u64| {
+        items.push(item(MemoryCategory::Workspace, what, bytes, count));
     };
-    workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
+    workspace(&format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
     let length = program.batch.length as u64;
     if program.device == Device::Cpu {
         let KernelWorkspace { attention_queries, attention_tiles, attention_head_buffers, .. } = *kernels;
         let per_key = attention_tiles * length.min(attention_queries) + attention_head_buffers * spec.head_dim() as u64;
         let bytes = F32_BYTES.saturating_mul(per_key).saturating_mul(length);
-        workspace("attention tiles and heads per thread".to_owned(), bytes, hardware.threads as u64);
+        workspace("attention tiles and heads per thread", bytes, hardware.threads as u64);
         if program.precision == Precision::Bf16 {
-            workspace("blocks of products (at most)".to_owned(), product_blocks(&decoder, sizes.positions, kernels), 1);
+            workspace("blocks of products (at most)", product_blocks(&decoder, sizes.positions, kernels), 1);
         } else {
             let bytes = packed_bytes(&decoder, sizes.positions, kernels);
-            workspace("blocks of products per thread (at most)".to_owned(), bytes, hardware.threads as u64);
+            workspace("blocks of products per thread (at most)", bytes, hardware.threads as u64);
         }
     } else {
         let scratch = kernels.gpu_scratch_bytes[usize::from(is_hopper_or_newer(hardware.compute_capability))];
-        workspace("scratch of matrix products".to_owned(), scratch, 1);
+        workspace("scratch of matrix products", scratch, 1);
     }
     let rows = program.batch.slice.1 as u64;
-    workspace("ids and targets per row".to_owned(), BYTES_PER_TOKEN.saturating_mul(length), rows);
+    workspace("ids and targets per row", BYTES_PER_TOKEN.saturating_mul(length), rows);
     let mut table = |what: &str, width: usize| {
         let numbers = (spec.context_length as u64).saturating_mul(width as u64);
-        workspace(what.to_owned(), F32_BYTES.saturating_mul(numbers), 1);
+        workspace(what, F32_BYTES.saturating_mul(numbers), 1);
     };
     if decoder.embedding.positions == Positions::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         table("sinusoidal positions", spec.d_model);
     }
-    for rotary in decoder.rotary_tables(program.chunks.iter().map(|chunk| chunk.range())) {
+    if let Some(rotary) = spec.rotary_table(program.chunks.iter().map(|chunk| chunk.range())) {
         table("rotary positions", rotary.head_dim);
     }
     if program.device == Device::Cpu {
@@ -168,19 +151,15 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts
         let is_thread = matches!(program.mesh.mode, ParallelMode::Single | ParallelMode::Dp);
         let is_first = program.rank == 0;
         if is_first || !is_thread {
-            workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
+            workspace(PROCESS_ITEM, PROCESS_BYTES, 1);
         }
         if is_first || is_launched {
             let own_process = if is_thread || is_launched { 0 } else { PROCESS_BYTES };
-            workspace(COMMAND_ITEM.to_owned(), COMMAND_BYTES + own_process, 1);
+            workspace(COMMAND_ITEM, COMMAND_BYTES + own_process, 1);
         }
     } else {
-        items.push(MemoryItem {
-            category: MemoryCategory::Context,
-            what: "the driver's context and the kernels' code (assumed)".to_owned(),
-            bytes: device::context_bytes(hardware.compute_capability),
-            count: 1,
-        });
+        let what = "the driver's context and the kernels' code (assumed)";
+        items.push(item(MemoryCategory::Context, what, device::context_bytes(hardware.compute_capability), 1));
     }
     items.extend(communication(program, slots as u64, &sizes));
 
@@ -213,7 +192,7 @@ fn layer_backward(program: &Program, layer: &Layer, sizes: &Sizes) -> u64 {
 /// Rows, depth and columns of the products of matrices for `positions` rows of activations: for each projection forward, the gradient of
 /// its input, and the gradient of its weight.
 fn products(decoder: &Decoder, positions: u64) -> impl Iterator<Item = [u64; 3]> {
-    let linears = decoder.layers.pattern().iter().flat_map(Layer::products).chain([&decoder.head.project]);
+    let linears = decoder.layer.products().into_iter().chain([&decoder.head.project]);
     let sizes: Vec<_> = linears.map(|linear| (linear.inputs as u64, linear.width() as u64)).collect();
     sizes.into_iter().flat_map(move |(inputs, outputs)| {
         [[positions, inputs, outputs], [positions, outputs, inputs], [outputs, positions, inputs]]
@@ -240,25 +219,18 @@ fn product_blocks(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) 
 
 /// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
 /// stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
-struct GradientSumBytes {
-    embedding: u64,
-    layer: u64,
-    head: u64,
-}
-
-impl GradientSumBytes {
-    fn new(program: &Program) -> Self {
-        let Decoder { embedding, layers, head } = program.model.decoder();
-        let bytes = |is_needed: bool, numbers: usize| {
-            if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
-        };
-        let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
-        let widest = layers.pattern().iter().flat_map(Layer::products).map(Linear::size).max().unwrap_or(0);
-        Self {
-            embedding: bytes(has(0), embedding.largest_matrix()),
-            layer: bytes((1..=layers.len()).any(has), widest),
-            head: bytes(has(layers.len() + 1), head.project.size()),
-        }
+fn gradient_sum_bytes(program: &Program) -> PerBlockKind<u64> {
+    let Decoder { embedding, layer, head } = program.model.decoder();
+    let head_block = program.model.layers + 1;
+    let bytes = |is_needed: bool, numbers: usize| {
+        if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
+    };
+    let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
+    let widest = layer.products().into_iter().map(Linear::size).max().unwrap_or(0);
+    PerBlockKind {
+        embedding: bytes(has(0), embedding.largest_matrix()),
+        layer: bytes((1..head_block).any(has), widest),
+        head: bytes(has(head_block), head.project.size()),
     }
 }
 
@@ -269,11 +241,9 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
         return 0;
     }
     let spec = &program.model;
-    let (decoder, chunk) = (spec.decoder(), program.chunks.iter().find(|chunk| chunk.contains(0)));
-    let layers = chunk.into_iter().flat_map(|chunk| decoder.layers.count_in(chunk.range()));
-    let freed = layers.fold(0, |sum: u64, (layer, times)| {
-        sum.saturating_add((times as u64).saturating_mul(sizes.total(&layer.kept(program.recompute))))
-    });
+    let chunk = program.chunks.iter().find(|chunk| chunk.contains(0));
+    let layers = chunk.map_or(0, |chunk| spec.layers_in(chunk.range()) as u64);
+    let freed = layers.saturating_mul(sizes.total(&spec.decoder().layer.kept(program.recompute)));
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
 }
@@ -283,7 +253,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     let mut items = Vec::new();
     let mut push = |what: &str, bytes: u64, count: u64| {
         if count > 0 {
-            items.push(MemoryItem { category: MemoryCategory::Communication, what: what.to_owned(), bytes, count });
+            items.push(item(MemoryCategory::Communication, what, bytes, count));
         }
     };
     // Every part of the model receives activations but the first, and gradients but the last.
@@ -320,7 +290,7 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     let mut items = Vec::new();
     let mut push = |category, what: &str, bytes: u64, count: u64| {
         if bytes * count > 0 {
-            items.push(MemoryItem { category, what: what.to_owned(), bytes, count });
+            items.push(item(category, what, bytes, count));
         }
     };
     let [weights, gradients, moments] = if program.master_weights {
@@ -392,10 +362,10 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
-    let (spec, Decoder { layers, head, .. }) = (&program.model, program.model.decoder());
+    let (spec, Decoder { layer, head, .. }) = (&program.model, program.model.decoder());
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
-    let layer = layers.most(|layer| sizes.total(&layer.kept(Recompute::None))).saturating_add(input);
+    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(input);
     if !has_head {
         return layer;
     }
@@ -408,18 +378,21 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
 /// as bytes, since the tokenizers here are byte-level or coarser.
 fn sampling(program: &Program) -> u64 {
     let Some(samples) = &program.eval.samples else { return 0 };
-    let (spec, layers) = (&program.model, program.model.decoder().layers);
+    let (spec, layer) = (&program.model, program.model.decoder().layer);
     let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
     let rows = samples.batch_rows() as u64;
-    let caches = layers.iter().flat_map(Layer::attentions).map(|attention| attention.cached() as u64);
-    let cache: u64 = caches.sum();
+    let cache = spec.layers as u64 * layer.attentions().map(|attention| attention.cached() as u64).sum::<u64>();
     let element = precision::activation_bytes(program.precision);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for the whole batch.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    cached.saturating_add(logits).saturating_add(layers.most(|layer| sizes.total(&layer.kept(Recompute::None))))
+    cached.saturating_add(logits).saturating_add(sizes.total(&layer.kept(Recompute::None)))
+}
+
+fn item(category: MemoryCategory, what: impl Into<String>, bytes: u64, count: u64) -> MemoryItem {
+    MemoryItem { category, what: what.into(), bytes, count }
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
@@ -440,7 +413,7 @@ mod tests {
 
     fn estimate_alone(program: &Program) -> MemoryEstimate {
         let ClusterFacts { devices, kernels, .. } = cluster();
-        estimate(program, &[ONE], MemoryBasis { kernels, slots: 2, is_launched: false }.on(&devices[0]))
+        estimate(program, &[ONE], &devices[0], MemoryBasis { kernels, slots: 2, is_launched: false })
     }
 
     fn program() -> Program {
@@ -542,14 +515,14 @@ mod tests {
         let program = program();
         let live = [LiveMicroBatches { saved: 2, work: 0 }];
         let ClusterFacts { devices, kernels, .. } = cluster();
-        let facts = MemoryBasis { kernels, slots: 2, is_launched: false }.on(&devices[0]);
-        let two = estimate(&program, &live, facts);
+        let basis = MemoryBasis { kernels, slots: 2, is_launched: false };
+        let two = estimate(&program, &live, &devices[0], basis);
         assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
         // 8 rows in micro-batches of 3, 3 and 2: when all are held, they have 8 rows, and not 9.
         let uneven = Program { batch: BatchSpec { micro_batch: 3, ..program.batch.clone() }, ..program.clone() };
         let held = |saved| {
             let live = [LiveMicroBatches { saved, work: 0 }];
-            estimate(&uneven, &live, facts).activations
+            estimate(&uneven, &live, &devices[0], basis).activations
         };
         let row = estimate_alone(&program).activations / 2;
         assert_eq!([1, 2, 3].map(held), [3 * row, 6 * row, 8 * row]);

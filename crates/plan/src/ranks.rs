@@ -12,7 +12,7 @@ use crate::check::ExecutionSummary;
 use crate::error::{Result, refuse};
 use crate::forecast::block_time::BlockTimer;
 use crate::forecast::cost::{self, count_chunks};
-use crate::memory::{MemoryBasis, MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, estimate};
 use crate::ranks::shard::divide_parameters;
 use crate::schedule::{ScheduledPass, schedule};
 use crate::step_program::{gradient_buckets, step_instructions};
@@ -130,7 +130,6 @@ impl RankLayout {
         }
         if let Some(why) = why {
             notes.push(format!("{why} ({})", times.source));
-            notes.extend(times.measured.and_then(|measured| better_partition(&counts, &measured)));
         }
         Ok(Self { mesh, counts, chunks, schedule: pipeline.schedule })
     }
@@ -244,7 +243,7 @@ pub(crate) fn rank_plans(
         let key = (program.cost_class(), hardware.threads, program.rank == 0);
         let mut rank = match known.take().filter(|(k, _)| *k == key) {
             Some((_, same)) => same,
-            None => rank_plan(&program, execution, basis.on(&hardware)),
+            None => rank_plan(&program, execution, &hardware, basis),
         };
         rank.rank = program.rank;
         rank.replica = program.replica();
@@ -256,8 +255,7 @@ pub(crate) fn rank_plans(
 }
 
 /// The plan of the rank of `program`.
-fn rank_plan(program: &Program, execution: &ExecutionSummary, facts: MemoryFacts<'_>) -> RankPlan {
-    let hardware = facts.hardware;
+fn rank_plan(program: &Program, execution: &ExecutionSummary, hardware: &DeviceFacts, basis: MemoryBasis) -> RankPlan {
     let tokens = (program.batch.slice.1 * program.batch.length) as u64;
     RankPlan {
         rank: program.rank,
@@ -269,7 +267,7 @@ fn rank_plan(program: &Program, execution: &ExecutionSummary, facts: MemoryFacts
         in_flight: execution.in_flight(),
         precision: precision::describe(program.precision, program.master_weights, hardware.device).to_owned(),
         params: count_chunks(&program.model, &program.chunks),
-        memory: estimate(program, &execution.live, facts),
+        memory: estimate(program, &execution.live, hardware, basis),
         flops: flops(&program.model, program.recompute, &program.chunks, tokens, program.batch.length),
         program: program.clone(),
     }
@@ -289,58 +287,39 @@ pub(crate) fn flops(
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
-        for (layer, times) in decoder.layers.count_in(chunk.range()) {
-            sum.recomputed += times as f64 * tokens as f64 * layer.recomputed_flops(recompute, length);
-        }
+        let layers = model.layers_in(chunk.range()) as f64;
+        sum.recomputed += layers * tokens as f64 * decoder.layer.recomputed_flops(recompute, length);
         sum.step += part.step;
     }
     sum
 }
 
-/// The costs of blocks relative to each other, and their source.
+/// The costs of blocks relative to each other, by which a partition is balanced, and their source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockTimes {
-    /// The costs by which a partition is balanced.
     costs: BlockCosts,
     source: &'static str,
-    /// The times that were measured on this machine.
-    measured: Option<BlockCosts>,
 }
 
 impl BlockTimes {
     /// Takes the costs from the data sheet of the first device, or else from the FLOPs of the matrix products. Measured times do not
     /// change the partition: they differ between calibrations, and a plan that changed with them would be a different run.
     pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
-        let flops = Self { costs: block_costs(&common.model, common.batch.length), source: "by FLOPs", measured: None };
-        let timed = hardware.first().and_then(|device| {
+        let assumed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
+            if matches!(rates, DeviceRates::Measured(_)) {
+                return None;
+            }
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
             // Recomputation does not change how layers are divided, so that it changes no number.
             let timer = BlockTimer { program: common, recompute: Recompute::None, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = timer.block_seconds(rows, common.batch.length)?;
             let [embedding, layer, head] = [seconds.embedding, seconds.layer, seconds.head].map(BlockSeconds::total);
-            let costs = BlockCosts { embedding, layer, head };
-            Some(match rates {
-                DeviceRates::Measured(_) => Self { measured: Some(costs), ..flops },
-                DeviceRates::Accelerator(_) => Self { costs, source: "by assumed times", measured: None },
-            })
+            Some(Self { costs: BlockCosts { embedding, layer, head }, source: "by assumed times" })
         });
-        timed.unwrap_or(flops)
+        assumed.unwrap_or_else(|| Self { costs: block_costs(&common.model, common.batch.length), source: "by FLOPs" })
     }
-}
-
-/// The partition that measured times would choose, if its slowest part is faster than that of `counts`.
-fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
-    let slowest = |counts: &[usize]| partition::part_costs(counts, measured).into_iter().fold(0.0, f64::max);
-    let other = partition::balance(counts.iter().sum(), counts.len(), measured);
-    let gain = 100.0 * (1.0 - slowest(&other) / slowest(counts));
-    (gain >= 1.0).then(|| {
-        format!(
-            "partition: by the times measured here, the slowest part of {other:?} takes {gain:.0}% less; \
-             to use it, write it as parallel.pipeline.partition"
-        )
-    })
 }
 
 /// The costs of blocks relative to each other, counted as FLOPs of their matrix products.

@@ -30,66 +30,48 @@ pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sizes: StepSizes) -> 
     let Some(per_step) = (sequences as u64).checked_mul(length as u64) else {
         refuse!("batch.sequences", "{sequences} sequences of {length} tokens are more than can be counted")
     };
-    let too_short = |key: &'static str, arithmetic: String, steps: f64, least: String| {
-        let message =
-            format!("{arithmetic} = {steps:.3} steps, but a run needs at least 1; use {key}: {least} or more");
-        Err(PlanError::value(key, message))
-    };
     let positive = |key: &'static str, value: f64| {
         let is_positive = value.is_finite() && value > 0.0;
         if is_positive { Ok(value) } else { Err(PlanError::value(key, format!("{value} is not a positive number"))) }
     };
+    let tokens_a_step = format!("({sequences} sequences · {length} tokens)");
     // Tokens before a fork count too, so steps are counted in tokens.
-    let whole_steps = |steps: f64| rows.steps_of_tokens((steps * (1.0 + ROUNDING) * per_step as f64) as u64);
-    let steps = match train.length() {
+    let whole_steps = |steps: f64| rows.steps_of_tokens((steps * per_step as f64) as u64);
+    // Rounded up in the third digit, so that the advice is enough.
+    let three_digits = |least: f64| ((least * 1e3).ceil() / 1e3).to_string();
+    // The key, the steps with a fraction and whole, the arithmetic, and the least value that makes a step.
+    let (key, exact, steps, arithmetic, least) = match train.length() {
         Ok(TrainLength::Steps(0)) => refuse!("train.steps", "must be at least 1, got 0"),
-        Ok(TrainLength::Steps(steps)) => steps,
+        Ok(TrainLength::Steps(steps)) => ("train.steps", steps as f64, steps, String::new(), String::new()),
         Ok(TrainLength::Epochs(epochs)) => {
             let exact = rows.steps_of_epochs(positive("train.epochs", epochs)?);
-            if exact < 1.0 {
-                let rows = rows.epoch_rows();
-                // Rounded up in the third digit, so that the advice is enough.
-                let least = (sequences as f64 / rows as f64 * 1e3).ceil() / 1e3;
-                let arithmetic = format!("{epochs} · {rows} rows / {sequences} sequences a step");
-                return too_short("train.epochs", arithmetic, exact, least.to_string());
-            }
-            exact.floor() as u64
+            let rows = rows.epoch_rows();
+            let arithmetic = format!("{epochs} · {rows} rows / {sequences} sequences a step");
+            ("train.epochs", exact, exact.floor() as u64, arithmetic, three_digits(sequences as f64 / rows as f64))
         }
         Ok(TrainLength::Tokens(tokens)) => {
-            if tokens < per_step {
-                let arithmetic = format!("{tokens} / ({sequences} sequences · {length} tokens)");
-                return too_short("train.tokens", arithmetic, tokens as f64 / per_step as f64, per_step.to_string());
-            }
-            rows.steps_of_tokens(tokens)
+            let (exact, steps) = (tokens as f64 / per_step as f64, rows.steps_of_tokens(tokens));
+            ("train.tokens", exact, steps, format!("{tokens} / {tokens_a_step}"), per_step.to_string())
         }
         Ok(TrainLength::Flops(flops)) => {
-            let exact = positive("train.flops", flops)? / flops_per_step;
-            if exact * (1.0 + ROUNDING) < 1.0 {
-                let arithmetic = format!("{flops:e} / {flops_per_step:.3e} FLOPs a step");
-                return too_short("train.flops", arithmetic, exact, rounded_up(flops_per_step));
-            }
-            whole_steps(exact)
+            let exact = positive("train.flops", flops)? / flops_per_step * (1.0 + ROUNDING);
+            let arithmetic = format!("{flops:e} / {flops_per_step:.3e} FLOPs a step");
+            ("train.flops", exact, whole_steps(exact), arithmetic, rounded_up(flops_per_step))
         }
         Ok(TrainLength::TokensPerParameter(ratio)) => {
             let one = per_step as f64 / parameters as f64;
-            let exact = positive("train.tokens_per_parameter", ratio)? / one;
-            if exact * (1.0 + ROUNDING) < 1.0 {
-                let arithmetic =
-                    format!("{ratio} · {parameters} parameters / ({sequences} sequences · {length} tokens)");
-                return too_short(
-                    "train.tokens_per_parameter",
-                    arithmetic,
-                    exact,
-                    ((one * 1e3).ceil() / 1e3).to_string(),
-                );
-            }
-            whole_steps(exact)
+            let exact = positive("train.tokens_per_parameter", ratio)? / one * (1.0 + ROUNDING);
+            let arithmetic = format!("{ratio} · {parameters} parameters / {tokens_a_step}");
+            ("train.tokens_per_parameter", exact, whole_steps(exact), arithmetic, three_digits(one))
         }
         Err(given) => refuse!(
             "train",
             "must have exactly one of steps, epochs, tokens, flops and tokens_per_parameter, got {given}"
         ),
     };
+    if exact < 1.0 {
+        refuse!(key, "{arithmetic} = {exact:.3} steps, but a run needs at least 1; use {key}: {least} or more");
+    }
     // Positions in the data order and tokens seen are u64.
     if steps.checked_mul(per_step).is_none_or(|tokens| tokens > i64::MAX as u64) {
         refuse!("train", "{steps} steps of {sequences}·{length} tokens are more than can be counted; use fewer");

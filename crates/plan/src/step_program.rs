@@ -126,11 +126,7 @@ fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &m
         // The previous stage already waits for the gradient; no rank waits for the bucket yet.
         out.extend(send.filter(|_| [blocks.start, blocks.end].contains(&last)));
         if reduces {
-            out.push(match program.mesh.mode {
-                ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
-                _ if program.divides(ShardedState::Gradients) => Instruction::ReduceScatter { bucket },
-                _ => Instruction::AllReduce { bucket },
-            });
+            out.push(program.reduction(bucket));
         }
     }
 }

@@ -49,26 +49,14 @@ fn fault(key: &str, step: Option<u64>) -> Option<u64> {
     found.map(|(_, number, _)| number)
 }
 
-fn milliseconds(key: &str) -> Option<Duration> {
+/// The time that the fault `key` sets.
+pub(super) fn milliseconds(key: &str) -> Option<Duration> {
     fault(key, None).map(Duration::from_millis)
 }
 
 /// True if the fault `key` is of `rank` and `step`.
 fn concerns(key: &str, rank: usize, step: u64) -> bool {
     fault(key, Some(step)) == Some(rank as u64)
-}
-
-pub(super) fn heartbeat_timeout() -> Option<Duration> {
-    milliseconds("heartbeat-timeout")
-}
-
-pub(super) fn step_timeout() -> Option<Duration> {
-    milliseconds("step-timeout")
-}
-
-/// The timeout of operations between ranks, and of the rendezvous.
-pub(super) fn operation_timeout() -> Option<Duration> {
-    milliseconds("operation-timeout")
 }
 
 /// Called by a rank before it reads its data.

@@ -189,14 +189,8 @@ impl<'a> LaunchedTraining<'a> {
         let all = self.comm.all_gather(group, &own)?;
         let position = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
         let Some(Ok((step, tokens, best))) = position else {
-            return Err(self
-                .world
-                .abort_for_invalid_message(
-                    root,
-                    "it does not contain the position of a \
-                checkpoint",
-                )
-                .into());
+            let why = "it does not contain the position of a checkpoint";
+            return Err(self.world.abort_for_invalid_message(root, why).into());
         };
         (state.step, state.tokens, state.best) = (step, tokens, best);
         Ok(state)

@@ -28,10 +28,7 @@ use runner_threads::threads::thread_pool;
 use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
 
 /// The data of a rank, and the training state that it begins with.
-pub struct PreparedRank {
-    pub data: Prepared,
-    pub state: TrainState,
-}
+pub type PreparedRank = (Prepared, TrainState);
 
 /// The arguments with which the process that starts a rank calls this program.
 #[derive(Debug, Clone)]
@@ -99,7 +96,7 @@ impl RankProcess {
         heartbeat.map_err(CommandError::io("starting the heartbeat"))?;
         faults::before_data();
         let pool = thread_pool(start.threads).map_err(CommandError::from)?;
-        let PreparedRank { data, state } = prepare(start, &pool)?;
+        let (data, state) = prepare(start, &pool)?;
         let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
         let stop_reason = self.stop.load(Ordering::Relaxed).then_some(StopReason::Notice);

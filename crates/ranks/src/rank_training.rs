@@ -26,7 +26,7 @@ pub(super) fn connect_rank<'a>(
     let missing = || PlainError::failure(format!("the region has no rank {}", program.rank));
     let status = region.status(program.rank).ok_or_else(missing)?;
     let comm = LocalComm::new(region.clone(), program.rank).map_err(|error| PlainError::failure(error.to_string()))?;
-    if let Some(timeout) = faults::operation_timeout() {
+    if let Some(timeout) = faults::milliseconds("operation-timeout") {
         comm.set_operation_timeout(timeout);
     }
     Ok((device_communicator(Box::new(comm), region.topology(), program)?, status))

@@ -71,7 +71,7 @@ pub(super) fn run(
     }
     // No other process may attach later.
     drop(memory);
-    let step_timeout = faults::step_timeout().unwrap_or(STEP_TIMEOUT);
+    let step_timeout = faults::milliseconds("step-timeout").unwrap_or(STEP_TIMEOUT);
     let hangs = HangDetector::new(ranks.len(), run.from, step_timeout, Instant::now());
     let reports = RankReports::new(ranks.len(), record);
     Supervisor { inputs, run, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(&outputs, &queue)
@@ -193,7 +193,7 @@ impl Supervisor<'_> {
             if was_suspended || status.heartbeat != supervised.heartbeat {
                 (supervised.heartbeat, supervised.heartbeat_seen) = (status.heartbeat, now);
             }
-            let timeout = faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
+            let timeout = faults::milliseconds("heartbeat-timeout").unwrap_or(HEARTBEAT_TIMEOUT);
             let timeout = if status.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
             let hung = self.hangs.check(rank, &status, now, was_suspended);
             let cause = match hung {

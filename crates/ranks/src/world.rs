@@ -72,7 +72,7 @@ impl World {
         report_wait: fn(&str),
         stop: &StopSwitch,
     ) -> Result<Self, JoinError> {
-        let timeout = faults::operation_timeout();
+        let timeout = faults::milliseconds("operation-timeout");
         let joined = Arc::new(OnceLock::new());
         share_early_end(stop, assigned.rank, Arc::clone(&joined));
         let config = JoinConfig {
@@ -88,7 +88,7 @@ impl World {
             ports: assigned.leader_ports.clone(),
             token,
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
-            heartbeat_timeout: faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
+            heartbeat_timeout: faults::milliseconds("heartbeat-timeout").unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
         };
         let mesh = TcpMesh::join(&config)?;
@@ -165,7 +165,7 @@ impl World {
             compare_products(plan, &comm)?;
         }
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        device_communicator(Box::new(comm), &topology, own).map_err(|error| JoinError::Failed(error.text))
+        Ok(device_communicator(Box::new(comm), &topology, own)?)
     }
 
     pub(super) fn send_to_all(&self, message: &ToRank) {
@@ -179,8 +179,7 @@ impl World {
 
     /// Receives the next message of `rank`, which aborts the run if it is invalid.
     pub(super) fn receive<T: serde::de::DeserializeOwned>(&self, rank: usize) -> Result<T, CommError> {
-        let bytes = self.mesh.receive_control(rank)?;
-        serde_json::from_slice(&bytes).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(&bytes)))
+        self.parse(rank, &self.mesh.receive_control(rank)?)
     }
 
     /// The next message of `rank`, if it has arrived.
@@ -188,9 +187,11 @@ impl World {
         &self,
         rank: usize,
     ) -> Result<Option<T>, CommError> {
-        let Some(bytes) = self.mesh.receive_arrived_control(rank) else { return Ok(None) };
-        let message = serde_json::from_slice(&bytes);
-        message.map(Some).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(&bytes)))
+        self.mesh.receive_arrived_control(rank).map(|bytes| self.parse(rank, &bytes)).transpose()
+    }
+
+    fn parse<T: serde::de::DeserializeOwned>(&self, rank: usize, bytes: &[u8]) -> Result<T, CommError> {
+        serde_json::from_slice(bytes).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(bytes)))
     }
 
     /// Aborts the run because `rank` has sent a message that is invalid for the reason `why`.

@@ -244,17 +244,14 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, RecordError> {
         [one] => Ok((*one).clone()),
         [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
         [] => {
-            if let Some(message) =
-                [root.join(SWEEPS).join(wanted), as_path.to_owned()].iter().find_map(|path| describe_other_path(path))
-            {
-                return Err(RecordError::NotARun { wanted: wanted.to_owned(), message });
+            let wanted = wanted.to_owned();
+            let others = [root.join(SWEEPS).join(&wanted), as_path.to_owned()];
+            if let Some(message) = others.iter().find_map(|path| describe_other_path(path)) {
+                return Err(RecordError::NotARun { wanted, message });
             }
             let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
-            Err(RecordError::NoSuchRun {
-                wanted: wanted.to_owned(),
-                root: root.to_owned(),
-                known: describe_alternatives(wanted, &ids),
-            })
+            let known = describe_alternatives(&wanted, &ids);
+            Err(RecordError::NoSuchRun { wanted, root: root.to_owned(), known })
         }
         many => {
             let candidates =

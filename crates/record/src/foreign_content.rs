@@ -31,7 +31,10 @@ pub fn find_foreign_content(run: &Path, saved: Option<u64>) -> Result<Vec<String
         (MANIFEST, is_as_sealed::<Manifest>),
         (SUMMARY, is_as_sealed::<Summary>),
         (DATA, is_as_sealed::<DataFiles>),
-        (PLAN, |path| Ok(indented_json(path, &read_plan::<Plan>(path)?)? == read_whole(path)?)),
+        (PLAN, |path| {
+            let whole = read_regular(path).map_err(RecordError::io("reading", path))?;
+            Ok(indented_json(path, &read_plan::<Plan>(path)?)? == whole)
+        }),
         (METRICS, has_lines_of::<MetricLine>),
         (SAMPLES, has_lines_of::<SampleText>),
         (TRACE, has_lines_of::<TraceLine>),
@@ -58,10 +61,6 @@ fn has_lines_of<T: Serialize + DeserializeOwned>(path: &Path) -> Result<bool, Re
         written.update(b"\n");
     })?;
     Ok(read.damaged == 0 && read.content.blake3 == written.finalize().to_hex().as_str())
-}
-
-fn read_whole(path: &Path) -> Result<Vec<u8>, RecordError> {
-    read_regular(path).map_err(RecordError::io("reading", path))
 }
 
 #[cfg(test)]

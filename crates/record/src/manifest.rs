@@ -254,20 +254,16 @@ impl SessionLayout {
     #[must_use]
     pub fn describe(&self) -> String {
         let shard = self.parallel.shard.map_or_else(String::new, |shard| format!(", shard: {}", choice_name(&shard)));
-        format!("{}{shard}, {}", self.describe_ranks(), self.describe_micro_batch())
+        self.describe_with(&shard)
     }
 
     /// What the order of sums depends on, in words: the layout without what replicas divide.
     #[must_use]
     pub fn describe_sums(&self) -> String {
-        format!("{}, {}", self.describe_ranks(), self.describe_micro_batch())
+        self.describe_with("")
     }
 
-    fn describe_micro_batch(&self) -> String {
-        format!("micro-batches of {}", counted(self.micro_batch as u64, "row"))
-    }
-
-    fn describe_ranks(&self) -> String {
+    fn describe_with(&self, shard: &str) -> String {
         let Parallel { mode, replicas, pipeline, .. } = &self.parallel;
         let mut text = choice_name(mode);
         // Buckets and devices of one kind are left out: sums are those of single numbers, in the order of ranks.
@@ -285,7 +281,7 @@ impl SessionLayout {
         if *replicas > 1 {
             let _ = write!(text, " of {replicas} replicas");
         }
-        text
+        format!("{text}{shard}, micro-batches of {}", counted(self.micro_batch as u64, "row"))
     }
 }
 
@@ -352,11 +348,8 @@ impl Manifest {
         let inherited = self.continued_from.as_ref().map_or_else(Vec::new, |from| from.sessions.clone());
         let mut sessions = [inherited, self.sessions.clone()].concat();
         if sessions.is_empty() {
-            sessions.push(Session {
-                environment: self.environment.clone(),
-                threads: self.threads,
-                ..Session::default()
-            });
+            let environment = self.environment.clone();
+            sessions.push(Session { threads: self.threads, environment, ..Session::default() });
         }
         sessions
     }

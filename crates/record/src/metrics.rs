@@ -1,11 +1,7 @@
 //! The lines of `metrics.jsonl`.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
-use super::error::RecordError;
-use super::lines::{LinesRead, for_each_record};
 use runner_spec::event::{Evaluation, StepMetrics};
 use runner_spec::format::json_value;
 
@@ -67,14 +63,6 @@ impl From<&Evaluation> for MetricLine {
     fn from(evaluation: &Evaluation) -> Self {
         Self::Eval(Evaluation { eval_ms: None, ..evaluation.clone() })
     }
-}
-
-/// Calls `take` with each line of the `metrics.jsonl` at `path`. Lines that are damaged are left out.
-///
-/// # Errors
-/// If the file cannot be read. A missing file is empty.
-pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<LinesRead, RecordError> {
-    for_each_record(path, take)
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use runner_spec::format::counted;
 
 use super::checkpoint;
 use super::error::RecordError;
-use super::lines::describe_damaged_lines;
+use super::lines::{describe_damaged_lines, for_each_record};
 use super::lock::RunLock;
 use super::manifest::{Manifest, RunStatus};
-use super::metrics::{MetricLine, for_each_metric};
+use super::metrics::MetricLine;
 use super::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY};
 use super::step_coverage::StepCoverage;
 use super::summary::Summary;
@@ -46,7 +46,7 @@ pub fn for_each_checked_metric(
     recorded.sort_by_key(|eval| eval.step);
     recorded.dedup_by_key(|eval| eval.step);
     let mut recorded = recorded.into_iter().peekable();
-    let read = for_each_metric(&path, &mut |line| {
+    let read = for_each_record(&path, &mut |line: MetricLine| {
         while let Some(missing) = recorded.next_if(|eval| eval.step < line.step()) {
             steps.replaced.push(missing.step);
             take(MetricLine::Eval(missing.clone()));

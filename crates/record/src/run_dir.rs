@@ -93,16 +93,13 @@ pub fn base_id(name: &str, plan_hash: &str) -> String {
 /// If it is missing, damaged or of another version.
 pub fn read_manifest(path: &Path) -> Result<Manifest, RecordError> {
     let file = path.join(MANIFEST);
+    let advice = "restore it from a copy, or remove the run";
     let manifest: Manifest = read_sealed_json(&file).map_err(|error| match error {
         RecordError::Damaged { path, message } => {
-            let advice = "restore it from a copy, or remove the run";
             RecordError::damaged(&path, format!("the manifest of the run is damaged ({message}); {advice}"))
         }
         RecordError::Io { source, .. } if source.kind() == ErrorKind::NotFound && path.is_dir() => {
-            RecordError::damaged(
-                &file,
-                "the manifest of the run is missing; restore it from a copy, or remove the run".to_owned(),
-            )
+            RecordError::damaged(&file, format!("the manifest of the run is missing; {advice}"))
         }
         other => other,
     })?;
@@ -150,29 +147,31 @@ impl RunsSnapshot {
         Self { names }
     }
 
-    /// Finds the runs called `name` of the plan with this hash.
+    /// Finds the newest run called `name` that stands for the plan with this hash.
     pub fn find(&self, name: &str, plan_hash: &str) -> RunLookup {
-        let (runs, broken) = self.runs_of_plan(name, plan_hash);
-        RunLookup { run: runs.into_iter().rfind(|(_, manifest)| manifest.stands_for_its_plan()), broken }
+        self.find_where(name, plan_hash, |_, manifest| manifest.stands_for_its_plan())
     }
 
-    /// The runs called `name` of the plan with this hash, oldest first, whatever they were made from; and the reasons why other folders
-    /// of that name cannot be read as runs.
-    fn runs_of_plan(&self, name: &str, plan_hash: &str) -> (Vec<(PathBuf, Manifest)>, Vec<String>) {
-        let (mut runs, mut broken) = (Vec::new(), Vec::new());
+    /// Finds the newest run called `name` of the plan with this hash that `is_wanted`, whatever it was made from.
+    fn find_where(&self, name: &str, plan_hash: &str, is_wanted: impl Fn(&Path, &Manifest) -> bool) -> RunLookup {
+        let mut found = RunLookup::default();
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
             match read_manifest(&path) {
-                Ok(manifest) if manifest.plan_hash == plan_hash => runs.push((path, manifest)),
-                Ok(manifest) => broken.push(format!(
+                Ok(manifest) if manifest.plan_hash == plan_hash => {
+                    if is_wanted(&path, &manifest) {
+                        found.run = Some((path, manifest));
+                    }
+                }
+                Ok(manifest) => found.broken.push(format!(
                     "{}: the manifest was changed: it names the plan {}, but the name of the folder has the plan {}",
                     path.join(MANIFEST).display(),
                     short_hash(&manifest.plan_hash),
                     short_hash(plan_hash)
                 )),
-                Err(error) => broken.push(error.to_string()),
+                Err(error) => found.broken.push(error.to_string()),
             }
         }
-        (runs, broken)
+        found
     }
 
     /// The folders called `base` or `base-n` (n from 2), by n.
@@ -191,8 +190,7 @@ impl RunsSnapshot {
 
 /// Finds the newest run of `plan` in `root` under the name of its experiment that `is_wanted`.
 pub fn find_run_where(root: &Path, plan: &Plan, is_wanted: impl Fn(&Path, &Manifest) -> bool) -> RunLookup {
-    let (runs, broken) = RunsSnapshot::read(root).runs_of_plan(&plan.experiment_name, &plan.hash);
-    RunLookup { run: runs.into_iter().rfind(|(path, manifest)| is_wanted(path, manifest)), broken }
+    RunsSnapshot::read(root).find_where(&plan.experiment_name, &plan.hash, is_wanted)
 }
 
 /// Finds the runs of `plan` in `root` under the name of its experiment.
@@ -282,8 +280,8 @@ impl RunDir {
         let plan = indented_json(&temporary.join(PLAN), files.plan)?;
         write_atomic(&temporary.join(PLAN), &plan)?;
         let hash_of = |bytes: &[u8]| blake3::hash(bytes).to_hex().to_string();
-        (files.manifest.resolved_hash, files.manifest.plan_file_hash) =
-            (hash_of(files.resolved.as_bytes()), hash_of(&plan));
+        files.manifest.resolved_hash = hash_of(files.resolved.as_bytes());
+        files.manifest.plan_file_hash = hash_of(&plan);
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(RecordError::io("creating", &checkpoints))?;
         if let Some(from) = from {
@@ -393,10 +391,8 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
     let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, changes.inherits_validation_loss())?;
     let tokens = recorded_position(&to.join(CHECKPOINTS), step).map(|saved| saved.tokens);
     let state_hash = recorded_hash(&to.join(CHECKPOINTS), step).map(|hash| hash.state);
-    let copy = |name: &str| (from.path.join(name), to.join(name));
-    let ((metrics, new_metrics), (samples, new_samples)) = (copy(METRICS), copy(SAMPLES));
-    copy_through_step(&metrics, &new_metrics, step, |line| inherited_line(line, &changes))?;
-    copy_through_step(&samples, &new_samples, step, |line| line.into())?;
+    copy_through_step(&from.path.join(METRICS), &to.join(METRICS), step, |line| inherited_line(line, &changes))?;
+    copy_through_step(&from.path.join(SAMPLES), &to.join(SAMPLES), step, |line| line.into())?;
     let mut sessions = if from.is_same_computation { other.described_sessions() } else { Vec::new() };
     sessions.retain(|session| session.from_step < step);
     Ok(ContinuedFrom {

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::SavedPosition;
 use super::error::RecordError;
 use super::files::FileRecord;
+use super::lines::for_each_record;
 use super::manifest::{ContinuedFrom, RunStatus};
-use super::metrics::{MetricLine, for_each_metric};
+use super::metrics::MetricLine;
 
 /// The whole file. What was not measured is `null`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -164,7 +165,7 @@ impl Summary {
         let (mut ms, mut own_ms) = (0.0, 0.0);
         let mut summary = Self { steps: saved_step, ..Self::default() };
         let mut series: [Vec<f64>; SERIES] = Default::default();
-        let read = for_each_metric(metrics, &mut |line| match line {
+        let read = for_each_record(metrics, &mut |line| match line {
             MetricLine::Train(t) => {
                 summary.steps = summary.steps.max(t.step);
                 ms += t.step_ms.unwrap_or(0.0);
@@ -230,7 +231,7 @@ impl Summary {
 /// If the file cannot be read.
 pub fn step_seconds(metrics: &Path, from: u64) -> Result<f64, RecordError> {
     let mut ms = 0.0;
-    for_each_metric(metrics, &mut |line| {
+    for_each_record(metrics, &mut |line| {
         if let MetricLine::Train(t) = line
             && t.step > from
         {

@@ -32,24 +32,19 @@ struct TagsFile {
 /// The reason why it cannot.
 pub fn check(tag: &str) -> Result<(), PlainError> {
     let shown = tag.escape_default();
-    if tag.is_empty() {
-        return Err(PlainError::request("a tag must have at least one character"));
-    }
-    if tag.chars().count() > MAX_TAG_LENGTH {
-        return Err(PlainError::request(format!(
-            "a tag must have at most {MAX_TAG_LENGTH} characters, got \"{shown}\""
-        )));
-    }
-    if !tag.starts_with(char::is_alphanumeric) {
-        return Err(PlainError::request(format!("a tag must start with a letter or a digit, got \"{shown}\"")));
-    }
-    match tag.chars().find(|c| !c.is_alphanumeric() && !"_.:/-".contains(*c)) {
-        Some(c) => Err(PlainError::request(format!(
-            "a tag must consist of letters, digits and _ . : / -, but \"{shown}\" contains '{}'",
-            c.escape_default()
-        ))),
-        None => Ok(()),
-    }
+    let rule = match tag.chars().find(|c| !c.is_alphanumeric() && !"_.:/-".contains(*c)) {
+        _ if tag.is_empty() => "have at least one character".to_owned(),
+        _ if tag.chars().count() > MAX_TAG_LENGTH => {
+            format!("have at most {MAX_TAG_LENGTH} characters, got \"{shown}\"")
+        }
+        _ if !tag.starts_with(char::is_alphanumeric) => format!("start with a letter or a digit, got \"{shown}\""),
+        Some(c) => {
+            let c = c.escape_default();
+            format!("consist of letters, digits and _ . : / -, but \"{shown}\" contains '{c}'")
+        }
+        None => return Ok(()),
+    };
+    Err(PlainError::request(format!("a tag must {rule}")))
 }
 
 /// The tags of the run directory `run`, in alphabetical order.

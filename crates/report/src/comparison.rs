@@ -1,7 +1,6 @@
 //! The table of `runner compare`: the settings in which runs differ, and their outcomes.
 
 use std::borrow::Cow;
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -11,7 +10,7 @@ use serde_json::Value;
 
 use crate::run_groups::{RunGroups, group_runs};
 use crate::run_to_compare::RunToCompare;
-use crate::table::{Align, Column, table_of_width};
+use crate::table::{Align, Column, RowTable};
 use runner_compare::plan_facts::device_kinds;
 use runner_compare::run_names::{RunSettings, end_of_value, is_implied_by_choice, name_runs, shortest_name};
 use runner_compare::run_record::{RunFigures, RunRecord};
@@ -261,9 +260,8 @@ fn settings_and_products(run: &RunToCompare) -> RunSettings {
 /// Notes on the figures of a run that changed its layout, or that started from another run's checkpoint.
 pub fn notes_on_figures(record: &RunRecord) -> impl Iterator<Item = String> {
     let id = &record.manifest.id;
-    let moved = record.moved_after();
-    let moved = moved
-        .map(|began| format!("{id} changed its layout after step {began}; its speed is that of the steps since then"));
+    let speed = "its speed is that of the steps since then";
+    let moved = record.moved_after().map(|began| format!("{id} changed its layout after step {began}; {speed}"));
     let inherited = record.manifest.continued_from.as_ref().map(|from| {
         let figures = record.figures();
         let mut own = vec![counted(figures.own_steps, "step")];
@@ -293,28 +291,25 @@ impl Comparison {
         let (key, is_reversed) = key.strip_prefix('-').map_or((key, false), |key| (key, true));
         let figures = self.figures();
         let figure = figures.iter().find(|figure| figure.key == key || figure.head == key);
-        let setting = || self.differing.iter().find(|k| *k == key || self.head_of(k) == key).cloned();
-        let directed = |order: Ordering| if is_reversed { order.reverse() } else { order };
-        if key == "id" || key == "run" {
-            self.runs.sort_by(|a, b| directed(a.id.cmp(&b.id)));
-        } else if let Some(figure) = figure {
-            let value = |run: &ComparedRun| figure.value(&run.figures);
-            self.runs.sort_by(|a, b| match (value(a), value(b)) {
-                (Some(a), Some(b)) if figure.better == Higher => directed(b.total_cmp(&a)),
-                (Some(a), Some(b)) => directed(a.total_cmp(&b)),
-                (a, b) => a.is_none().cmp(&b.is_none()),
-            });
-        } else {
-            let key = setting()?;
-            let compare = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
-                (Some(a), Some(b)) => a.total_cmp(&b),
-                (a, b) => a.is_none().cmp(&b.is_none()),
-            };
-            self.runs.sort_by(|a, b| match (a.settings.get(&key), b.settings.get(&key)) {
-                (Some(a), Some(b)) => directed(compare(a, b).then_with(|| setting_text(a).cmp(&setting_text(b)))),
-                (a, b) => a.is_none().cmp(&b.is_none()),
-            });
+        let setting = self.differing.iter().find(|k| *k == key || head_of(k, &self.keys, &figures) == key);
+        if key != "id" && key != "run" && figure.is_none() && setting.is_none() {
+            return None;
         }
+        // A number, else a text.
+        let value = |run: &ComparedRun| match (figure, setting) {
+            _ if key == "id" || key == "run" => Some((None, run.id.clone())),
+            (Some(figure), _) => figure.value(&run.figures).map(|number| (Some(number), String::new())),
+            (None, setting) => run.settings.get(setting?).map(|value| (value.as_f64(), setting_text(value))),
+        };
+        let is_reversed = is_reversed != figure.is_some_and(|figure| figure.better == Higher);
+        self.runs.sort_by(|a, b| {
+            let order = match (value(a), value(b)) {
+                (Some((Some(a), a_text)), Some((Some(b), b_text))) => a.total_cmp(&b).then(a_text.cmp(&b_text)),
+                (Some((a, a_text)), Some((b, b_text))) => a.is_none().cmp(&b.is_none()).then(a_text.cmp(&b_text)),
+                (a, b) => return a.is_none().cmp(&b.is_none()),
+            };
+            if is_reversed { order.reverse() } else { order }
+        });
         Some(self)
     }
 
@@ -327,8 +322,9 @@ impl Comparison {
         let settings: Vec<&RunSettings> = self.runs.iter().map(|run| &run.settings).collect();
         // A note names the checkpoint from which a fork started.
         shown_keys.retain(|key| *key != DATA_POSITION && !is_implied_by_choice(key, &settings));
-        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&self.head_of(key))).collect();
         let all_figures = self.figures();
+        let head = |key: &&String| printable(&head_of(key, &self.keys, &all_figures));
+        let heads: Vec<String> = shown_keys.iter().map(head).collect();
         let is_shown = |figure: &&Figure| self.runs.iter().any(|run| figure.value(&run.figures).is_some());
         let figures: Vec<&Figure> = all_figures.iter().filter(is_shown).collect();
         let main_loss = ["val loss", "train loss"].into_iter().find(|loss| figures.iter().any(|f| f.head == *loss));
@@ -336,29 +332,24 @@ impl Comparison {
             let rank = DISPENSABLE_LABELS.iter().position(|other| *other == label && main_loss != Some(label));
             rank.map_or(MAIN_LOSS, |rank| rank as u8)
         };
-        let mut columns = vec![Column::new("run", Align::Left, u8::MAX).shortened_to(12)];
-        columns.extend(heads.iter().map(|head| Column::new(head, Align::Right, SETTING).shortened_to(8)));
-        columns
-            .extend(figures.iter().map(|figure| Column::new(&figure.head, Align::Right, importance(figure.label()))));
-        let best: Vec<Option<f64>> = figures.iter().map(|figure| self.best(figure)).collect();
-        let rows: Vec<Vec<String>> = self
-            .runs
-            .iter()
-            .map(|run| {
-                let mut cells = vec![printable(&run.id)];
-                cells.extend(shown_keys.iter().map(|key| {
-                    let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), setting_text);
-                    printable(&end_of_value(&value))
-                }));
-                cells.extend(figures.iter().zip(&best).map(|(figure, best)| match figure.value(&run.figures) {
-                    None => "-".to_owned(),
-                    Some(x) if Some(x) == *best => style(format!("*{}", figure.format(x))).green().to_string(),
-                    Some(x) => figure.format(x),
-                }));
-                cells
-            })
-            .collect();
-        let mut out = table_of_width(columns, rows, width);
+        let mut table = RowTable::new(&self.runs);
+        table.add(Column::new("run", Align::Left, u8::MAX).shortened_to(12), |run| printable(&run.id));
+        for (key, head) in shown_keys.iter().zip(&heads) {
+            table.add(Column::new(head, Align::Right, SETTING).shortened_to(8), |run| {
+                let value = run.settings.get(*key).map_or_else(|| "-".to_owned(), setting_text);
+                printable(&end_of_value(&value))
+            });
+        }
+        for figure in &figures {
+            let best = self.best(figure);
+            let column = Column::new(&figure.head, Align::Right, importance(figure.label()));
+            table.add(column, |run| match figure.value(&run.figures) {
+                None => "-".to_owned(),
+                Some(x) if Some(x) == best => style(format!("*{}", figure.format(x))).green().to_string(),
+                Some(x) => figure.format(x),
+            });
+        }
+        let mut out = table.text(width);
         for IncomparableFigures { figures, reason } in &self.incomparable {
             let is_named = |figure: &&Figure| figures.iter().any(|key| *key == figure.key);
             let heads: Vec<&str> = all_figures.iter().filter(is_named).map(|figure| &*figure.head).collect();
@@ -379,19 +370,13 @@ impl Comparison {
         out
     }
 
-    /// The name of the setting `key` in the table.
-    fn head_of(&self, key: &str) -> String {
-        head_of(key, &self.keys, &self.figures())
-    }
-
     /// The best value of a column; `None` if all values are equal or do not compare, no direction is better, or the losses are those of
     /// different rungs of a ladder.
     fn best(&self, figure: &Figure) -> Option<f64> {
-        let are_rungs =
-            self.groups.as_ref().is_some_and(|groups| matches!(groups.verdict.conclusion, Conclusion::Rungs { .. }));
-        let is_incomparable =
-            || self.incomparable.iter().any(|found| found.figures.iter().any(|key| *key == figure.key));
-        if is_incomparable() || are_rungs && figure.quantity.is_some() {
+        let conclusion = self.groups.as_ref().map(|groups| &groups.verdict.conclusion);
+        let are_rungs = matches!(conclusion, Some(Conclusion::Rungs { .. }));
+        let mut incomparable = self.incomparable.iter().flat_map(|found| &found.figures);
+        if incomparable.any(|key| *key == figure.key) || are_rungs && figure.quantity.is_some() {
             return None;
         }
         // A run that has not finished is not the fastest one, or the one that needs least.
@@ -406,7 +391,7 @@ impl Comparison {
     }
 }
 
-/// The name of the setting `key`, one of `keys`, in a table with `figures`.
+/// The name of the setting `key`, one of `keys`, in the table with `figures`.
 fn head_of(key: &str, keys: &BTreeSet<String>, figures: &[Figure]) -> String {
     let heads: Vec<&str> = figures.iter().map(|figure| &*figure.head).chain(["run"]).collect();
     shortest_name(key, keys, &heads)

@@ -49,8 +49,8 @@ fn describe(progress: Progress) -> String {
 }
 
 fn describe_held_out(fraction: Option<f64>) -> String {
-    fraction
-        .map_or_else(String::new, |fraction| format!("; the last {} are held out for validation", percent(fraction)))
+    let share = fraction.map(percent);
+    share.map_or_else(String::new, |share| format!("; the last {share} are held out for validation"))
 }
 
 /// `downloading file 3 of 14: 512 B of 1.00 KiB (50.0%), 1.0 MB/s, 2.0 s left`.

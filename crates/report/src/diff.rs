@@ -1,5 +1,6 @@
 //! The text of `runner diff`: lines with `+`, `~` and `-`, coloured where the terminal has colours.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use console::{Style, measure_text_width, pad_str, style};
@@ -82,33 +83,20 @@ fn add_heading(out: &mut String, name: &str, rest: &str) {
     let _ = writeln!(out, "\n{}{rest}", style(name).bold());
 }
 
-/// One difference. A value that is on one side alone has the sign of that side.
-struct Change<'a> {
-    indent: &'a str,
-    name: &'a str,
-    /// A note after the values; may be empty.
-    note: &'a str,
-    a: Option<String>,
-    b: Option<String>,
-}
-
-impl Change<'_> {
-    /// Appends the difference. Names are padded to `name_width`.
-    fn add_to(&self, out: &mut String, name_width: usize) {
-        let Self { indent, name, note, a, b } = self;
-        let name = pad_str(name, name_width, Align::Left, None);
-        let note = if note.is_empty() { String::new() } else { format!("  {}", style(note).dim()) };
-        let (removed, added, changed) = (Style::new().red(), Style::new().green(), Style::new().yellow());
-        let _ = match (a, b) {
-            (Some(a), Some(b)) => {
-                let (sign, a, b) = (changed.apply_to("~"), removed.apply_to(a), added.apply_to(b));
-                writeln!(out, "{indent}{sign} {name}  {a} → {b}{note}")
-            }
-            (Some(a), None) => writeln!(out, "{indent}{}{note}", removed.apply_to(format!("- {name}  {a}"))),
-            (None, Some(b)) => writeln!(out, "{indent}{}{note}", added.apply_to(format!("+ {name}  {b}"))),
-            (None, None) => Ok(()),
-        };
-    }
+/// Appends a line for the difference between `a` and `b`, with a `note` after the values, which may be empty. A value that is on one side alone has
+/// the sign of that side. `name` is padded.
+fn add_change(out: &mut String, [indent, name, note]: [&str; 3], [a, b]: [Option<String>; 2]) {
+    let note = if note.is_empty() { String::new() } else { format!("  {}", style(note).dim()) };
+    let (removed, added, changed) = (Style::new().red(), Style::new().green(), Style::new().yellow());
+    let _ = match (a, b) {
+        (Some(a), Some(b)) => {
+            let (sign, a, b) = (changed.apply_to("~"), removed.apply_to(a), added.apply_to(b));
+            writeln!(out, "{indent}{sign} {name}  {a} → {b}{note}")
+        }
+        (Some(a), None) => writeln!(out, "{indent}{}{note}", removed.apply_to(format!("- {name}  {a}"))),
+        (None, Some(b)) => writeln!(out, "{indent}{}{note}", added.apply_to(format!("+ {name}  {b}"))),
+        (None, None) => Ok(()),
+    };
 }
 
 fn describe_effect(effect: SettingEffect) -> &'static str {
@@ -129,31 +117,31 @@ fn add_settings(out: &mut String, changed: &[ChangedSetting]) {
     let value = |is_there: bool, value: &Option<Value>| {
         is_there.then(|| printable(&value.as_ref().map_or_else(|| "null".to_owned(), setting_text)))
     };
-    let name_width = widest(changed.iter().map(|c| c.difference.key.as_str()));
+    let padded = padded_names(changed.iter().map(|c| c.difference.key.as_str()));
     let mut group = None;
-    for c in changed {
+    for (c, name) in changed.iter().zip(padded) {
         if group != Some(c.difference.group) {
             let _ = writeln!(out, "  {}", c.difference.group.name());
             group = Some(c.difference.group);
         }
-        let (a, b) = (value(c.in_a, &c.difference.a), value(c.in_b, &c.difference.b));
-        let change = Change { indent: "    ", name: &c.difference.key, note: describe_effect(c.effect), a, b };
-        change.add_to(out, name_width);
+        let values = [value(c.in_a, &c.difference.a), value(c.in_b, &c.difference.b)];
+        add_change(out, ["    ", &name, describe_effect(c.effect)], values);
     }
 }
 
-fn widest<'a>(names: impl Iterator<Item = &'a str>) -> usize {
-    names.map(measure_text_width).max().unwrap_or(0)
+/// `names`, padded to the width of the widest.
+fn padded_names<'a>(names: impl Iterator<Item = &'a str> + Clone) -> impl Iterator<Item = Cow<'a, str>> {
+    let width = names.clone().map(measure_text_width).max().unwrap_or(0);
+    names.map(move |name| pad_str(name, width, Align::Left, None))
 }
 
 fn add_facts(out: &mut String, name: &str, facts: &[FactPair]) {
     add_heading(out, name, "");
     let differing: Vec<&FactPair> = facts.iter().filter(|f| !f.same).collect();
-    let name_width = widest(differing.iter().map(|f| f.name));
-    for f in differing {
+    for (f, name) in differing.iter().zip(padded_names(differing.iter().map(|f| f.name))) {
         let text = |value: &Option<Value>| value.as_ref().map(|value| fact_text(f.name, value));
         let note = if f.name == "threads" { "any number gives the same bits" } else { "" };
-        Change { indent: "  ", name: f.name, note, a: text(&f.a), b: text(&f.b) }.add_to(out, name_width);
+        add_change(out, ["  ", &name, note], [text(&f.a), text(&f.b)]);
     }
 }
 

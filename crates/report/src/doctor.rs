@@ -31,16 +31,13 @@ pub fn doctor_text(report: &DoctorReport) -> String {
     }
     line("", &report.cpu.to_string());
     let driver = &report.driver;
-    line(
-        "driver",
-        &match (&driver.version, &driver.cuda) {
-            (None, None) => "none".to_owned(),
-            (Some(version), None) => format!("{version}, without libcuda.so.1"),
-            (version, Some(cuda)) => {
-                format!("{}, up to CUDA {cuda}", version.as_deref().unwrap_or("of unknown version"))
-            }
-        },
-    );
+    let version = driver.version.as_deref();
+    let of_driver = match (version, &driver.cuda) {
+        (None, None) => "none".to_owned(),
+        (Some(version), None) => format!("{version}, without libcuda.so.1"),
+        (version, Some(cuda)) => format!("{}, up to CUDA {cuda}", version.unwrap_or("of unknown version")),
+    };
+    line("driver", &of_driver);
     if let Some(error) = &driver.error {
         line("", error);
     }

@@ -13,7 +13,7 @@ use runner_compare::settings::SettingGroup;
 use runner_plan::comparability::find_incomparable;
 use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
-use runner_spec::measure::{Measure, Measured};
+use runner_spec::measure::Measure;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::SweepVerdict;
 use runner_sweep::{MeasurementChoice, Objective, PointStatus, PointValues, ResultsRow, SweepResults};
@@ -65,24 +65,18 @@ pub fn group_runs(
     let row = |(i, run): (usize, &RunToCompare)| {
         let evaluated = &figures[i].evaluated;
         let objective = evaluated.get(&metric);
+        let status = if is_finished(run) { PointStatus::Done } else { PointStatus::Interrupted };
         ResultsRow {
-            point: i + 1,
-            values: Vec::new(),
-            status: if is_finished(run) { PointStatus::Done } else { PointStatus::Interrupted },
             steps: figures[i].steps,
             diverged: objective.is_some_and(|value| !value.is_finite()),
             objective,
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
             own_seconds: figures[i].own_wall_seconds,
-            tokens: None,
-            flops: None,
-            evaluated: Measured::default(),
             measured_on: metric
                 .error_factor(evaluated.val_loss(), objective)
                 .and_then(|factor| Some(evaluated.val_sample()?.scaled(factor))),
-            tokens_per_second: None,
-            mfu: None,
+            ..ResultsRow::new(i + 1, Vec::new(), status)
         }
     };
     let results = SweepResults::new(objective.clone(), runs.iter().enumerate().map(row).collect(), None);

@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use crate::table::{Align, Column, table_of_width};
+use crate::table::{Align, Column, RowTable};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 use runner_spec::measure::Measure;
-use runner_sweep::record::{PlannedPoint, SweepRecord};
+use runner_sweep::record::SweepRecord;
 use runner_sweep::{
-    AshaSettings, BudgetKind, MilestoneUnit, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
+    AshaSettings, BudgetKind, MilestoneUnit, PointValues, ScheduleDecision, SweepTasks, TrainingSegment, value_text,
 };
 
 /// The number of points in the table, unless all are wanted.
@@ -45,36 +45,44 @@ pub(crate) fn value_names(record: &SweepRecord) -> Vec<String> {
     record.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(name, _)| printable(name)).collect())
 }
 
-/// The columns of what varies.
-pub(crate) fn value_columns(names: &[String]) -> impl Iterator<Item = Column<'_>> {
-    names.iter().map(|name| Column::new(name, Align::Right, 8).shortened_to(8))
-}
-
-/// The values of a point as cells of a table.
-pub(crate) fn value_cells(values: &[(String, serde_json::Value)]) -> impl Iterator<Item = String> {
-    values.iter().map(|(_, value)| printable(&value_text(value)).replace('\n', " "))
+/// Adds the columns of what varies, which have these `names`, to `table`.
+pub(crate) fn add_values<'a, R>(table: &mut RowTable<'a, R>, names: &'a [String], values: impl Fn(&R) -> &PointValues) {
+    for (i, name) in names.iter().enumerate() {
+        let text = |(_, value): &(_, _)| printable(&value_text(value)).replace('\n', " ");
+        let cell = |row: &R| values(row).get(i).map_or_else(String::new, text);
+        table.add(Column::new(name, Align::Right, 8).shortened_to(8), cell);
+    }
 }
 
 fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> String {
-    let names = value_names(record);
-    let mut columns = vec![Column::new("point", Align::Right, u8::MAX)];
-    columns.extend(value_columns(&names));
-    let costs = if shows_costs(record) { &[("tokens", 4), ("FLOPs", 4)][..] } else { &[] };
-    let figures = [&[("steps", 4)], costs, &[("parameters", 1), ("memory", 2), ("predicted", 3)]].concat();
-    columns.extend(figures.iter().map(|(name, importance)| Column::new(name, Align::Right, *importance)));
-    let has_duplicates = record.points.iter().any(|point| point.same_as.is_some());
-    let has_trunks = record.points.iter().any(|point| point.trunk.is_some());
-    if has_duplicates {
-        columns.push(Column::new("same as", Align::Left, 5));
+    let (names, all) = (value_names(record), record.points.len());
+    let shown = if shows_all { all } else { MAX_SHOWN_POINTS.min(all) };
+    let mut table = RowTable::new(&record.points[..shown]);
+    let right = |head, importance| Column::new(head, Align::Right, importance);
+    table.add(right("point", u8::MAX), |point| point.index.to_string());
+    add_values(&mut table, &names, |point| &point.values);
+    table.add(right("steps", 4), |point| count(point.steps));
+    if shows_costs(record) {
+        table.add(right("tokens", 4), |point| count(point.tokens() as u64));
+        table.add(right("FLOPs", 4), |point| format!("{:.3e}", point.flops()));
     }
-    if has_trunks {
-        columns.push(Column::new("begins with", Align::Left, 5));
+    table.add(right("parameters", 1), |point| count(point.parameters));
+    table.add(right("memory", 2), |point| bytes(point.memory_bytes));
+    table.add(right("predicted", 3), |point| {
+        point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64))
+    });
+    if record.points.iter().any(|point| point.same_as.is_some()) {
+        table.add(Column::new("same as", Align::Left, 5), |point| {
+            point.same_as.map_or_else(String::new, |index| format!("point {index}"))
+        });
     }
-    let shown = if shows_all { record.points.len() } else { MAX_SHOWN_POINTS };
-    let rows: Vec<Vec<String>> =
-        record.points.iter().take(shown).map(|point| row(record, point, has_duplicates, has_trunks)).collect();
-    let mut out = table_of_width(columns, rows, width);
-    if let Some(more @ 1..) = record.points.len().checked_sub(shown) {
+    if record.points.iter().any(|point| point.trunk.is_some()) {
+        table.add(Column::new("begins with", Align::Left, 5), |point| {
+            point.trunk.map_or_else(String::new, |t| format!("{} of point {}", counted(t.steps, "step"), t.point))
+        });
+    }
+    let mut out = table.text(width);
+    if let Some(more @ 1..) = all.checked_sub(shown) {
         let _ = writeln!(out, "… and {} (--dry-run shows all)", counted(more as u64, "more point"));
     }
     out
@@ -94,26 +102,6 @@ fn budget_text(record: &SweepRecord) -> Option<String> {
         BudgetKind::Time => "by the forecast, without evaluations, samples and checkpoints",
     };
     Some(format!("budget   {} for each point, {source}\n", budget.describe()))
-}
-
-fn row(record: &SweepRecord, point: &PlannedPoint, has_duplicates: bool, has_trunks: bool) -> Vec<String> {
-    let mut row = vec![point.index.to_string()];
-    row.extend(value_cells(&point.values));
-    row.push(count(point.steps));
-    if shows_costs(record) {
-        row.extend([count(point.tokens() as u64), format!("{:.3e}", point.flops())]);
-    }
-    row.extend([count(point.parameters), bytes(point.memory_bytes)]);
-    row.push(point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64)));
-    if has_duplicates {
-        row.push(point.same_as.map_or_else(String::new, |index| format!("point {index}")));
-    }
-    if has_trunks {
-        row.push(
-            point.trunk.map_or_else(String::new, |t| format!("{} of point {}", counted(t.steps, "step"), t.point)),
-        );
-    }
-    row
 }
 
 fn counts_text(record: &SweepRecord, runs: usize) -> String {
@@ -280,7 +268,7 @@ mod tests {
     fn long_tables_are_cut() {
         let mut record = sweep();
         let one = record.points[1].clone();
-        record.points = (1..=50).map(|index| PlannedPoint { index, ..one.clone() }).collect();
+        record.points = (1..=50).map(|index| runner_sweep::record::PlannedPoint { index, ..one.clone() }).collect();
         let preview = SweepPreview { shows_all_points: false, ..PREVIEW };
         assert!(preview.text(&record).contains("… and 10 more points"));
     }

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use crate::ladder::{describe_outcome, paragraphs_text};
-use crate::sweep_preview::{value_cells, value_columns, value_names};
-use crate::table::{Align, Column, table_of_width};
+use crate::sweep_preview::{add_values, value_names};
+use crate::table::{Align, Column, RowTable};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
 use runner_spec::measure::Measure;
-use runner_stats::Interval;
+use runner_stats::{Interval, PairedComparison};
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
@@ -26,32 +26,32 @@ pub struct SweepResultsText<'a> {
 impl SweepResultsText<'_> {
     /// The rows of the summary, in their order, at most `width` characters wide, if it is given.
     pub fn table(&self, width: Option<usize>) -> String {
-        let names = value_names(self.record);
-        let metric = &*self.record.objective.label();
-        let bits = self.shows_bits_per_byte().then_some(Column::new("bits/byte", Align::Right, 1));
-        let mut columns = vec![Column::new("point", Align::Right, u8::MAX)];
-        columns.extend(value_columns(&names));
-        columns.push(Column::new(metric, Align::Right, 9));
-        columns.extend(bits);
-        columns.extend(self.shows_speed().then_some(Column::new("tokens/s", Align::Right, 2)));
-        columns.extend(self.shows_mfu().then_some(Column::new("mfu", Align::Right, 8)));
-        columns.push(Column::new("steps", Align::Right, 4));
-        columns.push(Column::new("status", Align::Left, 9));
-        columns.push(Column::new("time", Align::Right, 0));
-        columns.push(Column::new("run", Align::Left, 3).shortened_to(12));
-        let rows = self.summary.results.rows.iter().map(|row| self.row(row)).collect();
-        table_of_width(columns, rows, width)
-    }
-
-    /// True if bits per byte stand beside the objective: where they are known, and are not the objective themselves.
-    fn shows_bits_per_byte(&self) -> bool {
-        self.record.objective.metric != Measure::BITS_PER_BYTE
-            && self.summary.results.rows.iter().any(|row| row.evaluated.bits_per_byte().is_some())
-    }
-
-    /// True if the speed stands beside the objective: where a peak is known, and so MFU, and the speed is not the objective itself.
-    fn shows_speed(&self) -> bool {
-        self.record.objective.metric != Measure::TOKENS_PER_SECOND && self.shows_mfu()
+        let (names, label) = (value_names(self.record), self.record.objective.label());
+        let (rows, metric) = (&self.summary.results.rows, &self.record.objective.metric);
+        let dash = || "-".to_owned();
+        let right = |head, importance| Column::new(head, Align::Right, importance);
+        let mut table = RowTable::new(rows);
+        table.add(right("point", u8::MAX), |row| row.point.to_string());
+        add_values(&mut table, &names, |row| &row.values);
+        table.add(right(&label, 9), |row| row.objective.map_or_else(dash, |value| metric.text(value)));
+        // Bits per byte and the speed stand beside the objective unless they are the objective themselves.
+        if *metric != Measure::BITS_PER_BYTE && rows.iter().any(|row| row.evaluated.bits_per_byte().is_some()) {
+            table.add(right("bits/byte", 1), |row| row.evaluated.bits_per_byte().map_or_else(dash, loss));
+        }
+        if self.shows_mfu() {
+            if *metric != Measure::TOKENS_PER_SECOND {
+                table.add(right("tokens/s", 2), |row| row.tokens_per_second.map_or_else(dash, rate));
+            }
+            table.add(right("mfu", 8), |row| row.mfu.map_or_else(dash, percent));
+        }
+        let point = |row: &ResultsRow| self.record.point(row.point);
+        table.add(right("steps", 4), |row| step_share(row.steps, point(row).map_or(0, |p| p.steps)));
+        let status = |row: &ResultsRow| Self::status_text(row, point(row).and_then(|p| p.same_as));
+        table.add(Column::new("status", Align::Left, 9), status);
+        table.add(right("time", 0), |row| row.seconds.map_or_else(dash, seconds));
+        let run = Column::new("run", Align::Left, 3).shortened_to(12);
+        table.add(run, |row| row.run.as_deref().map_or_else(dash, printable));
+        table.text(width)
     }
 
     fn shows_mfu(&self) -> bool {
@@ -67,28 +67,6 @@ impl SweepResultsText<'_> {
              `RUNNER_PEAK_FLOPS=400e9`"
                 .to_owned()
         })
-    }
-
-    fn row(&self, row: &ResultsRow) -> Vec<String> {
-        let point = self.record.point(row.point);
-        let dash = || "-".to_owned();
-        let mut out = vec![row.point.to_string()];
-        out.extend(value_cells(&row.values));
-        out.push(row.objective.map_or_else(dash, |value| self.record.objective.metric.text(value)));
-        if self.shows_bits_per_byte() {
-            out.push(row.evaluated.bits_per_byte().map_or_else(dash, loss));
-        }
-        if self.shows_speed() {
-            out.push(row.tokens_per_second.map_or_else(dash, rate));
-        }
-        if self.shows_mfu() {
-            out.push(row.mfu.map_or_else(dash, percent));
-        }
-        out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
-        out.push(Self::status_text(row, point.and_then(|p| p.same_as)));
-        out.push(row.seconds.map_or_else(dash, seconds));
-        out.push(row.run.as_deref().map_or_else(dash, printable));
-        out
     }
 
     fn status_text(row: &ResultsRow, same_as: Option<usize>) -> String {
@@ -210,32 +188,30 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
     }
     let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
     let mean = format!("mean {}", objective.label());
-    let mut columns: Vec<Column> = value_columns(&names).collect();
-    columns.push(Column::new(&mean, Align::Right, 9));
-    columns.push(Column::new("±", Align::Right, 7));
-    columns.push(Column::new("seeds", Align::Right, 5));
-    columns.push(Column::new("to leader", Align::Right, 6));
-    columns.push(Column::new("95% interval", Align::Right, 3));
-    columns.push(Column::new("p", Align::Right, 4));
-    columns.push(Column::new("", Align::Left, 8));
-    table_of_width(columns, verdict.settings.iter().map(setting_row).collect(), width)
-}
-
-fn setting_row(setting: &SettingResult) -> Vec<String> {
     let dash = || "-".to_owned();
-    let half = setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
-    let comparison = setting.comparison.as_ref();
-    let interval = comparison.and_then(|comparison| comparison.paired.interval);
-    let scale = interval.map_or(0.0, Interval::half_width);
-    let signed = |value: f64| format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale));
-    let mut out: Vec<String> = value_cells(&setting.values).collect();
-    out.push(setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half.unwrap_or(0.0))));
-    out.push(half.map_or_else(dash, |half| number_text(half, half)));
-    out.push(step_share(setting.measured as u64, setting.points.len() as u64));
-    out.push(comparison.map_or_else(dash, |comparison| signed(comparison.paired.difference)));
-    out.push(interval.map_or_else(dash, |ends| format!("{} to {}", signed(ends.low), signed(ends.high))));
-    let decided = comparison.filter(|comparison| comparison.test.is_some());
-    out.push(decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p)));
-    out.push(setting.label.clone());
-    out
+    let half = |setting: &SettingResult| setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
+    let paired = |setting: &SettingResult| Some(setting.comparison.as_ref()?.paired);
+    let signed = |value: f64, paired: PairedComparison| {
+        let scale = paired.interval.map_or(0.0, Interval::half_width);
+        format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale))
+    };
+    let right = |head, importance| Column::new(head, Align::Right, importance);
+    let mut table = RowTable::new(&verdict.settings);
+    add_values(&mut table, &names, |setting| &setting.values);
+    table.add(right(&mean, 9), |setting| {
+        setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half(setting).unwrap_or(0.0)))
+    });
+    table.add(right("±", 7), |setting| half(setting).map_or_else(dash, |half| number_text(half, half)));
+    table.add(right("seeds", 5), |setting| step_share(setting.measured as u64, setting.points.len() as u64));
+    table.add(right("to leader", 6), |setting| paired(setting).map_or_else(dash, |p| signed(p.difference, p)));
+    table.add(right("95% interval", 3), |setting| {
+        let ends = paired(setting).and_then(|p| Some((p.interval?, p)));
+        ends.map_or_else(dash, |(ends, p)| format!("{} to {}", signed(ends.low, p), signed(ends.high, p)))
+    });
+    table.add(right("p", 4), |setting| {
+        let decided = setting.comparison.as_ref().filter(|comparison| comparison.test.is_some());
+        decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p))
+    });
+    table.add(Column::new("", Align::Left, 8), |setting| setting.label.clone());
+    table.text(width)
 }

@@ -51,6 +51,29 @@ impl<'a> Column<'a> {
     }
 }
 
+/// A table whose columns are added one after the other, each with what it shows of a row.
+pub(crate) struct RowTable<'a, R> {
+    rows: &'a [R],
+    columns: Vec<Column<'a>>,
+    cells: Vec<Vec<String>>,
+}
+
+impl<'a, R> RowTable<'a, R> {
+    pub(crate) fn new(rows: &'a [R]) -> Self {
+        Self { rows, columns: Vec::new(), cells: vec![Vec::new(); rows.len()] }
+    }
+
+    pub(crate) fn add(&mut self, column: Column<'a>, cell: impl Fn(&R) -> String) {
+        self.columns.push(column);
+        self.cells.iter_mut().zip(self.rows).for_each(|(cells, row)| cells.push(cell(row)));
+    }
+
+    /// The table, as [`table_of_width`] lays it out.
+    pub(crate) fn text(self, width: Option<usize>) -> String {
+        table_of_width(self.columns, self.cells, width)
+    }
+}
+
 /// Lays out `rows` under `columns` as [`table`] does. Lines are at most `width` characters wide, if it is given: cells are shortened, then
 /// columns are left out, which the last line names. The two most important columns always stay.
 #[must_use]

@@ -68,6 +68,11 @@ fn extremes(part: &[(u64, Option<f64>)]) -> impl Iterator<Item = (u64, Option<f6
     indices.into_iter().filter_map(|i| part.get(i).copied())
 }
 
+/// `few` of the indices below `n`, evenly spread, the first and the last among them.
+pub(crate) fn spread(n: usize, few: usize) -> impl Iterator<Item = usize> {
+    (0..few).map(move |i| i * (n - 1) / (few - 1))
+}
+
 /// The mean of `values`; `None` if there are none.
 pub(crate) fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, n) = values.fold((0.0, 0u32), |(sum, n), v| (sum + v, n + 1));

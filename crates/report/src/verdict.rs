@@ -34,16 +34,10 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
             format!("diverged at step {}: {}", count(first.step), describe_difference(first))
         }
         (Verdict::Diverged | Verdict::WithinTolerance, _) => {
-            let largest = verdict.largest.as_ref().map_or_else(
-                || "the losses are equal, but other numbers differ".to_owned(),
-                |largest| {
-                    format!(
-                        "the largest difference is at step {}: {}",
-                        count(largest.step),
-                        describe_difference(largest)
-                    )
-                },
-            );
+            let largest = match &verdict.largest {
+                None => "the losses are equal, but other numbers differ".to_owned(),
+                Some(d) => format!("the largest difference is at step {}: {}", count(d.step), describe_difference(d)),
+            };
             format!("within tolerance: {copy} repeats {original} over {steps}; {largest}")
         }
     };
@@ -62,8 +56,8 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
         match &verdict.first_tensor {
             Some(first) => {
                 let traced_from = verdict.traced_from.filter(|&n| first.traced.is_some() && n > verdict.from_step + 1);
-                let range = traced_from
-                    .map_or_else(String::new, |n| format!(", among the steps that both traced, from {} on", count(n)));
+                let range = |n| format!(", among the steps that both traced, from {} on", count(n));
+                let range = traced_from.map_or_else(String::new, range);
                 line("tensor", format!("the first that differs: {}{range}", describe_tensor(first)));
             }
             // Weights that only the comparison of hashes knows.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::program::Device;
-use crate::rates::Rates;
+use crate::rates::{PerPrecision, Rates};
 use crate::serde_defaults::is_default;
 
 /// The devices a run may use, in the order in which ranks take them.
@@ -162,16 +162,4 @@ impl std::fmt::Display for ComputeCapability {
 }
 
 /// Peak FLOP/s of matrix products, where known.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct PeakFlops {
-    pub fp32: Option<f64>,
-    pub tf32: Option<f64>,
-    pub bf16: Option<f64>,
-}
-
-impl PeakFlops {
-    /// The same peak whatever the precision.
-    pub fn all(peak: Option<f64>) -> Self {
-        Self { fp32: peak, tf32: peak, bf16: peak }
-    }
-}
+pub type PeakFlops = PerPrecision<Option<f64>>;

@@ -248,8 +248,8 @@ mod tests {
             assert_eq!(serde_json::from_value::<PytorchEmbedding>(value).unwrap(), embedding);
         }
         assert_eq!(serde_json::from_str::<PytorchEmbedding>("1").unwrap(), PytorchEmbedding::Uniform(1.0));
-        let error = |text: &str| serde_json::from_str::<PytorchEmbedding>(text).unwrap_err().to_string();
-        assert_eq!(error("\"uniform\""), "expected a number or `normal`, found \"uniform\"");
-        assert_eq!(error("null"), "expected a number or `normal`, found null");
+        for wrong in ["\"uniform\"", "null"] {
+            assert!(serde_json::from_str::<PytorchEmbedding>(wrong).is_err());
+        }
     }
 }

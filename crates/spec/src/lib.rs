@@ -12,7 +12,6 @@ pub mod error;
 pub mod event;
 pub mod exit;
 pub mod experiment;
-pub mod folded_ranks;
 pub mod forecast;
 pub mod format;
 pub mod hub_name;

@@ -29,8 +29,6 @@ struct MeasureKind {
     better: Better,
     /// What it measures; `None` for a score of a task.
     quantity: Option<Quantity>,
-    /// True if evaluations measure it, false if training steps do.
-    is_evaluated: bool,
 }
 
 /// What kind of number a measure is.
@@ -73,22 +71,13 @@ pub enum Quantity {
     Speed,
 }
 
-const fn evaluated(
+const fn kind(
     [key, label]: [&'static str; 2],
     form: MeasureForm,
     better: Better,
     quantity: Option<Quantity>,
 ) -> MeasureKind {
-    MeasureKind { key, label, form, better, quantity, is_evaluated: true }
-}
-
-const fn of_steps(
-    [key, label]: [&'static str; 2],
-    form: MeasureForm,
-    better: Better,
-    quantity: Quantity,
-) -> MeasureKind {
-    MeasureKind { key, label, form, better, quantity: Some(quantity), is_evaluated: false }
+    MeasureKind { key, label, form, better, quantity }
 }
 
 /// The measures of every run.
@@ -97,14 +86,14 @@ const KINDS: &[MeasureKind] = {
     use MeasureForm::{Count, Loss, Perplexity, Rate, StandardError};
     use Quantity::{BitsPerByte, Speed, TrainLoss, ValidationLoss};
     &[
-        evaluated(["val_loss", "val loss"], Loss, Lower, Some(ValidationLoss)),
-        evaluated(["val_loss_se", "standard error"], StandardError, Neither, Some(ValidationLoss)),
-        evaluated(["val_tokens", "tokens"], Count, Neither, Some(ValidationLoss)),
-        evaluated(["val_rows", "rows"], Count, Neither, Some(ValidationLoss)),
-        evaluated(["val_perplexity", "perplexity"], Perplexity, Lower, Some(ValidationLoss)),
-        evaluated(["val_bits_per_byte", "bits/byte"], Loss, Lower, Some(BitsPerByte)),
-        of_steps(["train_loss", "train loss"], Loss, Lower, TrainLoss),
-        of_steps(["tokens_per_second", "tokens/s"], Rate, Higher, Speed),
+        kind(["val_loss", "val loss"], Loss, Lower, Some(ValidationLoss)),
+        kind(["val_loss_se", "standard error"], StandardError, Neither, Some(ValidationLoss)),
+        kind(["val_tokens", "tokens"], Count, Neither, Some(ValidationLoss)),
+        kind(["val_rows", "rows"], Count, Neither, Some(ValidationLoss)),
+        kind(["val_perplexity", "perplexity"], Perplexity, Lower, Some(ValidationLoss)),
+        kind(["val_bits_per_byte", "bits/byte"], Loss, Lower, Some(BitsPerByte)),
+        kind(["train_loss", "train loss"], Loss, Lower, Some(TrainLoss)),
+        kind(["tokens_per_second", "tokens/s"], Rate, Higher, Some(Speed)),
     ]
 };
 
@@ -114,12 +103,12 @@ const TASK_KINDS: &[MeasureKind] = {
     use MeasureForm::{Count, Share};
     &[
         // By the loss of an ending, by its loss per token, and by its loss per character.
-        evaluated(["acc", "acc"], Share, Higher, None),
-        evaluated(["acc_norm", "acc_norm"], Share, Higher, None),
-        evaluated(["acc_norm_chars", "acc_norm_chars"], Share, Higher, None),
+        kind(["acc", "acc"], Share, Higher, None),
+        kind(["acc_norm", "acc_norm"], Share, Higher, None),
+        kind(["acc_norm_chars", "acc_norm_chars"], Share, Higher, None),
         // The items, and those that lost their beginning, because they are longer than the context; absent if all are whole.
-        evaluated(["n", "items"], Count, Neither, None),
-        evaluated(["cut", "cut"], Count, Neither, None),
+        kind(["n", "items"], Count, Neither, None),
+        kind(["cut", "cut"], Count, Neither, None),
     ]
 };
 
@@ -218,7 +207,7 @@ impl Measure {
     /// True if evaluations measure it, false if training steps do.
     #[must_use]
     pub fn is_evaluated(&self) -> bool {
-        self.kind.is_evaluated
+        !matches!(self.quantity(), Quantity::TrainLoss | Quantity::Speed)
     }
 
     /// True if runs may be compared by it: not for a count, or an error.

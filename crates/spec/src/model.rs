@@ -18,7 +18,7 @@ mod spec;
 pub mod stage;
 
 pub use activation::Activation;
-pub use decoder::{Decoder, Layers};
+pub use decoder::Decoder;
 pub use family::Family;
 pub use heads::{HeadMistake, Heads, head_mistakes};
 pub use initial::ParamInit;
@@ -30,5 +30,5 @@ pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
-    spec.decoder().parameters().into_iter().map(|parameter| parameter.spec).collect()
+    spec.part_parameters().into_iter().map(|parameter| parameter.spec).collect()
 }

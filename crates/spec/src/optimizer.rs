@@ -18,9 +18,10 @@ pub use lion::Lion;
 pub use sgd::Sgd;
 
 /// One optimizer.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(extend("x-has-default" = true))]
+#[strum(serialize_all = "lowercase")]
 pub enum Optimizer {
     /// AdamW.
     Adamw(AdamW),
@@ -38,15 +39,6 @@ impl Default for Optimizer {
 
 /// The properties of an optimizer from which its checks, its place in a plan, its memory and its time follow.
 pub trait OptimizerDescription {
-    /// The key in the file, and the name in messages.
-    fn name(&self) -> &'static str;
-
-    /// The peak learning rate, which the schedule multiplies.
-    fn lr(&self) -> f64;
-
-    /// The same settings with another peak learning rate.
-    fn with_lr(&self, lr: f64) -> Optimizer;
-
     /// The number of buffers of the parameters' size that it keeps from step to step.
     fn moments(&self) -> usize;
 
@@ -83,10 +75,23 @@ impl Optimizer {
         }
     }
 
+    /// The key in the file, and the name in messages.
+    pub fn name(&self) -> &'static str {
+        self.into()
+    }
+
+    /// The peak learning rate, which the schedule multiplies.
+    pub fn lr(&self) -> f64 {
+        let (Self::Adamw(AdamW { lr, .. }) | Self::Lion(Lion { lr, .. }) | Self::Sgd(Sgd { lr, .. })) = self;
+        *lr
+    }
+
     /// The optimizer as programs hold it: the peak learning rate is in their schedule.
     #[must_use]
-    pub fn without_lr(&self) -> Self {
-        self.description().with_lr(Self::LR_IN_PLAN)
+    pub fn without_lr(mut self) -> Self {
+        let (Self::Adamw(AdamW { lr, .. }) | Self::Lion(Lion { lr, .. }) | Self::Sgd(Sgd { lr, .. })) = &mut self;
+        *lr = Self::LR_IN_PLAN;
+        self
     }
 
     /// The settings as plans store them: the keys of the file, without `lr`.
@@ -177,7 +182,7 @@ mod tests {
         for (optimizer, stored) in [(adamw, stored), (lion, lion_stored), (sgd, r#"{"sgd":{"momentum":0.25}}"#)] {
             assert_eq!(optimizer.plan_value().to_string(), stored);
             let read = Optimizer::from_plan_value(optimizer.plan_value()).unwrap();
-            assert_eq!((read, read.description().lr()), (optimizer.without_lr(), 1.0));
+            assert_eq!((read, read.lr()), (optimizer.without_lr(), 1.0));
         }
         assert!(Optimizer::from_plan_value(json!({"adam_w": {"beta1": 0.9}})).is_err(), "beta2 is missing");
     }

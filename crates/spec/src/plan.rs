@@ -37,7 +37,6 @@ pub struct Plan {
     /// If the devices lack memory for the ranks: how much is missing, and what would fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortage: Option<String>,
-    #[serde(with = "crate::folded_ranks")]
     pub ranks: Vec<RankPlan>,
     /// The predicted time of a step; `None` if the speed of the devices is unknown. Not part of the hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,14 +177,16 @@ pub struct MemoryItem {
     pub count: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum MemoryCategory {
     Weights,
     Gradients,
     Optimizer,
     Activations,
     Workspace,
+    #[strum(serialize = "messages")]
     Communication,
     Checkpoint,
     Context,
@@ -193,16 +194,7 @@ pub enum MemoryCategory {
 
 impl MemoryCategory {
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Weights => "weights",
-            Self::Gradients => "gradients",
-            Self::Optimizer => "optimizer",
-            Self::Activations => "activations",
-            Self::Workspace => "workspace",
-            Self::Communication => "messages",
-            Self::Checkpoint => "checkpoint",
-            Self::Context => "context",
-        }
+        self.into()
     }
 }
 

@@ -24,9 +24,8 @@ pub fn describe(precision: Precision, master_weights: bool, device: Device) -> &
 /// The peak FLOP/s that MFU is measured against: that of the precision in which `device` computes, as a CPU computes tf32 as fp32.
 pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f64> {
     match (precision, device) {
-        (Precision::Fp32, _) | (Precision::Tf32, Device::Cpu) => peak.fp32,
-        (Precision::Tf32, Device::Cuda(_)) => peak.tf32,
-        (Precision::Bf16, _) => peak.bf16,
+        (Precision::Tf32, Device::Cpu) => peak.fp32,
+        _ => peak.of(precision),
     }
 }
 

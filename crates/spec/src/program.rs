@@ -135,6 +135,10 @@ impl BlockRange {
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
+
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
 }
 
 impl From<Range<usize>> for BlockRange {
@@ -287,9 +291,7 @@ impl Program {
     /// The buckets whose weights `blocks` read: their own, and that of a tied embedding for the head.
     pub fn buckets_read_by(&self, blocks: BlockRange) -> impl Iterator<Item = usize> {
         let reads_tied = self.model.tie_embeddings && blocks.contains(self.model.layers + 1);
-        let reads = move |bucket: &BlockRange| {
-            (bucket.start < blocks.end && blocks.start < bucket.end) || (reads_tied && bucket.contains(0))
-        };
+        let reads = move |bucket: &BlockRange| bucket.overlaps(blocks) || (reads_tied && bucket.contains(0));
         self.buckets.iter().enumerate().filter(move |(_, bucket)| reads(bucket)).map(|(index, _)| index)
     }
 
@@ -312,6 +314,15 @@ impl Program {
             owns_optimizer: self.owns_optimizer(),
             shard_elements: self.shard().map(|shard| shard.len()),
             copies_saved_state: self.copies_saved_state,
+        }
+    }
+
+    /// The instruction by which replicas sum the gradients of `bucket`.
+    pub fn reduction(&self, bucket: usize) -> Instruction {
+        match self.mesh.mode {
+            ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
+            _ if self.divides(ShardedState::Gradients) => Instruction::ReduceScatter { bucket },
+            _ => Instruction::AllReduce { bucket },
         }
     }
 

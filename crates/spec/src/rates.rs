@@ -34,26 +34,27 @@ pub enum DeviceRates {
 pub struct AcceleratorRates {
     /// Bytes/s of device memory.
     pub memory_bandwidth: f64,
-    pub product_efficiency: ProductEfficiency,
+    /// Share of the peak FLOP/s that matrix products reach.
+    pub product_efficiency: PerPrecision<f64>,
     /// Share of the memory bandwidth that everything else reaches.
     pub memory_efficiency: f64,
 }
 
-/// Share of the peak FLOP/s that matrix products reach in each precision.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct ProductEfficiency {
-    pub fp32: f64,
-    pub tf32: f64,
-    pub bf16: f64,
+/// A number for each precision.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct PerPrecision<T> {
+    pub fp32: T,
+    pub tf32: T,
+    pub bf16: T,
 }
 
-impl ProductEfficiency {
-    /// The same share in every precision.
-    pub const fn all(share: f64) -> Self {
-        Self { fp32: share, tf32: share, bf16: share }
+impl<T: Copy> PerPrecision<T> {
+    /// The same number in every precision.
+    pub const fn all(number: T) -> Self {
+        Self { fp32: number, tf32: number, bf16: number }
     }
 
-    pub fn of(&self, precision: Precision) -> f64 {
+    pub fn of(&self, precision: Precision) -> T {
         match precision {
             Precision::Fp32 => self.fp32,
             Precision::Tf32 => self.tf32,

@@ -7,8 +7,7 @@ mod lr;
 mod step;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::serde_defaults::is_default;
 
@@ -38,8 +37,9 @@ pub struct Schedule {
 }
 
 /// The length of a part of the schedule, greater than 0.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[strum(serialize_all = "lowercase")]
 pub enum ScheduleLength {
     /// Optimizer steps.
     Steps(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
@@ -73,11 +73,7 @@ impl ScheduleLength {
     /// Its key in a section of the schedule.
     #[must_use]
     pub fn key(self) -> &'static str {
-        match self {
-            Self::Steps(_) => "steps",
-            Self::Tokens(_) => "tokens",
-            Self::Share(_) => "share",
-        }
+        self.into()
     }
 }
 
@@ -110,15 +106,12 @@ impl Schedule {
 }
 
 /// The step after which a schedule begins: a number, or the word `fork`, which becomes a number when the fork's settings are resolved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ScheduleStart {
-    Step(u64),
     Fork,
-}
-
-impl ScheduleStart {
-    const FORK: &str = "fork";
-    const MAX_STEP: u64 = 1_000_000_000_000;
+    #[serde(untagged)]
+    Step(u64),
 }
 
 impl Default for ScheduleStart {
@@ -127,31 +120,10 @@ impl Default for ScheduleStart {
     }
 }
 
-impl Serialize for ScheduleStart {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Step(step) => serializer.serialize_u64(*step),
-            Self::Fork => serializer.serialize_str(Self::FORK),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ScheduleStart {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_json::Value::deserialize(deserializer)? {
-            serde_json::Value::String(word) if word == Self::FORK => Ok(Self::Fork),
-            value => {
-                let step = value.as_u64().map(Self::Step);
-                step.ok_or_else(|| D::Error::custom(format!("expected a step or `{}`, found {value}", Self::FORK)))
-            }
-        }
-    }
-}
-
 fn schedule_start_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [
-        {"type": "string", "enum": [ScheduleStart::FORK]},
-        {"type": "integer", "format": "uint64", "minimum": 0, "maximum": ScheduleStart::MAX_STEP}
+        {"type": "string", "enum": ["fork"]},
+        {"type": "integer", "format": "uint64", "minimum": 0, "maximum": 1_000_000_000_000_u64}
     ]})
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::PlainError;
 use crate::format::choice_name;
 
 /// Index into `Topology::groups`.
@@ -45,15 +46,6 @@ pub struct Channel {
     pub slot_bytes: usize,
 }
 
-/// A mistake in a topology.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum TopologyError {
-    #[error("{0}")]
-    Invalid(String),
-    #[error("the groups and channels need more memory than can be addressed")]
-    TooLarge,
-}
-
 impl Topology {
     /// One group of all ranks, no channels.
     pub fn everyone(world_size: usize) -> Self {
@@ -64,8 +56,8 @@ impl Topology {
     ///
     /// # Errors
     /// The first mistake.
-    pub fn check(&self) -> Result<(), TopologyError> {
-        let fail = |mistake: String| Err(TopologyError::Invalid(mistake));
+    pub fn check(&self) -> Result<(), PlainError> {
+        let fail = |mistake: String| Err(PlainError::failure(mistake));
         let world_size = self.world_size;
         if world_size == 0 {
             return fail("a world needs at least one rank".to_owned());

@@ -77,6 +77,30 @@ pub struct ResultsRow {
     pub mfu: Option<f64>,
 }
 
+impl ResultsRow {
+    /// The row of a point about which nothing more is known.
+    #[must_use]
+    pub fn new(point: usize, values: PointValues, status: PointStatus) -> Self {
+        Self {
+            point,
+            values,
+            status,
+            steps: 0,
+            tokens: None,
+            flops: None,
+            objective: None,
+            diverged: false,
+            run: None,
+            seconds: None,
+            own_seconds: None,
+            evaluated: Measured::default(),
+            measured_on: None,
+            tokens_per_second: None,
+            mfu: None,
+        }
+    }
+}
+
 /// The rows, sorted by the objective: the best first, equal ones by their number. Rows of points that did not do all their steps come
 /// after those of points that did, because their objectives do not compare; then rows without an objective. Rows that do not compare at
 /// all are sorted by their number.
@@ -157,21 +181,13 @@ pub(crate) mod tests {
     pub(crate) fn row(point: usize, status: PointStatus, objective: Option<f64>) -> ResultsRow {
         let values = vec![("lr".to_owned(), json!(1e-5)), ("decay".to_owned(), json!("=1+1, \"x\""))];
         ResultsRow {
-            point,
-            values,
-            status,
             steps: 10,
             tokens: Some(80),
-            flops: None,
             objective,
-            diverged: false,
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
             own_seconds: Some(0.5),
-            evaluated: Measured::default(),
-            measured_on: None,
-            tokens_per_second: None,
-            mfu: None,
+            ..ResultsRow::new(point, values, status)
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::{AshaSettings, MeasurementChoice, MilestoneUnit, Objective, PointStatus, ResultsRow, SweepResults};
-use runner_spec::measure::{Measure, Measured};
+use runner_spec::measure::Measure;
 
 /// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
 pub fn sweep() -> SweepRecord {
@@ -64,22 +64,13 @@ pub fn finished(points: &[(Value, u64, f64)]) -> (SweepRecord, SweepResults) {
         .collect();
     let rows = numbered().map(|(index, point)| {
         let diverged = point.2.is_nan();
+        let status = if diverged { PointStatus::Failed } else { PointStatus::Done };
         ResultsRow {
-            point: index,
-            values: values(point),
-            status: if diverged { PointStatus::Failed } else { PointStatus::Done },
             steps: 40,
             objective: (!diverged).then_some(point.2),
             diverged,
             run: Some(index.to_string()),
-            seconds: None,
-            own_seconds: None,
-            tokens: None,
-            flops: None,
-            evaluated: Measured::default(),
-            measured_on: None,
-            tokens_per_second: None,
-            mfu: None,
+            ..ResultsRow::new(index, values(point), status)
         }
     });
     let results = SweepResults::new(record.objective.clone(), rows.collect(), None);

@@ -1,6 +1,5 @@
 //! The limits of one rendering: minijinja counts instructions, and the output has a largest size. Also the messages of this program.
 
-use std::fmt;
 use std::io::{self, Write};
 
 use minijinja::{Environment, Error, ErrorKind, Template, Value};
@@ -46,16 +45,9 @@ pub(super) fn set_formatter(env: &mut Environment<'_>, text_of: fn(&Value) -> Re
 }
 
 /// Marks an error whose message this program wrote: what it says is shown as it is.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("a message of runner")]
 struct OwnMessage;
-
-impl fmt::Display for OwnMessage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a message of runner")
-    }
-}
-
-impl std::error::Error for OwnMessage {}
 
 /// An error whose second line, if there is one, is what to do.
 pub(super) fn invalid_operation(message: String) -> Error {

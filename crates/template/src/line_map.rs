@@ -47,18 +47,6 @@ impl LineMap {
         let starts = lines(text).map(|line| line.as_ptr() as usize - text.as_ptr() as usize).collect();
         (plain == text).then_some(Self { text: plain, starts, marks })
     }
-
-    /// The place of a template that a line of the rendered text begins with.
-    pub fn locate_line(&self, line: usize) -> Option<TemplatePlace> {
-        let start = *self.starts.get(line.checked_sub(1)?)?;
-        let end = self.starts.get(line).copied().unwrap_or(self.text.len() + 1);
-        let first = self.marks.partition_point(|(place, _)| *place < start);
-        let mark = match self.marks.get(first) {
-            Some((place, mark)) if *place < end => mark,
-            _ => &self.marks.get(first.checked_sub(1)?)?.1,
-        };
-        Some(mark.template_place())
-    }
 }
 
 impl TemplateLines for LineMap {

@@ -4,7 +4,6 @@
 //! but minijinja's.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -26,15 +25,10 @@ const FILE_STATEMENTS: [&str; 5] = ["include", "import", "from", "extends", "blo
 const FUNCTIONS: [&str; 3] = ["range", "dict", "namespace"];
 
 /// A template that is filled in with the fields of a record.
+#[derive(Debug)]
 pub struct RecordTemplate {
     environment: Environment<'static>,
     fields: BTreeSet<String>,
-}
-
-impl fmt::Debug for RecordTemplate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordTemplate").field("fields", &self.fields).finish_non_exhaustive()
-    }
 }
 
 impl RecordTemplate {
@@ -85,20 +79,19 @@ impl RecordTemplate {
         let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
         let used = self.fields().filter_map(|name| Some((name.to_owned(), Value::from_serialize(record.get(name)?))));
         render_within(&template, used.collect(), RECORD_TEXT).map_err(|error| {
-            let absent = self.fields().find(|field| !record.contains_key(*field));
-            match (error.kind(), absent) {
-                (ErrorKind::UndefinedError, Some(absent)) => unknown_field("field", absent, record.keys()),
-                (ErrorKind::UndefinedError, None) => {
-                    format!("the template uses a value that does not exist ({})", explain(&error))
-                }
-                _ => {
-                    let nulls: Vec<&str> =
-                        self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
-                    let verb = if nulls.len() == 1 { "is" } else { "are" };
-                    let note = format!("; {} {verb} null here", list(&nulls, "and"));
-                    explain(&error) + if nulls.is_empty() { "" } else { note.as_str() }
-                }
+            if error.kind() == ErrorKind::UndefinedError {
+                return match self.fields().find(|field| !record.contains_key(*field)) {
+                    Some(absent) => unknown_field("field", absent, record.keys()),
+                    None => format!("the template uses a value that does not exist ({})", explain(&error)),
+                };
             }
+            let nulls: Vec<&str> = self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
+            let note = match nulls.len() {
+                0 => String::new(),
+                1 => format!("; `{}` is null here", nulls[0]),
+                _ => format!("; {} are null here", list(&nulls, "and")),
+            };
+            explain(&error) + &note
         })
     }
 }

@@ -75,13 +75,6 @@ pub struct Rendered {
 }
 
 impl Rendered {
-    /// The file and line that a line of `text`, from 1, is from.
-    #[must_use]
-    pub fn origin(&self, line: usize) -> Option<(PathBuf, usize)> {
-        let place = self.line_map.as_ref()?.locate_line(line)?;
-        Some((place.file, place.line))
-    }
-
     /// The text, for messages that name the template's lines beside its own.
     pub fn source(&self, path: &Path) -> Source {
         let mut source = Source::template(path, self.text.clone());
@@ -157,31 +150,25 @@ fn check_variables_are_used(files: &TemplateFiles, inputs: &Inputs) -> Result<()
     let used: BTreeSet<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).collect();
     let used = Vec::from_iter(used);
     let unknown = inputs.named.iter().filter(|name| !used.contains(&name.as_str()));
-    let mistakes: Vec<Diagnostic> = unknown
-        .map(|name| {
-            let free = used.iter().copied().filter(|u| !inputs.vars.contains_key(*u));
-            let help = match nearest(name, free) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None if used.is_empty() => "it has no variables".to_owned(),
-                None => format!("its variables are {}", list(&used, "and")),
-            };
-            let message = format!("the template has no variable `{}`", short(name));
-            flag_source(name, inputs).diagnostic(
-                Place { line: 1, column: 1, length: name.chars().count() },
-                "",
-                message,
-                help,
-            )
-        })
-        .collect();
+    let mistake = |name: &String| {
+        let free = used.iter().copied().filter(|u| !inputs.vars.contains_key(*u));
+        let help = match nearest(name, free) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if used.is_empty() => "it has no variables".to_owned(),
+            None => format!("its variables are {}", list(&used, "and")),
+        };
+        flag_diagnostic(name, inputs, format!("the template has no variable `{}`", short(name)), help)
+    };
+    let mistakes: Vec<Diagnostic> = unknown.map(mistake).collect();
     if mistakes.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
-/// The flag `--var NAME=VALUE` that gave a variable.
-fn flag_source(name: &str, inputs: &Inputs) -> Source {
+/// The diagnostic for the name of the flag `--var NAME=VALUE` that gave a variable.
+fn flag_diagnostic(name: &str, inputs: &Inputs, message: String, help: String) -> Diagnostic {
     let value = inputs.vars.get(name).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
     let text = format!("{name}={}", value.map_or_else(String::new, |value| short(&value)));
-    Source::flag("--var", &text, name.len() + 1)
+    let place = Place { line: 1, column: 1, length: name.chars().count().max(1) };
+    Source::flag("--var", &text, name.len() + 1).diagnostic(place, "", message, help)
 }
 
 /// The diagnostic for variables that were given for a file that is not a template.
@@ -189,6 +176,5 @@ pub fn not_a_template(path: &Path, inputs: &Inputs) -> Diagnostic {
     let name = inputs.named.first().or_else(|| inputs.vars.keys().next()).map_or("", String::as_str);
     let message = format!("`{}` is not a template, so it has no variable `{}`", path.display(), short(name));
     let help = "the name of a template ends in .j2, as in exp.yaml.j2; use `--set KEY.PATH=VALUE` to override a key of a plain file";
-    let place = Place { line: 1, column: 1, length: name.chars().count().max(1) };
-    flag_source(name, inputs).diagnostic(place, "", message, help.to_owned())
+    flag_diagnostic(name, inputs, message, help.to_owned())
 }

@@ -96,20 +96,9 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// `text` in double quotes. JSON leaves some characters as they are that YAML forbids or breaks lines at.
 fn escaped(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '\r' => out.push_str("\\r"),
-            c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{FEFF}') => {
-                let _ = write!(out, "\\u{:04X}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
+    let is_special = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{FEFF}');
+    let json = serde_json::Value::from(text).to_string();
+    json.chars().map(|c| if is_special(c) { format!("\\u{:04x}", c as u32) } else { c.to_string() }).collect()
 }

@@ -36,10 +36,11 @@ impl StopReason {
 }
 
 /// How far the work of a process has come, and whether it was asked to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, strum::FromRepr)]
 #[repr(u8)]
 enum StopState {
     /// No work is being done.
+    #[default]
     Idle,
     /// There is nothing to save yet.
     Preparing,
@@ -52,11 +53,6 @@ enum StopState {
     Waiting,
     /// The session was asked to end its wait.
     Abandoning,
-}
-
-impl StopState {
-    const ALL: [Self; 7] =
-        [Self::Idle, Self::Preparing, Self::Running, Self::Finishing, Self::Noticed, Self::Waiting, Self::Abandoning];
 }
 
 /// What a signal means.
@@ -92,7 +88,7 @@ impl fmt::Debug for Shared {
 
 impl StopSwitch {
     fn state(&self) -> StopState {
-        StopState::ALL[usize::from(self.0.state.load(Ordering::SeqCst))]
+        StopState::from_repr(self.0.state.load(Ordering::SeqCst)).unwrap_or_default()
     }
 
     fn set(&self, state: StopState) {

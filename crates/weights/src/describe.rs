@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
 use super::folder::{self, CONFIG};
-use super::torch_file::{FileKind, file_kind, legacy_error, unknown_format};
+use super::torch_file::check_is_archive;
 use super::{gpt2, llama, state_dict};
 use runner_files::is_absent;
 use runner_spec::format::choice_name;
@@ -26,30 +26,24 @@ const MAX_CONFIG_BYTES: u64 = 1 << 20;
 pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     let meta = std::fs::metadata(path).map_err(WeightsError::io(path))?;
     if !meta.is_dir() {
+        check_is_archive(path)?;
         let file = path.with_file_name(CONFIG);
-        return match file_kind(path)? {
-            FileKind::Other => Err(unknown_format(path)),
-            FileKind::Legacy => Err(legacy_error(path)),
-            FileKind::Archive if is_absent(&file) => state_dict::describe(path),
-            FileKind::Archive => match folder::read_object(&file, MAX_CONFIG_BYTES)? {
-                // Other programs have files of this name, too.
-                map if !map.contains_key(MODEL_TYPE) => state_dict::describe(path),
-                map => describe_config(&file, map).map_err(|error| error.of_file_beside(path)),
-            },
-        };
+        let map = if is_absent(&file) { Map::new() } else { folder::read_object(&file, MAX_CONFIG_BYTES)? };
+        // Other programs have files of this name, too.
+        if !map.contains_key(MODEL_TYPE) {
+            return state_dict::describe(path);
+        }
+        return describe_config(&file, map).map_err(|error| error.of_file_beside(path));
     }
     let file = path.join(CONFIG);
-    let config = match folder::read_object(&file, MAX_CONFIG_BYTES) {
-        Ok(map) => HfConfig { file: &file, map },
-        Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return WeightsError::invalid(
-                path,
-                format!("no {CONFIG} in this folder; name a Hugging Face folder, or a file of PyTorch"),
-            );
+    let map = folder::read_object(&file, MAX_CONFIG_BYTES).map_err(|error| match error {
+        WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            let message = format!("no {CONFIG} in this folder; name a Hugging Face folder, or a file of PyTorch");
+            WeightsError::file(path, message)
         }
-        Err(error) => return Err(error),
-    };
-    let described = described(&config)?;
+        error => error,
+    })?;
+    let described = describe_config(&file, map)?;
     folder::form(path)?;
     Ok(described)
 }

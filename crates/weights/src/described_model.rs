@@ -179,12 +179,12 @@ impl HfConfig<'_> {
         self.value(key, "a string", Value::as_str)
     }
 
-    /// Checks that the flag `key`, which is `absent` if it is missing, is `wanted`. `why` explains the requirement.
+    /// Checks that the flag `key` is `wanted`, as it is if it is missing. `why` explains the requirement.
     ///
     /// # Errors
     /// If the flag has the other value.
-    pub(super) fn check_flag(&self, key: &str, absent: bool, wanted: bool, why: &str) -> Result<(), WeightsError> {
-        if self.flag(key)?.unwrap_or(absent) == wanted {
+    pub(super) fn check_flag(&self, key: &str, wanted: bool, why: &str) -> Result<(), WeightsError> {
+        if self.flag(key)?.unwrap_or(wanted) == wanted {
             return Ok(());
         }
         Err(self.wrong(format!("`{key}: {}` is not supported; {why}", !wanted)))

@@ -58,6 +58,11 @@ impl WeightsError {
         Self::Request(format!("{} already exists; use `--force` to replace it", path.display()))
     }
 
+    /// The error for a path that should be a folder.
+    pub(super) fn is_a_file(path: &Path) -> Self {
+        Self::Request(format!("{} is a file; name a folder, or a different path", path.display()))
+    }
+
     /// The failure `File`: the content of `path` is wrong.
     pub(super) fn invalid<T>(path: &Path, message: impl Into<String>) -> Result<T, Self> {
         Err(Self::file(path, message))

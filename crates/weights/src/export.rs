@@ -64,10 +64,7 @@ pub(super) fn write_file(
     };
     let folder = parent_folder(to);
     if folder.exists() && !folder.is_dir() {
-        return Err(WeightsError::Request(format!(
-            "{} is a file; name a folder, or a different path",
-            folder.display()
-        )));
+        return Err(WeightsError::is_a_file(folder));
     }
     create_dir_all(folder).map_err(WeightsError::io(folder))?;
     let output = OutputFile::create(to, force, false).map_err(io_or_exists)?;

@@ -17,9 +17,9 @@ use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::error::PlainError;
 use runner_spec::format::pretty_json;
-use runner_spec::model::ModelSpec;
-use runner_spec::model::layout::{ParamEntry, ParamLayout};
+use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::{PartParameter, Rows};
+use runner_spec::model::{ModelSpec, ParamSpec};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -42,9 +42,9 @@ pub struct HfExport<'a> {
 }
 
 /// A tensor of a file.
-struct ShardTensor<'a> {
+struct ShardTensor {
     index: usize,
-    entry: &'a ParamEntry,
+    name: String,
     shape: Vec<usize>,
     bytes: u64,
     /// True if the file has the matrix as `[in, out]`.
@@ -104,13 +104,12 @@ impl HfExport<'_> {
     }
 
     /// The parameters as files hold them, in the order of the model, cut where a file is full.
-    fn shards(&self) -> Vec<Vec<ShardTensor<'_>>> {
-        let mut shards: Vec<Vec<ShardTensor<'_>>> = vec![Vec::new()];
+    fn shards(&self) -> Vec<Vec<ShardTensor>> {
+        let mut shards: Vec<Vec<ShardTensor>> = vec![Vec::new()];
         let mut filled = 0;
-        for PartParameter { spec, rows, transposed } in self.spec.decoder().parameters() {
-            let Ok(index) = self.layout.index(&spec.name) else { continue };
-            let entry = &self.layout.entries[index];
-            let mut shape = spec.shape;
+        for PartParameter { spec, rows, transposed } in self.spec.part_parameters() {
+            let Some(index) = self.layout.index(&spec.name) else { continue };
+            let ParamSpec { name, mut shape, .. } = spec;
             if rows == Rows::Tokens {
                 shape[0] = self.vocab_size.min(shape[0]);
             }
@@ -124,32 +123,32 @@ impl HfExport<'_> {
             }
             filled += bytes;
             if let Some(last) = shards.last_mut() {
-                last.push(ShardTensor { index, entry, shape, bytes, transposed });
+                last.push(ShardTensor { index, name, shape, bytes, transposed });
             }
         }
         shards
     }
 
     /// The bytes of a shard's file before its data.
-    fn header(&self, shard: &[ShardTensor<'_>]) -> Vec<u8> {
+    fn header(&self, shard: &[ShardTensor]) -> Vec<u8> {
         let mut at = 0;
         let mut tensors = BTreeMap::new();
         for placed in shard {
             let begin = at;
             at += placed.bytes;
             let info = json!({"dtype": self.dtype.name(), "shape": placed.shape, "data_offsets": [begin, at]});
-            tensors.insert(placed.entry.spec.name.as_str(), info);
+            tensors.insert(placed.name.as_str(), info);
         }
         // `transformers` refuses files without this format.
         header_bytes(r#"{"format":"pt"}"#, tensors)
     }
 
-    fn index(shards: &[Vec<ShardTensor<'_>>], name: &dyn Fn(usize) -> String) -> String {
+    fn index(shards: &[Vec<ShardTensor>], name: &dyn Fn(usize) -> String) -> String {
         let all = || shards.iter().flatten();
         let map: BTreeMap<&str, String> = shards
             .iter()
             .enumerate()
-            .flat_map(|(i, shard)| shard.iter().map(move |p| (p.entry.spec.name.as_str(), name(i))))
+            .flat_map(|(i, shard)| shard.iter().map(move |p| (p.name.as_str(), name(i))))
             .collect();
         let parameters: usize = all().map(|p| p.shape.iter().product::<usize>()).sum();
         let total: u64 = all().map(|p| p.bytes).sum();

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use super::dtype::Dtype;
 use super::pickle::shown;
 use runner_files::open_regular;
 use runner_spec::model::parts::Head;
@@ -23,6 +24,29 @@ pub(super) struct FileTensor {
     pub(super) start: u64,
     /// True if its columns lie one after another, a view of its transpose.
     pub(super) transposed: bool,
+}
+
+impl FileTensor {
+    /// True if the tensor, in the file `path`, and `other`, in the file `other_path`, have the same numbers in the same shape and type.
+    pub(super) fn has_same_numbers(&self, path: &Path, other: &Self, other_path: &Path) -> std::io::Result<bool> {
+        let form = |tensor: &Self| (tensor.dtype.clone(), tensor.shape.clone(), tensor.transposed);
+        let Some(dtype) = Dtype::from_name(&self.dtype).filter(|_| form(self) == form(other)) else { return Ok(false) };
+        if (path, self.start) == (other_path, other.start) {
+            return Ok(true);
+        }
+        let count = self.shape.iter().product::<usize>() * dtype.size();
+        let (a, b) = (open_regular(path)?, open_regular(other_path)?);
+        let (mut x, mut y) = (vec![0; CHUNK_BYTES.min(count)], vec![0; CHUNK_BYTES.min(count)]);
+        for begin in (0..count).step_by(CHUNK_BYTES) {
+            let n = CHUNK_BYTES.min(count - begin);
+            a.read_exact_at(&mut x[..n], self.start + begin as u64)?;
+            b.read_exact_at(&mut y[..n], other.start + begin as u64)?;
+            if x[..n] != y[..n] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// The parts that wrappers of modules put into names, at any depth: `torch.compile`, FSDP, and its recomputation of activations.
@@ -80,19 +104,4 @@ pub(super) fn canonical(family: Family, name: &str) -> String {
 /// True if the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved.
 pub(super) fn is_buffer(family: Family, name: &str) -> bool {
     family.defaults().buffers.iter().any(|end| name.ends_with(end))
-}
-
-/// True if `count` bytes from two positions of files on are equal.
-pub(super) fn equal_bytes(a: (&Path, u64), b: (&Path, u64), count: usize) -> std::io::Result<bool> {
-    let (file_a, file_b) = (open_regular(a.0)?, open_regular(b.0)?);
-    let (mut x, mut y) = (vec![0; CHUNK_BYTES.min(count)], vec![0; CHUNK_BYTES.min(count)]);
-    for begin in (0..count).step_by(CHUNK_BYTES) {
-        let n = CHUNK_BYTES.min(count - begin);
-        file_a.read_exact_at(&mut x[..n], a.1 + begin as u64)?;
-        file_b.read_exact_at(&mut y[..n], b.1 + begin as u64)?;
-        if x[..n] != y[..n] {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }

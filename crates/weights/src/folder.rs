@@ -105,18 +105,10 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
 /// The name of each tensor's file, which has the end `end`, by the name of the tensor. Every file is in the folder itself.
 fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, WeightsError> {
     let wrong = |message: String| WeightsError::file(index, message);
-    let mut object = read_object(index, MAX_INDEX_BYTES)?;
-    let Some(Value::Object(map)) = object.remove("weight_map") else {
-        return Err(wrong("`weight_map` must be an object that gives each tensor its file".into()));
-    };
-    let mut out = BTreeMap::new();
-    for (tensor, file) in map {
-        let Value::String(file) = file else {
-            return Err(wrong(format!(
-                "`weight_map` must give a file name for {tensor}, got {}",
-                strict_json::describe_type(&file)
-            )));
-        };
+    let map = read_object(index, MAX_INDEX_BYTES)?.remove("weight_map").unwrap_or_default();
+    let map: BTreeMap<String, String> = serde_json::from_value(map)
+        .map_err(|_| wrong("`weight_map` must be an object that gives each tensor its file".into()))?;
+    for (tensor, file) in &map {
         let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !plain {
             let message =
@@ -128,12 +120,11 @@ fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, Weigh
                 "`weight_map` places {tensor} in {file:?}; the name of a shard must end in `{end}`"
             )));
         }
-        out.insert(tensor, file);
     }
-    if out.is_empty() {
+    if map.is_empty() {
         return Err(wrong("its `weight_map` is empty".into()));
     }
-    Ok(out)
+    Ok(map)
 }
 
 /// The tokenizer beside the `config.json` at `config`, if there is one: `tokenizer.json`, or else GPT-2's two files.

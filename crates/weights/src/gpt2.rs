@@ -33,14 +33,9 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
         let message = format!("unsupported `activation_function` {activation:?}; only `gelu_new` is supported");
         return Err(config.wrong(message));
     }
-    config.check_flag("scale_attn_weights", true, true, "runner always divides scores by √(head width)")?;
-    config.check_flag(
-        "scale_attn_by_inverse_layer_idx",
-        false,
-        false,
-        "runner scales the scores of all layers alike",
-    )?;
-    config.check_flag("add_cross_attention", false, false, "runner trains decoders without an encoder")?;
+    config.check_flag("scale_attn_weights", true, "runner always divides scores by √(head width)")?;
+    config.check_flag("scale_attn_by_inverse_layer_idx", false, "runner scales the scores of all layers alike")?;
+    config.check_flag("add_cross_attention", false, "runner trains decoders without an encoder")?;
     let mut dropouts = Vec::new();
     for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
         dropouts.push(config.number(key)?.unwrap_or(0.1));

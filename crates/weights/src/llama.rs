@@ -47,8 +47,8 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
             config.wrong(format!("unsupported `hidden_act` {activation:?}; only `silu` (`swish`) is supported"))
         );
     }
-    config.check_flag("attention_bias", false, false, "runner's Llama has no biases in attention")?;
-    config.check_flag("mlp_bias", false, false, "runner's Llama has no biases in feed-forward layers")?;
+    config.check_flag("attention_bias", false, "runner's Llama has no biases in attention")?;
+    config.check_flag("mlp_bias", false, "runner's Llama has no biases in feed-forward layers")?;
     if let Some(dropout) = config.number("attention_dropout")?.filter(|p| *p != 0.0) {
         return Err(config.wrong(format!("`attention_dropout` must be 0, got {dropout}")));
     }

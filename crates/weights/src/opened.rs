@@ -10,7 +10,7 @@ use super::described_model::DescribedModel;
 use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::file_tensor::{FileTensor, canonical, equal_bytes, is_buffer, unwrap_names};
+use super::file_tensor::{FileTensor, canonical, embedding, is_buffer, unwrap_names};
 use super::folder;
 use super::torch_file::TorchFile;
 use runner_files::open_regular;
@@ -54,77 +54,44 @@ impl OpenedWeights {
     /// If there are none, or files, description and tensors do not fit one another.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
         let described = describe(path)?;
-        if path.is_dir() {
-            let (files, found) = folder::tensors(path)?;
-            return Self::open_named(path, described, files, found);
-        }
-        let found = TorchFile::open(0, path)?.tensors;
-        Self::open_named(path, described, vec![path.to_owned()], found)
-    }
-
-    /// Opens the tensors `found` in `files`, which have the names of `transformers`.
-    fn open_named(
-        path: &Path,
-        described: DescribedModel,
-        files: Vec<PathBuf>,
-        mut found: Vec<FileTensor>,
-    ) -> Result<Self, WeightsError> {
+        let (files, mut found) = if path.is_dir() {
+            folder::tensors(path)?
+        } else {
+            (vec![path.to_owned()], TorchFile::open(0, path)?.tensors)
+        };
         unwrap_names(&mut found).map_err(|message| WeightsError::file(path, message))?;
         let family = described.spec.family;
         let parameters: BTreeMap<String, PartParameter> =
-            described.spec.decoder().parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
+            described.spec.part_parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
         // nanoGPT has the names of `transformers`, and matrices as `nn.Linear` has them.
         let is_linear = found.iter().any(|found| {
             let parameter = parameters.get(&canonical(family, &found.name)).filter(|parameter| parameter.transposed);
             let is_square = found.shape.first() == found.shape.last();
             parameter.is_some_and(|parameter| !is_square && parameter.spec.shape == found.shape)
         });
+        let tokens = found.iter().find(|found| canonical(family, &found.name) == embedding(family));
         let mut tensors = BTreeMap::new();
-        for found in found {
+        for found in &found {
             let name = canonical(family, &found.name);
             if is_buffer(family, &name) {
                 continue;
             }
+            // A tied head is the embedding. A file may hold both, with equal numbers.
+            if described.spec.tie_embeddings && name == Head::WEIGHT {
+                tokens.map_or(Ok(()), |tokens| check_tied_head(&described, &files, found, tokens))?;
+                continue;
+            }
             let path = &files[found.file];
-            let tensor = tensor(parameters.get(&name), &found, is_linear)
-                .map_err(|message| WeightsError::file(path, message))?;
+            let tensor =
+                tensor(parameters.get(&name), found, is_linear).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
                 let message = format!("tensor {} occurs twice, once with a different prefix", found.name);
                 return WeightsError::invalid(path, message);
             }
         }
         let mut opened = Self { described, files, tensors, lacks_biases: false };
-        opened.drop_tied_head()?;
         opened.check_tensors(path)?;
         Ok(opened)
-    }
-
-    /// Removes a tied head, which is the embedding. A file may hold both, with equal numbers.
-    fn drop_tied_head(&mut self) -> Result<(), WeightsError> {
-        if !self.described.spec.tie_embeddings {
-            return Ok(());
-        }
-        let Some(head) = self.tensors.remove(Head::WEIGHT) else { return Ok(()) };
-        let name = self.described.spec.decoder().embedding.tokens;
-        let Some(embedding) = self.tensors.get(name) else { return Ok(()) };
-        let path = &self.files[head.file];
-        let differ = |what: &str| {
-            let (head, config) = (Head::WEIGHT, self.described.file.display());
-            Err(WeightsError::file(
-                path,
-                format!(
-                    "{head} and {name} differ in {what}, but {config} ties them; set `tie_word_embeddings` to false there"
-                ),
-            ))
-        };
-        let form = |tensor: &Tensor| (tensor.dtype, tensor.shape.clone(), tensor.transposed);
-        if form(&head) != form(embedding) {
-            return differ("shape or type");
-        }
-        let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
-        let [a, b] = [&head, embedding].map(|tensor| (self.files[tensor.file].as_path(), tensor.at));
-        let equal = a == b || equal_bytes(a, b, bytes).map_err(WeightsError::io(path))?;
-        if equal { Ok(()) } else { differ("their values") }
     }
 
     /// Checks that the tensors are those of the described model.
@@ -246,6 +213,24 @@ impl OpenedWeights {
     }
 }
 
+/// Checks that the tied `head` has the numbers of the `embedding`.
+fn check_tied_head(
+    described: &DescribedModel,
+    files: &[PathBuf],
+    head: &FileTensor,
+    embedding: &FileTensor,
+) -> Result<(), WeightsError> {
+    let path = &files[head.file];
+    if head.has_same_numbers(path, embedding, &files[embedding.file]).map_err(WeightsError::io(path))? {
+        return Ok(());
+    }
+    let (head, name, config) = (Head::WEIGHT, described.spec.decoder().embedding.tokens, described.file.display());
+    let message = format!(
+        "{head} and {name} differ in shape, type or values, but {config} ties them; set `tie_word_embeddings` to false there"
+    );
+    WeightsError::invalid(path, message)
+}
+
 /// True if `name` is that of a bias.
 fn is_bias(name: &str) -> bool {
     name.rsplit('.').next() == Some("bias")
@@ -321,13 +306,13 @@ mod tests {
 
     #[test]
     fn only_the_four_matrices_and_the_buffers_are_special() {
-        let spec = |family| ModelSpec::with_defaults(family, [9, 8, 12, 2, 8]).decoder();
-        let gpt2 = spec(Family::Gpt2).parameters();
+        let spec = |family| ModelSpec::with_defaults(family, [9, 8, 12, 2, 8]);
+        let gpt2 = spec(Family::Gpt2).part_parameters();
         let conv = |name: &str| gpt2.iter().find(|p| p.spec.name == name).expect("a parameter").transposed;
         assert!(conv("transformer.h.0.attn.c_attn.weight") && conv("transformer.h.11.mlp.c_proj.weight"));
         assert!(!conv("transformer.wte.weight") && !conv("transformer.h.0.attn.c_attn.bias"));
         assert!(gpt2.iter().all(|p| p.spec.name != Head::WEIGHT), "the head is tied");
-        assert!(spec(Family::Llama).parameters().iter().all(|parameter| !parameter.transposed));
+        assert!(spec(Family::Llama).part_parameters().iter().all(|parameter| !parameter.transposed));
         assert!(is_buffer(Family::Gpt2, "transformer.h.0.attn.bias"));
         assert!(!is_buffer(Family::Gpt2, "transformer.h.0.attn.c_attn.bias"));
         assert_eq!(canonical(Family::Gpt2, "h.0.ln_1.weight"), "transformer.h.0.ln_1.weight");

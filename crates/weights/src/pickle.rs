@@ -272,13 +272,11 @@ fn read_step<'a>(
                 _ => Err("attributes of something that is not a dict".to_owned()),
             };
         }
-        b'R' => match call(values, stack)? {
-            Called::Made(value) => value,
-            Called::Argument(id) => {
-                stack.values.push(id);
-                return Ok(None);
-            }
-        },
+        b'R' => {
+            let made = call(values, stack)?;
+            stack.values.push(made);
+            return Ok(None);
+        }
         b'c' => {
             let (module, name) = (input.line()?, input.line()?);
             Value::Global(global(module, name)?)
@@ -314,10 +312,12 @@ fn read_value<'a>(opcode: u8, input: &mut Input<'a>, stack: &mut Stack) -> Resul
         0x8a => long(input)?,
         b'G' => input.take(8).map(|_| Value::Other)?,
         b'C' | b'B' | 0x8e => {
-            let length = input.unsigned(match opcode {
-                b'C' => 1,
-                b'B' => 4,
-                _ => 8,
+            let length = input.unsigned(if opcode == b'C' {
+                1
+            } else if opcode == b'B' {
+                4
+            } else {
+                8
             })?;
             input.take(length).map(|_| Value::Other)?
         }
@@ -343,24 +343,20 @@ fn long<'a>(input: &mut Input<'a>) -> Result<Value<'a>, String> {
     Ok(Value::Int(i64::from_le_bytes(whole)))
 }
 
-/// What a call in a pickle gives: a new value, or one that is there.
-enum Called<'a> {
-    Made(Value<'a>),
-    Argument(ValueId),
-}
-
-/// Calls what is below the top of the stack with the tuple at the top.
-fn call<'a>(values: &[Value<'a>], stack: &mut Stack) -> Result<Called<'a>, String> {
+/// Calls what is below the top of the stack with the tuple at the top. Returns the result: a new value, or an argument.
+fn call(values: &mut Vec<Value<'_>>, stack: &mut Stack) -> Result<ValueId, String> {
     let (arguments, function) = (stack.pop()?, stack.pop()?);
     let Value::Sequence(items) = &values[arguments] else {
         return Err("a call whose arguments are not a tuple".to_owned());
     };
-    match (&values[function], items.as_slice()) {
-        (Value::Global(Global::OrderedDict), []) => Ok(Called::Made(Value::Dict(Vec::new()))),
-        (Value::Global(Global::RebuildTensor), _) => Ok(Called::Made(Value::Tensor(arguments))),
-        (Value::Global(Global::RebuildParameter), [tensor, ..]) => Ok(Called::Argument(*tensor)),
-        _ => Err("a call that `torch.save` does not write".to_owned()),
-    }
+    let made = match (&values[function], items.as_slice()) {
+        (Value::Global(Global::OrderedDict), []) => Value::Dict(Vec::new()),
+        (Value::Global(Global::RebuildTensor), _) => Value::Tensor(arguments),
+        (Value::Global(Global::RebuildParameter), [tensor, ..]) => return Ok(*tensor),
+        _ => return Err("a call that `torch.save` does not write".to_owned()),
+    };
+    values.push(made);
+    Ok(values.len() - 1)
 }
 
 /// # Errors

@@ -8,6 +8,7 @@ use runner_files::{
     TEMPORARY_PREFIX, create_dir_all, has_only, if_present, is_temporary_name, remove_abandoned, sync_dir,
     temporary_dir, temporary_prefix,
 };
+use runner_spec::format::counted;
 
 /// An unfinished folder beside `to`. It is removed if it is dropped before it is finished.
 #[derive(Debug)]
@@ -39,10 +40,7 @@ impl StagedFolder {
         force: bool,
     ) -> Result<Self, WeightsError> {
         if to.symlink_metadata().is_ok() && !to.is_dir() {
-            return Err(WeightsError::Request(format!(
-                "{} is a file; name a folder, or a different path",
-                to.display()
-            )));
+            return Err(WeightsError::is_a_file(to));
         }
         let to = std::path::absolute(to).map_err(WeightsError::io(to))?;
         let (Some(parent), Some(_)) = (to.parent(), to.file_name()) else {
@@ -125,11 +123,8 @@ impl StagedFolder {
         }
         let stale = self.stale_files()?;
         stale.first().map_or(Ok(()), |path| {
-            let more = match stale.len() - 1 {
-                0 => String::new(),
-                1 => " and 1 more file".to_owned(),
-                n => format!(" and {n} more files"),
-            };
+            let others = stale.len() - 1;
+            let more = if others == 0 { String::new() } else { format!(" and {}", counted(others as u64, "more file")) };
             let path = path.display();
             let message =
                 format!("{path}{more}: not part of this export, but would be loaded with it; remove old files, or export to a new folder");

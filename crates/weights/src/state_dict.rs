@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::described_model::{DescribedModel, MAX_CONTEXT};
-use super::dtype::Dtype;
 use super::error::WeightsError;
-use super::file_tensor::{FileTensor, canonical, embedding, equal_bytes, unwrap_names};
+use super::file_tensor::{FileTensor, canonical, embedding, unwrap_names};
 use super::torch_file::TorchFile;
 use runner_spec::model::parts::Head;
 use runner_spec::model::{Family, ModelSpec};
@@ -65,19 +64,11 @@ pub(super) fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     if head.is_none() {
         unknown.push("tie_embeddings");
     }
-    let is_tied = head.map_or(Ok(true), |head| is_same(path, head, by_name[*tokens]));
+    let is_tied = head.map_or(Ok(true), |head| head.has_same_numbers(path, by_name[*tokens], path));
     let tie_embeddings = is_tied.map_err(WeightsError::io(path))?;
     let heads = heads.unwrap_or(groups);
     let sizes = [vocab_size, context_length, layers, heads, d_model];
     let spec = ModelSpec::with_defaults(*family, sizes);
     let spec = ModelSpec { kv_heads: heads / groups, d_ff, tie_embeddings, ..spec };
     DescribedModel { file: path.to_owned(), unknown, spec }.checked()
-}
-
-/// True if two tensors of the file `path` have the same numbers in the same shape and type.
-fn is_same(path: &Path, a: &FileTensor, b: &FileTensor) -> std::io::Result<bool> {
-    let form = |tensor: &FileTensor| (tensor.dtype.clone(), tensor.shape.clone(), tensor.transposed);
-    let Some(dtype) = Dtype::from_name(&a.dtype).filter(|_| form(a) == form(b)) else { return Ok(false) };
-    let bytes = a.shape.iter().product::<usize>() * dtype.size();
-    Ok(a.start == b.start || equal_bytes((path, a.start), (path, b.start), bytes)?)
 }

@@ -22,16 +22,6 @@ const MAX_TENSORS: usize = 1 << 17;
 /// The keys under which programs store the state dict beside other values.
 const STATE_DICT_KEYS: [&str; 4] = ["model", "state_dict", "model_state_dict", "module"];
 
-/// What the first bytes of a file say that it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FileKind {
-    /// A zip archive, as `torch.save` writes it.
-    Archive,
-    /// A bare pickle, or a tar archive, as `torch.save` wrote them before PyTorch 1.6.
-    Legacy,
-    Other,
-}
-
 /// The tensors of a file.
 #[derive(Debug)]
 pub(super) struct TorchFile {
@@ -40,39 +30,27 @@ pub(super) struct TorchFile {
     pub(super) heads: Option<usize>,
 }
 
-/// The kind of the file `path`.
+/// Checks that the file `path` begins as a zip archive, the form of `torch.save`.
 ///
 /// # Errors
-/// If it cannot be read.
-pub(super) fn file_kind(path: &Path) -> Result<FileKind, WeightsError> {
+/// If it does not, or cannot be read.
+pub(super) fn check_is_archive(path: &Path) -> Result<(), WeightsError> {
     let mut bytes = Vec::new();
     let file = open_regular(path).map_err(WeightsError::io(path))?;
     file.take(262).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
-    Ok(match bytes.as_slice() {
-        [b'P', b'K', 3, 4, ..] => FileKind::Archive,
-        [0x80, 2..=5, ..] => FileKind::Legacy,
-        bytes if bytes.get(257..) == Some(b"ustar") => FileKind::Legacy,
-        _ => FileKind::Other,
-    })
-}
-
-/// The error for a file of the kind `Other`.
-pub(super) fn unknown_format(path: &Path) -> WeightsError {
-    let help = if path.extension().is_some_and(|end| end == "safetensors") {
-        "for safetensors, name the folder that contains config.json"
-    } else {
-        "use a file that `torch.save` wrote"
+    let message = match bytes.as_slice() {
+        [b'P', b'K', 3, 4, ..] => return Ok(()),
+        // As `torch.save` wrote files before PyTorch 1.6.
+        bytes if matches!(bytes, [0x80, 2..=5, ..]) || bytes.get(257..) == Some(b"ustar") => {
+            "a bare pickle or a tar archive, not the zip format of `torch.save`; if it is a state dict, convert it:\n\
+             python -c \"import torch; torch.save(torch.load('old.pt', weights_only=True), 'new.pt')\""
+        }
+        _ if path.extension().is_some_and(|end| end == "safetensors") => {
+            "unknown format; for safetensors, name the folder that contains config.json"
+        }
+        _ => "unknown format; use a file that `torch.save` wrote",
     };
-    WeightsError::file(path, format!("unknown format; {help}"))
-}
-
-/// The error for a file of the kind `Legacy`.
-pub(super) fn legacy_error(path: &Path) -> WeightsError {
-    WeightsError::file(
-        path,
-        "a bare pickle or a tar archive, not the zip format of `torch.save`; if it is a state dict, convert it:\n\
-         python -c \"import torch; torch.save(torch.load('old.pt', weights_only=True), 'new.pt')\"",
-    )
+    WeightsError::invalid(path, message)
 }
 
 impl TorchFile {
@@ -81,11 +59,7 @@ impl TorchFile {
     /// # Errors
     /// If it is not a file of `torch.save`, holds anything but tensors and plain values, or its parts do not fit one another.
     pub(super) fn open(file: usize, path: &Path) -> Result<Self, WeightsError> {
-        match file_kind(path)? {
-            FileKind::Archive => {}
-            FileKind::Legacy => return Err(legacy_error(path)),
-            FileKind::Other => return Err(unknown_format(path)),
-        }
+        check_is_archive(path)?;
         let mut archive = Archive::open(path)?;
         let invalid = |message: String| WeightsError::file(path, message);
         let bytes = archive.read(PICKLE, MAX_PICKLE_BYTES)?;

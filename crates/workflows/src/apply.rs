@@ -113,7 +113,8 @@ pub fn apply(
     })
 }
 
-/// Loads the experiment of `request`, and returns it with the host that its run records.
+/// Loads the experiment of `request`, and returns it with the host that its run records, which also has the environment variables that had
+/// effect on the file.
 ///
 /// # Errors
 /// The mistakes of the experiment; a hub that cannot be reached.
@@ -125,7 +126,10 @@ pub(crate) fn load_experiment(
     let fetch = model_fetcher(host, observer);
     let mut loaded = (request.load)(&fetch)?;
     drop(fetch);
-    let host = with_recorded_environment(host, &loaded);
+    let mut host = host.clone();
+    // The program's own variables stay.
+    let own = std::mem::take(&mut host.recorded_environment);
+    host.recorded_environment = loaded.env_read.iter().cloned().chain(own).collect();
     pin_hub_commits(&mut loaded.experiment, None, &host, observer)?;
     Ok((loaded, host))
 }
@@ -155,15 +159,6 @@ pub(crate) fn open_run_of_file(
     let (beginning, claim) = source.map_or((Beginning::Scratch, Claim::SamePlan), |source| source.beginning(plan));
     let start = RunStart { beginning, claim, sweep, is_new, ..RunStart::new(loaded, session) };
     start.open(&announce, observer)
-}
-
-/// `host`, whose recorded variables also contain the environment variables that had effect on the file.
-fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
-    let mut host = host.clone();
-    // The program's own variables stay.
-    let own = std::mem::take(&mut host.recorded_environment);
-    host.recorded_environment = loaded.env_read.iter().cloned().chain(own).collect();
-    host
 }
 
 /// # Errors

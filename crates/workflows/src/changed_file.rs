@@ -40,20 +40,18 @@ pub(crate) fn describe_earlier_run(
     name_run: impl Fn(&ListedRun) -> String,
 ) -> Vec<String> {
     let Some(earlier) = find_earlier_run(root, &loaded.experiment) else { return Vec::new() };
-    let path = earlier.listed.path.clone();
+    let EarlierRun { listed: run, changes } = earlier;
     // A plan that cannot be read only makes the description shorter.
-    let Some(theirs) = stored_plan::read(&path).ok() else { return Vec::new() };
-    let changes = earlier.changes;
-    let name = name_run(&earlier.listed);
-    let done = (count(earlier.listed.step), count(earlier.listed.steps));
-    let id = format!("{} ({} of {} steps)", earlier.listed.id, done.0, done.1);
+    let Some(theirs) = stored_plan::read(&run.path).ok() else { return Vec::new() };
+    let name = name_run(&run);
+    let id = format!("{} ({} of {} steps)", run.id, count(run.step), count(run.steps));
     let mut lines = Vec::new();
     if changes.is_empty() {
-        lines.push(match earlier.listed.origin {
+        lines.push(match run.origin {
             Some(RunOrigin::Fork { step, .. }) if step.is_some() || theirs.hash == plan.hash => {
                 format!("{id}, a fork, has the settings of this file")
             }
-            _ => format!("{id} has these settings, but {}", describe_changed_inputs(&path, plan)),
+            _ => format!("{id} has these settings, but {}", describe_changed_inputs(&run.path, plan)),
         });
     } else {
         lines.push(format!("a new run starts, because this file differs from {id}:"));
@@ -63,7 +61,7 @@ pub(crate) fn describe_earlier_run(
             lines.push(format!("  and {more} more keys; `runner diff {name} {}` lists them", loaded.path.display()));
         }
     }
-    lines.extend(describe_continuation(&earlier.listed, &name, &changes, &theirs, loaded, plan));
+    lines.extend(describe_continuation(&run, &name, &changes, &theirs, loaded, plan));
     lines.into_iter().map(|line| format!("run    {line}")).collect()
 }
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::opened_run::OpenedRun;
+use crate::opened_run::{OpenedRun, device_for_reading};
 use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
 use runner_executor::ExecError;
 use runner_executor::eval::open_model;
 use runner_inputs::{Host, RunEvent, RunObserver, foreign_tokenizer};
-use runner_machine::local_cluster::local_cluster;
 use runner_record::CheckpointChoice;
 use runner_spec::diagnostic::list;
 use runner_spec::error::{CommandError, Result};
@@ -112,9 +111,8 @@ impl EvaluatedModel {
                 match named {
                     None => return Ok(ModelTokenizer::of_rows(own, &run.experiment.data.layout)),
                     Some(_) if own.knows_text() => {
-                        let message =
-                            "--tokenizer: the run already has the tokenizer with which it was trained; omit the flag";
-                        return Err(CommandError::request(message.to_owned()));
+                        let has = "the run already has the tokenizer with which it was trained";
+                        return Err(CommandError::request(format!("--tokenizer: {has}; omit the flag")));
                     }
                     Some(named) => (&run.path, Some(named.clone())),
                 }
@@ -136,14 +134,14 @@ impl EvaluatedModel {
                  the tokenizer that the model was trained with"
             )));
         }
-        if let ModelOrigin::Weights(weights, _) = &self.origin
-            && let Some(warning) = foreign_tokenizer(weights, &tokenizer, "--tokenizer")
-        {
-            observer.observe(&RunEvent::Warning(&warning));
-        }
         Ok(match &self.origin {
             ModelOrigin::Checkpoint(run, _) => ModelTokenizer::of_rows(tokenizer, &run.experiment.data.layout),
-            ModelOrigin::Weights(..) => ModelTokenizer::of_weights(tokenizer),
+            ModelOrigin::Weights(weights, _) => {
+                if let Some(warning) = foreign_tokenizer(weights, &tokenizer, "--tokenizer") {
+                    observer.observe(&RunEvent::Warning(&warning));
+                }
+                ModelTokenizer::of_weights(tokenizer)
+            }
         })
     }
 
@@ -154,10 +152,7 @@ impl EvaluatedModel {
     pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device> {
         match &self.origin {
             ModelOrigin::Checkpoint(run, _) => run.device(choice, threads, notes),
-            ModelOrigin::Weights(..) if choice == DeviceChoice::Cpu => Ok(Device::Cpu),
-            ModelOrigin::Weights(..) => {
-                Ok(runner_plan::device_for_reading(choice, Device::Cpu, &local_cluster(threads), notes)?)
-            }
+            ModelOrigin::Weights(..) => device_for_reading(choice, Device::Cpu, threads, notes),
         }
     }
 

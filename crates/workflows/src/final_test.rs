@@ -35,17 +35,14 @@ pub(crate) fn test_best_checkpoint(
         let (model, weights, step) = tested_model.load(device)?;
         let all = LossBatches::new(split, rows.unwrap_or(u64::MAX), batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
-        let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
-        let step = step.ok_or_else(|| CommandError::failure("a tested checkpoint has no step".to_owned()))?;
-        let (rows, standard_error) = (result.rows, result.standard_error);
         Ok(TestResult {
-            step,
+            step: step.ok_or_else(|| CommandError::failure("a tested checkpoint has no step".to_owned()))?,
             loss: result.loss,
-            perplexity,
-            bits_per_byte,
+            perplexity: result.perplexity(),
+            bits_per_byte: result.bits_per_byte(),
             tokens: result.tokens,
-            rows,
-            standard_error,
+            rows: result.rows,
+            standard_error: result.standard_error,
         })
     })?;
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;

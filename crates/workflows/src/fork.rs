@@ -83,20 +83,15 @@ pub fn fork(
     let recorded_inputs = parent.source.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
-    let inputs = PreparedInputs::new(
-        &loaded.experiment,
-        recorded_inputs.as_ref(),
-        find_devices(&loaded.experiment, host, None)?,
-        host,
-        observer,
-    )?;
+    let devices = find_devices(&loaded.experiment, host, None)?;
+    let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), devices, host, observer)?;
     let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
     loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
     let ready = inputs.plan_file(&mut loaded, parent.step().unwrap_or(0), observer)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
-    let data = [&theirs.data, &loaded.experiment.data];
-    let trained = parent.source.as_ref().and_then(|_| describe_trained_validation(data[0], data[1]));
-    if let Some(reason) = trained {
+    if parent.source.is_some()
+        && let Some(reason) = describe_trained_validation(&theirs.data, &loaded.experiment.data)
+    {
         let id = &parent.run.manifest.id;
         observer.observe(&RunEvent::Warning(&format!(
             "{id} may have trained on text that is validation data of this fork, whose validation losses are then too low: {reason}"
@@ -205,15 +200,14 @@ impl ForkedRun {
         let RecordedRun { path, manifest } = &self.run;
         let id = &manifest.id;
         let Some(ForkCheckpoint { step, plan: theirs, .. }) = &self.source else {
-            let same = (&plan.hash, &plan.experiment_name) == (&manifest.plan_hash, &manifest.name);
-            if same {
-                return Err(CommandError::request(format!(
-                    "the fork does not differ from {id}; change a setting with `--set KEY=VALUE`, start from a \
-                     checkpoint with `--from STEP`, or repeat the run with `runner reproduce {}`",
-                    shell_word(&path.display().to_string())
-                )));
+            if (&plan.hash, &plan.experiment_name) != (&manifest.plan_hash, &manifest.name) {
+                return Ok(());
             }
-            return Ok(());
+            return Err(CommandError::request(format!(
+                "the fork does not differ from {id}; change a setting with `--set KEY=VALUE`, start from a \
+                 checkpoint with `--from STEP`, or repeat the run with `runner reproduce {}`",
+                shell_word(&path.display().to_string())
+            )));
         };
         let step = *step;
         let mut wrong: Vec<String> =
@@ -263,13 +257,10 @@ fn describe_trained_validation(old: &Data, new: &Data) -> Option<String> {
 /// The reasons why a run of the plan `new` cannot begin with a checkpoint of a run of the plan `old`, each with advice for a fork.
 pub(crate) fn checkpoint_problems(old: &Plan, new: &Plan) -> Vec<(String, String)> {
     let (Some(a), Some(b)) = (old.ranks.first(), new.ranks.first()) else { return Vec::new() };
-    let tokenizer_problem = (old.data.tokenizer_hash != new.data.tokenizer_hash).then(|| {
-        (
-            "the tokenizer differs, so rows of the embedding stand for different tokens".to_owned(),
-            "keep data.tokenizer and the files that it was made from, or use --from start to train from scratch"
-                .to_owned(),
-        )
-    });
+    let differs = "the tokenizer differs, so rows of the embedding stand for different tokens";
+    let advice = "keep data.tokenizer and the files that it was made from, or use --from start to train from scratch";
+    let tokenizer_problem =
+        (old.data.tokenizer_hash != new.data.tokenizer_hash).then(|| (differs.to_owned(), advice.to_owned()));
     let problems = [shape_problem(&a.program, &b.program), moments_problem(&a.program, &b.program), tokenizer_problem];
     problems.into_iter().flatten().collect()
 }
@@ -290,16 +281,12 @@ fn shape_problem(old: &Program, new: &Program) -> Option<(String, String)> {
 
 /// Why the new optimizer cannot use the old one's moments.
 fn moments_problem(old: &Program, new: &Program) -> Option<(String, String)> {
-    let [old, new] = [old, new].map(|program| program.optimizer.description());
-    let (had, needs, old, new) = (old.moments(), new.moments(), old.name(), new.name());
+    let [(had, old), (needs, new)] =
+        [old, new].map(|program| (program.optimizer.description().moments(), program.optimizer.name()));
     if needs == 0 || (had, old) == (needs, new) {
         return None;
     }
-    let moments = counted(had as u64, "moment");
-    Some((
-        format!(
-            "the checkpoint has {moments} of {old}, but {new} with these settings needs {needs}, and no optimizer uses another's"
-        ),
-        format!("keep {old}, use sgd without momentum, or use --from start to train from scratch"),
-    ))
+    let has = format!("the checkpoint has {} of {old}", counted(had as u64, "moment"));
+    let what = format!("{has}, but {new} with these settings needs {needs}, and no optimizer uses another's");
+    Some((what, format!("keep {old}, use sgd without momentum, or use --from start to train from scratch")))
 }

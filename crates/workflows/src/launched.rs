@@ -79,7 +79,9 @@ fn join_and_work(
     let program = format!("runner {} (sources {sources})", env!("CARGO_PKG_VERSION"));
     let world = World::join(assigned.clone(), &program, token, *report_wait, stop)?;
     let leaders_observer: &mut dyn RunObserver = if world.is_leader() { observer } else { &mut IgnoreEvents };
-    let error = match work(Some(&world), &share_host(host, &world), leaders_observer) {
+    // This rank shares the threads of its host with the other ranks on it.
+    let threads = world.threads(host.threads, host.has_given_threads);
+    let error = match work(Some(&world), &Host { threads, ..host.clone() }, leaders_observer) {
         Ok(report) => {
             if world.is_leader() {
                 world.send_exit(report.outcome.exit() as u8);
@@ -98,15 +100,12 @@ fn join_and_work(
         abort.as_ref().filter(|abort| StopReason::of_exit_code(abort.code).is_some())
     {
         leaders_observer.observe(&RunEvent::Note(reason));
-        return Ok(RunReport { outcome: RunOutcome::Followed(*code), run: None });
+        return Ok(RunReport::followed(*code));
     }
     match (abort, world.must_report()) {
         (Some(abort), true) if is_aborted => Err(CommandError::failure(abort.reason)),
         (_, true) => Err(error),
-        (abort, false) => {
-            let code = abort.map_or(code, |abort| abort.code);
-            Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
-        }
+        (abort, false) => Ok(RunReport::followed(abort.map_or(code, |abort| abort.code))),
     }
 }
 
@@ -131,14 +130,7 @@ pub(crate) fn agree_on_training<'a>(
 /// If this rank fails and has to report it.
 pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport> {
     stop.arm();
-    let code = training.follow().map_err(RunError::from)?;
-    Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
-}
-
-/// `host` for one rank of `world`, which shares its threads with the other ranks on it.
-fn share_host(host: &Host, world: &World) -> Host {
-    let threads = world.threads(host.threads, host.has_given_threads);
-    Host { threads, ..host.clone() }
+    Ok(RunReport::followed(training.follow().map_err(RunError::from)?))
 }
 
 /// The devices of this machine, or of the machines of `world`. They are checked before data is prepared, which may take long.

@@ -11,6 +11,7 @@ use runner_data::{Prepared, TextTokenizer};
 use runner_inputs::{
     Host, RunEvent, RunObserver, check_same_data, explain_missing_data, prepare_data, recorded_tokenizer,
 };
+use runner_machine::local_cluster::local_cluster;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
@@ -56,22 +57,29 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> 
         return Ok(());
     }
     let is_plan_file_unchanged = !changed.contains(&PLAN);
-    let keys = match rebuild_plan(path, manifest)?.difference {
+    let describes = match rebuild_plan(path, manifest)?.difference {
         PlanDifference::None => return Ok(()),
         PlanDifference::Edited if is_plan_file_unchanged => return Ok(()),
-        PlanDifference::Edited => {
-            return Err(CommandError::failure(format!(
-                "{}: it was changed after the run started; restore it from a copy",
-                path.join(PLAN).display()
-            )));
-        }
-        PlanDifference::Other(keys) => keys,
+        PlanDifference::Edited => String::new(),
+        PlanDifference::Other(keys) if keys.is_empty() => ", and describes a different run".to_owned(),
+        PlanDifference::Other(keys) => format!(", and describes a different run ({})", keys.join(", ")),
     };
-    let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
-    Err(CommandError::failure(format!(
-        "{}: it was changed after the run started, and describes a different run{keys}; restore it from a copy",
-        path.join(if is_plan_file_unchanged { RESOLVED } else { PLAN }).display()
-    )))
+    let file = path.join(if is_plan_file_unchanged { RESOLVED } else { PLAN });
+    let text = format!("it was changed after the run started{describes}; restore it from a copy");
+    Err(CommandError::failure(format!("{}: {text}", file.display())))
+}
+
+/// The device that `choice` means for reading a model that was trained on `trained`. Machines are not asked for a CPU.
+pub(crate) fn device_for_reading(
+    choice: DeviceChoice,
+    trained: Device,
+    threads: usize,
+    notes: &mut Vec<String>,
+) -> Result<Device> {
+    match choice {
+        DeviceChoice::Cpu => Ok(Device::Cpu),
+        _ => Ok(runner_plan::device_for_reading(choice, trained, &local_cluster(threads), notes)?),
+    }
 }
 
 impl OpenedRun {
@@ -159,15 +167,7 @@ impl OpenedRun {
             (DeviceChoice::Auto, _) => DeviceChoice::Cpu,
             (asked, _) => asked,
         };
-        Ok(match choice {
-            DeviceChoice::Cpu => Device::Cpu,
-            _ => runner_plan::device_for_reading(
-                choice,
-                program.device,
-                &runner_machine::local_cluster::local_cluster(threads),
-                notes,
-            )?,
-        })
+        device_for_reading(choice, program.device, threads, notes)
     }
 
     /// The weights of a checkpoint as f32 on the CPU, in the order of `layout`, which is that of the whole model; and the step after which

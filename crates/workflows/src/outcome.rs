@@ -50,6 +50,11 @@ impl RunReport {
     pub(crate) fn up_to_date(path: PathBuf) -> Self {
         Self { outcome: RunOutcome::UpToDate, run: Some(path) }
     }
+
+    /// The job whose record another rank keeps ended with the exit code `code`.
+    pub(crate) fn followed(code: u8) -> Self {
+        Self { outcome: RunOutcome::Followed(code), run: None }
+    }
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ fn prepare_rank(process: &RankProcess, start: &RankStart, pool: &ThreadPool, hos
         return Err(CommandError::failure(message.to_owned()));
     }
     let state = pool.install(|| load_state(experiment, program, data, host, checkpoint))?;
-    Ok(PreparedRank { data: prepared, state })
+    Ok((prepared, state))
 }
 
 /// The training state that the rank of `program` begins with, in the host's memory: that of `checkpoint`, or else that of step 0, drawn, or

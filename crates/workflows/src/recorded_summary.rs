@@ -25,15 +25,23 @@ pub(crate) fn report_nothing_to_do(path: &Path, name: &str, is_damaged: bool, ob
     observer.observe(&RunEvent::End { run: path, name, summary, up_to_date, failed: false, interrupted: false });
 }
 
+/// Describes what is damaged or missing in the metrics of the run in `path`; `None` if nothing is. A summary that cannot be read counts as
+/// missing.
+///
+/// # Errors
+/// If the record cannot be read.
+pub(crate) fn find_damage(path: &Path, manifest: &Manifest) -> Result<Option<String>> {
+    let summary = run_dir::read_summary(path).ok().flatten();
+    Ok(find_damage_of_metrics(path, manifest, summary.as_ref())?)
+}
+
 /// Warns `observer` if the metrics of the run in `path`, which has nothing left to do, are damaged. Returns true if they are.
 pub(crate) fn warn_of_damaged_metrics(
     path: &Path,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
 ) -> Result<bool> {
-    // A summary that cannot be read has been reported.
-    let summary = run_dir::read_summary(path).ok().flatten();
-    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
+    let Some(damage) = find_damage(path, manifest)? else { return Ok(false) };
     observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
     Ok(true)
 }

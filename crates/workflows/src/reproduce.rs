@@ -50,18 +50,9 @@ pub struct ReproduceRequest {
 pub enum Reproduction {
     /// The reproduction was interrupted; the same request continues it.
     Interrupted(StopReason),
-    /// The reproduction was judged.
-    Judged(JudgedReproduction),
-}
-
-/// A reproduction and how it compares with the original.
-#[derive(Debug)]
-pub struct JudgedReproduction {
-    /// Its run directory.
-    pub path: PathBuf,
-    pub verdict: ReproductionVerdict,
-    /// The step after which this call trained; an earlier call has trained those before it.
-    pub began: u64,
+    /// The reproduction in the run directory `path` was compared with the original. This call trained the steps after `began`; an earlier call has
+    /// trained those before it.
+    Judged { path: PathBuf, verdict: ReproductionVerdict, began: u64 },
 }
 
 /// The largest relative difference of losses of the same experiment by rounding alone: see `docs/reproduce.md`.
@@ -155,7 +146,7 @@ pub fn reproduce(
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     let copy = RunDir::open(&path).map_err(|error| original.explain_busy(error.into()))?;
     copy.write_json(VERDICT, &verdict)?;
-    Ok(Reproduction::Judged(JudgedReproduction { path, verdict, began }))
+    Ok(Reproduction::Judged { path, verdict, began })
 }
 
 impl Original {

@@ -147,17 +147,14 @@ pub(crate) fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path, cla
     let (id, version) = (&manifest.id, &manifest.version);
     let changed = manifest.data.differing_parts(&DataHashes::from(&plan.data));
     let computes_the_same = || {
-        stored_plan::as_written(path)
-            .is_some_and(|old| (&old.hash, &old.math_hash) == (&manifest.plan_hash, &plan.math_hash))
+        stored_plan::read(path).is_ok_and(|old| (&old.hash, &old.math_hash) == (&manifest.plan_hash, &plan.math_hash))
     };
     if claim == Claim::SameNumbers && changed.is_empty() && computes_the_same() {
         return Ok(());
     }
-    let why = describe_changed_data(&changed).unwrap_or_else(|| {
-        format!(
-            "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
-        )
-    });
+    let version = format!("a version of runner (version {version}) that plans differently");
+    let why = describe_changed_data(&changed);
+    let why = why.unwrap_or_else(|| format!("its resolved.yaml has changed, or it was started by {version}"));
     Err(CommandError::request(format!("cannot resume {id}: {why}; {}", describe_fork(path, plan))))
 }
 

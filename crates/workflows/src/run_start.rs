@@ -6,7 +6,6 @@ use runner_config::Loaded;
 use runner_inputs::{RunEvent, RunObserver};
 use runner_ranks::World;
 use runner_record::manifest::{Manifest, RunOrigin, RunStatus, SweepPoint};
-use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunLookup, VERDICT};
 use runner_record::{CheckpointChoice, RunLock, catalog};
 use runner_spec::error::{CommandError, Result};
@@ -16,6 +15,7 @@ use crate::continuation::check_shared_steps;
 use crate::launched::check_memory;
 use crate::opened_run::check_description;
 use crate::outcome::RunReport;
+use crate::recorded_summary::find_damage;
 use crate::resume::check_same_plan;
 use crate::run_opening::{FoundRun, create_run, open_unless_done};
 use crate::session::RunSession;
@@ -160,8 +160,10 @@ impl<'a> RunStart<'a> {
             return open_unless_done(path.clone(), &options.name_of(&path, host), &manifest, observer);
         }
         let beginning = self.beginning_checkpoint()?;
-        if let (Beginning::Checkpoint { run, .. }, Purpose::Train) = (self.beginning, self.purpose) {
-            warn_of_inherited_damage(run, observer)?;
+        if let (Beginning::Checkpoint { run, .. }, Purpose::Train) = (self.beginning, self.purpose)
+            && let Some(damage) = find_damage(&run.path, &run.manifest)?
+        {
+            observer.observe(&RunEvent::Warning(&format!("{damage}; the new run inherits these metrics as they are")));
         }
         announce(None, observer)?;
         let identify = |manifest: &mut Manifest| {
@@ -277,19 +279,6 @@ impl<'a> RunStart<'a> {
         }
         Ok(())
     }
-}
-
-/// Warns that the record of `run`, which a new run inherits, fails its check.
-///
-/// # Errors
-/// If the record cannot be read.
-fn warn_of_inherited_damage(run: &RecordedRun, observer: &mut dyn RunObserver) -> Result<()> {
-    // A summary that cannot be read counts as missing.
-    let summary = run_dir::read_summary(&run.path).ok().flatten();
-    if let Some(damage) = find_damage_of_metrics(&run.path, &run.manifest, summary.as_ref())? {
-        observer.observe(&RunEvent::Warning(&format!("{damage}; the new run inherits these metrics as they are")));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -22,8 +22,7 @@ use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
-use crate::recorded_summary::report_nothing_to_do;
-use crate::recorded_summary::warn_of_damaged_metrics;
+use crate::recorded_summary::{report_nothing_to_do, warn_of_damaged_metrics};
 use crate::recording::Recording;
 use crate::restarts::AttemptProgress;
 use crate::run_error::RunError;
@@ -60,15 +59,6 @@ pub(crate) struct RunSession<'a> {
     pub launched: Option<&'a LaunchedTraining<'a>>,
 }
 
-/// A session that has started, and where it resumes.
-struct StartedSession<'a> {
-    recording: Recording<'a>,
-    resume_point: Option<ChosenCheckpoint>,
-    started: Instant,
-    /// The time that earlier sessions took.
-    seconds_before: f64,
-}
-
 impl RunSession<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
     ///
@@ -90,8 +80,8 @@ impl RunSession<'_> {
             return self.find_nothing_to_do(&run, resume_point, log, observer);
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
-        let StartedSession { mut recording, resume_point, started, seconds_before } =
-            self.begin(&mut run, opened, log, observer)?;
+        let (mut recording, resume_point, seconds_before) = self.begin(&mut run, opened, log, observer)?;
+        let started = Instant::now();
         self.stop.arm();
         let end = self.train(resume_point, &mut run, &mut recording);
         let (end, tested) = self.test(end, &run, &mut recording);
@@ -132,14 +122,15 @@ impl RunSession<'_> {
         Ok(RunOutcome::AlreadyAt(resume_point.step))
     }
 
-    /// Records and reports that the session begins with the record `opened`.
+    /// Records and reports that the session begins with the record `opened`. Returns its recording, where it resumes, and the seconds that earlier
+    /// sessions took.
     fn begin<'o>(
         &self,
         run: &mut RunDir,
         opened: OpenedRecorder,
         mut log: Log,
         observer: &'o mut dyn RunObserver,
-    ) -> Result<StartedSession<'o>> {
+    ) -> Result<(Recording<'o>, Option<ChosenCheckpoint>, f64)> {
         let path = run.path().to_owned();
         let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
@@ -178,11 +169,9 @@ impl RunSession<'_> {
         let restarts = self.options.restarts;
         let recorded = manifest::Session { started: time::now(), from_step: from, restarts, overrides, ..session };
         run.begin_session(self.host.git(), recorded, plan)?;
-        let started = Instant::now();
         let lines = EventLines::new(log_settings, plan.row_sequence());
         let tracking = Tracking::start(self.experiment, &path, self.host);
-        let recording = Recording { path, recorder, log, lines, tracking, observer };
-        Ok(StartedSession { recording, resume_point, started, seconds_before })
+        Ok((Recording { path, recorder, log, lines, tracking, observer }, resume_point, seconds_before))
     }
 
     /// Tests the best checkpoint of `run`, if its training came to its end. A test that cannot be made is a failure of the run, and `resume`
@@ -334,15 +323,13 @@ impl RunSession<'_> {
             run.record_restart()?;
             let checkpoints = self.open_checkpoints(run)?;
             let chosen = checkpoints.choose()?;
-            let opened = Recorder::resume(run.path(), checkpoints, chosen)?;
-            let OpenedRecorder { recorder, resumed, warnings } = opened;
+            let OpenedRecorder { recorder, resumed, warnings } = Recorder::resume(run.path(), checkpoints, chosen)?;
             recording.recorder = recorder;
             recording.tracking.restart(run.path());
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
-            recording
-                .warn(format!("{error}; all ranks restart from step {step} (restart {restarts} of {max_restarts})"))?;
-            for warning in warnings {
+            let restart = format!("all ranks restart from step {step} (restart {restarts} of {max_restarts})");
+            for warning in [format!("{error}; {restart}")].into_iter().chain(warnings) {
                 recording.warn(warning)?;
             }
         }
@@ -354,22 +341,19 @@ impl RunSession<'_> {
         resume_point: Option<&ChosenCheckpoint>,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, LaunchError> {
+        let inputs = || rank_inputs(self.ready, self.experiment, self.host);
         let ranks = match self.launched {
             Some(launched) => RankBackend::Launched(launched),
-            None if self.ranks_are_processes() => {
-                RankBackend::Processes(rank_inputs(self.ready, self.experiment, self.host))
-            }
-            None => RankBackend::Threads(rank_inputs(self.ready, self.experiment, self.host)),
+            None if self.ranks_are_processes() => RankBackend::Processes(inputs()),
+            None => RankBackend::Threads(inputs()),
         };
         let training = TrainingStart {
             checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),
             until_step: self.options.until_step,
             trace: recording.recorder.is_tracing(),
         };
-        let folder = recording.path.clone();
-        let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-        let run = TrainingAttempt { folder: &folder, training: &training, from, stop: self.stop };
-        ranks.train(&run, recording)
+        let (folder, from) = (recording.path.clone(), resume_point.map_or(0, |checkpoint| checkpoint.step));
+        ranks.train(&TrainingAttempt { folder: &folder, training: &training, from, stop: self.stop }, recording)
     }
 
     /// The summaries of the ranks, if there are several.
@@ -436,9 +420,8 @@ fn seconds_before(run: &RunDir, summary: Option<&Summary>, from: u64) -> Result<
 
 /// The warning about the evaluations of the other run that the record leaves out; `None` if it has them all.
 fn describe_omissions(from: &ContinuedFrom) -> Option<String> {
-    let omitted = &from.omitted_evaluations;
+    let (id, omitted) = (&from.id, from.omitted_evaluations.join(" and "));
     (!omitted.is_empty()).then(|| {
-        let (id, omitted) = (&from.id, omitted.join(" and "));
         format!(
             "this run does not inherit all evaluations of {id}, because they do not compare with its own: {omitted}"
         )

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_yaml::value::Serializer;
 use serde_yaml::with::singleton_map_recursive;
 
-pub use serde_yaml::{Mapping, Value};
+pub use serde_yaml::{Mapping, Value, to_string};
 
 use super::MAX_DEPTH;
 
@@ -37,14 +37,6 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, DocumentError> {
 /// If it has no form in YAML.
 pub fn to_value(value: &impl Serialize) -> Result<Value, serde_yaml::Error> {
     singleton_map_recursive::serialize(value, Serializer)
-}
-
-/// The text of `document`.
-///
-/// # Errors
-/// If it has no form in YAML.
-pub fn to_string(document: &Value) -> Result<String, serde_yaml::Error> {
-    serde_yaml::to_string(document)
 }
 
 fn check_depth(parser: Parser<'_, impl saphyr_parser::Input>) -> Result<(), DocumentError> {

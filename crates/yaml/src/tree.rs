@@ -252,6 +252,7 @@ impl<'s> TreeReader<'s> {
     /// Reads the value that `event` begins, `level` lists and mappings deep.
     fn read_value(&mut self, event: Event<'s>, span: &Span, level: usize) -> ParseResult<Node> {
         let place = place_of(self.source, span);
+        let is_list = matches!(event, Event::SequenceStart(..));
         let (anchor, node) = match event {
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
@@ -279,19 +280,13 @@ impl<'s> TreeReader<'s> {
                 };
                 (anchor, Node::new(place, Yaml::Scalar { text: Arc::from(text.as_ref()), plain }))
             }
-            Event::SequenceStart(anchor, tag) => {
+            Event::SequenceStart(anchor, tag) | Event::MappingStart(anchor, tag) => {
                 self.check_start(tag.as_deref(), place, level)?;
                 let is_outermost = self.begin_flow(span);
-                let list = self.read_list(place, level)?;
+                let read = if is_list { Self::read_list } else { Self::read_mapping };
+                let node = read(self, place, level)?;
                 self.flow = self.flow.filter(|_| !is_outermost);
-                (anchor, list)
-            }
-            Event::MappingStart(anchor, tag) => {
-                self.check_start(tag.as_deref(), place, level)?;
-                let is_outermost = self.begin_flow(span);
-                let mapping = self.read_mapping(place, level)?;
-                self.flow = self.flow.filter(|_| !is_outermost);
-                (anchor, mapping)
+                (anchor, node)
             }
             _ => return Err(self.error(place, "a value is missing here", "")),
         };

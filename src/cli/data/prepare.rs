@@ -13,7 +13,7 @@ use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{exit_of_screen, print_json};
 use crate::cli::terminal::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_data::hub::{self, HubAccess};
+use runner_data::hub;
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, claim_cache, write_shards};
 use runner_inputs::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
@@ -101,8 +101,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     };
     let held_out = args.validation.as_deref().map(parse_held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
-    let settings = hub_settings(&data)?;
-    let memos = claim_cache(&cache_dir)?.join("hub");
+    let settings = hub_settings(&data, &cache_dir)?;
     let request = ShardRequest {
         data: &data,
         cache_dir: &cache_dir,
@@ -113,7 +112,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
         held_out,
         max_tokens: args.max_tokens,
         max_rows: args.max_rows,
-        hub: settings.as_ref().map(|settings| HubAccess { settings, memos: &memos }),
+        hub: settings.as_ref(),
         force: args.force,
     };
     let pool = args.threads.pool()?;
@@ -143,12 +142,13 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
 }
 
 /// The settings of the hub, if a source of `data` is there.
-fn hub_settings(data: &Data) -> Result<Option<hub::Settings>> {
-    if !hub::is_needed(data, None, &[]) {
+fn hub_settings(data: &Data, cache_dir: &Path) -> Result<Option<hub::Settings>> {
+    if !hub::DataSources::from(data.clone()).names_hub() {
         return Ok(None);
     }
     let environment: BTreeMap<String, String> = utf8_environment().collect();
-    Ok(Some(hub::Settings::new(&|name| environment.get(name).cloned())?))
+    let memos = claim_cache(cache_dir)?.join("hub");
+    Ok(Some(hub::Settings::new(&|name| environment.get(name).cloned(), memos)?))
 }
 
 /// The tokenizer and the sources. Datasets of the hub keep their names: each of their files is downloaded when it is read.

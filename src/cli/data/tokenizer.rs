@@ -113,9 +113,8 @@ fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
     let mut data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;
     // Only the text to train on is downloaded.
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
-    let lowered =
-        lower_hub(&data, None, &[], &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
-    Ok(lowered.map_or(data, |lowered| lowered.local))
+    let host = host_without_runs(args.threads)?;
+    Ok(lower_hub(data.into(), &host, &mut PreparationObserver::new(screen))?.local.data)
 }
 
 /// # Errors

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
     }
     if let Some(path) = &args.text {
         check_file(path)?;
-        if let Some(format) = FileFormat::of_path(path).filter(|format| format.text_key.is_some()) {
+        if let Some(format) = FileFormat::of_path(path).filter(|format| format.text_key().is_some()) {
             refuse!("--text {} is {}; name a file of plain text", printable_path(path), format.name);
         }
     }

@@ -8,7 +8,7 @@ use crate::cli::experiment::plan::{PlanArgs, PlanData};
 use crate::cli::terminal::exit::{Exit, Result};
 use crate::cli::terminal::output::{print_result, print_to_stderr, write_file};
 use runner_config::{Loaded, to_yaml};
-use runner_plan::search::{SearchProgress, search_reported};
+use runner_plan::search::{SearchProgress, search};
 use runner_report::plan::render_search;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::format::{count, counted, duration};
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &PlanArgs, loaded: &Loaded, data: &PlanData, cluster: &C
             ));
         }
     };
-    let result = search_reported(experiment, &data.facts, cluster, &report)?;
+    let result = search(experiment, &data.facts, cluster, &report)?;
     for line in data.warning.iter().map(|warning| format!("warning: {warning}\n")) {
         print_to_stderr(&line);
     }

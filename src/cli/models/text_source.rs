@@ -63,7 +63,7 @@ impl SourceArgs {
             refuse!("the name of {} must end in {}", printable_path(first), FileFormat::usual_endings());
         };
         let given = [("column", &self.column), ("field", &self.field)];
-        if let Some((key, _)) = given.iter().find(|(key, value)| value.is_some() && format.text_key != Some(*key)) {
+        if let Some((key, _)) = given.iter().find(|(key, value)| value.is_some() && format.text_key() != Some(*key)) {
             let formats = FileFormat::names_with(key);
             refuse!("--{key} is for {formats}, but {} is {}", printable_path(first), format.name);
         }

@@ -7,7 +7,7 @@ use runner_compare::verdict::Verdict;
 use runner_inputs::{MovedData, RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
-use runner_workflows::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, find_drift, reproduce};
+use runner_workflows::reproduce::{ReproduceRequest, Reproduction, find_drift, reproduce};
 use runner_workflows::session::SessionOptions;
 
 use crate::cli::common::{MovedDataArgs, RunsFolderArgs, ThreadArgs, host, parse_non_negative, parse_steps};
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let screen = observer.screen.finish();
     match result? {
         Reproduction::Interrupted(reason) => Ok(reason.exit()),
-        Reproduction::Judged(JudgedReproduction { path, verdict, .. }) => {
+        Reproduction::Judged { path, verdict, .. } => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
             screen.result_line(&describe_verdict(&verdict));
             let exit = match verdict.verdict {

@@ -48,9 +48,7 @@ impl RunningCollective<'_, LocalRank> {
         self.wait_for_all(|r| &r.done, (number + 1).saturating_sub(STAGED_PIECES as u64))?;
         work.stage_piece(self, piece, number)?;
         let header = &self.counters(self.own_index()).pieces[staging_slot(number)];
-        header.code.store(self.operation.code(), Ordering::Relaxed);
-        header.bytes.store(self.operation.bytes, Ordering::Relaxed);
-        header.sequence.store(self.operation.sequence, Ordering::Relaxed);
+        header.iter().zip(self.operation.words()).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
         self.publish(|r| &r.staged, number + 1);
         Ok(())
     }
@@ -58,8 +56,7 @@ impl RunningCollective<'_, LocalRank> {
     /// The operation that a member has announced with its staged piece.
     pub(super) fn announced_by(&self, member: usize, number: u64) -> Operation {
         let header = &self.counters(member).pieces[staging_slot(number)];
-        let word = |w: &AtomicU64| w.load(Ordering::Relaxed);
-        Operation::from_words(word(&header.code), word(&header.bytes), word(&header.sequence))
+        Operation::from_words(header.each_ref().map(|word| word.load(Ordering::Relaxed)))
     }
 
     /// The staging of a member for piece `number`, PIECE_BYTES bytes.

@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::collective::PIECE_BYTES;
+use crate::error::OPERATION_WORDS;
 use crate::group::OPERATION_QUEUES;
 use crate::rank_status::RankStatus;
-use runner_spec::topology::{Topology, TopologyError};
+use runner_spec::error::PlainError;
+use runner_spec::topology::Topology;
 
 /// Pieces that may be staged at once.
 pub(super) const STAGED_PIECES: usize = 2;
@@ -37,14 +39,7 @@ pub(super) struct MemberCounters {
     /// The number of pieces that this member no longer needs from any other.
     pub(super) done: AtomicU64,
     /// The operation of each staged piece.
-    pub(super) pieces: [PieceHeader; STAGED_PIECES],
-}
-
-#[repr(C)]
-pub(super) struct PieceHeader {
-    pub(super) code: AtomicU64,
-    pub(super) bytes: AtomicU64,
-    pub(super) sequence: AtomicU64,
+    pub(super) pieces: [[AtomicU64; OPERATION_WORDS]; STAGED_PIECES],
 }
 
 /// A channel's counters, each in separate cache lines, because each has a different writer.
@@ -95,18 +90,22 @@ struct ChannelOffsets {
     stride: usize,
 }
 
+fn too_large() -> PlainError {
+    PlainError::failure("the groups and channels need more memory than can be addressed")
+}
+
 /// Assigns offsets, as long as there are addresses.
 struct Cursor(usize);
 
 impl Cursor {
     /// `count` times `each` bytes at the next multiple of `align`.
-    fn take(&mut self, count: usize, each: usize, align: usize) -> Result<usize, TopologyError> {
+    fn take(&mut self, count: usize, each: usize, align: usize) -> Result<usize, PlainError> {
         let place = || {
             let start = self.0.checked_next_multiple_of(align)?;
             let end = start.checked_add(count.checked_mul(each)?)?;
             (isize::try_from(end).is_ok()).then_some((start, end))
         };
-        let (start, end) = place().ok_or(TopologyError::TooLarge)?;
+        let (start, end) = place().ok_or_else(too_large)?;
         self.0 = end;
         Ok(start)
     }
@@ -115,7 +114,7 @@ impl Cursor {
 impl Layout {
     /// # Errors
     /// If the topology makes no sense, or is too large.
-    pub(super) fn new(topology: &Topology) -> Result<Self, TopologyError> {
+    pub(super) fn new(topology: &Topology) -> Result<Self, PlainError> {
         topology.check()?;
         let mut cursor = Cursor(PAGE);
         cursor.take(topology.world_size, size_of::<RankStatus>(), PAGE)?;
@@ -132,7 +131,7 @@ impl Layout {
             let ring = cursor.take(1, size_of::<Ring>(), PAGE)?;
             let stride = c.slot_bytes.checked_add(size_of::<SlotHeader>());
             let stride = stride.and_then(|s| s.checked_next_multiple_of(align_of::<SlotHeader>()));
-            let stride = stride.ok_or(TopologyError::TooLarge)?;
+            let stride = stride.ok_or_else(too_large)?;
             let slots = cursor.take(c.slots, stride, align_of::<SlotHeader>())?;
             channels.push(ChannelOffsets { ring, slots, stride });
         }
@@ -209,6 +208,6 @@ mod tests {
     fn more_than_all_addresses_is_refused() {
         let channel = Channel { from: 0, to: 1, lane: Lane::Gradient, slots: 1 << 40, slot_bytes: 1 << 40 };
         let topology = Topology { channels: vec![channel], ..Topology::everyone(2) };
-        assert_eq!(Layout::new(&topology).unwrap_err(), TopologyError::TooLarge);
+        assert_eq!(Layout::new(&topology).unwrap_err().text, too_large().text);
     }
 }

@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use super::local_rank::LocalRank;
-use crate::buffers::{Buffers, overlap};
+use crate::buffers::Buffers;
 use crate::collective::{Collective, PIECE_BYTES, RunningCollective, add_part};
 use crate::error::{CommError, ElementType};
 use half::bf16;
 use runner_compute::kernels::bytes;
 use runner_compute::kernels::cpu::{Real, Stored, simd};
+use runner_spec::model::layout::common_range;
 
 type Running<'a> = RunningCollective<'a, LocalRank>;
 
@@ -85,7 +86,7 @@ impl Collective<'_> {
                     bytes::write(tensor, |to| {
                         let to = &mut to[own.clone()];
                         for member in 0..running.members() {
-                            if let Some(both) = overlap(&share_range(running, piece, member), &wanted) {
+                            if let Some(both) = common_range(&share_range(running, piece, member), &wanted) {
                                 let from = running.staging(member, number).wrapping_add(both.start);
                                 read_staging(&mut to[both.start - offset..both.end - offset], from);
                             }

@@ -38,7 +38,7 @@ impl RunningCollective<'_, MeshRank> {
         let Self { transport, membership, queue, operation } = *self;
         let peer = membership.ranks[member];
         let key = (peer, membership.group, queue, is_sum);
-        let take = |state: &mut ConnectionState| state.take_collective_frame(key);
+        let take = |state: &mut ConnectionState| state.collective_frames.get_mut(&key)?.pop_front();
         let frame = transport.mesh.wait_for(operation.kind, queue, peer, take)?;
         self.check_same(member, frame.operation)?;
         Ok(frame)

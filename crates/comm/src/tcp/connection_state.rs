@@ -108,14 +108,6 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    pub(super) fn take_collective_frame(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
-        self.collective_frames.get_mut(&key)?.pop_front()
-    }
-
-    pub(super) fn take_message(&mut self, from: usize, lane: Lane) -> Option<Vec<u8>> {
-        self.messages.get_mut(&(from, lane))?.pop_front().map(|(_, bytes)| bytes)
-    }
-
     /// Takes a slot of the channel to `to`, if one is free.
     pub(super) fn take_slot(&mut self, to: usize, lane: Lane, slots: usize) -> Option<()> {
         let sent = self.sent.entry((to, lane)).or_default();

@@ -70,12 +70,13 @@ impl HostTransport for MeshRank {
     fn receive(&self, _: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
         let Channel { from, lane, .. } = expected.channel;
         let message = self.mesh.wait_for(OperationKind::Receive, FOREGROUND, from, |state| {
-            let (element, bytes) = state.messages.get(&(from, lane))?.front()?;
+            let messages = state.messages.get_mut(&(from, lane))?;
+            let (element, bytes) = messages.front()?;
             // An unexpected message stays in its channel.
             if let Err(error) = expected.check(*element, bytes.len()) {
                 return Some(Err(error));
             }
-            state.take_message(from, lane).map(Ok)
+            messages.pop_front().map(|(_, bytes)| Ok(bytes))
         })?;
         let bytes = message?;
         self.mesh.send_queues[from].push(FrameTag::SlotFreed { lane }, Vec::new());

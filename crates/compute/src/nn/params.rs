@@ -280,5 +280,5 @@ fn vectors(layout: &ParamLayout, all: &Tensor) -> Result<Tensor> {
 /// # Errors
 /// If there is none.
 pub(crate) fn parameter_index(layout: &ParamLayout, name: &str) -> Result<usize> {
-    layout.index(name).map_err(candle_core::Error::wrap)
+    layout.index(name).ok_or_else(|| candle_core::Error::msg(format!("the layout has no parameter {name}")))
 }

@@ -24,7 +24,7 @@ impl Resolver<'_> {
         let given = is_given.then(|| self.tokenizer(raw.tokenizer.clone()));
         let layout = self.layout(raw.layout, context);
         let has_tokens = raw.train.as_ref().is_some_and(Source::is_tokens);
-        let train = self.train_source(raw.train);
+        let train = raw.train.and_then(|mut source| self.source(&mut source, "data.train").map(|()| source));
         let validation = self.held_out(raw.validation, has_tokens);
         let separate = validation.as_ref().ok().and_then(|found| found.as_ref()?.source());
         let tokenizer =
@@ -58,11 +58,6 @@ impl Resolver<'_> {
             epoch_rows: raw.epoch_rows,
             position: raw.position,
         })
-    }
-
-    fn train_source(&mut self, source: Option<Source>) -> Option<Source> {
-        let mut source = source?;
-        self.source(&mut source, "data.train").map(|()| source)
     }
 
     /// Resolves the held-out data. `has_tokens` is true if the training source is token shards.

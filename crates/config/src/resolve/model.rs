@@ -223,13 +223,9 @@ pub(crate) fn divisors(n: usize) -> Vec<usize> {
 
 /// The divisors of `n` next to `near`, below and above.
 pub(crate) fn divisors_near(n: usize, near: usize) -> Vec<usize> {
-    neighbours(&divisors(n), near)
-}
-
-/// The values of `sorted` next to `near`, below and above.
-pub(crate) fn neighbours(sorted: &[usize], near: usize) -> Vec<usize> {
-    let below = sorted.iter().copied().rfind(|&d| d < near);
-    let above = sorted.iter().copied().find(|&d| d > near);
+    let divisors = divisors(n);
+    let below = divisors.iter().copied().rfind(|&d| d < near);
+    let above = divisors.iter().copied().find(|&d| d > near);
     below.into_iter().chain(above).collect()
 }
 

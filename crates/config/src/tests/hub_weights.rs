@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, from_str, to_yaml};
+use crate::{LoadOptions, Loaded, ModelFetchError, from_str, to_yaml};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{HubModel, ModelFolder, WeightInit, WeightsSource};
 
@@ -24,8 +24,8 @@ fn source(loaded: &Loaded) -> String {
     }
 }
 
-fn fetch_error(message: &str, failure: ModelFetchFailure) -> ModelFetchError {
-    ModelFetchError { message: message.to_owned(), failure }
+fn fetch_error(message: &str, is_refused: bool) -> ModelFetchError {
+    ModelFetchError { message: message.to_owned(), is_refused }
 }
 
 #[test]
@@ -53,9 +53,9 @@ fn a_branch_becomes_the_commit_that_was_found() {
     let error = load("\"hub:own/small@\"", &absent).unwrap_err().to_string();
     assert!(error.contains("the revision is empty"), "a name that is none is a mistake without files too: {error}");
 
-    let refusal = |_: &HubModel| Err(fetch_error("no such revision", ModelFetchFailure::Refused));
+    let refusal = |_: &HubModel| Err(fetch_error("no such revision", true));
     let refused = LoadOptions { fetch_model: Some(&refusal), ..LoadOptions::default() };
-    let unreachable = |_: &HubModel| Err(fetch_error("there is no hub", ModelFetchFailure::Unreachable));
+    let unreachable = |_: &HubModel| Err(fetch_error("there is no hub", false));
     let offline = LoadOptions { fetch_model: Some(&unreachable), ..LoadOptions::default() };
     for (options, message, help) in [
         (&refused, "no such revision", "names a model on the Hugging Face hub"),

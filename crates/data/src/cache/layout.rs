@@ -32,7 +32,8 @@ pub(super) const STAGE_REMOVED: [&str; 2] = ["damaged", "evicted"];
 pub(super) const HASHES: &str = "hashes.json";
 
 /// A kind of large entries, each of which is a folder.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum EntryKind {
     Corpora,
     Tokenizers,
@@ -44,11 +45,7 @@ impl EntryKind {
 
     /// The folder of the entries of this kind.
     pub(crate) fn folder(self) -> &'static str {
-        match self {
-            Self::Corpora => "corpora",
-            Self::Tokenizers => "tokenizers",
-            Self::Tokens => "tokens",
-        }
+        self.into()
     }
 
     /// What an entry is, for messages.

@@ -4,12 +4,13 @@
 //! folder's layout.
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::layout::{TAG, foreign_path};
 use crate::error::{DataError, Result};
 use runner_files::{create_dir_all, open_regular, write_atomic};
+use runner_yaml::source::read_limited;
 
 /// The first line of the file in every program's cache.
 const SIGNATURE: &str = "Signature: 8a477f597d28d172789f06886806bc55";
@@ -114,8 +115,7 @@ fn read_tag(root: &Path) -> io::Result<Option<String>> {
     if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
         return Ok(None);
     }
-    let mut bytes = Vec::new();
-    open_regular(&path)?.take(MAX_TAG_BYTES).read_to_end(&mut bytes)?;
+    let bytes = read_limited(open_regular(&path)?, MAX_TAG_BYTES)?;
     Ok(String::from_utf8(bytes).ok().filter(|text| text.starts_with(SIGNATURE)))
 }
 

@@ -1,5 +1,13 @@
 //! The text of HellaSwag's items as the task `hellaswag` of lm-eval 0.4 prepares it.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// Each `[` up to the next `]` of the same line: Python's `\[.*?\]`.
+#[expect(clippy::expect_used, reason = "the expression is part of the program, and tests compile it")]
+static BRACKETS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\[[^\]\n]*\]").expect("a regular expression"));
+
 /// The context of an item: its activity, then the sentence that is given whole and the one that is cut off.
 pub(super) fn context(activity_label: &str, ctx_a: &str, ctx_b: &str) -> String {
     clean(&format!("{activity_label}: {ctx_a} {}", capitalize(ctx_b)))
@@ -8,20 +16,7 @@ pub(super) fn context(activity_label: &str, ctx_a: &str, ctx_b: &str) -> String 
 /// `text` without the marks of WikiHow's articles, such as `[header]` and `[step]`; `[title]` becomes the end of a sentence.
 pub(super) fn clean(text: &str) -> String {
     let text = text.trim_matches(is_python_space).replace(" [title]", ". ");
-    without_brackets(&text).replace("  ", " ")
-}
-
-/// `text` without each `[` up to the next `]` of the same line: `re.sub(r"\[.*?\]", "", text)`.
-fn without_brackets(text: &str) -> String {
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(open) = rest.find('[') {
-        let Some(end) = rest[open..].find([']', '\n']).map(|end| open + end) else { break };
-        let is_closed = rest[end..].starts_with(']');
-        // Nothing on the line of an open bracket closes it.
-        out.push_str(if is_closed { &rest[..open] } else { &rest[..=end] });
-        rest = &rest[end + 1..];
-    }
-    out + rest
+    BRACKETS.replace_all(&text, "").replace("  ", " ")
 }
 
 /// Python's `str.capitalize`: the first character is large, all others are small. Only a first letter that is a digraph such as `ǆ`, Georgian,
@@ -39,7 +34,7 @@ fn capitalize(text: &str) -> String {
 }
 
 /// True if Python's `str.isspace` is. Its four separators of ASCII are not white space in Unicode.
-pub(super) fn is_python_space(character: char) -> bool {
+pub(crate) fn is_python_space(character: char) -> bool {
     character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
 }
 

@@ -11,12 +11,6 @@ const FORBIDDEN_IN_NAMES: [char; 8] = ['<', '>', ':', '/', '\\', '|', '?', '*'];
 /// Settings of a configuration that change its rows, and that are not read.
 const ROW_SETTINGS: [&str; 5] = ["field", "filters", "encoding", "encoding_errors", "on_bad_files"];
 
-/// What a card says about the files of the dataset.
-#[derive(Debug, Default, PartialEq)]
-pub(super) struct Card {
-    pub(super) configs: Vec<Config>,
-}
-
 /// A configuration of `configs`.
 #[derive(Debug, PartialEq)]
 pub(super) struct Config {
@@ -25,55 +19,53 @@ pub(super) struct Config {
     pub(super) folder: Option<String>,
     /// Splits and their patterns. Without them, the names of folders and files decide.
     pub(super) files: Option<Vec<(String, Vec<String>)>>,
-    /// The settings that change the rows.
-    pub(super) row_settings: Vec<String>,
+    /// A setting that changes the rows, if there is one.
+    pub(super) row_setting: Option<&'static str>,
 }
 
-impl Card {
-    /// Reads the card `text`. A text that does not begin with YAML says nothing.
-    ///
-    /// # Errors
-    /// If `datasets` refuses it, or it cannot be read here.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let Some(yaml) = front_matter(text) else { return Ok(Self::default()) };
-        let mut head: Value = document::from_str(yaml).map_err(|error| format!("cannot read its YAML: {error}"))?;
-        head.apply_merge().map_err(|error| format!("cannot read its YAML: {error}"))?;
-        if !matches!(head, Value::Mapping(_) | Value::Null) {
-            return Err("the YAML at its top must be a mapping".to_owned());
-        }
-        let mut configs: Vec<Config> = Vec::new();
-        if let Some(listed) = head.get("configs").filter(|listed| !listed.is_null()) {
-            let Value::Sequence(items) = listed else { return Err("`configs` must be a list".to_owned()) };
-            for item in items {
-                let config = Config::parse(item)?;
-                match configs.iter_mut().find(|other| other.name == config.name) {
-                    Some(earlier) => *earlier = config,
-                    None => configs.push(config),
-                }
-            }
-            let name = configs.first().map(|config| config.name.as_str());
-            let is_first = |item: &&Value| item.get("config_name").and_then(Value::as_str) == name;
-            let first = items.iter().rev().find(is_first);
-            if first.and_then(|first| first.get("data_files")) == Some(&Value::Null) {
-                return Err(format!("`data_files` of configuration `{}` is empty", quoted(name.unwrap_or_default())));
-            }
-        }
-        Ok(Self { configs })
+/// Reads the configurations in the card `text`. A text that does not begin with YAML has none.
+///
+/// # Errors
+/// If `datasets` refuses it, or it cannot be read here.
+pub(super) fn read_configs(text: &str) -> Result<Vec<Config>, String> {
+    let Some(yaml) = front_matter(text) else { return Ok(Vec::new()) };
+    let mut head: Value = document::from_str(yaml).map_err(|error| format!("cannot read its YAML: {error}"))?;
+    head.apply_merge().map_err(|error| format!("cannot read its YAML: {error}"))?;
+    if !matches!(head, Value::Mapping(_) | Value::Null) {
+        return Err("the YAML at its top must be a mapping".to_owned());
     }
-
-    /// The configuration that is read if none is named: the only one, `default`, or the one that is marked.
-    ///
-    /// # Errors
-    /// If there are several.
-    pub(super) fn default_config(&self) -> Result<Option<&str>, String> {
-        let is_default = |config: &&Config| self.configs.len() == 1 || config.name == "default" || config.is_default;
-        let mut defaults = self.configs.iter().filter(is_default).map(|config| config.name.as_str());
-        match (defaults.next(), defaults.next()) {
-            (Some(first), Some(second)) => {
-                Err(format!("it has two default configurations, `{}` and `{}`", quoted(first), quoted(second)))
+    let mut configs: Vec<Config> = Vec::new();
+    if let Some(listed) = head.get("configs").filter(|listed| !listed.is_null()) {
+        let Value::Sequence(items) = listed else { return Err("`configs` must be a list".to_owned()) };
+        for item in items {
+            let config = Config::parse(item)?;
+            match configs.iter_mut().find(|other| other.name == config.name) {
+                Some(earlier) => *earlier = config,
+                None => configs.push(config),
             }
-            (first, _) => Ok(first),
         }
+        let name = configs.first().map(|config| config.name.as_str());
+        let is_first = |item: &&Value| item.get("config_name").and_then(Value::as_str) == name;
+        let first = items.iter().rev().find(is_first);
+        if first.and_then(|first| first.get("data_files")) == Some(&Value::Null) {
+            return Err(format!("`data_files` of configuration `{}` is empty", quoted(name.unwrap_or_default())));
+        }
+    }
+    Ok(configs)
+}
+
+/// The configuration that is read if none is named: the only one, `default`, or the one that is marked.
+///
+/// # Errors
+/// If there are several.
+pub(super) fn default_config(configs: &[Config]) -> Result<Option<&str>, String> {
+    let is_default = |config: &&Config| configs.len() == 1 || config.name == "default" || config.is_default;
+    let mut defaults = configs.iter().filter(is_default).map(|config| config.name.as_str());
+    match (defaults.next(), defaults.next()) {
+        (Some(first), Some(second)) => {
+            Err(format!("it has two default configurations, `{}` and `{}`", quoted(first), quoted(second)))
+        }
+        (first, _) => Ok(first),
     }
 }
 
@@ -87,22 +79,16 @@ impl Config {
         if name.contains(FORBIDDEN_IN_NAMES) {
             return Err(wrong("its name must not contain any of `<>:/\\|?*`"));
         }
-        let folder = match item.get("data_dir").filter(|folder| !folder.is_null()) {
-            Some(folder) => Some(folder.as_str().ok_or_else(|| wrong("`data_dir` must be a text"))?.to_owned()),
-            None => None,
-        };
-        let folder = folder.filter(|folder| !folder.is_empty());
-        let files = match item.get("data_files") {
-            None | Some(Value::Null) => None,
-            Some(files) => Some(parse_files(files).map_err(|what| wrong(&what))?),
-        };
-        let is_set = |key: &&str| {
-            let value = item.get(key).filter(|value| !value.is_null());
-            value.is_some_and(|value| !(*key == "encoding" && value.as_str() == Some("utf-8")))
-        };
-        let row_settings = ROW_SETTINGS.into_iter().filter(is_set).map(str::to_owned).collect();
+        let given = |key: &str| item.get(key).filter(|value| !value.is_null());
+        let text =
+            |folder: &Value| folder.as_str().map(str::to_owned).ok_or_else(|| wrong("`data_dir` must be a text"));
+        let folder = given("data_dir").map(text).transpose()?.filter(|folder| !folder.is_empty());
+        let files = given("data_files").map(parse_files).transpose().map_err(|what| wrong(&what))?;
+        let is_set =
+            |key: &&str| given(key).is_some_and(|value| !(*key == "encoding" && value.as_str() == Some("utf-8")));
+        let row_setting = ROW_SETTINGS.into_iter().find(is_set);
         let is_default = item.get("default").and_then(Value::as_bool) == Some(true);
-        Ok(Self { name, is_default, folder, files, row_settings })
+        Ok(Self { name, is_default, folder, files, row_setting })
     }
 }
 

@@ -4,7 +4,6 @@
 //! reports a refusal by its number alone. So this program sends requests itself, and uses the crate's addresses, answers and folders.
 
 use std::io::Read as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -42,8 +41,6 @@ pub type Report<'a> = dyn Fn(Downloading) + Sync + 'a;
 
 pub(super) struct Client<'a> {
     pub(super) settings: &'a Settings,
-    /// The folder for lists of files.
-    pub(super) memos: &'a Path,
     pub(super) report: &'a Report<'a>,
     agent: Agent,
     /// Set by another thread when the answers are no longer needed.
@@ -90,7 +87,7 @@ impl HubAnswer {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(settings: &'a Settings, memos: &'a Path, report: &'a Report<'a>) -> Self {
+    pub(super) fn new(settings: &'a Settings, report: &'a Report<'a>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -101,7 +98,7 @@ impl<'a> Client<'a> {
             .timeout_recv_response(Some(Duration::from_mins(1)))
             .timeout_per_read(Some(Duration::from_mins(1)))
             .build();
-        Self { settings, memos, report, agent: config.into(), stopped: None }
+        Self { settings, report, agent: config.into(), stopped: None }
     }
 
     /// A client whose requests end with an error once `stopped` is set.

@@ -5,25 +5,18 @@ use std::collections::BTreeSet;
 use super::refusal::Refusal;
 use super::repository::suggestion;
 use super::select::{SelectedBy, SelectedFiles};
+use runner_files::is_number;
 use runner_spec::experiment::FileFormat;
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
 pub(super) const CONVERTED: &str = "refs/convert/parquet";
 const ENDING: &str = "parquet";
 
-/// Files that the hub converted: `CONFIG/SPLIT/0000.parquet`, with their configurations and splits. `None` if `all` have other names.
-fn converted(all: &[String]) -> Option<Vec<(&str, &str, &String)>> {
-    let parse = |file: &'_ String| {
-        let mut parts = file.split('/');
-        let (config, split, name) = (parts.next()?, parts.next()?, parts.next()?);
-        let number = name.strip_suffix(ENDING)?.strip_suffix('.')?;
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        let length = config.len() + split.len() + 2;
-        (is_number && parts.next().is_none()).then_some((config.len(), length))
-    };
-    let files = all.iter().filter(|file| *file != ".gitattributes");
-    let parsed = files.map(|file| parse(file).map(|(config, end)| (&file[..config], &file[config + 1..end - 1], file)));
-    parsed.collect::<Option<Vec<_>>>().filter(|files| !files.is_empty())
+/// The configuration and the split of the file `CONFIG/SPLIT/0000.parquet` that the hub converted, and the file; `None` for other names.
+fn parse(file: &String) -> Option<(&str, &str, &String)> {
+    let [config, split, name] = file.split('/').collect::<Vec<_>>()[..] else { return None };
+    let number = name.strip_suffix(ENDING)?.strip_suffix('.')?;
+    is_number(number).then_some((config, split, file))
 }
 
 /// Selects among files that the hub converted; `None` if `all` have other names than such files.
@@ -35,19 +28,22 @@ pub(super) fn select_converted(
     config: Option<&str>,
     split: &str,
 ) -> Option<Result<SelectedFiles, Refusal>> {
-    let files = converted(all)?;
+    let files = all.iter().filter(|file| *file != ".gitattributes").map(parse).collect::<Option<Vec<_>>>()?;
+    if files.is_empty() {
+        return None;
+    }
     let format = FileFormat::of_ending(ENDING)?;
     let configs: BTreeSet<&str> = files.iter().map(|(config, ..)| *config).collect();
-    let names = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect::<Vec<_>>();
     let only = configs.first().copied().filter(|_| configs.len() == 1);
     let Some(wanted) = config.or(only) else {
-        let message = format!("it has several configurations; give `config`{}", suggestion("", &names(configs)));
-        return Some(Err(Refusal::Final(message)));
+        let message =
+            format!("it has several configurations; give `config`{}", suggestion("", &Vec::from_iter(configs)));
+        return Some(Err(message.into()));
     };
     let of_config: Vec<_> = files.into_iter().filter(|(config, ..)| *config == wanted).collect();
     if of_config.is_empty() {
-        let message = format!("no configuration `{wanted}`{}", suggestion(wanted, &names(configs)));
-        return Some(Err(Refusal::Final(message)));
+        let message = format!("no configuration `{wanted}`{}", suggestion(wanted, &Vec::from_iter(configs)));
+        return Some(Err(message.into()));
     }
     let splits: BTreeSet<&str> = of_config.iter().map(|(_, split, _)| *split).collect();
     let mut files: Vec<String> =
@@ -57,9 +53,9 @@ pub(super) fn select_converted(
         let part = if splits.contains(format!("partial-{split}").as_str()) {
             format!("the hub has converted only a part of split `{split}`")
         } else {
-            format!("no split `{split}`{}", suggestion(split, &names(splits)))
+            format!("no split `{split}`{}", suggestion(split, &Vec::from_iter(splits)))
         };
-        Err(Refusal::Final(part))
+        Err(part.into())
     } else {
         Ok(SelectedFiles { format, files, by: SelectedBy::Name })
     })
@@ -82,9 +78,9 @@ mod tests {
             "en/test/0000.parquet",
             "de/partial-train/0000.parquet",
         ]);
-        let of = |config, split| match select_converted(&files, config, split).unwrap() {
-            Ok(selected) => Ok(selected.files),
-            Err(Refusal::Unreadable(message) | Refusal::Final(message)) => Err(message),
+        let of = |config, split| {
+            let selected = select_converted(&files, config, split).unwrap();
+            selected.map(|selected| selected.files).map_err(|refusal| refusal.message)
         };
         assert_eq!(of(Some("en"), "train").unwrap(), ["en/train/0000.parquet", "en/train/0001.parquet"]);
         assert_eq!(of(Some("de"), "train").unwrap_err(), "the hub has converted only a part of split `train`");

@@ -42,6 +42,14 @@ impl Repository<'_> {
         Ok(pointer)
     }
 
+    /// The local files `listed` of `commit`, one after another.
+    ///
+    /// # Errors
+    /// Those of [`file`](Self::file).
+    pub(super) fn download_all(&self, commit: &str, listed: &[&ListedFile]) -> Result<Vec<PathBuf>> {
+        (1..).zip(listed).map(|(number, file)| self.file(commit, file, (number, listed.len()))).collect()
+    }
+
     fn download(&self, commit: &str, listed: &ListedFile, number: (usize, usize)) -> Result<()> {
         let blob = self.blob(commit, &listed.etag);
         let parent = blob.parent().unwrap_or(&blob);

@@ -56,7 +56,7 @@ fn format_of(path: &str) -> Option<&'static FileFormat> {
 /// # Errors
 /// If there are several formats, or others than those that are read here.
 pub(super) fn common_format(split: &str, files: &[String]) -> Result<&'static FileFormat, Refusal> {
-    let refuse = |what: String| Err(Refusal::Unreadable(format!("split `{}` has {what}", quoted(split))));
+    let refuse = |what: String| Err(Refusal::unreadable(format!("split `{}` has {what}", quoted(split))));
     let (mut formats, mut unread) = (Vec::new(), Vec::new());
     for file in files {
         match format_of(file) {

@@ -17,19 +17,13 @@ mod select;
 mod settings;
 
 pub use client::{Downloading, Report};
+pub(crate) use downloads::HubSplit;
 pub use error::HubError;
 pub(crate) use listing::check_free_space;
-pub(crate) use lower::{HubSplit, open_split};
-pub use lower::{LoweredData, is_needed, lower};
+pub(crate) use lower::open_split;
+pub use lower::{DataSources, LoweredData, lower};
 pub use model_folder::{cached_model_folder, fetch_model_folder};
 pub use settings::Settings;
-
-/// The settings of the hub, and the folder for lists of files.
-#[derive(Debug, Clone, Copy)]
-pub struct HubAccess<'a> {
-    pub settings: &'a Settings,
-    pub memos: &'a std::path::Path,
-}
 
 #[cfg(test)]
 mod tests;

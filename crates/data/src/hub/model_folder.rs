@@ -22,18 +22,12 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Downloads what is missing in the cache of the model `name` at `revision`: `config.json`, the weights as safetensors, and
-/// `tokenizer.json`, or else `vocab.json` and `merges.txt`, with the files that name its special tokens, where the model has them. `memos` is a folder for lists of files.
+/// `tokenizer.json`, or else `vocab.json` and `merges.txt`, with the files that name its special tokens, where the model has them.
 ///
 /// # Errors
 /// If the model has no description or no safetensors, or a file is neither in the cache nor can be downloaded.
-pub fn fetch_model_folder(
-    name: &str,
-    revision: &str,
-    settings: &Settings,
-    memos: &Path,
-    report: &Report<'_>,
-) -> Result<ModelFolder> {
-    let client = Client::new(settings, memos, report);
+pub fn fetch_model_folder(name: &str, revision: &str, settings: &Settings, report: &Report<'_>) -> Result<ModelFolder> {
+    let client = Client::new(settings, report);
     let repository = client.repository(RepoType::Model, name, revision);
     let snapshot = repository.snapshot()?;
     let has = |file: &str| snapshot.file(file).is_some();
@@ -55,14 +49,12 @@ pub fn fetch_model_folder(
     companions.retain(|file| *file != CONFIG);
     files.extend(tokenizer.into_iter().chain(companions).map(str::to_owned));
     let listed: Vec<&ListedFile> = files.iter().filter_map(|file| snapshot.file(file)).collect();
-    let missing = listed.iter().filter(|file| !repository.has(&snapshot.commit, &file.path)).map(|file| file.size);
-    check_free_space(&settings.cache, missing.fold(0, u64::saturating_add))?;
-    let mut path = PathBuf::new();
-    for (number, file) in (1..).zip(&listed) {
-        let file = repository.file(&snapshot.commit, file, (number, listed.len()))?;
-        file.parent().unwrap_or(Path::new("")).clone_into(&mut path);
-    }
-    Ok(ModelFolder { path, commit: snapshot.commit })
+    check_free_space(&settings.cache, repository.missing_bytes(&snapshot.commit, listed.iter().copied()))?;
+    repository.download_all(&snapshot.commit, &listed)?;
+    Ok(ModelFolder {
+        path: repository.cached(&snapshot.commit).pointer_path(&snapshot.commit),
+        commit: snapshot.commit,
+    })
 }
 
 /// The folder in the cache of the model `name` at the commit `commit`, which may be missing.
@@ -83,10 +75,7 @@ fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Resul
     let index = strict_json::parse(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
     let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
-    if let Some(outside) = named.iter().find(|file| file.contains('/')) {
-        return Err(wrong(&format!("it names `{}`, which the model does not have", super::error::quoted(outside))));
-    }
-    if let Some(missing) = named.iter().find(|file| snapshot.file(file).is_none()) {
+    if let Some(missing) = named.iter().find(|file| file.contains('/') || snapshot.file(file).is_none()) {
         let place = if snapshot.partial.is_some() { "cache" } else { "model" };
         let message = format!("it names `{}`, which the {place} does not have", super::error::quoted(missing));
         return Err(client.lacking(snapshot, format!("{}: {message}", path.display())));

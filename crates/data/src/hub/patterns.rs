@@ -1,8 +1,10 @@
 //! Finds files of a dataset by the patterns of its card, or by the names of splits in their paths, as `datasets` does.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use glob::{MatchOptions, Pattern};
+use regex::Regex;
 
 use super::error::quoted;
 use super::formats::{file_name, is_data};
@@ -16,8 +18,20 @@ const SPLIT_WORDS: [(&str, &[&str]); 3] = [
     ("validation", &["validation", "valid", "dev", "val"]),
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
-/// Whether a separator precedes and follows a word in a name. Without one, the name begins or ends there.
-const SEPARATED: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
+/// The places of a word in paths: as a folder or a part of its name, or else as a part of a file's name.
+const WORD_PLACES: [&[&str]; 2] = [
+    &["**/WORD/**", "**/WORD[-._ 0-9]*/**", "**/*[-._ 0-9]WORD/**", "**/*[-._ 0-9]WORD[-._ 0-9]*/**"],
+    &["**/WORD[-._ 0-9]*", "**/*[-._ 0-9]WORD[-._ 0-9]*"],
+];
+/// The shards of a split.
+const SHARDS: &str = "data/SPLIT-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
+/// The split in the name of a shard.
+#[expect(clippy::expect_used, reason = "the expression is part of the program, and tests compile it")]
+static SHARD_SPLIT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new("^data/(.*)-[0-9]{5}-of-[0-9]{4}").expect("a regular expression"));
+/// Names are matched folder by folder.
+const MATCHING: MatchOptions =
+    MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: false };
 /// Files that are left out unless a pattern ends with their name.
 const DESCRIPTIONS: [&str; 6] =
     ["README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dummy_data.zip", "dataset_dict.json"];
@@ -42,6 +56,10 @@ pub(super) fn normalize(path: &str) -> Result<String, String> {
     Ok(parts.join("/"))
 }
 
+fn compile(pattern: &str) -> Result<Pattern, String> {
+    Pattern::new(pattern).map_err(|error| format!("invalid pattern `{}`: {}", quoted(pattern), error.msg))
+}
+
 /// The files among `all`, which is sorted, that match the pattern.
 fn matching(all: &[&str], pattern: &str) -> Result<Vec<String>, String> {
     let special = special_parts(pattern);
@@ -51,13 +69,11 @@ fn matching(all: &[&str], pattern: &str) -> Result<Vec<String>, String> {
     if pattern.matches('*').count() > MAX_STARS {
         return Err(format!("its card has a pattern that is too broad: `{}`", quoted(pattern)));
     }
-    let compiled =
-        Pattern::new(pattern).map_err(|error| format!("invalid pattern `{}`: {}", quoted(pattern), error.msg))?;
-    let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
+    let compiled = compile(pattern)?;
     let is_ignored = |file: &str| DESCRIPTIONS.contains(&file_name(file)) && file_name(file) != file_name(pattern);
     let found = all
         .iter()
-        .filter(|file| compiled.matches_with(file, options) && special_parts(file) == special && !is_ignored(file));
+        .filter(|file| compiled.matches_with(file, MATCHING) && special_parts(file) == special && !is_ignored(file));
     Ok(found.map(|file| (*file).to_owned()).collect())
 }
 
@@ -98,103 +114,49 @@ pub(super) fn splits_by_name(all: &[&str], folder: &str) -> Result<Splits, Strin
         .filter_map(|path| Some((*path, path.strip_prefix(folder)?)))
         .filter(|(_, rest)| special_parts(rest) == (0, 0) && !DESCRIPTIONS.contains(&file_name(rest)))
         .collect();
-    let select = |is_wanted: &dyn Fn(&str) -> bool| -> Vec<String> {
-        visible.iter().filter(|(_, rest)| is_wanted(rest)).map(|(path, _)| (*path).to_owned()).collect()
-    };
-    let sharded = |rest: &str| rest.strip_prefix("data/").filter(|name| !name.contains('/')).map(str::to_owned);
-    let mut names = BTreeSet::new();
-    for name in visible.iter().filter_map(|(_, rest)| sharded(rest)) {
-        let shards: Vec<usize> = name.match_indices("-of-").filter_map(|(at, _)| shard_start(&name, at)).collect();
-        if shards.iter().any(|&start| is_shard_of(&name, start)) {
-            names.insert(shards.last().map_or("", |&start| &name[..start]).to_owned());
+    let matching = |patterns: &[String]| -> Result<Vec<String>, String> {
+        let mut files = Vec::new();
+        for pattern in patterns {
+            let pattern = compile(pattern)?;
+            let found = visible.iter().filter(|(_, rest)| pattern.matches_with(rest, MATCHING));
+            files.extend(found.map(|(path, _)| (*path).to_owned()));
         }
-    }
+        Ok(files)
+    };
+    let is_shard = compile(&SHARDS.replace("SPLIT", "*"))?;
+    let shards = visible.iter().filter(|(_, rest)| is_shard.matches_with(rest, MATCHING));
+    let names: BTreeSet<&str> =
+        shards.filter_map(|(_, rest)| Some(SHARD_SPLIT.captures(rest)?.get(1)?.as_str())).collect();
     if let Some(wrong) = names.iter().find(|name| !is_split_name(name)) {
         return Err(format!("the name of split `{}` must be letters, digits, `_` and `.`", quoted(wrong)));
     }
-    let mut found: Splits = if names.is_empty() {
-        first_of_words(&select)
-    } else {
-        let usual =
-            SPLIT_WORDS.iter().filter(|(split, _)| names.contains(*split)).map(|(split, _)| (*split).to_owned());
-        let others = names.iter().filter(|name| SPLIT_WORDS.iter().all(|(split, _)| split != name)).cloned();
-        let shards = |split: String| {
-            let is_shard = |rest: &str| {
-                sharded(rest).is_some_and(|name| name.starts_with(&split) && is_shard_of(&name, split.len()))
-            };
-            (split.clone(), select(&is_shard))
-        };
-        usual.chain(others).map(shards).collect()
-    };
+    let usual = SPLIT_WORDS.iter().map(|(split, _)| *split);
+    let others = names.iter().copied().filter(|name| usual.clone().all(|split| split != *name));
+    let mut found = Splits::new();
+    for split in usual.clone().filter(|split| names.contains(split)).chain(others) {
+        found.push((split.to_owned(), matching(&[SHARDS.replace("SPLIT", split)])?));
+    }
+    for places in WORD_PLACES {
+        if !found.is_empty() {
+            break;
+        }
+        for (split, words) in SPLIT_WORDS {
+            let patterns = words.iter().flat_map(|word| places.iter().map(|place| place.replace("WORD", word)));
+            let files = matching(&patterns.collect::<Vec<_>>())?;
+            if !files.is_empty() {
+                found.push((split.to_owned(), files));
+            }
+        }
+    }
     if found.is_empty() {
-        let everything = select(&|_| true);
-        if everything.is_empty() {
+        if visible.is_empty() {
             let place = if folder.is_empty() { "it".to_owned() } else { format!("its folder `{}`", quoted(folder)) };
             return Err(format!("{place} has no data files"));
         }
-        found.push(("train".to_owned(), everything));
+        found.push(("train".to_owned(), visible.iter().map(|(path, _)| (*path).to_owned()).collect()));
     }
     for (_, files) in &mut found {
         files.retain(|file| is_data(file));
     }
     Ok(found)
-}
-
-/// True for the files that are wanted, by their paths in the folder.
-type Wanted<'w> = &'w dyn Fn(&str) -> bool;
-
-/// The splits that folders or names of files show, whichever comes first.
-fn first_of_words(select: &dyn Fn(Wanted<'_>) -> Vec<String>) -> Splits {
-    for in_folders in [true, false] {
-        let mut found = Splits::new();
-        for (split, words) in SPLIT_WORDS {
-            let mut files = Vec::new();
-            for word in words {
-                for (before, after) in SEPARATED {
-                    // A file has an ending at least.
-                    if in_folders || after {
-                        files.extend(select(&|rest| {
-                            let (folders, name) = rest.rsplit_once('/').unwrap_or(("", rest));
-                            let has = |part: &str| has_word(part, word, before, after);
-                            if in_folders { folders.split('/').any(has) } else { has(name) }
-                        }));
-                    }
-                }
-            }
-            if !files.is_empty() {
-                found.push((split.to_owned(), files));
-            }
-        }
-        if !found.is_empty() {
-            return found;
-        }
-    }
-    Splits::new()
-}
-
-/// True if `part` has `word` with a separator before it, or else at its start, and with one after it, or else at its end.
-fn has_word(part: &str, word: &str, before: bool, after: bool) -> bool {
-    let is_separator = |c: char| matches!(c, '-' | '.' | '_' | ' ' | '0'..='9');
-    part.match_indices(word).any(|(at, _)| {
-        let (start, end) = (&part[..at], &part[at + word.len()..]);
-        (if before { start.ends_with(is_separator) } else { start.is_empty() })
-            && (if after { end.starts_with(is_separator) } else { end.is_empty() })
-    })
-}
-
-/// The place of `-00000-of-0000` in `name`, whose `-of-` is at `at`.
-fn shard_start(name: &str, at: usize) -> Option<usize> {
-    let start = at.checked_sub(6)?;
-    let bytes = name.as_bytes();
-    let are_digits = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_digit);
-    let is_start = bytes[start] == b'-' && are_digits(&bytes[start + 1..at]) && are_digits(bytes.get(at + 4..at + 8)?);
-    is_start.then_some(start)
-}
-
-/// True if `-00000-of-00000` is at `start` of `name`, and a point after it.
-fn is_shard_of(name: &str, start: usize) -> bool {
-    let digit = name.as_bytes().get(start + 14).is_some_and(u8::is_ascii_digit);
-    digit
-        && name.get(start + 6..).is_some_and(|rest| rest.starts_with("-of-") && rest[4..].contains('.'))
-        && shard_start(name, start + 6) == Some(start)
 }

@@ -133,7 +133,7 @@ impl Repository<'_> {
     /// The file that keeps the list of the files of `commit`.
     fn memo(&self, commit: &str) -> PathBuf {
         let name = format!("{} {commit}", self.repo(commit).folder_name());
-        self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
+        self.client.settings.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
 
     pub(super) fn wrong_answer(&self, message: &str) -> HubError {
@@ -231,6 +231,12 @@ impl Repository<'_> {
         is_inside(path) && self.pointer(commit, path).is_file()
     }
 
+    /// The bytes of those of `files` of `commit` that are not in the cache.
+    pub(super) fn missing_bytes<'f>(&self, commit: &str, files: impl IntoIterator<Item = &'f ListedFile>) -> u64 {
+        let missing = files.into_iter().filter(|file| !self.has(commit, &file.path));
+        missing.fold(0, |sum, file| sum.saturating_add(file.size))
+    }
+
     /// # Errors
     /// If no requests may be sent, and so the missing file `path` cannot be downloaded.
     pub(super) fn refuse_if_offline(&self, path: &str) -> Result<()> {
@@ -242,9 +248,9 @@ impl Repository<'_> {
 }
 
 /// The nearest of `all` names and the names themselves, for a message.
-pub(super) fn suggestion(name: &str, all: &[String]) -> String {
+pub(super) fn suggestion(name: &str, all: &[impl AsRef<str>]) -> String {
     let known = runner_spec::diagnostic::list(all, "and");
-    match nearest(name, all.iter().map(String::as_str)) {
+    match nearest(name, all.iter().map(AsRef::as_ref)) {
         _ if all.is_empty() => String::new(),
         Some(near) => format!(": did you mean `{near}`? available: {known}"),
         None => format!("; available: {known}"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::card::{Card, Config};
+use super::card::{Config, default_config, read_configs};
 use super::error::quoted;
 use super::formats::{common_format, file_name};
 use super::patterns::{Splits, listed_files, normalize, splits_by_name};
@@ -29,63 +29,60 @@ pub(super) enum SelectedBy {
     Name,
 }
 
-/// The files of a dataset, and its card.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Listing<'a> {
-    /// `owner/name`.
-    pub(super) dataset: &'a str,
-    pub(super) files: &'a [String],
-    pub(super) card: &'a str,
-}
-
-/// Selects the files of `split` of `config`.
+/// Selects the files of `split` of `config` among `files`, all files of `dataset`, which has the `card`.
 ///
 /// # Errors
 /// If there is no such split, or it has files that are not read here.
-pub(super) fn select(listing: Listing<'_>, config: Option<&str>, split: &str) -> Result<SelectedFiles, Refusal> {
-    let mut all: Vec<&str> = listing.files.iter().map(String::as_str).collect();
+pub(super) fn select(
+    dataset: &str,
+    files: &[String],
+    card: &str,
+    config: Option<&str>,
+    split: &str,
+) -> Result<SelectedFiles, Refusal> {
+    let mut all: Vec<&str> = files.iter().map(String::as_str).collect();
     all.sort_unstable();
-    let script = format!("{}.py", file_name(listing.dataset));
+    let script = format!("{}.py", file_name(dataset));
     if all.contains(&script.as_str()) {
-        return Err(Refusal::Unreadable(format!("it has a loading script, `{script}`, which is not run")));
+        return Err(Refusal::unreadable(format!("it has a loading script, `{script}`, which is not run")));
     }
     if all.contains(&".huggingface.yaml") {
-        return Err(Refusal::Final("it has a second card, `.huggingface.yaml`, which is not read".to_owned()));
+        return Err("it has a second card, `.huggingface.yaml`, which is not read".to_owned().into());
     }
-    let card = Card::parse(listing.card).map_err(|message| format!("its card (README.md): {message}"))?;
-    let chosen = choose(&card, config)?;
+    let configs = read_configs(card).map_err(|message| format!("its card (README.md): {message}"))?;
+    let chosen = choose(&configs, config)?;
     let (splits, by) = match chosen {
         None => (splits_by_name(&all, "")?, SelectedBy::Name),
         Some(chosen) => splits_of_config(&all, chosen, split)?,
     };
     let Some((_, files)) = splits.iter().find(|(name, _)| name == split) else {
-        let names: Vec<String> = splits.iter().map(|(name, _)| name.clone()).collect();
+        let names: Vec<&String> = splits.iter().map(|(name, _)| name).collect();
         let subject = chosen.map_or(String::new(), |chosen| format!("configuration `{}` has ", quoted(&chosen.name)));
-        return Err(Refusal::Final(format!("{subject}no split `{split}`{}", suggestion(split, &names))));
+        return Err(format!("{subject}no split `{split}`{}", suggestion(split, &names)).into());
     };
     let format = common_format(split, files)?;
     // `datasets` reads all splits as the first. Other splits that the card lists have no files here.
     for (name, others) in splits.iter().filter(|(_, files)| !files.is_empty()) {
         if common_format(name, others)? != format {
-            return Err(Refusal::Unreadable("its splits have different formats".to_owned()));
+            return Err(Refusal::unreadable("its splits have different formats"));
         }
     }
     Ok(SelectedFiles { format, files: files.clone(), by })
 }
 
 /// The configuration of the card that is read; `None` if the card lists none.
-fn choose<'c>(card: &'c Card, config: Option<&str>) -> Result<Option<&'c Config>, Refusal> {
-    let wanted = config.or(card.default_config()?);
-    let names: Vec<String> = card.configs.iter().map(|config| config.name.clone()).collect();
+fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, Refusal> {
+    let wanted = config.or(default_config(configs)?);
+    let names: Vec<&String> = configs.iter().map(|config| &config.name).collect();
     match wanted {
         None | Some("default") if names.is_empty() => Ok(None),
-        None => Err(Refusal::Final(format!("it has several configurations; give `config`{}", suggestion("", &names)))),
+        None => Err(format!("it has several configurations; give `config`{}", suggestion("", &names)).into()),
         Some(name) if names.is_empty() => {
             let name = quoted(name);
-            Err(Refusal::Final(format!("no configuration `{name}`: its card lists no configurations under `configs`")))
+            Err(format!("no configuration `{name}`: its card lists no configurations under `configs`").into())
         }
         Some(name) => {
-            let found = card.configs.iter().find(|config| config.name == name);
+            let found = configs.iter().find(|config| config.name == name);
             let missing = || format!("no configuration `{}`{}", quoted(name), suggestion(name, &names));
             Ok(Some(found.ok_or_else(missing)?))
         }
@@ -98,13 +95,13 @@ fn splits_of_config(all: &[&str], config: &Config, split: &str) -> Result<(Split
     let folder = match config.folder.as_deref().map(normalize).transpose().map_err(wrong)? {
         Some(folder) if folder.contains(['*', '?', '[']) => {
             let message = format!("`data_dir` must not be a pattern, got `{}`", quoted(&folder));
-            return Err(Refusal::Final(wrong(message)));
+            return Err(wrong(message).into());
         }
         Some(folder) if !folder.is_empty() => folder + "/",
         _ => String::new(),
     };
-    if let [setting, ..] = config.row_settings.as_slice() {
-        return Err(Refusal::Unreadable(wrong(format!("`{setting}` is not supported"))));
+    if let Some(setting) = config.row_setting {
+        return Err(Refusal::unreadable(wrong(format!("`{setting}` is not supported"))));
     }
     let Some(listed) = &config.files else {
         return Ok((splits_by_name(all, &folder).map_err(wrong)?, SelectedBy::Name));
@@ -174,10 +171,9 @@ mod tests {
     }
 
     fn chosen(files: &[&str], card: &str, config: Option<&str>, split: &str) -> Result<Vec<String>, String> {
-        let listing = Listing { dataset: "own/a", files: &names(files), card };
-        select(listing, config, split).map(|selected| selected.files).map_err(|refusal| match refusal {
-            Refusal::Unreadable(message) | Refusal::Final(message) => message,
-        })
+        select("own/a", &names(files), card, config, split)
+            .map(|selected| selected.files)
+            .map_err(|refusal| refusal.message)
     }
 
     /// A folder, and what `datasets` read of it.
@@ -204,12 +200,8 @@ mod tests {
         for folder in &folders {
             for Answer { config, splits } in &folder.answers {
                 for (split, theirs) in splits.iter().flatten() {
-                    let listing = Listing {
-                        dataset: "own/script",
-                        files: &folder.files,
-                        card: folder.card.as_deref().unwrap_or_default(),
-                    };
-                    match select(listing, config.as_deref(), split) {
+                    let card = folder.card.as_deref().unwrap_or_default();
+                    match select("own/script", &folder.files, card, config.as_deref(), split) {
                         Ok(ours) if ours.files == *theirs => read += 1,
                         Ok(ours) => {
                             wrong.push(format!("{}, {config:?}, {split}: {ours:?}, expected {theirs:?}", folder.name));
@@ -322,10 +314,12 @@ mod tests {
         }
         // Each file that the card names must be there.
         let card = "---\nconfigs: [{config_name: a, data_files: [{split: train, path: [a.jsonl, b.jsonl]}]}]\n---\n";
-        let of = |files: &[&str]| select(Listing { dataset: "own/a", files: &names(files), card }, None, "train");
+        let of = |files: &[&str]| select("own/a", &names(files), card, None, "train");
         assert_eq!(of(&["a.jsonl", "b.jsonl"]).unwrap().by, SelectedBy::List);
         let refused = of(&["a.jsonl"]).unwrap_err();
-        let Refusal::Final(message) = refused else { panic!("{refused:?}") };
-        assert!(message.ends_with("`b.jsonl`, which its card lists, is missing"), "{message}");
+        assert!(
+            !refused.may_be_converted && refused.message.ends_with("`b.jsonl`, which its card lists, is missing"),
+            "{refused:?}"
+        );
     }
 }

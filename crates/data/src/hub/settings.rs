@@ -15,6 +15,8 @@ pub struct Settings {
     pub endpoint: String,
     /// The folder of repositories, as huggingface_hub lays it out.
     pub cache: PathBuf,
+    /// The folder for lists of the files of commits.
+    pub memos: PathBuf,
     /// Sent to the endpoint, and to no other host.
     pub token: Option<String>,
     /// True if no requests may be sent.
@@ -36,11 +38,11 @@ impl std::fmt::Debug for Settings {
 
 impl Settings {
     /// Reads the environment variables, which `variable` gives: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`,
-    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`.
+    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`. `memos` is a folder for lists of files.
     ///
     /// # Errors
     /// If a variable has an illegal value, or there is no folder for the cache.
-    pub fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn new(variable: &dyn Fn(&str) -> Option<String>, memos: PathBuf) -> Result<Self> {
         let given = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let wrong = |message: String| Err(HubError::Request(message));
         let endpoint = given("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
@@ -71,7 +73,7 @@ impl Settings {
         }
         let yes = |value: String| matches!(value.trim().to_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
         let offline = given("HF_HUB_OFFLINE").is_some_and(yes);
-        Ok(Self { endpoint, cache, token, offline, wait: Duration::from_millis(400) })
+        Ok(Self { endpoint, cache, memos, token, offline, wait: Duration::from_millis(400) })
     }
 }
 
@@ -80,7 +82,8 @@ mod tests {
     use super::*;
 
     fn settings(given: &[(&str, &str)]) -> Result<Settings> {
-        Settings::new(&|name| given.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
+        let variable = |name: &str| given.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        Settings::new(&variable, PathBuf::new())
     }
 
     #[test]

@@ -7,8 +7,9 @@ use runner_files::is_number;
 use runner_spec::experiment::TokenType;
 
 /// A format of token shards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum ShardFormat {
     /// llm.c: a header of 256 i32, then 16-bit tokens.
     Llmc,
@@ -16,6 +17,7 @@ pub enum ShardFormat {
     LlmcU32,
     /// nanoGPT: `train.bin` and `val.bin`, 16-bit tokens and nothing else.
     #[serde(rename = "nanogpt")]
+    #[strum(serialize = "nanogpt")]
     NanoGpt,
     /// build-nanogpt: one-dimensional 16-bit arrays of numpy.
     Npy,
@@ -32,12 +34,7 @@ impl ShardFormat {
     /// The name on the command line and in cards.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Llmc => "llmc",
-            Self::LlmcU32 => "llmc-u32",
-            Self::NanoGpt => "nanogpt",
-            Self::Npy => "npy",
-        }
+        self.into()
     }
 
     /// The type of a token, in numpy's words.
@@ -71,10 +68,7 @@ impl ShardFormat {
 
     /// The maximum number of tokens that a header can state.
     pub(super) fn max_shard_tokens(self) -> u64 {
-        match self {
-            Self::Llmc | Self::LlmcU32 => i32::MAX as u64,
-            Self::NanoGpt | Self::Npy => u64::MAX >> 8,
-        }
+        if self.magic().is_some() { i32::MAX as u64 } else { u64::MAX >> 8 }
     }
 
     /// The file of shard `index` of `split`.
@@ -95,14 +89,6 @@ impl ShardFormat {
             let number = file.strip_prefix(start).and_then(|rest| rest.strip_suffix(end));
             number.is_some_and(|number| number.len() == 6 && is_number(number))
         })
-    }
-
-    pub(super) fn header_bytes(self) -> usize {
-        match self {
-            Self::Llmc | Self::LlmcU32 => LLMC_HEADER,
-            Self::NanoGpt => 0,
-            Self::Npy => NPY_HEADER,
-        }
     }
 
     /// The header in front of `tokens` tokens.

@@ -31,7 +31,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     let open = |source: &Source, split: SplitName| match source.hub().zip(request.hub) {
         Some((source, hub)) => {
             let key = format!("{}.hub", split.key());
-            open_split(source, &key, hub.settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
+            open_split(source, &key, hub, &|part| preparing(Progress::Downloading(part))).map(Some)
         }
         None => Ok(None),
     };
@@ -146,8 +146,8 @@ fn check_space(request: &ShardRequest<'_>, sources: [Option<&HubSplit>; 2]) -> R
     else {
         return Ok(());
     };
-    let needed = sources.into_iter().flatten().map(|split| split.files.missing_bytes()).fold(0, u64::saturating_add);
-    Ok(check_free_space(&hub.settings.cache, needed)?)
+    let needed = sources.into_iter().flatten().map(HubSplit::missing_bytes).fold(0, u64::saturating_add);
+    Ok(check_free_space(&hub.cache, needed)?)
 }
 
 fn passes<'a>(

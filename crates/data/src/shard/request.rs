@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::card::{Card, CardShard, HeldOut};
 use super::format::ShardFormat;
-use crate::hub::HubAccess;
+use crate::hub::Settings as HubSettings;
 use crate::progress::Progress;
 use runner_spec::experiment::Data;
 
@@ -27,8 +27,8 @@ pub struct ShardRequest<'a> {
     /// The end of the preparation: after this many tokens or documents of the training source.
     pub max_tokens: Option<u64>,
     pub max_rows: Option<u64>,
-    /// The hub that sources name; `None` if they name none.
-    pub hub: Option<HubAccess<'a>>,
+    /// The settings of the hub, if sources name it.
+    pub hub: Option<&'a HubSettings>,
     /// Replace the shards that are in the folder.
     pub force: bool,
 }

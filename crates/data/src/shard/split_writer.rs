@@ -56,7 +56,7 @@ impl<'a> SplitWriter<'a> {
         let path = self.stage.join(&name);
         self.next += 1;
         let mut writer = BufWriter::with_capacity(BUFFER_BYTES, File::create(&path).map_err(DataError::io(&path))?);
-        writer.write_all(&vec![0; self.request.format.header_bytes()]).map_err(DataError::io(&path))?;
+        writer.write_all(&self.request.format.header(0)).map_err(DataError::io(&path))?;
         Ok(OpenShard { name, path, writer, tokens: 0 })
     }
 

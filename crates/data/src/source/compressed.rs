@@ -1,10 +1,14 @@
 //! Compressed files, which are not read: the error says how to decompress them.
 
-use std::io::Read as _;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 
 use crate::error::{DataError, Result};
-use runner_files::open_regular;
+use runner_files::{open_regular, without_byte_order_mark};
+use runner_yaml::source::read_limited;
+
+pub(super) const BLOCK_BYTES: usize = 256 << 10;
 
 /// The first bytes of each kind of compressed file, its name, and a program that decompresses it beside the file.
 const KINDS: [(&[u8], &str, &str); 5] = [
@@ -26,15 +30,22 @@ fn advice(path: &Path, start: &[u8]) -> Option<String> {
 
 /// What to do with the file `path` if it is compressed.
 pub fn compression_advice(path: &Path) -> Option<String> {
-    let mut start = Vec::new();
-    open_regular(path).and_then(|file| file.take(16).read_to_end(&mut start)).ok()?;
-    advice(path, &start)
+    advice(path, &open_regular(path).and_then(|file| read_limited(file, 16)).ok()?)
 }
 
+/// Opens the text file `path` behind its byte order mark. Returns the number of the mark's bytes, too.
+///
 /// # Errors
-/// If the file `path`, which begins with the bytes `start`, is compressed.
-pub(super) fn refuse_compressed(path: &Path, start: &[u8]) -> Result<()> {
-    advice(path, start).map_or(Ok(()), |advice| Err(DataError::file(path, advice)))
+/// If it cannot be read, or is compressed.
+pub(super) fn open_text(path: &Path) -> Result<(BufReader<File>, usize)> {
+    let mut file = BufReader::with_capacity(BLOCK_BYTES, open_regular(path).map_err(DataError::io(path))?);
+    let start = file.fill_buf().map_err(DataError::io(path))?;
+    if let Some(advice) = advice(path, start) {
+        return Err(DataError::file(path, advice));
+    }
+    let mark = start.len() - without_byte_order_mark(start).len();
+    file.consume(mark);
+    Ok((file, mark))
 }
 
 #[cfg(test)]

@@ -9,16 +9,14 @@ use std::path::Path;
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use serde_json::{Map, Value};
 
-use super::compressed::refuse_compressed;
+use super::compressed::{BLOCK_BYTES, open_text};
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
 use super::record::{RecordPosition, RecordSink};
 use crate::error::{DataError, Result};
-use runner_files::{open_regular, without_byte_order_mark};
 use runner_spec::experiment::ColumnSeparator;
 use runner_spec::format::counted;
 use runner_template::unknown_field;
 
-const BLOCK_BYTES: usize = 256 << 10;
 const MAX_COLUMNS: usize = 1 << 16;
 
 /// Hands the columns `names` of each row of the file `path` to `sink` until it returns false.
@@ -32,11 +30,7 @@ pub(super) fn for_each_record(
     names: &BTreeSet<&str>,
     sink: &mut RecordSink<'_>,
 ) -> Result<()> {
-    let mut file = BufReader::with_capacity(BLOCK_BYTES, open_regular(path).map_err(DataError::io(path))?);
-    let start = file.fill_buf().map_err(DataError::io(path))?;
-    refuse_compressed(path, start)?;
-    let mark = start.len() - without_byte_order_mark(start).len();
-    file.consume(mark);
+    let (file, _) = open_text(path)?;
     let parser = ReaderBuilder::new().delimiter(separator.byte()).build();
     let (bytes, ends) = (vec![0; BLOCK_BYTES], vec![0; 64]);
     let mut row = RowReader { path, file, parser, bytes, ends, fields: 0, line: 1, next_line: 1 };
@@ -62,7 +56,7 @@ pub(super) fn for_each_record(
         for (name, column, what) in &columns {
             record.insert((*name).to_owned(), Value::String(row.text(*column, what)?));
         }
-        if !sink(RecordPosition::line(row.line), record)? {
+        if !sink(RecordPosition::Line(row.line), record)? {
             break;
         }
     }
@@ -147,12 +141,12 @@ impl RowReader<'_> {
             // Line breaks that end rows are not in `bytes`.
             let before = &self.bytes[..start + error.valid_up_to()];
             let line = self.line + before.iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
-            RecordPosition::line(line).error(self.path, format!("{what} is not UTF-8 text"))
+            RecordPosition::Line(line).error(self.path, format!("{what} is not UTF-8 text"))
         })
     }
 
     fn error(&self, message: impl std::fmt::Display) -> DataError {
-        RecordPosition::line(self.line).error(self.path, message)
+        RecordPosition::Line(self.line).error(self.path, message)
     }
 }
 

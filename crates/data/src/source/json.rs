@@ -10,24 +10,15 @@ use serde::Deserializer as _;
 use serde::de::{self, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-use super::compressed::refuse_compressed;
+use super::compressed::open_text;
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
 use super::record::{RecordPosition, RecordSink};
 use crate::error::{DataError, Result};
-use runner_files::{open_regular, strict_json, without_byte_order_mark};
+use runner_files::strict_json;
+use runner_spec::experiment::RecordFormat;
 
-const BLOCK_BYTES: usize = 256 << 10;
 /// The mistake of a file that is not JSON Lines, but an array.
 const ONE_ARRAY: &str = "the file is one JSON array, so use `json`; JSON Lines have one object per line";
-
-/// The arrangement of objects in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum JsonFormat {
-    /// One object a line.
-    Lines,
-    /// One array of objects. A file that begins with an object has one object a line.
-    Array,
-}
 
 fn object(position: RecordPosition, path: &Path, value: Value) -> Result<Map<String, Value>> {
     match value {
@@ -36,18 +27,15 @@ fn object(position: RecordPosition, path: &Path, value: Value) -> Result<Map<Str
     }
 }
 
-/// Hands each object of the file `path` to `sink` until it returns false.
+/// Hands each object of the file `path` to `sink` until it returns false. `format` is JSON Lines, or one array of objects. A file of an array
+/// that begins with an object has one object a line.
 ///
 /// # Errors
 /// If the file does not have this format, as far as it is read, or `sink` fails.
-pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut RecordSink<'_>) -> Result<()> {
-    let mut file = BufReader::with_capacity(BLOCK_BYTES, open_regular(path).map_err(DataError::io(path))?);
-    let start = file.fill_buf().map_err(DataError::io(path))?;
-    refuse_compressed(path, start)?;
-    let offset = start.len() - without_byte_order_mark(start).len();
-    let first = start[offset..].iter().find(|byte| !byte.is_ascii_whitespace()).copied();
-    file.consume(offset);
-    if format == JsonFormat::Lines || first == Some(b'{') {
+pub(super) fn for_each_record(path: &Path, format: RecordFormat, sink: &mut RecordSink<'_>) -> Result<()> {
+    let (file, offset) = open_text(path)?;
+    let first = file.buffer().iter().find(|byte| !byte.is_ascii_whitespace());
+    if format == RecordFormat::Jsonl || first == Some(&b'{') {
         for_each_line(path, file, format, offset as u64, sink)
     } else {
         for_each_item(path, file, sink)
@@ -58,7 +46,7 @@ pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut Record
 fn for_each_line(
     path: &Path,
     mut file: BufReader<File>,
-    format: JsonFormat,
+    format: RecordFormat,
     mut offset: u64,
     sink: &mut RecordSink<'_>,
 ) -> Result<()> {
@@ -70,7 +58,7 @@ fn for_each_line(
         if read == 0 {
             break;
         }
-        let position = RecordPosition::line(line);
+        let position = RecordPosition::Line(line);
         if read > limit {
             return Err(position.error(path, format!("longer than {}", describe_document_limit())));
         }
@@ -85,7 +73,7 @@ fn for_each_line(
             return Err(position.error(path, ONE_ARRAY));
         }
         let value = strict_json::parse_record(text.as_bytes()).map_err(|error| {
-            if format == JsonFormat::Array && line == 1 && error.is_eof() {
+            if format == RecordFormat::Json && line == 1 && error.is_eof() {
                 let message =
                     "expected an array of objects, or one object on each line, found an object on several lines";
                 return DataError::file(path, message);
@@ -113,7 +101,7 @@ fn for_each_item(path: &Path, file: BufReader<File>, sink: &mut RecordSink<'_>) 
         (None, Err(error)) if error.is_io() => Err(DataError::io(path)(error.into())),
         (None, Err(error)) => {
             let message = format!("{} at column {}", without_position(&error), error.column());
-            Err(RecordPosition::line(error.line().max(1) as u64).error(path, message))
+            Err(RecordPosition::Line(error.line().max(1) as u64).error(path, message))
         }
     }
 }
@@ -166,7 +154,7 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
         for index in 0.. {
             self.progress.bytes.set(0);
             let Some(value) = items.next_element::<Value>()? else { break };
-            let position = RecordPosition::item(self.progress.breaks.get() + 1, index);
+            let position = RecordPosition::Item { line: self.progress.breaks.get() + 1, index };
             match object(position, self.path, value).and_then(|object| (self.sink)(position, object)) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false),
@@ -188,9 +176,10 @@ fn without_position(error: &serde_json::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::compressed::BLOCK_BYTES;
     use super::*;
 
-    fn texts(format: JsonFormat, content: &[u8]) -> Result<Vec<String>, String> {
+    fn texts(format: RecordFormat, content: &[u8]) -> Result<Vec<String>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.json");
         std::fs::write(&path, content).unwrap();
@@ -206,14 +195,14 @@ mod tests {
     #[test]
     fn lines_are_objects() {
         let content = b"\xef\xbb\xbf{\"text\": \"a\\nb\", \"id\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"\\u00e9\"}";
-        assert_eq!(texts(JsonFormat::Lines, content).unwrap(), ["a\nb", "", "é"]);
+        assert_eq!(texts(RecordFormat::Jsonl, content).unwrap(), ["a\nb", "", "é"]);
         let content = b"{\"score\": NaN, \"text\": \"NaN\", \"range\": [-Infinity, Infinity]}";
-        assert_eq!(texts(JsonFormat::Lines, content).unwrap(), ["NaN"], "numbers that Python writes");
+        assert_eq!(texts(RecordFormat::Jsonl, content).unwrap(), ["NaN"], "numbers that Python writes");
     }
 
     #[test]
     fn compressed_files_say_how_to_decompress_them() {
-        for format in [JsonFormat::Lines, JsonFormat::Array] {
+        for format in [RecordFormat::Jsonl, RecordFormat::Json] {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("a.json");
             std::fs::write(&path, b"\x1f\x8b\x08\x00\xff").unwrap();
@@ -224,7 +213,7 @@ mod tests {
 
     #[test]
     fn mistakes_in_lines_are_located() {
-        let error = |content: &[u8]| texts(JsonFormat::Lines, content).unwrap_err();
+        let error = |content: &[u8]| texts(RecordFormat::Jsonl, content).unwrap_err();
         assert_eq!(error(b"{\"text\": \"a\"}\n{\"text\": a}"), ", line 2: not JSON: expected value at column 10");
         assert_eq!(error(b"\n\"a\""), ", line 2: a string, not a JSON object");
         assert!(error(b"[\n{\"text\": \"a\"}]").contains("one JSON array"));
@@ -233,7 +222,7 @@ mod tests {
             ": not UTF-8 text: the first bad byte is at offset 24"
         );
         assert!(error(&b"[".repeat(100_000)).contains("one JSON array"));
-        let several = texts(JsonFormat::Array, b"{\n\"text\": \"a\"}").unwrap_err();
+        let several = texts(RecordFormat::Json, b"{\n\"text\": \"a\"}").unwrap_err();
         assert!(several.ends_with("one object on each line, found an object on several lines"), "{several}");
         assert!(error(&[b"{\"a\":".repeat(100_000), vec![]].concat()).contains("recursion"));
     }
@@ -241,15 +230,15 @@ mod tests {
     #[test]
     fn items_are_objects() {
         let content = b"\xef\xbb\xbf [\r\n{\"text\": \"a\\\"]},\\\\\"}, {\"text\": \"\"},{\"x\": [{}, \"]\"], \"text\": \"\\u00e9\"}\n] \n";
-        assert_eq!(texts(JsonFormat::Array, content).unwrap(), ["a\"]},\\", "", "é"]);
-        assert_eq!(texts(JsonFormat::Array, b"[]").unwrap(), [""; 0]);
+        assert_eq!(texts(RecordFormat::Json, content).unwrap(), ["a\"]},\\", "", "é"]);
+        assert_eq!(texts(RecordFormat::Json, b"[]").unwrap(), [""; 0]);
         let lines = b"\xef\xbb\xbf\n{\"text\": \"a\"}\n{\"text\": \"b\"}\n";
-        assert_eq!(texts(JsonFormat::Array, lines).unwrap(), ["a", "b"]);
+        assert_eq!(texts(RecordFormat::Json, lines).unwrap(), ["a", "b"]);
     }
 
     #[test]
     fn mistakes_in_items_are_located() {
-        let error = |content: &str| texts(JsonFormat::Array, content.as_bytes()).unwrap_err();
+        let error = |content: &str| texts(RecordFormat::Json, content.as_bytes()).unwrap_err();
         assert_eq!(error("[{\"text\": \"a\"},\n {\"text\": a}]"), ", line 2: expected value at column 11");
         assert!(error("[3, {\"text\": \"a\"}]").contains("item 0 of the array: a number, not a JSON object"));
         assert_eq!(error("[{\"text\": \"a\"}\n{}]"), ", line 2: expected `,` or `]` at column 1");
@@ -260,7 +249,7 @@ mod tests {
         assert!(error(" \n").contains("line 2: EOF"));
         assert!(error("3").contains("a JSON array of objects"));
         assert!(error(&"[".repeat(1_000_000)).contains("recursion"));
-        assert!(texts(JsonFormat::Array, b"[{\"text\": \"\xff\"}]").unwrap_err().contains("invalid unicode"));
+        assert!(texts(RecordFormat::Json, b"[{\"text\": \"\xff\"}]").unwrap_err().contains("invalid unicode"));
     }
 
     #[test]
@@ -270,21 +259,21 @@ mod tests {
         let items: Vec<String> =
             expected.iter().map(|text| format!(" {}\n", serde_json::json!({"text": text}))).collect();
         let content = format!("[\n{}]", items.join(",\n"));
-        assert!(texts(JsonFormat::Array, content.as_bytes()).unwrap() == expected);
+        assert!(texts(RecordFormat::Json, content.as_bytes()).unwrap() == expected);
         let line = content.matches('\n').count() + 1;
-        let error = texts(JsonFormat::Array, format!("{content} ]").as_bytes()).unwrap_err();
+        let error = texts(RecordFormat::Json, format!("{content} ]").as_bytes()).unwrap_err();
         assert_eq!(error, format!(", line {line}: trailing characters at column 3"));
         let wrong = format!("{}, 3]", content.trim_end_matches(']'));
-        let error = texts(JsonFormat::Array, wrong.as_bytes()).unwrap_err();
+        let error = texts(RecordFormat::Json, wrong.as_bytes()).unwrap_err();
         assert_eq!(error, format!(", line {line}: item 101 of the array: a number, not a JSON object"));
     }
 
     #[test]
     fn every_cut_is_an_error() {
         let whole = b"[{\"text\": \"a\\\\\"}, {\"text\": \"b\", \"x\": [1, {\"y\": null}]}]";
-        assert_eq!(texts(JsonFormat::Array, whole).unwrap().len(), 2);
+        assert_eq!(texts(RecordFormat::Json, whole).unwrap().len(), 2);
         for end in 0..whole.len() {
-            assert!(texts(JsonFormat::Array, &whole[..end]).is_err(), "cut at {end}");
+            assert!(texts(RecordFormat::Json, &whole[..end]).is_err(), "cut at {end}");
         }
     }
 }

@@ -64,7 +64,7 @@ impl LocatedSource {
     /// If it is on the hub, and cannot be downloaded.
     pub(crate) fn path(&self, index: usize, report: &DownloadReport<'_>) -> Result<PathBuf> {
         match &self.hub {
-            Some(split) => Ok(split.files.path(index, report)?),
+            Some(split) => Ok(split.path(index, report)?),
             None => Ok(self.files[index].path.clone()),
         }
     }
@@ -117,7 +117,7 @@ pub(crate) fn locate(
 pub(crate) fn locate_on_hub(opened: HubSplit, split: SplitName) -> Result<LocatedSource> {
     let documents = document_format(&opened.local_source(Vec::new()), split)?;
     let files: Vec<SourceFile> =
-        opened.files.files.iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
+        opened.files.iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
     let hash = source_hash(&documents, &files);
     Ok(LocatedSource { split, documents, files, hash, hub: Some(Arc::new(opened)) })
 }

@@ -21,6 +21,7 @@ use runner_files::open_regular;
 use runner_spec::diagnostic::short;
 use runner_spec::panics::catch_panic;
 use runner_template::unknown_field;
+use runner_yaml::source::read_limited;
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.
 const ROWS_PER_READ: usize = 64;
@@ -46,7 +47,7 @@ pub(super) fn for_each_record(path: &Path, names: &BTreeSet<&str>, sink: &mut Re
     let mut rows = rows.with_batch_size(ROWS_PER_READ);
     for number in 0.. {
         let Some(row) = guarded(path, || rows.next().transpose())? else { break };
-        let position = RecordPosition::row(number);
+        let position = RecordPosition::Row(number);
         let mut record = Map::new();
         for (name, field) in row.get_column_iter() {
             let value = value_of(field).ok_or_else(|| {
@@ -85,10 +86,9 @@ fn value_of(field: &Field) -> Option<Value> {
 ///
 /// # Errors
 /// If it cannot be read.
-pub(super) fn is_parquet(path: &Path) -> Result<bool> {
-    let mut start = Vec::new();
-    open_regular(path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(DataError::io(path))?;
-    Ok(start == b"PAR1")
+pub(crate) fn is_parquet(path: &Path) -> Result<bool> {
+    let start = open_regular(path).and_then(|file| read_limited(file, 4)).map_err(DataError::io(path))?;
+    Ok(start.starts_with(b"PAR1"))
 }
 
 /// # Errors

@@ -12,12 +12,6 @@ pub(crate) struct TextPiece {
     pub starts_document: bool,
 }
 
-impl TextPiece {
-    pub(super) fn whole_document(text: String) -> Self {
-        Self { text, starts_document: true }
-    }
-}
-
 /// Takes pieces in order; an error stops the reading.
 pub(super) type PieceSink<'a> = dyn FnMut(TextPiece) -> Result<()> + 'a;
 

@@ -2,7 +2,7 @@
 
 use super::locate::{DocumentFormat, LocatedSource};
 use super::piece::{PieceSink, TextPiece};
-use super::{read_records, text};
+use super::{for_each_record, text};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 
@@ -23,7 +23,14 @@ pub(crate) fn read_file(source: &LocatedSource, index: usize, cut: CutPoints, si
     let path = source.path(index, &|_| ())?;
     match &source.documents {
         DocumentFormat::Text => text::read(&path, cut, sink),
-        DocumentFormat::Records(format, selector) => read_records(&path, *format, selector, sink),
+        DocumentFormat::Records(format, selector) => {
+            for_each_record(&path, *format, &selector.fields(), &mut |position, record| {
+                if let Some(text) = selector.extract(record).map_err(|message| position.error(&path, message))? {
+                    sink(TextPiece { text, starts_document: true })?;
+                }
+                Ok(true)
+            })
+        }
         DocumentFormat::Tokens(_) => Err(DataError::file(&path, "token shards hold no text")),
     }
 }

@@ -8,46 +8,29 @@ use crate::error::DataError;
 
 /// The position of a record.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RecordPosition {
-    /// The line, from 1; or the row, from 0.
-    line: u64,
-    unit: Unit,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Unit {
-    Line,
+pub(crate) enum RecordPosition {
+    /// A line, from 1.
+    Line(u64),
     /// An item of an array, with its index, from 0. It ends in the line.
-    Item(u64),
-    /// A row of a file without lines.
-    Row,
+    Item { line: u64, index: u64 },
+    /// A row of a file without lines, from 0.
+    Row(u64),
 }
 
 impl RecordPosition {
-    pub(super) fn line(line: u64) -> Self {
-        Self { line, unit: Unit::Line }
-    }
-
-    pub(super) fn item(line: u64, index: u64) -> Self {
-        Self { line, unit: Unit::Item(index) }
-    }
-
-    pub(super) fn row(row: u64) -> Self {
-        Self { line: row, unit: Unit::Row }
-    }
-
     /// The words for the position in a file without arrays.
     pub(crate) fn describe(self) -> String {
-        let unit = if matches!(self.unit, Unit::Row) { "row" } else { "line" };
-        format!("{unit} {}", self.line)
+        match self {
+            Self::Line(line) | Self::Item { line, .. } => format!("line {line}"),
+            Self::Row(row) => format!("row {row}"),
+        }
     }
 
     pub(crate) fn error(self, path: &Path, message: impl std::fmt::Display) -> DataError {
-        let line = self.line;
-        let message = match self.unit {
-            Unit::Line => message.to_string(),
-            Unit::Item(index) => format!("item {index} of the array: {message}"),
-            Unit::Row => return DataError::file(path, format!("row {line}: {message}")),
+        let (line, message) = match self {
+            Self::Line(line) => (line, message.to_string()),
+            Self::Item { line, index } => (line, format!("item {index} of the array: {message}")),
+            Self::Row(row) => return DataError::file(path, format!("row {row}: {message}")),
         };
         DataError::Line { path: path.to_owned(), line, message }
     }

@@ -1,34 +1,29 @@
 //! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer. A byte order
 //! mark at the start of a file is not text.
 
-use std::io::Read as _;
+use std::io::BufRead as _;
 use std::path::Path;
 
-use super::compressed::refuse_compressed;
+use super::compressed::open_text;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use runner_files::{BYTE_ORDER_MARK, open_regular};
-
-const BLOCK_BYTES: usize = 256 << 10;
 
 pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
-    let mut file = open_regular(path).map_err(DataError::io(path))?;
+    let (mut file, mark) = open_text(path)?;
     let mut starts_document = true;
     // Text that has not been handed on yet, and the first bytes of a character whose rest is in the next block.
     let mut pending = String::new();
     let mut partial: Vec<u8> = Vec::new();
-    let mut offset = 0;
-    let mut block = vec![0; BLOCK_BYTES];
+    let mut offset = mark as u64;
     loop {
-        let read = file.read(&mut block).map_err(DataError::io(path))?;
-        if read == 0 {
+        let block = file.fill_buf().map_err(DataError::io(path))?;
+        if block.is_empty() {
             break;
         }
-        if offset == 0 {
-            refuse_compressed(path, &block[..read])?;
-        }
-        partial.extend_from_slice(&block[..read]);
+        partial.extend_from_slice(block);
+        let read = block.len();
+        file.consume(read);
         let seen = pending.len();
         let valid = match std::str::from_utf8(&partial) {
             Ok(text) => text,
@@ -39,9 +34,10 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
             Err(_) => partial.utf8_chunks().next().map_or("", |chunk| chunk.valid()),
         };
         if let Some(at) = valid.find('\0') {
-            return Err(DataError::not_text(path, offset + at as u64));
+            let (at, advice) = (offset + at as u64, "give files of tokens as `tokens: {files: […]}`");
+            return Err(DataError::file(path, format!("not a text file: it has a zero byte at offset {at}; {advice}")));
         }
-        pending.push_str(if offset == 0 { valid.strip_prefix(BYTE_ORDER_MARK).unwrap_or(valid) } else { valid });
+        pending.push_str(valid);
         offset += valid.len() as u64;
         let taken = valid.len();
         partial.drain(..taken);
@@ -73,6 +69,7 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
 
 #[cfg(test)]
 mod tests {
+    use super::super::compressed::BLOCK_BYTES;
     use super::*;
 
     fn pieces(bytes: &[u8], cut: CutPoints) -> Result<Vec<TextPiece>> {

@@ -14,13 +14,10 @@ const DEFAULT_FIELD: &str = "text";
 
 /// The rule that selects the text of a document from a record.
 #[derive(Debug, Clone)]
-pub(crate) enum TextSelector {
-    /// The string in this field.
-    Field(String),
-    Template {
-        text: String,
-        template: Arc<RecordTemplate>,
-    },
+pub(crate) struct TextSelector {
+    /// The name of the field that holds it, or the text of the template.
+    text: String,
+    template: Option<Arc<RecordTemplate>>,
 }
 
 impl PartialEq for TextSelector {
@@ -37,24 +34,19 @@ impl TextSelector {
     /// # Errors
     /// If the template is wrong; the message says how.
     pub(super) fn new(field: Option<&str>, template: Option<&str>) -> Result<Self, PlainError> {
-        let Some(text) = template else { return Ok(Self::Field(field.unwrap_or(DEFAULT_FIELD).to_owned())) };
-        Ok(Self::Template { text: text.to_owned(), template: Arc::new(RecordTemplate::new(text)?) })
+        let text = template.or(field).unwrap_or(DEFAULT_FIELD).to_owned();
+        let template = template.map(RecordTemplate::new).transpose()?.map(Arc::new);
+        Ok(Self { text, template })
     }
 
     /// The words that stand for the rule in the content hash of a source.
     pub(super) fn identity(&self) -> (&'static str, &str) {
-        match self {
-            Self::Field(name) => ("", name),
-            Self::Template { text, .. } => (" template", text),
-        }
+        (if self.template.is_some() { " template" } else { "" }, &self.text)
     }
 
     /// The fields that the text needs.
     pub(crate) fn fields(&self) -> BTreeSet<&str> {
-        match self {
-            Self::Field(name) => [name.as_str()].into(),
-            Self::Template { template, .. } => template.fields().collect(),
-        }
+        self.template.as_ref().map_or_else(|| [self.text.as_str()].into(), |template| template.fields().collect())
     }
 
     /// The document in `record`; `None` if its text is empty or null.
@@ -62,16 +54,15 @@ impl TextSelector {
     /// # Errors
     /// If a field is missing or holds no text.
     pub(super) fn extract(&self, mut record: Map<String, Value>) -> Result<Option<String>, PlainError> {
-        let text = match self {
-            Self::Template { template, .. } => template.render(&record)?,
-            Self::Field(name) => match record.remove(name) {
+        let name = &self.text;
+        let text = match &self.template {
+            Some(template) => template.render(&record)?,
+            None => match record.remove(name) {
                 Some(Value::String(text)) => text,
                 Some(Value::Null) => return Ok(None),
                 Some(other) => {
-                    return Err(PlainError::request(format!(
-                        "field `{name}` is {}, not a string",
-                        describe_type(&other)
-                    )));
+                    let message = format!("field `{name}` is {}, not a string", describe_type(&other));
+                    return Err(PlainError::request(message));
                 }
                 None => return Err(PlainError::request(unknown_field("field", name, record.keys()))),
             },

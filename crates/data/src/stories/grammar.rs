@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 
+use crate::hashing::split_mix;
+
 /// The content of `stories.yaml`, which explains itself.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -194,10 +196,7 @@ pub(super) struct Random(pub(super) u64);
 impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(self.0)
     }
 
     /// A uniform number below `n`, which is small.

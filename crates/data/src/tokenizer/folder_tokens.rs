@@ -26,43 +26,29 @@ impl FolderTokens {
             let bytes = read_regular(&folder.join(name)).ok();
             bytes.and_then(|bytes| strict_json::parse(without_byte_order_mark(&bytes)).ok()).unwrap_or(Value::Null)
         };
-        let files = Files {
-            names: file("tokenizer_config.json"),
-            ids: ["generation_config.json", "config.json"].map(file),
-            card: file("dataset.json"),
+        let (names, card) = (file("tokenizer_config.json"), file("dataset.json"));
+        let ids = ["generation_config.json", "config.json"].map(file);
+        let special = library.special_tokens();
+        // Ids are often defaults that belong to another tokenizer: an ordinary token is not meant.
+        let special_name =
+            |id: u64| special.iter().find(|(_, other)| u64::from(*other) == id).map(|(name, _)| name.clone());
+        let token = |role: &str| {
+            let named = &names[format!("{role}_token")];
+            let named = named.as_str().or_else(|| named["content"].as_str());
+            if let Some(name) = named.filter(|name| library.token_id(name).is_some()) {
+                return Some(name.to_owned());
+            }
+            let ids = ids.iter().map(|file| &file[format!("{role}_token_id")]);
+            // Of several ends the first is that of a text, the others are those of a chat's turns.
+            let mut ids = ids.flat_map(|ids| ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice));
+            let found = ids.find_map(|id| special_name(id.as_u64()?));
+            let of_card = || card["tokenizer"]["end_of_text"].as_u64().filter(|_| role == "eos");
+            found.or_else(|| library.token_name(u32::try_from(of_card()?).ok()?))
         };
-        Self { bos: files.token("bos", library), eos: files.token("eos", library) }
+        Self { bos: token("bos"), eos: token("eos") }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-/// The contents of the files; null for those that are missing.
-struct Files {
-    names: Value,
-    ids: [Value; 2],
-    card: Value,
-}
-
-impl Files {
-    /// The name of the token `role`, `bos` or `eos`.
-    fn token(&self, role: &str, library: &LibraryTokenizer) -> Option<String> {
-        let named = &self.names[format!("{role}_token")];
-        let named = named.as_str().or_else(|| named["content"].as_str());
-        if let Some(name) = named.filter(|name| library.token_id(name).is_some()) {
-            return Some(name.to_owned());
-        }
-        let special = library.special_tokens();
-        // Ids are often defaults that belong to another tokenizer: an ordinary token is not meant.
-        let is_special =
-            |id: &u64| special.iter().find(|(_, other)| u64::from(*other) == *id).map(|(name, _)| name.clone());
-        let ids = self.ids.iter().map(|file| &file[format!("{role}_token_id")]);
-        // Of several ends the first is that of a text, the others are those of a chat's turns.
-        let mut ids = ids.flat_map(|ids| ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice));
-        let found = ids.find_map(|id| is_special(&id.as_u64()?));
-        let card = || self.card["tokenizer"]["end_of_text"].as_u64().filter(|_| role == "eos");
-        found.or_else(|| library.token_name(u32::try_from(card()?).ok()?))
     }
 }

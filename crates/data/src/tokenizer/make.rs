@@ -18,7 +18,7 @@ use crate::source::{LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
 use runner_files::{is_absent, parent_folder, read_regular};
 use runner_spec::error::PlainError;
-use runner_spec::experiment::{Content, Data, Layout, MAX_BPE_VOCABULARY, Tokenizer, Validation};
+use runner_spec::experiment::{Content, Data, Layout, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
 ///
@@ -50,7 +50,7 @@ pub(crate) fn make_tokenizer(
         }
         Tokenizer::Bpe { vocab_size, special_tokens } => {
             vocabulary.check_has_text("data.tokenizer.bpe", "the merges are trained")?;
-            check_bpe(*vocab_size, special_tokens)?;
+            check_special_tokens(special_tokens, "data.tokenizer.bpe.special_tokens")?;
             let settings = [format!("{part:?}"), vocab_size.to_string()];
             let parse = |path: &Path, text: &str| {
                 parse_tokenizer_json(path, text.as_bytes()).map_err(|error| PlainError::failure(error.to_string()))
@@ -266,21 +266,6 @@ fn check_special_tokens(special: &[String], key: &'static str) -> Result<()> {
     }
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
         return Err(DataError::setting(key, format!("{short:?} is too short to be distinguished from text")));
-    }
-    Ok(())
-}
-
-fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
-    check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
-    let least = 256 + special.len();
-    if vocab_size < least {
-        let message =
-            format!("must be at least {least}, for 256 bytes and {} special tokens, got {vocab_size}", special.len());
-        return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
-    }
-    if vocab_size > MAX_BPE_VOCABULARY as usize {
-        let message = format!("must be at most {MAX_BPE_VOCABULARY}, got {vocab_size}");
-        return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }
     Ok(())
 }

@@ -329,17 +329,13 @@ impl TextTokenizer {
             return Ok(id);
         }
         let mut special: Vec<&str> = self.0.special.iter().map(|(name, _)| name.as_str()).collect();
-        if special.is_empty() {
-            return Err(PlainError::request(format!(
-                "the tokenizer has no token {name:?}, and no special tokens at all"
-            )));
-        }
         special.sort_by(|a, b| strsim::jaro_winkler(b, name).total_cmp(&strsim::jaro_winkler(a, name)));
         special.truncate(8);
-        Err(PlainError::request(format!(
-            "the tokenizer has no token {name:?}; its special tokens are {}",
-            special.join(", ")
-        )))
+        let others = match special.as_slice() {
+            [] => ", and no special tokens at all".to_owned(),
+            special => format!("; its special tokens are {}", special.join(", ")),
+        };
+        Err(PlainError::request(format!("the tokenizer has no token {name:?}{others}")))
     }
 }
 

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use crate::choice::is_python_space;
 use runner_spec::error::PlainError;
 use serde::{Deserialize, Serialize};
 
@@ -111,62 +112,20 @@ impl WordVocabulary {
 pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
     let text = if lowercase { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) };
-    // The part of a word in front of a `"`, which is left out, or of a `<`.
-    let mut joined = String::new();
-    let mut rest = &*text;
-    while !rest.is_empty() {
-        let (run, behind) = rest.split_at(rest.find(may_end_word).unwrap_or(rest.len()));
-        let line_break = if behind.starts_with('<') { line_break(behind.as_bytes()) } else { None };
-        let length = line_break.unwrap_or_else(|| behind.chars().next().map_or(0, char::len_utf8));
-        let (end, behind) = behind.split_at(length);
-        rest = behind;
-        if matches!(end, "\"" | "<") {
-            joined += run;
-            joined += end.trim_start_matches('"');
-            continue;
+    // A `<br />` may have `"` between its characters.
+    let text = text.replace('"', "").replace("<br />", " ");
+    for mut rest in text.split(|c: char| is_python_space(c) || matches!(c, ';' | ':')) {
+        while let Some(at) = rest.find(['\'', '.', ',', '(', ')', '!', '?']) {
+            if at > 0 {
+                word(&rest[..at]);
+            }
+            word(&rest[at..=at]);
+            rest = &rest[at + 1..];
         }
-        if !joined.is_empty() {
-            joined += run;
-            word(&joined);
-            joined.clear();
-        } else if !run.is_empty() {
-            word(run);
-        }
-        if end.starts_with(is_mark) {
-            word(end);
+        if !rest.is_empty() {
+            word(rest);
         }
     }
-    if !joined.is_empty() {
-        word(&joined);
-    }
-}
-
-/// True if `c` is a separate word.
-fn is_mark(c: char) -> bool {
-    matches!(c, '\'' | '.' | ',' | '(' | ')' | '!' | '?')
-}
-
-/// True if `c` is a separate word, separates words, or may begin a `<br />`, or if it is left out.
-fn may_end_word(c: char) -> bool {
-    // The four separators of ASCII are white space in Python.
-    is_mark(c)
-        || matches!(c, '\t'..='\r' | '\u{1c}'..=' ' | ';' | ':' | '"' | '<')
-        || (!c.is_ascii() && c.is_whitespace())
-}
-
-/// The length of a `<br />` at the start of `bytes`. Any `"` between its characters is ignored.
-fn line_break(bytes: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    for &wanted in b"<br />" {
-        while bytes.get(at) == Some(&b'"') {
-            at += 1;
-        }
-        if bytes.get(at) != Some(&wanted) {
-            return None;
-        }
-        at += 1;
-    }
-    Some(at)
 }
 
 #[cfg(test)]

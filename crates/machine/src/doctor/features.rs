@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn gpu(index: usize, capability: (u32, u32)) -> GpuFacts {
-        GpuFacts { index, ..crate::gpu_facts::tests::gpu("X100", capability, 132, [0, 0], 0) }
+        GpuFacts { index, ..crate::testing::gpu("X100", capability, 132, [0, 0], 0) }
     }
 
     fn driver(gpus: Vec<GpuFacts>, cuda: &str) -> DriverFacts {

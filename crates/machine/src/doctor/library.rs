@@ -24,30 +24,24 @@ pub(super) struct Library {
     pub version: fn(LoadedLibrary, &CStr) -> Option<String>,
 }
 
-impl Library {
-    const fn new(
-        name: &'static str,
-        files: &'static [&'static str],
-        symbol: &'static CStr,
-        version: fn(LoadedLibrary, &CStr) -> Option<String>,
-    ) -> Self {
-        Self { name, files, symbol, version }
-    }
-}
-
-pub(super) const DRIVER: Library =
-    Library::new("libcuda", &["libcuda.so.1"], c"cuDriverGetVersion", |loaded, symbol| {
-        loaded.number(symbol).map(|n| format!("{}.{}", n / 1000, n % 1000 / 10))
-    });
-pub(super) const CUBLAS_LT: Library = Library::new(
-    "libcublasLt",
-    &["libcublasLt.so.13", "libcublasLt.so.12"],
-    c"cublasLtGetProperty",
-    LoadedLibrary::properties,
-);
-pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"ncclGetVersion", |loaded, symbol| {
-    loaded.number(symbol).map(|n| dotted(n as usize))
-});
+pub(super) const DRIVER: Library = Library {
+    name: "libcuda",
+    files: &["libcuda.so.1"],
+    symbol: c"cuDriverGetVersion",
+    version: |loaded, symbol| loaded.number(symbol).map(|n| format!("{}.{}", n / 1000, n % 1000 / 10)),
+};
+pub(super) const CUBLAS_LT: Library = Library {
+    name: "libcublasLt",
+    files: &["libcublasLt.so.13", "libcublasLt.so.12"],
+    symbol: c"cublasLtGetProperty",
+    version: LoadedLibrary::properties,
+};
+pub(super) const NCCL: Library = Library {
+    name: "libnccl",
+    files: &["libnccl.so.2"],
+    symbol: c"ncclGetVersion",
+    version: |loaded, symbol| loaded.number(symbol).map(|n| dotted(n as usize)),
+};
 
 /// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

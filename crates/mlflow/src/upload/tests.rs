@@ -66,7 +66,7 @@ fn lines_stay_until_an_mlflow_server_has_accepted_them() {
     let mut upload = upload(&path, &server);
     let error = upload.send_new(None).unwrap_err().to_string();
     assert!(error.contains("is it an MLflow server?"), "{error}");
-    assert_eq!(upload.served.train_step, None);
+    assert_eq!(upload.served.sent.get("train"), None);
     assert_eq!(upload.send_new(None).unwrap().count, 1, "the server says that it lacks the line");
 }
 

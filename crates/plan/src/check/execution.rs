@@ -129,7 +129,9 @@ impl Execution<'_> {
             Instruction::Load { mb } => self.load(index, mb),
             Instruction::CountTokens { numerator } => self.count_tokens(index, numerator),
             Instruction::PrefetchParameters { bucket } => self.prefetch(index, bucket),
-            Instruction::GatherParameters { bucket } if bucket < self.gathered.len() => self.gather(index, bucket),
+            Instruction::GatherParameters { bucket } if bucket < self.gathered.len() => {
+                once(self.program, &mut self.gathered[bucket].gathered, index)
+            }
             Instruction::ReleaseParameters { bucket } => self.release(bucket),
             Instruction::BroadcastWeights | Instruction::GatherParameters { .. } => self.exchange_weights(index),
             Instruction::Forward { mb, chunk, blocks } => self.forward(index, mb, chunk, blocks),
@@ -161,11 +163,11 @@ impl Execution<'_> {
             Instruction::AllReduce { bucket }
             | Instruction::ReduceScatter { bucket }
             | Instruction::ReduceToRoot { bucket } => {
-                self.reduce(index, bucket, self.program.step[index] == self.reduction_of(bucket))
+                self.reduce(index, bucket, self.program.step[index] == self.program.reduction(bucket))
             }
             Instruction::WaitBuckets => {
                 if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
-                    return Err(format!("{} has not started", self.reduction_of(bucket)));
+                    return Err(format!("{} has not started", self.program.reduction(bucket)));
                 }
                 once(self.program, &mut self.waited, index)
             }
@@ -285,10 +287,6 @@ impl Execution<'_> {
         once(self.program, &mut self.gathered[bucket].prefetched, index)
     }
 
-    fn gather(&mut self, index: usize, bucket: usize) -> Result<(), String> {
-        once(self.program, &mut self.gathered[bucket].gathered, index)
-    }
-
     fn release(&mut self, bucket: usize) -> Result<(), String> {
         self.comes_and_goes(bucket)?;
         ensure!(self.gathered[bucket].gathered.is_some(), "GatherParameters bucket {bucket} has not run");
@@ -380,7 +378,7 @@ impl Execution<'_> {
             self.check_gathered(blocks)?;
         }
         for (bucket, reduced) in self.reduced.iter().enumerate() {
-            let earlier = reduced.filter(|_| overlap(self.program.buckets[bucket], blocks));
+            let earlier = reduced.filter(|_| self.program.buckets[bucket].overlaps(blocks));
             self.check_absent(earlier, &format!("has summed bucket {bucket} without {rows}"))?;
         }
         let progress = &mut self.progress[chunk][mb];
@@ -390,15 +388,6 @@ impl Execution<'_> {
             self.live.complete_backward(chunk, is_split);
         }
         Ok(())
-    }
-
-    /// The instruction by which this program sums the gradients of `bucket` over the replicas.
-    fn reduction_of(&self, bucket: usize) -> Instruction {
-        match self.program.mesh.mode {
-            ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
-            _ if self.program.divides(ShardedState::Gradients) => Instruction::ReduceScatter { bucket },
-            _ => Instruction::AllReduce { bucket },
-        }
     }
 
     /// Reduces a bucket. `fits_mode` is true if the instruction is the one that this mode uses.
@@ -418,7 +407,7 @@ impl Execution<'_> {
             let held = self.program.chunks[chunk];
             let has_tied_head = tied && held.contains(self.program.model.layers + 1);
             for (mb, progress) in micro_batches.iter().enumerate() {
-                let missing = (overlap(held, blocks) && progress.backward_reached > blocks.start.max(held.start))
+                let missing = (held.overlaps(blocks) && progress.backward_reached > blocks.start.max(held.start))
                     || (has_tied_head && progress.backward.is_none());
                 if missing {
                     let backward = if progress.backward_input.is_some() {
@@ -452,7 +441,7 @@ impl Execution<'_> {
         let dp = self.program.mesh.mode == ParallelMode::Dp;
         if self.program.mesh.replicas > 1 {
             if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
-                let name = self.reduction_of(bucket);
+                let name = self.program.reduction(bucket);
                 return Err(format!("{name} has not run: the rows of the other replicas would be missing"));
             }
             ensure!(
@@ -466,10 +455,6 @@ impl Execution<'_> {
         );
         Ok(())
     }
-}
-
-fn overlap(a: BlockRange, b: BlockRange) -> bool {
-    a.start < b.end && b.start < a.end
 }
 
 /// Notes in `slot` that instruction `index` has run; it may run only once.

@@ -85,20 +85,18 @@ pub(super) fn check_periodic(program: &Program) -> Result<()> {
         let part = format!("start[{index}] {}", program.start[index]);
         return Err(CheckError::in_part(program, part, "only an evaluation comes before the steps"));
     }
-    if let Some(index) = program.start.iter().position(|i| *i == Instruction::Evaluate)
-        && let Some(missing) = exchange.iter().find(|i| !program.start[..index].contains(i))
-    {
-        let why = format!("{missing} does not come before it: the replicas have their own weights");
-        return Err(CheckError::in_part(program, format!("start[{index}] {}", program.start[index]), why));
-    }
     let not_released = |missing: &Instruction| {
         format!("{missing} does not come after it: the steps would read weights from before their updates")
     };
-    if let Some(index) = program.start.iter().position(|i| *i == Instruction::Evaluate)
-        && let Some(missing) = release.iter().find(|i| !program.start[index..].contains(i))
-    {
-        let part = format!("start[{index}] {}", program.start[index]);
-        return Err(CheckError::in_part(program, part, not_released(missing)));
+    if let Some(index) = program.start.iter().position(|i| *i == Instruction::Evaluate) {
+        let fail =
+            |why: String| Err(CheckError::in_part(program, format!("start[{index}] {}", program.start[index]), why));
+        if let Some(missing) = exchange.iter().find(|i| !program.start[..index].contains(i)) {
+            return fail(format!("{missing} does not come before it: the replicas have their own weights"));
+        }
+        if let Some(missing) = release.iter().find(|i| !program.start[index..].contains(i)) {
+            return fail(not_released(missing));
+        }
     }
     let mut seen: Vec<Instruction> = Vec::new();
     for (index, periodic) in program.periodic.iter().enumerate() {

@@ -48,7 +48,7 @@ pub(crate) struct BlockTimer<'a> {
     pub sharers: usize,
 }
 
-/// A value for each of the three kinds of blocks; that of layers is their mean.
+/// A value for each of the three kinds of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PerBlockKind<T> {
     pub embedding: T,
@@ -139,19 +139,16 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start) + rounded_sums,
             }
         };
-        let layer_seconds = |layer: &Layer| {
-            let kept = moved(&layer.kept(Recompute::None));
-            let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
-            let counts = cost::count(&layer.parameters(0));
-            let mut seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
-            if self.recompute != Recompute::None {
-                let again = layer.recomputed_flops(self.recompute, length);
-                let dropped = kept - moved(&layer.kept(self.recompute));
-                seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
-            }
-            Some(seconds)
-        };
-        let (embedding, head) = (&decoder.embedding, &decoder.head);
+        let Decoder { embedding, layer, head } = &decoder;
+        let kept = moved(&layer.kept(Recompute::None));
+        let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
+        let counts = cost::count(&layer.parameters(0));
+        let mut layer_seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
+        if self.recompute != Recompute::None {
+            let again = layer.recomputed_flops(self.recompute, length);
+            let dropped = kept - moved(&layer.kept(self.recompute));
+            layer_seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
+        }
         let dropped = if embedding.dropout > 0.0 { embedding.width as f64 } else { 0.0 };
         // The table of a tied embedding gets gradients from both ends of the model.
         let tied = if head.tied { head.project.size() as u64 } else { 0 };
@@ -160,7 +157,7 @@ impl BlockTimer<'_> {
         let embedding_counts = cost::count(&embedding.parameters());
         Some(BlockKindSeconds {
             embedding: block_seconds(&[], 0.0, spec.d_model as f64 * bytes, [dropped; 2], embedding_counts),
-            layer: mean_of_layers(&decoder, layer_seconds)?,
+            layer: layer_seconds,
             head: block_seconds(&[&head.project], 0.0, moved(&head.kept()), [0.0; 2], head_counts),
         })
     }
@@ -181,10 +178,10 @@ impl BlockTimer<'_> {
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
         };
-        let layer_seconds = |layer: &Layer| mean(&|busy| self.layer(r, layer, busy, n, length));
+        let layer = self.program.model.decoder().layer;
         Some(BlockKindSeconds {
             embedding: mean(&|busy| self.embedding(r, busy, n))?,
-            layer: mean_of_layers(&self.program.model.decoder(), layer_seconds)?,
+            layer: mean(&|busy| self.layer(r, &layer, busy, n, length))?,
             head: mean(&|busy| self.head(r, busy, n))?,
         })
     }
@@ -233,7 +230,7 @@ impl BlockTimer<'_> {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
                 let measured = ModelSpec::for_calibration(spec.family, [1, 1, 1, width]).decoder();
-                let flops = measured.layers.iter().map(Layer::multiplications).sum::<usize>() as f64;
+                let flops = measured.layer.multiplications() as f64;
                 let sizes = mine().filter(|p| p.length == short).map(|p| {
                     let rest = get(p) - attention * (p.positions * p.length) as f64;
                     (p.positions as f64, rest.max(0.1 * get(p)))
@@ -285,17 +282,4 @@ impl BlockTimer<'_> {
         };
         Some(BlockSeconds { forward: predict(|p| p.forward)?, input: 0.0, weight: predict(|p| p.backward)? })
     }
-}
-
-/// The mean of `seconds` over a model's layers.
-fn mean_of_layers(decoder: &Decoder, seconds: impl Fn(&Layer) -> Option<BlockSeconds>) -> Option<BlockSeconds> {
-    let layers = &decoder.layers;
-    layers.count_in(1..layers.len() + 1).try_fold(BlockSeconds::default(), |sum, (layer, times)| {
-        let part = seconds(layer)?.times(times as f64 / layers.len() as f64);
-        Some(BlockSeconds {
-            forward: sum.forward + part.forward,
-            input: sum.input + part.input,
-            weight: sum.weight + part.weight,
-        })
-    })
 }

@@ -136,20 +136,18 @@ impl<P: StepCosts> Simulation<'_, P> {
             Instruction::SendGradient { mb, to, .. } => self.send(stage, to, Lane::Gradient, mb),
             Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, Lane::Activation, mb),
             Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, Lane::Gradient, mb),
-            Instruction::AllReduce { .. } | Instruction::ReduceScatter { .. } => {
+            Instruction::AllReduce { .. }
+            | Instruction::ReduceScatter { .. }
+            | Instruction::PrefetchParameters { .. } => {
                 let cost = self.costs.collective(stage, program, &instruction);
                 let replicas_copy = self.costs.replicas_copy(stage);
                 let rank = &mut self.ranks[stage];
                 let start = rank.start_beside(cost, replicas_copy);
-                rank.span(stage, start, rank.started_until, Activity::Reduce, None, 0);
-                true
-            }
-            Instruction::PrefetchParameters { bucket } => {
-                let cost = self.costs.collective(stage, program, &instruction);
-                let replicas_copy = self.costs.replicas_copy(stage);
-                let rank = &mut self.ranks[stage];
-                rank.start_beside(cost, replicas_copy);
-                rank.prefetched.insert(bucket, rank.started_until);
+                if let Instruction::PrefetchParameters { bucket } = instruction {
+                    rank.prefetched.insert(bucket, rank.started_until);
+                } else {
+                    rank.span(stage, start, rank.started_until, Activity::Reduce, None, 0);
+                }
                 true
             }
             Instruction::WaitBuckets => {

@@ -12,7 +12,7 @@ use runner_spec::forecast::ForecastBasis;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::{ParamCounts, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, Device, Instruction, ParallelMode, Program, ShardedState};
+use runner_spec::program::{BlockRange, Device, Instruction, Program, ShardedState};
 use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
 
 /// A rank whose costs count. Of ranks that cost the same, one is enough.
@@ -164,13 +164,7 @@ impl<'a> PlanCosts<'a> {
                 all if program.divides(ShardedState::Parameters) => all.into_iter().take(1).map(exchange).sum(),
                 all => all.into_iter().map(exchange).sum(),
             };
-            let sums: f64 = (0..program.buckets.len())
-                .map(|bucket| match program.mesh.mode {
-                    ParallelMode::Dp => exchange(Instruction::ReduceToRoot { bucket }),
-                    _ if program.divides(ShardedState::Gradients) => exchange(Instruction::ReduceScatter { bucket }),
-                    _ => exchange(Instruction::AllReduce { bucket }),
-                })
-                .sum();
+            let sums: f64 = (0..program.buckets.len()).map(|bucket| exchange(program.reduction(bucket))).sum();
             let work = all(BlockSeconds::total);
             let start = before + weights;
             // A split backward's gradients of weights may follow the last message to the stage before.

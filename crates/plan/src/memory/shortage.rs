@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::check::{LiveMicroBatches, execute};
 use crate::memory::device::usable_bytes;
-use crate::memory::{MemoryBasis, MemoryFacts, estimate};
+use crate::memory::{MemoryBasis, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use crate::ranks::shard::divide_parameters;
@@ -20,9 +20,6 @@ use runner_spec::program::{CostClass, Device, Program, ShardedState};
 
 /// The most micro-batch sizes that are tried, so that the search in an absurd batch ends soon.
 const MAX_MICRO_BATCHES_TRIED: usize = 4096;
-
-/// The most parts of a pipeline whose layers are moved.
-const MAX_PARTS_TRIED: usize = 512;
 
 /// Describes the device whose ranks need the most beyond its memory, with a change that would fit. `None` if all ranks fit. The
 /// estimate is a few percent off.
@@ -49,7 +46,7 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], basis: 
         bytes(over),
         bytes(available),
         rank.hardware.memory_limit_note(),
-        suggest_change(layout, ranks, |rank| basis.on(&rank.hardware))
+        suggest_change(layout, ranks, basis)
     ))
 }
 
@@ -70,119 +67,121 @@ pub(crate) fn drop_saved_copies(ranks: &mut [RankPlan]) -> Option<String> {
     ))
 }
 
-/// A change with which all ranks fit, in the file's words.
-fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankPlan) -> MemoryFacts<'_>) -> String {
-    let need = |recompute| fitting_need(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
-    let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, need));
-    let recompute = recompute.map(|(change, need)| with_need(&change, need));
-    let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
-    let sharded = ranks.first().and_then(|first| {
-        more_sharding(&first.program, &hardware, |state, shards| {
-            fitting_need(ranks, |rank| need_with_shards(&rank.program, facts(rank), state, shards))
-        })
-    });
-    let sharded = sharded.map(|(change, need)| with_need(&change, need));
-    let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute).chain(sharded);
-    let Some(first) = found.next() else {
-        return other_partition(layout, ranks, &facts).unwrap_or_else(|| {
-            "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
-        });
-    };
-    let fitting: Vec<String> = std::iter::once(format!("{first} fits")).chain(found).collect();
-    fitting.join(", and so does ")
+/// A change to a program with which it may need less memory.
+#[derive(Debug, Clone, Copy)]
+enum Change<'a> {
+    MicroBatch(usize),
+    Recompute(Recompute),
+    /// Replicas divide the state into these shards.
+    Shard(ShardedState, &'a [Range<usize>]),
 }
 
-/// The least sharding beyond that of `program`, whose ranks are on `hardware`, for which `need` has a value, as a key of the file, and that
-/// value. `None` if more is impossible.
-fn more_sharding<T>(
+impl Change<'_> {
+    /// Bytes that the rank of `program` then needs; with shards, the most that one of its replicas needs.
+    fn need(self, program: &Program, hardware: &DeviceFacts, basis: MemoryBasis) -> u64 {
+        let mut changed = program.clone();
+        match self {
+            Self::MicroBatch(micro_batch) => {
+                changed.batch.micro_batch = micro_batch;
+                let mut live = live_micro_batches(program);
+                // Under GPipe all micro-batches are live, so smaller ones need as much memory in sum.
+                let in_flight: usize = live.iter().map(|l| l.saved + l.work).sum();
+                if in_flight >= program.batch.micro_batches() * program.chunks.len() && in_flight > 1 {
+                    let scale = program.batch.micro_batch.div_ceil(micro_batch);
+                    for l in &mut live {
+                        (l.saved, l.work) = (l.saved * scale, l.work * scale);
+                    }
+                }
+                estimate(&changed, &live, hardware, basis).total()
+            }
+            // It may change which micro-batches weigh the most.
+            Self::Recompute(recompute) => {
+                changed.recompute = recompute;
+                estimate(&changed, &live_micro_batches(&changed), hardware, basis).total()
+            }
+            Self::Shard(state, shards) => {
+                let live = live_micro_batches(program);
+                (changed.shards, changed.sharded) = (shards.to_vec(), state);
+                let needs = (0..shards.len()).map(|rank| {
+                    changed.rank = rank;
+                    estimate(&changed, &live, hardware, basis).total()
+                });
+                needs.max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// The change to `program` in the file's words, with the bytes that the largest rank then needs.
+    fn describe(self, program: &Program, need: u64) -> String {
+        let change = match self {
+            Self::MicroBatch(rows) if program.mesh.mode == ParallelMode::Pipeline => {
+                format!("parallel.pipeline.microbatches {} (of {rows} sequences)", program.batch.slice.1 / rows)
+            }
+            Self::MicroBatch(rows) => format!("batch.micro_batch {rows}"),
+            Self::Recompute(recompute) => format!("train.recompute: {}", choice_name(&recompute)),
+            Self::Shard(state, _) => format!("parallel.shard: {}", choice_name(&state)),
+        };
+        format!("{change} (at most {} a rank)", bytes(need))
+    }
+}
+
+/// The largest smaller micro-batch, the least recomputation and the least sharding beyond those of `program`, whose ranks are on `hardware`,
+/// for which `need` has a value, each with this value.
+fn fitting_changes(
     program: &Program,
     hardware: &[DeviceFacts],
-    need: impl Fn(ShardedState, &[Range<usize>]) -> Option<T>,
-) -> Option<(String, T)> {
+    is_legal: impl Fn(usize) -> bool,
+    need: impl Fn(Change<'_>) -> Option<u64>,
+) -> Vec<String> {
     let Mesh { mode, replicas, .. } = program.mesh;
-    if mode != ParallelMode::Ddp || replicas < 2 {
-        return None;
-    }
-    let shards = divide_parameters(program, replicas, hardware).ok()?;
-    let more = [ShardedState::Optimizer, ShardedState::Gradients, ShardedState::Parameters];
-    let mut more = more.into_iter().filter(|state| !program.divides(*state));
-    more.find_map(|state| Some((format!("parallel.shard: {}", choice_name(&state)), need(state, &shards)?)))
-}
-
-/// The most bytes that a rank needs if the replicas of `program`, which is one of them under ddp, divide `state` into `shards`.
-fn need_with_shards(program: &Program, facts: MemoryFacts<'_>, state: ShardedState, shards: &[Range<usize>]) -> u64 {
-    let live = live_micro_batches(program);
-    let mut sharded = Program { shards: shards.to_vec(), sharded: state, ..program.clone() };
-    let needs = (0..shards.len()).map(|rank| {
-        sharded.rank = rank;
-        estimate(&sharded, &live, facts).total()
-    });
-    needs.max().unwrap_or(0)
-}
-
-/// A change with the bytes that the largest rank then needs.
-fn with_need(change: &str, need: u64) -> String {
-    format!("{change} (at most {} a rank)", bytes(need))
-}
-
-/// The least recomputation beyond that of `program` for which `need` has a value, as a key of the file, and that value.
-fn more_recomputation<T>(program: &Program, need: impl Fn(Recompute) -> Option<T>) -> Option<(String, T)> {
-    let more: &[Recompute] = match program.recompute {
-        Recompute::None => &[Recompute::Attention, Recompute::Block],
-        Recompute::Attention => &[Recompute::Block],
-        Recompute::Block => &[],
-    };
-    more.iter().find_map(|least| Some((format!("train.recompute: {}", choice_name(least)), need(*least)?)))
-}
-
-/// Bytes that the rank of `program` needs with a different recomputation. It may change which micro-batches weigh the most.
-fn need_with_recompute(program: &Program, facts: MemoryFacts<'_>, recompute: Recompute) -> u64 {
-    let program = Program { recompute, ..program.clone() };
-    estimate(&program, &live_micro_batches(&program), facts).total()
-}
-
-/// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, the least
-/// recomputation, or the least sharding. `None` if none of them fits, or if the program does not pass the check.
-pub fn suggest_change_for_rank(program: &Program, facts: MemoryFacts<'_>, available: u64) -> Option<String> {
-    let live = execute(program).ok()?.live;
-    let smaller =
-        smaller_micro_batches(program).find(|&mb| need_with_micro_batch(program, &live, facts, mb) <= available);
-    let recompute = more_recomputation(program, |recompute| {
-        (need_with_recompute(program, facts, recompute) <= available).then_some(())
-    });
-    let sharded = more_sharding(program, std::slice::from_ref(facts.hardware), |state, shards| {
-        Some(need_with_shards(program, facts, state, shards)).filter(|need| *need <= available)
-    });
-    let sharded = sharded.map(|(change, need)| with_need(&change, need));
-    let recompute = recompute.map(|(change, ())| change);
-    let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute).chain(sharded);
-    let first = format!("{} would fit", found.next()?);
-    let fitting: Vec<String> = std::iter::once(first).chain(found).collect();
-    Some(fitting.join(", and so would "))
-}
-
-/// Smaller micro-batches that divide the rank's rows, the largest first.
-fn smaller_micro_batches(program: &Program) -> impl Iterator<Item = usize> {
+    let can_shard = mode == ParallelMode::Ddp && replicas > 1;
+    let shards = can_shard.then(|| divide_parameters(program, replicas, hardware).ok()).flatten();
     let rows = program.batch.slice.1;
-    (1..program.batch.micro_batch.min(MAX_MICRO_BATCHES_TRIED + 1)).rev().filter(move |mb| rows.is_multiple_of(*mb))
+    let micro_batches = (1..program.batch.micro_batch.min(MAX_MICRO_BATCHES_TRIED + 1)).rev();
+    let smaller = micro_batches.filter(|size| rows.is_multiple_of(*size) && is_legal(*size)).map(Change::MicroBatch);
+    let more = [Recompute::Attention, Recompute::Block].into_iter().filter(|more| *more > program.recompute);
+    let states = [ShardedState::Optimizer, ShardedState::Gradients, ShardedState::Parameters];
+    let sharded = shards.iter().flat_map(|shards| {
+        let more = states.into_iter().filter(|state| !program.divides(*state));
+        more.map(|state| Change::Shard(state, shards))
+    });
+    let kinds: [Vec<Change<'_>>; 3] = [smaller.collect(), more.map(Change::Recompute).collect(), sharded.collect()];
+    let first =
+        |changes: &Vec<Change<'_>>| changes.iter().find_map(|change| Some(change.describe(program, need(*change)?)));
+    kinds.iter().filter_map(first).collect()
 }
 
-/// Bytes that the rank of `program` needs with a different micro-batch.
-fn need_with_micro_batch(
+/// A change with which all ranks fit, in the file's words.
+fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], basis: MemoryBasis) -> String {
+    let program = &ranks[0].program;
+    let (rows, Mesh { mode, stages, .. }) = (program.batch.slice.1, layout.mesh);
+    let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == ParallelMode::Pipeline;
+    let is_legal = |micro_batch: usize| !interleaved || (rows / micro_batch).is_multiple_of(stages);
+    let hardware: Vec<DeviceFacts> = ranks.iter().map(|rank| rank.hardware.clone()).collect();
+    let need = |change: Change<'_>| fitting_need(ranks, |rank| change.need(&rank.program, &rank.hardware, basis));
+    match fitting_changes(program, &hardware, is_legal, need).split_first() {
+        Some((first, others)) => {
+            others.iter().fold(format!("{first} fits"), |text, other| format!("{text}, and so does {other}"))
+        }
+        None => {
+            "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
+        }
+    }
+}
+
+/// Suggests changes with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, the least
+/// recomputation, and the least sharding. `None` if none of them fits, or if the program does not pass the check.
+pub fn suggest_change_for_rank(
     program: &Program,
-    live: &[LiveMicroBatches],
-    facts: MemoryFacts<'_>,
-    micro_batch: usize,
-) -> u64 {
-    let mut smaller = program.clone();
-    smaller.batch.micro_batch = micro_batch;
-    // Under GPipe all micro-batches are live, so smaller ones need as much memory in sum.
-    let in_flight: usize = live.iter().map(|l| l.saved + l.work).sum();
-    let gpipe = in_flight >= program.batch.micro_batches() * program.chunks.len();
-    let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
-    let scaled = |l: &LiveMicroBatches| LiveMicroBatches { saved: l.saved * scale, work: l.work * scale };
-    let live: Vec<LiveMicroBatches> = live.iter().map(scaled).collect();
-    estimate(&smaller, &live, facts).total()
+    hardware: &DeviceFacts,
+    basis: MemoryBasis,
+    available: u64,
+) -> Option<String> {
+    execute(program).ok()?;
+    let need = |change: Change<'_>| Some(change.need(program, hardware, basis)).filter(|need| *need <= available);
+    let changes = fitting_changes(program, std::slice::from_ref(hardware), |_| true, need);
+    let (first, others) = changes.split_first()?;
+    Some(others.iter().fold(format!("{first} would fit"), |text, other| format!("{text}, and so would {other}")))
 }
 
 /// The most that a rank needs when each needs `need` bytes; `None` if they do not all fit. Replicas need the same, so `need` is called for
@@ -227,75 +226,8 @@ pub(crate) fn worst_device<'a>(ranks: impl Iterator<Item = (&'a DeviceFacts, u64
     over.max_by_key(|&(index, over)| (over, Reverse(index)))
 }
 
-/// The largest smaller micro-batch with which every rank fits.
-fn smaller_micro_batch(
-    layout: &RankLayout,
-    ranks: &[RankPlan],
-    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
-) -> Option<String> {
-    let program = &ranks.first()?.program;
-    let rows = program.batch.slice.1;
-    let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
-    let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == ParallelMode::Pipeline;
-    let mut legal = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages));
-    let (found, need) = legal.find_map(|micro_batch| {
-        let need = fitting_need(ranks, |rank| {
-            let live = live_micro_batches(&rank.program);
-            need_with_micro_batch(&rank.program, &live, facts(rank), micro_batch)
-        })?;
-        Some((micro_batch, need))
-    })?;
-    let change = match mode {
-        ParallelMode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences)", rows / found),
-        _ => format!("batch.micro_batch {found}"),
-    };
-    Some(with_need(&change, need))
-}
-
 /// The live micro-batches of each chunk of a planned program.
 #[expect(clippy::expect_used, reason = "a plan is made only of programs that pass the check")]
 fn live_micro_batches(program: &Program) -> Vec<LiveMicroBatches> {
     execute(program).expect("a planned program passes the check").live
-}
-
-/// Moves layers from the fullest stage to the emptiest, one by one, until all ranks fit.
-fn other_partition(
-    layout: &RankLayout,
-    ranks: &[RankPlan],
-    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
-) -> Option<String> {
-    let (parts, stages) = (layout.counts.len(), layout.mesh.stages);
-    let first_of_stage = |stage: usize| &ranks[layout.mesh.rank(stage, 0)];
-    // Moving layers changes nothing on a single device.
-    let one_device = ranks.iter().all(|r| same_device(r, &ranks[0]));
-    if stages < 2 || parts > MAX_PARTS_TRIED || one_device {
-        return None;
-    }
-    let live: Vec<_> = (0..stages).map(|stage| live_micro_batches(&first_of_stage(stage).program)).collect();
-    let need_of_stage = |candidate: &RankLayout, stage: usize| -> u64 {
-        let rank = first_of_stage(stage);
-        let program = Program { chunks: candidate.stage_chunks(stage), ..rank.program.clone() };
-        estimate(&program, &live[stage], facts(rank)).total()
-    };
-    let mut counts = layout.counts.clone();
-    for _ in 0..layout.counts.iter().sum::<usize>() {
-        let candidate = RankLayout { counts: counts.clone(), ..layout.clone() };
-        let stage_needs: Vec<u64> = (0..stages).map(|stage| need_of_stage(&candidate, stage)).collect();
-        let needs: Vec<u64> = ranks.iter().map(|r| stage_needs[r.stage]).collect();
-        if worst_rank(ranks, &needs).is_none() {
-            return (counts != layout.counts).then(|| format!("partition {counts:?} fits"));
-        }
-        let free_memory = |part: usize| {
-            let available = usable_bytes(&first_of_stage(part % stages).hardware).unwrap_or(u64::MAX);
-            i128::from(available) - i128::from(stage_needs[part % stages])
-        };
-        let fullest = (0..parts).filter(|&p| counts[p] > 1).min_by_key(|&p| (free_memory(p), p))?;
-        let emptiest = (0..parts).max_by_key(|&p| (free_memory(p), Reverse(p)))?;
-        if fullest % stages == emptiest % stages {
-            return None;
-        }
-        counts[fullest] -= 1;
-        counts[emptiest] += 1;
-    }
-    None
 }

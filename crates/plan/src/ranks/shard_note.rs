@@ -28,7 +28,7 @@ pub(crate) fn describe_shards(
     let sharded = ShardedState::default();
     let whole = Program { shards: Vec::new(), sharded, copies_saved_state: false, ..program.clone() };
     let needed = rank.memory.total() - rank.memory.checkpoint;
-    let unsharded = estimate(&whole, &execution.live, basis.on(&rank.hardware)).total();
+    let unsharded = estimate(&whole, &execution.live, &rank.hardware, basis).total();
     let effect = if needed <= unsharded {
         format!("saves {}", bytes(unsharded - needed))
     } else {

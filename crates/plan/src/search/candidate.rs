@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 
 use super::evaluate::LayoutCosts;
 use super::layout::{Layout, PipelineShape};
-use crate::schedule::{ScheduledPass, schedule};
 
 /// From the fastest layout on, each joins the front unless a layout on it needs and sends at most this share more.
 const FRONT_TOLERANCE: f64 = 0.25;
@@ -17,11 +16,6 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    pub(super) fn passes(&self, sequences: usize) -> Vec<Vec<ScheduledPass>> {
-        let micro_batches = (sequences / self.layout.parallel.replicas).div_ceil(self.layout.micro_batch);
-        schedule(self.shape.schedule, self.shape.stages, self.shape.chunks, micro_batches)
-    }
-
     /// The faster one first; of equally fast ones, that with less memory.
     pub(super) fn order(&self, other: &Self) -> Ordering {
         let (a, b) = (&self.costs, &other.costs);

@@ -239,7 +239,7 @@ impl<'a> Evaluator<'a> {
             let live = live_during_passes(&members[0].0, passes);
             for (program, of_kind) in members {
                 let hardware = &facts[program.rank];
-                let memory = estimate(program, &live, basis.on(hardware));
+                let memory = estimate(program, &live, hardware, basis);
                 for rank in of_kind {
                     (needs[*rank], without[*rank]) = (memory.total(), memory.total() - memory.checkpoint);
                 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::schedule::{ScheduledPass, schedule};
 use runner_spec::experiment::ShardedState;
 use runner_spec::experiment::{AutoOr, Experiment, Parallel, ParallelMode, Pipeline, PipelineSchedule, Recompute};
 use runner_spec::format::{choice_name, counted};
@@ -78,6 +79,12 @@ impl PipelineShape {
             shapes.extend((2..=layers / stages).map(|chunks| Self { stages, schedule, chunks }));
         }
         shapes
+    }
+
+    /// The passes of each stage under `layout`, which has this shape.
+    pub(super) fn passes(self, layout: &Layout, sequences: usize) -> Vec<Vec<ScheduledPass>> {
+        let micro_batches = (sequences / layout.parallel.replicas).div_ceil(layout.micro_batch);
+        schedule(self.schedule, self.stages, self.chunks, micro_batches)
     }
 
     pub(super) fn splits_backwards(self) -> bool {

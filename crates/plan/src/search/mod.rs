@@ -62,6 +62,9 @@ pub struct RankedLayout {
     pub sent_bytes: u64,
     /// The hash of its plan.
     pub hash: String,
+    /// The source of the times.
+    #[serde(skip)]
+    basis: ForecastBasis,
 }
 
 impl RankedLayout {
@@ -103,15 +106,6 @@ pub struct SearchResult {
     pub current_problem: Option<String>,
 }
 
-/// Finds the best layouts of `experiment` on the devices of `cluster`: every mode, number of replicas and stages, schedule, micro-batch,
-/// recomputation and sharding with the same global batch, balanced partitions and, for the fastest pipelines, those near them.
-///
-/// # Errors
-/// Those of [`compile`] that no layout avoids; an unknown speed of a device; if no layout fits.
-pub fn search(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<SearchResult> {
-    search_reported(experiment, data, cluster, &|_| {})
-}
-
 /// How far a search is.
 #[derive(Debug, Clone, Copy)]
 pub struct SearchProgress {
@@ -120,11 +114,13 @@ pub struct SearchProgress {
     pub simulated: usize,
 }
 
-/// [`search`], which calls `report` for every layout.
+/// Finds the best layouts of `experiment` on the devices of `cluster`: every mode, number of replicas and stages, schedule, micro-batch,
+/// recomputation and sharding with the same global batch, balanced partitions and, for the fastest pipelines, those near them. Calls
+/// `report` for every layout.
 ///
 /// # Errors
-/// Those of [`search`].
-pub fn search_reported(
+/// Those of [`compile`] that no layout avoids; an unknown speed of a device; if no layout fits.
+pub fn search(
     experiment: &Experiment,
     data: &DataFacts,
     cluster: &ClusterFacts,
@@ -142,20 +138,13 @@ pub fn search_reported(
     let excluded = search.exclusions(max_ranks);
     let ranked = |candidate: &Candidate| rank_layout(&candidate.layout, experiment, data, cluster);
     let mut best = simulated.iter().take(BEST).map(ranked).collect::<Result<Vec<_>>>()?;
-    best.sort_by(|(a, _), (b, _)| a.rank_seconds().total_cmp(&b.rank_seconds()));
-    let Some((_, basis)) = best.first() else {
+    best.sort_by(|a, b| a.rank_seconds().total_cmp(&b.rank_seconds()));
+    let Some(basis) = best.first().map(|layout| layout.basis) else {
         let why = excluded.iter().map(|out| out.reason.as_str()).collect::<Vec<_>>().join("; ");
         refuse!("parallel", "no layout fits: {why}");
     };
-    let basis = *basis;
     let front = front(&simulated).into_iter().map(ranked).collect::<Result<Vec<_>>>()?;
-    let without_basis =
-        |ranked: Vec<(RankedLayout, ForecastBasis)>| ranked.into_iter().map(|(layout, _)| layout).collect();
     let current = rank_layout(&Layout::of(experiment), experiment, data, cluster);
-    let (current, current_problem) = match current {
-        Ok((current, _)) => (Some(current), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
     Ok(SearchResult {
         experiment_name: experiment.name.clone(),
         math_hash: plan.math_hash,
@@ -165,10 +154,10 @@ pub fn search_reported(
         fit,
         simulated: simulated.len(),
         excluded,
-        shortest_forecasts: without_basis(best),
-        front: without_basis(front),
-        current,
-        current_problem,
+        shortest_forecasts: best,
+        front,
+        current_problem: current.as_ref().err().map(ToString::to_string),
+        current: current.ok(),
     })
 }
 
@@ -193,13 +182,13 @@ fn most_ranks(experiment: &Experiment, cluster: &ClusterFacts, first: &DeviceFac
     }
 }
 
-/// The plan of `experiment` under `layout`, as a line of the result, and the source of its times.
+/// The plan of `experiment` under `layout`, as a line of the result.
 fn rank_layout(
     layout: &Layout,
     experiment: &Experiment,
     data: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<(RankedLayout, ForecastBasis)> {
+) -> Result<RankedLayout> {
     let plan = compile(&layout.apply(experiment), data, cluster)?;
     if let Some(shortage) = &plan.shortage {
         refuse!("memory", "{}", shortage.trim_start_matches("memory: "));
@@ -208,7 +197,7 @@ fn rank_layout(
         let name = plan.ranks.first().map_or("the device", |rank| rank.hardware.name.as_str());
         return Err(unknown_speed(name));
     };
-    let ranked = RankedLayout {
+    Ok(RankedLayout {
         layout: layout.clone(),
         ranks: plan.world_size,
         step_seconds: forecast.step_seconds,
@@ -216,8 +205,8 @@ fn rank_layout(
         memory_bytes: plan.ranks.iter().map(|rank| rank.memory.total()).max().unwrap_or(0),
         sent_bytes: bytes_sent(&plan),
         hash: plan.hash.clone(),
-    };
-    Ok((ranked, forecast.basis))
+        basis: forecast.basis,
+    })
 }
 
 fn unknown_speed(device: &str) -> PlanError {
@@ -288,21 +277,14 @@ impl<'a> Search<'a> {
     fn bound_all(&mut self, parallel: &Parallel, max_ranks: usize) -> Result<()> {
         let divisors = divisors(self.sequences);
         for shape in PipelineShape::all(max_ranks, self.layers) {
-            let wanted = |ranks: usize| self.only_ranks.is_none_or(|only| ranks == only);
-            let replicas: Vec<usize> = divisors
-                .iter()
-                .copied()
-                .filter(|replicas| shape.stages * replicas <= max_ranks && wanted(shape.stages * replicas))
-                .collect();
-            if replicas.is_empty() {
-                continue;
-            }
             for &micro_batches in &divisors {
-                let takers: Vec<usize> = replicas
-                    .iter()
-                    .copied()
-                    .filter(|replicas| (self.sequences / replicas).is_multiple_of(micro_batches))
-                    .collect();
+                let takes = |replicas: usize| {
+                    let ranks = shape.stages * replicas;
+                    ranks <= max_ranks
+                        && self.only_ranks.is_none_or(|only| ranks == only)
+                        && (self.sequences / replicas).is_multiple_of(micro_batches)
+                };
+                let takers: Vec<usize> = divisors.iter().copied().filter(|replicas| takes(*replicas)).collect();
                 if takers.is_empty() {
                     continue;
                 }
@@ -366,12 +348,7 @@ impl<'a> Search<'a> {
         self.report();
         match bounds {
             Ok(costs) => self.fit.push(Candidate { layout: layout.clone(), shape, costs }),
-            Err(Unfit::Memory(lacking)) => {
-                self.exclude_too_large(layout, lacking);
-                return Ok(false);
-            }
-            Err(Unfit::Refused(why)) => *self.refused.entry(why).or_default() += 1,
-            Err(Unfit::UnknownSpeed(device)) => return Err(unknown_speed(&device)),
+            Err(unfit) => return self.exclude(layout, unfit),
         }
         Ok(true)
     }
@@ -381,11 +358,21 @@ impl<'a> Search<'a> {
         self.layouts - self.too_large - self.refused.values().sum::<usize>()
     }
 
-    /// Counts a layout that does not fit the memory.
-    fn exclude_too_large(&mut self, layout: &Layout, lacking: u64) {
-        self.too_large += 1;
-        if self.closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
-            self.closest = Some((lacking, layout.clone()));
+    /// Counts a layout that is left out. Returns false if it does not fit the memory.
+    fn exclude(&mut self, layout: &Layout, unfit: Unfit) -> Result<bool> {
+        match unfit {
+            Unfit::Memory(lacking) => {
+                self.too_large += 1;
+                if self.closest.as_ref().is_none_or(|(least, _)| lacking < *least) {
+                    self.closest = Some((lacking, layout.clone()));
+                }
+                Ok(false)
+            }
+            Unfit::Refused(why) => {
+                *self.refused.entry(why).or_default() += 1;
+                Ok(true)
+            }
+            Unfit::UnknownSpeed(device) => Err(unknown_speed(&device)),
         }
     }
 
@@ -409,8 +396,7 @@ impl<'a> Search<'a> {
             let pipelines = simulated.iter().take(BEST).filter(|candidate| candidate.shape.stages > 1);
             let mut moved = Vec::new();
             for (layout, shape) in pipelines.map(|best| (best.layout.clone(), best.shape)).collect::<Vec<_>>() {
-                let passes =
-                    schedule(shape.schedule, shape.stages, shape.chunks, micro_batches(&layout, self.sequences));
+                let passes = shape.passes(&layout, self.sequences);
                 let Ok(counts) = self.evaluator.partition(&layout) else { continue };
                 let mut balanced = layout.clone();
                 if let Some(pipeline) = &mut balanced.parallel.pipeline {
@@ -442,20 +428,12 @@ impl<'a> Search<'a> {
 
     /// The costs of `candidate` with its simulated time; `None` if it does not fit after all, which is then counted.
     fn simulate(&mut self, candidate: &Candidate) -> Result<Option<LayoutCosts>> {
-        let passes = candidate.passes(self.sequences);
+        let passes = candidate.shape.passes(&candidate.layout, self.sequences);
         self.simulations += 1;
         self.report();
         match self.evaluator.simulated(&candidate.layout, &passes, candidate.costs) {
             Ok(costs) => Ok(Some(costs)),
-            Err(Unfit::UnknownSpeed(device)) => Err(unknown_speed(&device)),
-            Err(Unfit::Memory(lacking)) => {
-                self.exclude_too_large(&candidate.layout, lacking);
-                Ok(None)
-            }
-            Err(Unfit::Refused(why)) => {
-                *self.refused.entry(why).or_default() += 1;
-                Ok(None)
-            }
+            Err(unfit) => self.exclude(&candidate.layout, unfit).map(|_| None),
         }
     }
 
@@ -490,10 +468,6 @@ impl<'a> Search<'a> {
         }));
         out
     }
-}
-
-fn micro_batches(layout: &Layout, sequences: usize) -> usize {
-    (sequences / layout.parallel.replicas).div_ceil(layout.micro_batch)
 }
 
 fn with_partition(layout: &Layout, counts: Vec<usize>) -> Layout {

@@ -44,7 +44,7 @@ fn for_each_layout(
     let fit = std::mem::take(&mut search.fit);
     for candidate in &fit {
         let costs = search.simulate(candidate).unwrap().expect("it fits");
-        let (ranked, _) = rank_layout(&candidate.layout, experiment, &data(), cluster).unwrap();
+        let ranked = rank_layout(&candidate.layout, experiment, &data(), cluster).unwrap();
         see(candidate, costs, &ranked);
     }
     fit.len()
@@ -74,7 +74,7 @@ fn evaluated_costs_are_those_of_the_plan() {
 #[test]
 fn the_layouts_that_fall_out_do_not_fit() {
     let (experiment, cluster) = (experiment(), with_memory(named("1x4xA100"), 583 << 20));
-    let found = search(&experiment, &data(), &cluster).unwrap();
+    let found = search(&experiment, &data(), &cluster, &|_| {}).unwrap();
     assert!(found.fit < found.layouts, "some are too large");
     let closest = found.excluded.iter().find(|out| out.reason.contains("closest lacks")).expect("the closest");
     let refused: usize = found.excluded.iter().filter(|out| out.reason.contains(" layout")).map(|out| out.count).sum();
@@ -85,7 +85,7 @@ fn the_layouts_that_fall_out_do_not_fit() {
 fn the_best_is_the_fastest_of_all() {
     for cluster in clusters() {
         let experiment = experiment();
-        let found = search(&experiment, &data(), &cluster).unwrap();
+        let found = search(&experiment, &data(), &cluster, &|_| {}).unwrap();
         let (mut times, mut all) = (Vec::new(), Vec::new());
         for_each_layout(&experiment, &cluster, |_, costs, _| {
             times.push(costs.seconds);
@@ -110,7 +110,7 @@ fn the_best_is_the_fastest_of_all() {
 #[test]
 fn layouts_keep_the_mathematics() {
     let experiment = experiment();
-    let found = search(&experiment, &data(), &named("1x4xH100")).unwrap();
+    let found = search(&experiment, &data(), &named("1x4xH100"), &|_| {}).unwrap();
     for ranked in found.shortest_forecasts.iter().chain(&found.front) {
         let plan = compile(&ranked.layout.apply(&experiment), &data(), &named("1x4xH100")).unwrap();
         assert_eq!(plan.math_hash, found.math_hash);
@@ -125,7 +125,7 @@ fn the_devices_of_the_file_are_kept() {
     let mut experiment = experiment();
     let listed = AutoOr::Given(vec![Device::Cuda(0), Device::Cuda(2)]);
     experiment.parallel = Parallel { mode: ParallelMode::Ddp, replicas: 2, devices: listed, ..Parallel::single() };
-    let found = search(&experiment, &data(), &named("1x4xH100")).unwrap();
+    let found = search(&experiment, &data(), &named("1x4xH100"), &|_| {}).unwrap();
     assert!(
         found
             .shortest_forecasts
@@ -136,9 +136,10 @@ fn the_devices_of_the_file_are_kept() {
 
 #[test]
 fn a_search_needs_speeds_and_memory() {
-    let error = search(&experiment(), &data(), &cluster()).unwrap_err().to_string();
+    let error = search(&experiment(), &data(), &cluster(), &|_| {}).unwrap_err().to_string();
     insta::assert_snapshot!(error, @"parallel: a search ranks layouts by time, but the speed of Example CPU or of its links is unknown; run `runner calibrate` to measure this machine's CPU, or describe the devices in a cluster file (`--cluster`)");
-    let error = search(&experiment(), &data(), &with_memory(named("1x2xH100"), 1 << 20)).unwrap_err().to_string();
+    let error =
+        search(&experiment(), &data(), &with_memory(named("1x2xH100"), 1 << 20), &|_| {}).unwrap_err().to_string();
     insta::assert_snapshot!(error, @"parallel: no layout fits: 129 layouts too large for the memory; the closest lacks 547.63 MiB: single, micro-batches of 8, recompute none");
 }
 
@@ -156,7 +157,7 @@ fn divisors_ascend() {
 fn a_huge_batch_is_searched_without_its_many_micro_batches() {
     let mut experiment = experiment();
     experiment.batch = runner_spec::experiment::Batch { sequences: 1 << 26, micro_batch: 1 << 20 };
-    let found = search(&experiment, &data(), &named("1x2xH100")).unwrap();
+    let found = search(&experiment, &data(), &named("1x2xH100"), &|_| {}).unwrap();
     let left_out = |out: &Exclusion| out.reason.contains("more than 65,536 passes of a rank");
     assert!(found.excluded.iter().any(left_out), "{:?}", found.excluded);
 }

@@ -250,26 +250,6 @@ fn machines(nodes: usize, memory: u64) -> ClusterFacts {
     ClusterFacts { devices: (0..nodes).map(device).collect(), ..cluster() }
 }
 
-/// The JSON of a large plan has replicas by what they differ in, and is read as it was.
-#[test]
-fn replicas_of_a_large_plan_are_folded() {
-    let text_of = |replicas: usize| {
-        let mut experiment = pipeline(2, e::AutoOr::Auto);
-        experiment.parallel.replicas = replicas;
-        experiment.batch = e::Batch { sequences: replicas, micro_batch: 1 };
-        let plan = compile(&experiment, &data(), &machines(2 * replicas, 1 << 40)).expect("plans");
-        let text = serde_json::to_string(&plan).unwrap();
-        assert_eq!(serde_json::from_str::<Plan>(&text).unwrap(), plan);
-        text
-    };
-    let (whole, folded) = (text_of(128), text_of(129));
-    assert!(!whole.contains("\"like\"") && folded.contains("\"like\":"));
-    assert!(8 * folded.len() < whole.len(), "{} and {} bytes", whole.len(), folded.len());
-    let foreign = folded.replacen("\"like\":", "\"like\":9", 1);
-    let error = serde_json::from_str::<Plan>(&foreign).unwrap_err().to_string();
-    assert!(error.contains("which is none before it"), "{error}");
-}
-
 fn pipeline(stages: usize, partition: e::AutoOr<Vec<usize>>) -> e::Experiment {
     let mut experiment = experiment();
     experiment.model.layers = 12;
@@ -302,7 +282,7 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
 }
 
 #[test]
-fn a_stage_that_does_not_fit_gets_a_different_partition() {
+fn a_stage_that_does_not_fit_is_named() {
     let plan = |memory| {
         let uneven = pipeline(3, e::AutoOr::Given(vec![2, 2, 8]));
         compile(&uneven, &data(), &machines(3, memory)).expect("plans")
@@ -312,7 +292,6 @@ fn a_stage_that_does_not_fit_gets_a_different_partition() {
     let need = memory.total() - memory.checkpoint;
     let shortage = plan(need - (10 << 20)).shortage.expect("stage 2 is too large");
     assert!(shortage.contains("memory: stage 2 needs about ") && shortage.contains(", 10.00 MiB more than fits into "));
-    assert!(shortage.ends_with("; partition [3, 2, 7] fits"), "{shortage}");
 }
 
 /// A message of a step has 1 row of 8 tokens; multiple choice is scored in forwards of more.

@@ -178,9 +178,8 @@ fn without_rates_there_is_no_forecast_and_it_is_not_in_the_hash() {
     assert_eq!((with.hash, with.math_hash), (without.hash, without.math_hash));
 }
 
-/// A calibration that thinks otherwise says so, and leaves the run as it is.
 #[test]
-fn measured_times_advise_and_do_not_change_the_plan() {
+fn measured_times_do_not_change_the_plan() {
     let mut x = pipeline(OneFOneB, 3, 1, 8);
     if let Some(pipeline) = &mut x.parallel.pipeline {
         pipeline.partition = e::AutoOr::Auto;
@@ -188,8 +187,7 @@ fn measured_times_advise_and_do_not_change_the_plan() {
     let by_flops = compiled(&x);
     assert!(by_flops.notes.iter().any(|n| n.ends_with("(by FLOPs)")), "{:?}", by_flops.notes);
     let by_times = compile(&x, &data(), &measured(1e-6)).expect("plans");
-    assert_eq!((&by_flops.hash, by_flops.notes.len() + 1), (&by_times.hash, by_times.notes.len()));
-    assert!(by_times.notes.iter().any(|n| n.contains("by the times measured here")), "{:?}", by_times.notes);
+    assert_eq!((by_flops.hash, by_flops.notes), (by_times.hash, by_times.notes));
 }
 
 /// GPT-2 124M in bf16, micro-batches of 64 rows of 1,024, on data for it.

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use super::columns::{MetricValues, task_names};
 use crate::error::RecordError;
 use crate::files::file_name;
+use crate::lines::for_each_record;
 use crate::manifest::{Manifest, Session};
-use crate::metrics::{MetricLine, TrainLine, for_each_metric};
+use crate::metrics::{MetricLine, TrainLine};
 use crate::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use crate::run_dir::{self, MANIFEST, METRICS};
 use crate::time;
@@ -83,7 +84,7 @@ impl TimedRecord {
         take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
     ) -> Result<u64, E> {
         let (mut count, mut failed) = (0, None);
-        for_each_metric(&self.path.join(METRICS), &mut |line| {
+        for_each_record(&self.path.join(METRICS), &mut |line: MetricLine| {
             if failed.is_none() {
                 count += 1;
                 failed = take(clock.advance(&line)).err();

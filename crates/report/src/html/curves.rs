@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::thin::{Series, mean, rounded, thin};
+use crate::thin::{Series, mean, rounded, spread, thin};
 use runner_record::RecordError;
 use runner_record::manifest::Manifest;
 use runner_record::metrics::{MetricLine, TrainLine};
@@ -134,8 +134,7 @@ fn curves(
     let losses = own_evals.filter_map(|e| Some((e, e.val_loss()?)));
     let best_eval = losses.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(eval, _)| eval.clone());
     if evals.len() > MAX_EVALS {
-        let n = evals.len();
-        evals = (0..MAX_EVALS).map(|i| evals[i * (n - 1) / (MAX_EVALS - 1)].clone()).collect();
+        evals = spread(evals.len(), MAX_EVALS).map(|i| evals[i].clone()).collect();
     }
     let totals = |first: u64| {
         let counted = || train.iter().filter(move |t| t.step > first);

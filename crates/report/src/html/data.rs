@@ -18,7 +18,7 @@ use super::memory::{MemoryTable, memory_table};
 use super::names::name_shown_runs;
 use super::problems::or_problem;
 use super::samples::{Samples, read_samples};
-use super::settings::{DifferingSetting, setting_differences};
+use super::settings::{DifferingSetting, setting_differences, settings_of};
 use super::sweep::{self, SweepTable};
 use runner_plan::comparability::{MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
@@ -145,12 +145,10 @@ fn measures_of(runs: &[RunData]) -> Vec<Measure> {
     found
 }
 
-fn describe_measure(measure: &Measure) -> PageMeasure {
-    PageMeasure {
-        key: measure.key(),
-        task: measure.task().map(str::to_owned),
-        label: measure.label(),
-        form: measure.form(),
+impl From<&Measure> for PageMeasure {
+    fn from(measure: &Measure) -> Self {
+        let task = measure.task().map(str::to_owned);
+        Self { key: measure.key(), task, label: measure.label(), form: measure.form() }
     }
 }
 
@@ -210,23 +208,20 @@ impl RunReader {
         }
         let max_points = (MAX_POINTS / paths.len().max(1)).clamp(POINTS_PER_RUN.0, POINTS_PER_RUN.1);
         let mut runs: Vec<RunData> = paths.iter().map(|path| self.read_run(path, max_points)).collect();
-        let described: Vec<_> = runs.iter().map(|run| (run.id.as_str(), run.yaml.as_deref())).collect();
-        let names = name_shown_runs(&described, sweep.as_ref());
+        let settings: Vec<_> = runs.iter().map(|run| settings_of(run.yaml.as_deref())).collect();
+        let ids: Vec<&str> = runs.iter().map(|run| run.id.as_str()).collect();
+        let names = name_shown_runs(&ids, &settings, sweep.as_ref());
         runs.iter_mut().zip(names).for_each(|(run, name)| run.name = name);
-        let files: Vec<Option<&str>> = runs.iter().map(|run| run.yaml.as_deref()).collect();
         Ok(PageData {
             format: FORMAT,
             is_private: paths.iter().any(|path| run_dir::has_private_settings(path)),
             title: request.title.clone().unwrap_or_else(|| default_title(&runs, sweep.as_ref())),
             made: time::now(),
             version: env!("CARGO_PKG_VERSION"),
-            differences: setting_differences(&files),
-            measures: measures_of(&runs).iter().map(describe_measure).collect(),
+            differences: setting_differences(&settings),
+            measures: measures_of(&runs).iter().map(PageMeasure::from).collect(),
             incomparable: describe_incomparable(&runs),
-            notes: describe_shared_text(&runs)
-                .into_iter()
-                .chain(if sweep.is_none() { picked_notes(&paths, &runs) } else { Vec::new() })
-                .collect(),
+            notes: describe_notes(&paths, &runs, sweep.is_none()),
             runs,
             sweep,
         })
@@ -322,28 +317,28 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
     }
     let named = figures.into_iter().map(|(name, quantity)| {
         let measured = runs.iter().filter(|run| run.measures(&quantity));
-        let bases: Vec<(String, MeasurementBasis)> = measured
-            .filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))))
-            .collect();
+        let basis = |run: &RunData| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?)));
+        let bases: Vec<(String, MeasurementBasis)> = measured.filter_map(basis).collect();
         (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), &quantity))
     });
     let found = group_by_reason(named);
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 
-/// Notes on the sweeps of `runs`, which are in `paths`, that compared more settings than these.
-fn picked_notes(paths: &[PathBuf], runs: &[RunData]) -> Vec<String> {
-    let point =
-        |(path, run): (&PathBuf, &RunData)| Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?));
-    let points: Vec<_> = paths.iter().zip(runs).filter_map(point).collect();
-    PickedSettings::find(&points, points.len() < runs.len()).notes
-}
-
-/// The evaluated text of `runs` that was trained on, or chose a checkpoint.
-fn describe_shared_text(runs: &[RunData]) -> Vec<String> {
+/// The evaluated text of `runs`, which are in `paths`, that was trained on, or chose a checkpoint; if they `may_be_picked`, also notes on the sweeps
+/// that compared more settings than these.
+fn describe_notes(paths: &[PathBuf], runs: &[RunData], may_be_picked: bool) -> Vec<String> {
     let plans = runs.iter().filter_map(|run| run.plan.plan.as_ref());
     let warnings: BTreeSet<String> = plans.flat_map(|plan| plan.data.overlap_warnings()).collect();
-    warnings.into_iter().collect()
+    let mut notes: Vec<String> = warnings.into_iter().collect();
+    if may_be_picked {
+        let point = |(path, run): (&PathBuf, &RunData)| {
+            Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?))
+        };
+        let points: Vec<_> = paths.iter().zip(runs).filter_map(point).collect();
+        notes.extend(PickedSettings::find(&points, points.len() < runs.len()).notes);
+    }
+    notes
 }
 
 fn serialize_shared<S: serde::Serializer>(plan: &Arc<PlannedRun>, to: S) -> Result<S::Ok, S::Error> {

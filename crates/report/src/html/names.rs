@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use super::sweep::SweepTable;
 use runner_compare::run_names::{RunSettings, describe_differences, describe_settings, run_name, shortest_name};
-use runner_compare::settings::flatten;
-use runner_yaml::document;
 
-/// The names of the runs with these ids and resolved files: what distinguishes each, or its id if nothing does. The values of a point name
+/// The names of the runs with these ids and settings: what distinguishes each, or its id if nothing does. The values of a point name
 /// its run. If two runs would have the same name, it contains their ids.
-pub(super) fn name_shown_runs(runs: &[(&str, Option<&str>)], sweep: Option<&SweepTable>) -> Vec<String> {
+pub(super) fn name_shown_runs(
+    ids: &[&str],
+    settings: &[Option<RunSettings>],
+    sweep: Option<&SweepTable>,
+) -> Vec<String> {
     let described: Vec<String> = if let Some(table) = sweep {
-        runs.iter().map(|(id, _)| describe_point(table, id)).collect()
+        ids.iter().map(|id| describe_point(table, id)).collect()
     } else {
-        let read = |(_, file): &(&str, Option<&str>)| Some(flatten(&document::from_str((*file)?).ok()?));
-        let settings: Vec<Option<RunSettings>> = runs.iter().map(read).collect();
         let mut readable = describe_differences(&settings.iter().flatten().collect::<Vec<_>>()).into_iter();
         settings.iter().map(|settings| settings.as_ref().and_then(|_| readable.next()).unwrap_or_default()).collect()
     };
@@ -24,12 +24,12 @@ pub(super) fn name_shown_runs(runs: &[(&str, Option<&str>)], sweep: Option<&Swee
     for text in &described {
         *uses.entry(text).or_default() += 1;
     }
-    let name = |((id, _), text): (&(&str, Option<&str>), &String)| match uses[text.as_str()] {
+    let name = |(id, text): (&&str, &String)| match uses[text.as_str()] {
         _ if text.is_empty() => (*id).to_owned(),
         1 => text.clone(),
         _ => run_name(text, id),
     };
-    runs.iter().zip(&described).map(name).collect()
+    ids.iter().zip(&described).map(name).collect()
 }
 
 fn describe_point(table: &SweepTable, id: &str) -> String {
@@ -43,13 +43,17 @@ fn describe_point(table: &SweepTable, id: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::settings::settings_of;
     use super::*;
 
     #[test]
     fn runs_have_short_names_that_differ() {
         let file = |lr: f64, seed: u64| format!("name: a{seed}\nseed: {seed}\noptimizer: {{adamw: {{lr: {lr}}}}}\n");
         let (a, b, c) = (file(0.1, 1), file(0.2, 1), file(0.2, 2));
-        let names = |runs: &[(&str, Option<&str>)]| name_shown_runs(runs, None);
+        let names = |runs: &[(&str, Option<&str>)]| {
+            let (ids, files): (Vec<&str>, Vec<Option<&str>>) = runs.iter().copied().unzip();
+            name_shown_runs(&ids, &files.into_iter().map(settings_of).collect::<Vec<_>>(), None)
+        };
         assert_eq!(names(&[("x-1", Some(&a)), ("x-2", Some(&b))]), ["lr 0.1", "lr 0.2"]);
         assert_eq!(
             names(&[("x-1", Some(&a)), ("x-2", Some(&b)), ("x-3", Some(&c)), ("x-4", Some(&c)), ("x-5", None)]),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use crate::thin::spread;
 use runner_record::RecordError;
 use runner_record::lines::{describe_damaged_lines, for_each_record};
 use runner_spec::event::SampleText;
@@ -38,7 +39,7 @@ pub(super) fn read_samples(path: &Path, problems: &mut Vec<String>) -> Result<Sa
     let thinned_from = (steps.len() > MAX_STEPS).then_some(steps.len());
     let shown: BTreeSet<u64> = match thinned_from {
         None => steps.into_iter().collect(),
-        Some(n) => (0..MAX_STEPS).map(|i| steps[i * (n - 1) / (MAX_STEPS - 1)]).collect(),
+        Some(n) => spread(n, MAX_STEPS).map(|i| steps[i]).collect(),
     };
     let mut items: Vec<SampleText> = Vec::new();
     for_each_record(path, &mut |mut sample: SampleText| {

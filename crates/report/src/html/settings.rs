@@ -1,10 +1,8 @@
 //! The settings in which runs differ, from their resolved files.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
-use serde_json::Value;
 
+use runner_compare::run_names::RunSettings;
 use runner_compare::settings::{differing_keys, flatten};
 use runner_spec::format::setting_text;
 use runner_yaml::document;
@@ -21,11 +19,13 @@ pub(super) struct DifferingSetting {
     pub(super) values: Vec<Option<String>>,
 }
 
-/// The keys in which the runs with these resolved files differ, sorted by group and name. Runs without a readable file are not
-/// compared.
-pub(super) fn setting_differences(files: &[Option<&str>]) -> Vec<DifferingSetting> {
-    let read = |file: Option<&str>| Some(flatten(&document::from_str(file?).ok()?));
-    let settings: Vec<Option<BTreeMap<String, Value>>> = files.iter().copied().map(read).collect();
+/// The settings in a resolved file; `None` if it cannot be read.
+pub(super) fn settings_of(file: Option<&str>) -> Option<RunSettings> {
+    Some(flatten(&document::from_str(file?).ok()?))
+}
+
+/// The keys in which runs with these settings differ, sorted by group and name. Runs without readable settings are not compared.
+pub(super) fn setting_differences(settings: &[Option<RunSettings>]) -> Vec<DifferingSetting> {
     let row = |key: String| DifferingSetting {
         values: settings.iter().map(|settings| settings.as_ref()?.get(&key).map(setting_text)).collect(),
         key,
@@ -42,7 +42,7 @@ mod tests {
     fn keys_that_differ_are_sorted_by_group() {
         let a = "seed: 1\nmodel: {layers: 2, heads: 2}\noptimizer: {adamw: {lr: 0.001, betas: [0.9, 0.95]}}\n";
         let b = "seed: 1\nmodel: {layers: 4, heads: 2}\noptimizer: {sgd: {lr: 0.1}}\n";
-        let found = setting_differences(&[Some(a), None, Some(b)]);
+        let found = setting_differences(&[Some(a), None, Some(b)].map(settings_of));
         let keys: Vec<&str> = found.iter().map(|d| d.key.as_str()).collect();
         assert_eq!(
             keys,
@@ -55,8 +55,8 @@ mod tests {
 
     #[test]
     fn one_run_and_damaged_files_differ_in_nothing() {
-        assert_eq!(setting_differences(&[Some("a: 1\n")]), []);
-        assert_eq!(setting_differences(&[Some("a: 1\n"), Some("a: [")]), []);
-        assert_eq!(setting_differences(&[Some("a: 1\n"), Some("a: 1\n")]), []);
+        assert_eq!(setting_differences(&[Some("a: 1\n")].map(settings_of)), []);
+        assert_eq!(setting_differences(&[Some("a: 1\n"), Some("a: [")].map(settings_of)), []);
+        assert_eq!(setting_differences(&[Some("a: 1\n"), Some("a: 1\n")].map(settings_of)), []);
     }
 }

@@ -30,24 +30,20 @@ pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
 }
 
 fn reason_for_no_forecast(plan: &Plan) -> String {
-    let first = plan.ranks.first().filter(|r| r.device != Device::Cpu);
-    first.map_or_else(
-        || "none: run `runner calibrate` to predict times on this machine".to_owned(),
-        |rank| {
-            let (name, precision) = (&rank.hardware.name, choice_name(&rank.program.precision));
-            format!("none: the speed of {name} in {precision} is unknown; give device.peak_flops.{precision} and links")
-        },
-    )
+    let Some(rank) = plan.ranks.first().filter(|r| r.device != Device::Cpu) else {
+        return "none: run `runner calibrate` to predict times on this machine".to_owned();
+    };
+    let (name, precision) = (&rank.hardware.name, choice_name(&rank.program.precision));
+    format!("none: the speed of {name} in {precision} is unknown; give device.peak_flops.{precision} and links")
 }
 
 fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Page) {
     let mfu = f.mfu.map_or_else(String::new, |mfu| format!(", MFU {}", percent(mfu)));
-    let each =
-        if f.devices > 1 { format!(", {} per device", rounded(f.tokens_per_second_per_device)) } else { String::new() };
-    page.line(
-        "forecast",
-        format!("{} a step, {} tokens/s{each}{mfu}", seconds(f.step_seconds), rounded(f.tokens_per_second)),
-    );
+    let rounded = |x: f64| count(x.round() as u64);
+    let each = rounded(f.tokens_per_second_per_device);
+    let each = if f.devices > 1 { format!(", {each} per device") } else { String::new() };
+    let (time, speed) = (seconds(f.step_seconds), rounded(f.tokens_per_second));
+    page.line("forecast", format!("{time} a step, {speed} tokens/s{each}{mfu}"));
     page.more(match f.basis {
         ForecastBasis::Measured => "from what runner calibrate measured",
         ForecastBasis::Disturbed => DISTURBED,
@@ -76,17 +72,9 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     if plan.ranks.len() > 1 {
         page.more(format!("{:<10}{:>12}{:>10}{:>16}", "", "computes", "bubble", "communication"));
         for s in &f.stages {
-            page.more(format!(
-                "{:<10}{:>12}{:>10}{:>16}",
-                format!("stage {}", s.stage),
-                seconds(s.compute_seconds),
-                percent(s.bubble),
-                seconds(s.communication_seconds)
-            ));
+            let (name, bubble) = (format!("stage {}", s.stage), percent(s.bubble));
+            let (computes, communication) = (seconds(s.compute_seconds), seconds(s.communication_seconds));
+            page.more(format!("{name:<10}{computes:>12}{bubble:>10}{communication:>16}"));
         }
     }
-}
-
-fn rounded(x: f64) -> String {
-    count(x.round() as u64)
 }

@@ -67,10 +67,8 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
 fn run_lines(plan: &Plan, page: &mut Page) {
     let t = &plan.totals;
     let padding = if t.has_padding { " with padding" } else { "" };
-    page.line(
-        "steps",
-        format!("{}, {} tokens{padding}, {} epochs", count(t.steps), count(t.tokens), three_decimals(t.epochs)),
-    );
+    let (steps, tokens, epochs) = (count(t.steps), count(t.tokens), three_decimals(t.epochs));
+    page.line("steps", format!("{steps}, {tokens} tokens{padding}, {epochs} epochs"));
     if let Some(program) = plan.ranks.first().map(|r| &r.program) {
         let b = &program.batch;
         if let Some(DataPosition { step, rows, tokens, epoch, row }) = b.position {
@@ -85,17 +83,10 @@ fn run_lines(plan: &Plan, page: &mut Page) {
             0 => String::new(),
             rest => format!(" (the last of {rest})"),
         };
-        page.line(
-            "batch",
-            format!(
-                "{} sequences of {} = {} tokens{padding} a step; micro-batches of {}{last}, {}",
-                b.sequences,
-                b.length,
-                count(t.tokens_per_step),
-                b.micro_batch,
-                counted(t.accumulation_steps as u64, "accumulation step"),
-            ),
-        );
+        let (tokens, accumulation) = (t.tokens_per_step, t.accumulation_steps as u64);
+        let step = format!("{} sequences of {} = {} tokens{padding} a step", b.sequences, b.length, count(tokens));
+        let accumulation = counted(accumulation, "accumulation step");
+        page.line("batch", format!("{step}; micro-batches of {}{last}, {accumulation}", b.micro_batch));
     }
     let d = &plan.data;
     let split = |s: &runner_spec::data::SplitFacts| {

@@ -105,8 +105,7 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
 fn optimizer_line(program: &Program) -> String {
     let clip =
         program.clip_norm().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
-    let optimizer = program.optimizer.description();
-    format!("{}, {}; {clip}", optimizer.name(), optimizer.describe())
+    format!("{}, {}; {clip}", program.optimizer.name(), program.optimizer.description().describe())
 }
 
 /// The learning-rate schedule in one line: what each phase does, and at which step it ends.

@@ -89,30 +89,13 @@ pub enum PipelineSchedule {
 }
 
 /// The word `auto`, or a value.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum AutoOr<T> {
     #[default]
     Auto,
+    #[serde(untagged)]
     Given(T),
-}
-
-impl<T: Serialize> Serialize for AutoOr<T> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Auto => serializer.serialize_str("auto"),
-            Self::Given(value) => value.serialize(serializer),
-        }
-    }
-}
-
-impl<'de, T: serde::de::DeserializeOwned> Deserialize<'de> for AutoOr<T> {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = serde_json::Value::deserialize(deserializer)?;
-        if value == "auto" {
-            return Ok(Self::Auto);
-        }
-        serde_json::from_value(value).map(Self::Given).map_err(serde::de::Error::custom)
-    }
 }
 
 /// Devices by their names.

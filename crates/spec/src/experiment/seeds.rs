@@ -5,7 +5,9 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The seeds from which a run derives its random numbers. Written as one number if they are equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+// Serde's own functions are for the mapping of three seeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(remote = "Self", default, deny_unknown_fields)]
 pub struct Seeds {
     /// Decides the order of the training rows.
     pub data: u64,
@@ -13,22 +15,6 @@ pub struct Seeds {
     pub init: u64,
     /// Decides the dropout masks.
     pub dropout: u64,
-}
-
-/// The mapping that stands for three seeds.
-#[derive(Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct SeparateSeeds {
-    data: u64,
-    init: u64,
-    dropout: u64,
-}
-
-impl Default for SeparateSeeds {
-    fn default() -> Self {
-        let Seeds { data, init, dropout } = Seeds::default();
-        Self { data, init, dropout }
-    }
 }
 
 impl Seeds {
@@ -55,21 +41,17 @@ impl From<u64> for Seeds {
 
 impl Serialize for Seeds {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if let Some(seed) = self.single() {
-            return serializer.serialize_u64(seed);
+        match self.single() {
+            Some(seed) => serializer.serialize_u64(seed),
+            None => Self::serialize(self, serializer),
         }
-        let Self { data, init, dropout } = *self;
-        SeparateSeeds { data, init, dropout }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Seeds {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match serde_json::Value::deserialize(deserializer)? {
-            value @ serde_json::Value::Object(_) => {
-                let SeparateSeeds { data, init, dropout } = serde_json::from_value(value).map_err(D::Error::custom)?;
-                Ok(Self { data, init, dropout })
-            }
+            value @ serde_json::Value::Object(_) => Self::deserialize(value).map_err(D::Error::custom),
             value => {
                 let seed = value.as_u64().map(Self::from);
                 seed.ok_or_else(|| D::Error::custom(format!("expected a whole number or a mapping, found {value}")))

@@ -179,7 +179,7 @@ impl HubSource {
 }
 
 /// A format of files with text, which the ending of a name tells.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct FileFormat {
     /// What such a file is, for a person.
     pub name: &'static str,
@@ -187,79 +187,43 @@ pub struct FileFormat {
     pub endings: &'static [&'static str],
     /// What a document is.
     pub document: &'static str,
-    /// The key that names the text of a record; `None` if a file is a document.
-    pub text_key: Option<&'static str>,
-    /// True if a field may hold a list.
-    pub has_lists: bool,
-    /// The source of files, with the value of `text_key`, and a template.
-    source: fn(Vec<PathBuf>, Option<String>, Option<String>) -> Source,
+    /// The format of the records; `None` if a file is a document.
+    records: Option<RecordFormat>,
+}
+
+const fn format(
+    name: &'static str,
+    endings: &'static [&'static str],
+    document: &'static str,
+    records: Option<RecordFormat>,
+) -> FileFormat {
+    FileFormat { name, endings, document, records }
 }
 
 /// Every format of files with text.
 pub static FILE_FORMATS: [FileFormat; 6] = [
-    FileFormat {
-        name: "plain text",
-        endings: &["txt", "md", "text"],
-        document: "file",
-        text_key: None,
-        has_lists: false,
-        source: |files, _, _| Source::Text { files },
-    },
-    FileFormat {
-        name: "JSON lines",
-        endings: &["jsonl", "ndjson"],
-        document: "line",
-        text_key: Some("field"),
-        has_lists: true,
-        source: |files, field, template| Source::Jsonl(JsonSource { files, field, template }),
-    },
-    FileFormat {
-        name: "a JSON array",
-        endings: &["json"],
-        document: "item",
-        text_key: Some("field"),
-        has_lists: true,
-        source: |files, field, template| Source::Json(JsonSource { files, field, template }),
-    },
-    FileFormat {
-        name: "parquet",
-        endings: &["parquet"],
-        document: "row",
-        text_key: Some("column"),
-        has_lists: true,
-        source: |files, column, template| Source::Parquet(ParquetSource { files, column, template }),
-    },
-    FileFormat {
-        name: "CSV",
-        endings: &["csv"],
-        document: "row",
-        text_key: Some("column"),
-        has_lists: false,
-        source: |files, column, template| {
-            Source::Csv(CsvSource { files, column, template, separator: ColumnSeparator::Comma })
-        },
-    },
-    FileFormat {
-        name: "CSV with tabs",
-        endings: &["tsv"],
-        document: "row",
-        text_key: Some("column"),
-        has_lists: false,
-        source: |files, column, template| {
-            Source::Csv(CsvSource { files, column, template, separator: ColumnSeparator::Tab })
-        },
-    },
+    format("plain text", &["txt", "md", "text"], "file", None),
+    format("JSON lines", &["jsonl", "ndjson"], "line", Some(RecordFormat::Jsonl)),
+    format("a JSON array", &["json"], "item", Some(RecordFormat::Json)),
+    format("parquet", &["parquet"], "row", Some(RecordFormat::Parquet)),
+    format("CSV", &["csv"], "row", Some(RecordFormat::Csv(ColumnSeparator::Comma))),
+    format("CSV with tabs", &["tsv"], "row", Some(RecordFormat::Csv(ColumnSeparator::Tab))),
 ];
 
-impl PartialEq for FileFormat {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for FileFormat {}
-
 impl FileFormat {
+    /// The key that names the text of a record; `None` if a file is a document.
+    pub fn text_key(&self) -> Option<&'static str> {
+        self.records.map(|records| match records {
+            RecordFormat::Jsonl | RecordFormat::Json => "field",
+            RecordFormat::Parquet | RecordFormat::Csv(_) => "column",
+        })
+    }
+
+    /// True if a field may hold a list.
+    pub fn has_lists(&self) -> bool {
+        self.records.is_some_and(|records| !matches!(records, RecordFormat::Csv(_)))
+    }
+
     /// The format of files whose names end in `ending`, in lower case.
     pub fn of_ending(ending: &str) -> Option<&'static Self> {
         FILE_FORMATS.iter().find(|format| format.endings.contains(&ending))
@@ -272,12 +236,18 @@ impl FileFormat {
 
     /// The source of `files`; `text` is the column or field with the text.
     pub fn source(&self, files: Vec<PathBuf>, text: Option<String>, template: Option<String>) -> Source {
-        (self.source)(files, text, template)
+        match self.records {
+            None => Source::Text { files },
+            Some(RecordFormat::Parquet) => Source::Parquet(ParquetSource { files, column: text, template }),
+            Some(RecordFormat::Jsonl) => Source::Jsonl(JsonSource { files, field: text, template }),
+            Some(RecordFormat::Json) => Source::Json(JsonSource { files, field: text, template }),
+            Some(RecordFormat::Csv(separator)) => Source::Csv(CsvSource { files, column: text, template, separator }),
+        }
     }
 
     /// The names of the formats in which `key` names the text, such as `JSON lines or a JSON array`.
     pub fn names_with(key: &str) -> String {
-        let names = FILE_FORMATS.iter().filter(|format| format.text_key == Some(key)).map(|format| format.name);
+        let names = FILE_FORMATS.iter().filter(|format| format.text_key() == Some(key)).map(|format| format.name);
         alternatives(names.map(str::to_owned).collect())
     }
 
@@ -304,8 +274,9 @@ fn alternatives(mut names: Vec<String>) -> String {
 }
 
 /// The type of a stored token, as NumPy names it. Tokens are little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum TokenType {
     Uint16,
     Uint32,
@@ -335,13 +306,7 @@ impl TokenType {
     /// Its name in files and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Uint16 => "uint16",
-            Self::Uint32 => "uint32",
-            Self::Int32 => "int32",
-            Self::Uint64 => "uint64",
-            Self::Int64 => "int64",
-        }
+        self.into()
     }
 }
 

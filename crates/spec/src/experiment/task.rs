@@ -71,8 +71,9 @@ pub fn advice_for_file(key: &str) -> Option<&'static str> {
 }
 
 /// How the text of an item is prepared.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, strum::IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum ChoiceText {
     #[default]
     Raw,
@@ -83,10 +84,7 @@ impl ChoiceText {
     /// Its name in files and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::LmEval => "lm_eval",
-        }
+        self.into()
     }
 }
 

@@ -80,11 +80,8 @@ impl ParamLayout {
     }
 
     /// The index of the parameter called `name`.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn index(&self, name: &str) -> Result<usize, UnknownParameter> {
-        self.entries.iter().position(|e| e.spec.name == name).ok_or_else(|| UnknownParameter(name.to_owned()))
+    pub fn index(&self, name: &str) -> Option<usize> {
+        self.entries.iter().position(|e| e.spec.name == name)
     }
 
     /// The entry called `name`.
@@ -110,11 +107,6 @@ pub fn join_ranges(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usiz
     }
     joined
 }
-
-/// A layout was asked for a parameter that it does not have.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the layout has no parameter {0}")]
-pub struct UnknownParameter(pub String);
 
 #[cfg(test)]
 mod tests {

@@ -39,5 +39,5 @@ pub fn tied_original(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usi
 }
 
 fn tied(layout: &ParamLayout, spec: &ModelSpec, apart: bool) -> Option<usize> {
-    (spec.tie_embeddings && apart).then(|| layout.index(spec.decoder().embedding.tokens).ok()).flatten()
+    (spec.tie_embeddings && apart).then(|| layout.index(spec.decoder().embedding.tokens)).flatten()
 }

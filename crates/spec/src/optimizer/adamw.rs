@@ -37,18 +37,6 @@ impl Default for AdamW {
 }
 
 impl OptimizerDescription for AdamW {
-    fn name(&self) -> &'static str {
-        "adamw"
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn with_lr(&self, lr: f64) -> Optimizer {
-        Optimizer::Adamw(Self { lr, ..*self })
-    }
-
     /// The means of gradients and of their squares.
     fn moments(&self) -> usize {
         2

@@ -31,18 +31,6 @@ impl Default for Lion {
 }
 
 impl OptimizerDescription for Lion {
-    fn name(&self) -> &'static str {
-        "lion"
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn with_lr(&self, lr: f64) -> Optimizer {
-        Optimizer::Lion(Self { lr, ..*self })
-    }
-
     /// The mean of gradients.
     fn moments(&self) -> usize {
         1

@@ -19,18 +19,6 @@ pub struct Sgd {
 }
 
 impl OptimizerDescription for Sgd {
-    fn name(&self) -> &'static str {
-        "sgd"
-    }
-
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn with_lr(&self, lr: f64) -> Optimizer {
-        Optimizer::Sgd(Self { lr, ..*self })
-    }
-
     /// The sum of gradients, if there is momentum.
     fn moments(&self) -> usize {
         usize::from(self.momentum != 0.0)

@@ -39,15 +39,7 @@ impl Default for CosineDecay {
 
 impl CosineDecay {
     pub(super) fn fall(self) -> Fall {
-        let Self { share, steps, repeat, period_factor } = self;
-        Fall {
-            name: "cosine",
-            left: |progress| 0.5 * (1.0 + (PI * progress).cos()),
-            share,
-            steps,
-            repeat,
-            period_factor,
-        }
+        Fall { name: "cosine", left: |progress| 0.5 * (1.0 + (PI * progress).cos()), settings: self }
     }
 
     pub(super) fn mistakes(&self) -> Vec<KeyMistake> {

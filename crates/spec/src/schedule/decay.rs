@@ -57,7 +57,7 @@ impl DecayTarget {
     /// A decay that reaches it along the curve `left`.
     fn fall(self, name: &'static str, left: fn(f64) -> f64) -> Fall {
         let Self { share, steps } = self;
-        Fall { name, left, share, steps, repeat: CosineRepeat::Never, period_factor: 1 }
+        Fall { name, left, settings: CosineDecay { share, steps, ..CosineDecay::default() } }
     }
 }
 
@@ -110,7 +110,7 @@ impl Decay {
 
     /// True if the rate rises again.
     pub fn repeats(&self) -> bool {
-        self.fall().is_some_and(|fall| fall.repeat != CosineRepeat::Never)
+        self.fall().is_some_and(|fall| fall.settings.repeat != CosineRepeat::Never)
     }
 
     /// The decay of a plan in words; it starts at step `start` of the run.
@@ -124,13 +124,10 @@ impl Decay {
 
     /// The length that is given in steps.
     pub fn length(&self) -> Option<DecayLength> {
-        let (key, steps, advice) = match (self, self.fall()) {
-            (Self::Step(drops), _) => ("every", drops.every?, "use `constant: {}` for no decay"),
-            (_, Some(Fall { repeat: CosineRepeat::Never, steps, .. })) => {
-                ("steps", steps?, "delete it for the rest of the run")
-            }
-            (_, Some(Fall { steps, .. })) => ("steps", steps?, "delete `repeat`, which has no effect"),
-            (_, None) => return None,
+        let (key, steps, advice) = match self {
+            Self::Step(drops) => ("every", drops.every?, "use `constant: {}` for no decay"),
+            _ if self.repeats() => ("steps", self.fall()?.settings.steps?, "delete `repeat`, which has no effect"),
+            _ => ("steps", self.fall()?.settings.steps?, "delete it for the rest of the run"),
         };
         Some(DecayLength { key: format!("schedule.decay.{}.{key}", self.name()), steps, advice })
     }
@@ -144,7 +141,9 @@ impl Decay {
         }
         match self {
             Self::Step(StepDecay { every: None, epochs, gamma }) => {
-                Self::Rows(RowDecay::each_epoch(epochs.unwrap_or(1.0), epoch_rows, sequences, gamma))
+                // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
+                let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
+                Self::Rows(RowDecay { rows, sequences, gamma })
             }
             Self::Step(drops) => Self::Step(StepDecay { epochs: None, ..drops }),
             decay => decay,

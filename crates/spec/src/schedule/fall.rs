@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::cosine::CosineDecay;
 use crate::format::{count, scientific};
 
 /// A decay along a curve, with an end.
@@ -11,25 +12,23 @@ pub struct Fall {
     pub(super) name: &'static str,
     /// The part of the fall that is left when a part of the steps is over.
     pub(super) left: fn(f64) -> f64,
-    /// The share of the peak that is reached.
-    pub(super) share: f64,
-    /// The length, if it is given.
-    pub steps: Option<u64>,
-    pub(super) repeat: CosineRepeat,
-    pub(super) period_factor: u64,
+    /// The share of the peak that is reached, the length, and what follows.
+    pub(super) settings: CosineDecay,
 }
 
 impl Fall {
     pub(super) fn rate(&self, peak: f64, since: u64) -> f64 {
-        let (since, steps) = self.repeat.phase(since, self.steps.unwrap_or(u64::MAX), self.period_factor);
-        let end = self.share * peak;
+        let CosineDecay { share, steps, repeat, period_factor } = self.settings;
+        let (since, steps) = repeat.phase(since, steps.unwrap_or(u64::MAX), period_factor);
+        let end = share * peak;
         if since < steps { end + (self.left)(since as f64 / steps as f64) * (peak - end) } else { end }
     }
 
     pub(super) fn describe(&self, peak: f64, start: u64) -> String {
-        let (name, end) = (self.name, scientific(self.share * peak));
-        let steps = self.steps.unwrap_or(u64::MAX);
-        let after = self.repeat.describe(steps, self.period_factor);
+        let CosineDecay { share, steps, repeat, period_factor } = self.settings;
+        let (name, end) = (self.name, scientific(share * peak));
+        let steps = steps.unwrap_or(u64::MAX);
+        let after = repeat.describe(steps, period_factor);
         format!("{name} to {end} at step {}, {after}", count(start.saturating_add(steps)))
     }
 }

@@ -52,12 +52,6 @@ impl StepDecay {
 }
 
 impl RowDecay {
-    /// Drops every `epochs` of `epoch_rows` rows. An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
-    pub(super) fn each_epoch(epochs: f64, epoch_rows: u64, sequences: u64, gamma: f64) -> Self {
-        let rows = (epochs * epoch_rows as f64).round().max(1.0) as u64;
-        Self { rows, sequences, gamma }
-    }
-
     pub(super) fn rate(&self, peak: f64, since: u64) -> f64 {
         let seen = u128::from(since) * u128::from(self.sequences);
         let times = seen.checked_div(u128::from(self.rows)).map_or(0, |n| n.min(u128::from(u64::MAX)) as u64);

@@ -60,22 +60,14 @@ pub struct LadderResults {
     missing: usize,
 }
 
-/// The exponents of `fit` that are at a bound, and so not estimates.
-fn exponents_at_bound(fit: &LawFit) -> Vec<&'static str> {
-    let exponents = EXPONENT_NAMES.into_iter().zip(&fit.exponent_bounds);
-    exponents.filter(|(_, bound)| bound.is_some()).map(|(name, _)| name).collect()
-}
-
-fn stream(purpose: &str) -> Philox {
-    Philox::new(0, purpose)
+/// The lowest and the highest of `values`, which are positive.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, 0.0), |(low, high), x| (low.min(x), high.max(x)))
 }
 
 fn fit(runs: &[LadderRun], scales: &[Scale], purpose: &str) -> Result<LawFit, String> {
-    if let ([scale], true) = (scales, count_rungs(runs) >= rungs_needed(1)) {
-        let (low, high) = runs
-            .iter()
-            .map(|run| scale.of(run))
-            .fold((f64::INFINITY, 0.0_f64), |(low, high), x| (low.min(x), high.max(x)));
+    if let ([scale], true) = (scales, rungs(runs).len() >= rungs_needed(1)) {
+        let (low, high) = range(runs.iter().map(|run| scale.of(run)));
         if high < scale.least_span() * low {
             return Err(format!(
                 "a law over {} needs rungs whose largest has at least {} times those of the smallest, got {:.2} times",
@@ -87,7 +79,8 @@ fn fit(runs: &[LadderRun], scales: &[Scale], purpose: &str) -> Result<LawFit, St
     }
     let scaled =
         |run: &LadderRun| ScaledLoss { scale: scales.iter().map(|scale| scale.of(run)).collect(), loss: run.loss };
-    LawFit::new(&runs.iter().map(scaled).collect::<Vec<_>>(), stream(purpose)).map_err(|error| match error {
+    let losses: Vec<ScaledLoss> = runs.iter().map(scaled).collect();
+    LawFit::new(&losses, Philox::new(0, purpose)).map_err(|error| match error {
         NoFit::TooFewRungs { rungs, needed } => {
             format!("a law of {} parameters needs at least {needed} rungs with a result, got {rungs}", needed - 1)
         }
@@ -114,14 +107,8 @@ impl LadderResults {
         let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
         let missing = distinct().count() - runs.len();
-        let measured_on = results.measured_on();
-        Ok(Self {
-            metric: record.objective.metric.key().into_owned(),
-            id: record.id.clone(),
-            runs,
-            measured_on,
-            missing,
-        })
+        let (metric, id) = (record.objective.metric.key().into_owned(), record.id.clone());
+        Ok(Self { metric, id, runs, measured_on: results.measured_on(), missing })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -165,8 +152,7 @@ impl LadderResults {
 
     /// The lowest and the highest mean loss of rungs.
     fn losses(&self) -> (f64, f64) {
-        let means = rungs(&self.runs).into_iter().map(|rung| mean_loss(&rung));
-        means.fold((f64::INFINITY, 0.0), |(low, high), loss| (low.min(loss), high.max(loss)))
+        range(rungs(&self.runs).into_iter().map(|rung| mean_loss(&rung)))
     }
 
     /// Fits the law, holds the largest rung out, and predicts `targets`.
@@ -190,6 +176,8 @@ impl LadderResults {
         let predictions: Vec<LadderPrediction> =
             targets.iter().map(|target| self.predict(target, &scales, &fitted)).collect::<Result<_, _>>()?;
         let held_out = self.hold_out(&scales);
+        let exponents = EXPONENT_NAMES.into_iter().zip(fitted.exponent_bounds.iter().map(Option::is_some));
+        let at_bound = [("E", fitted.is_irreducible_zero)].into_iter().chain(exponents);
         Ok(LadderFit {
             metric: self.metric.clone(),
             formula: if scales.len() == 2 { "L(N, D) = E + A·N^-a + B·D^-b" } else { "L(C) = E + A·C^-a" },
@@ -208,12 +196,7 @@ impl LadderResults {
             measured_on: self.measured_on,
             why_not_held_out: held_out.as_ref().err().cloned(),
             held_out: held_out.ok(),
-            at_bound: fitted
-                .is_irreducible_zero
-                .then_some("E")
-                .into_iter()
-                .chain(exponents_at_bound(&fitted))
-                .collect(),
+            at_bound: at_bound.filter(|(_, is_at_bound)| *is_at_bound).map(|(name, _)| name).collect(),
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
             predictions,
@@ -230,15 +213,15 @@ impl LadderResults {
     fn measured(&self, scales: &[Scale], fitted: &LawFit) -> Vec<RungLoss> {
         let rung = |runs: Vec<LadderRun>| {
             let LadderRun { parameters, tokens, flops, .. } = *runs.first()?;
-            let losses = || runs.iter().map(|run| run.loss);
+            let (lowest, highest) = range(runs.iter().map(|run| run.loss));
             Some(RungLoss {
                 parameters,
                 tokens,
                 flops,
                 runs: runs.len(),
                 loss: mean_loss(&runs),
-                lowest: losses().fold(f64::INFINITY, f64::min),
-                highest: losses().fold(0.0, f64::max),
+                lowest,
+                highest,
                 law: fitted.predict(&scales.iter().map(|scale| scale.of(&runs[0])).collect::<Vec<_>>()),
             })
         };
@@ -248,8 +231,8 @@ impl LadderResults {
     }
 
     fn curve(&self, fitted: &LawFit, predictions: &[LadderPrediction]) -> Vec<CurvePoint> {
-        let flops = || self.runs.iter().map(|run| run.flops).chain(predictions.iter().map(|p| p.flops));
-        let (low, high) = (flops().fold(f64::INFINITY, f64::min), flops().fold(0.0, f64::max));
+        let flops = self.runs.iter().map(|run| run.flops).chain(predictions.iter().map(|p| p.flops));
+        let (low, high) = range(flops);
         let at = |i: usize| low * (high / low).powf(i as f64 / (CURVE_POINTS - 1) as f64);
         (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]) }).collect()
     }
@@ -263,7 +246,8 @@ impl LadderResults {
         let fitted = fit(&others, scales, "ladder without its largest rung")
             .map_err(|error| format!("the largest rung is not held out: without it, {error}"))?;
         let scale: Vec<f64> = scales.iter().map(|scale| scale.of(largest)).collect();
-        let predicted = fitted.predict_measurement(&scale, held_out.len(), stream("measurement of the largest rung"));
+        let stream = Philox::new(0, "measurement of the largest rung");
+        let predicted = fitted.predict_measurement(&scale, held_out.len(), stream);
         let measured = mean_loss(&held_out);
         let (low, high) = self.losses();
         Ok(HeldOutRung {
@@ -282,15 +266,12 @@ impl LadderResults {
 
     fn predict(&self, target: &LadderTarget, scales: &[Scale], fitted: &LawFit) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
-        let value_of = |scale: &Scale| given.iter().find(|(known, _)| known == scale).map(|(_, value)| *value);
         let loss = match (scales, given.as_slice()) {
             ([_, _], _) => {
-                let both: Option<Vec<f64>> = scales.iter().map(value_of).collect();
+                let both: Option<Vec<f64>> = scales.iter().map(|scale| target.value_of(*scale)).collect();
                 let both = both.filter(|both| both.len() == given.len());
-                fitted.predict(
-                    &both
-                        .ok_or("this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`")?,
-                )
+                let rule = "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`";
+                fitted.predict(&both.ok_or(rule)?)
             }
             // Along the ladder, each scale determines the others.
             (_, [(scale, value)]) => fit(&self.runs, &[*scale], "ladder")?.predict(&[*value]),
@@ -298,27 +279,26 @@ impl LadderResults {
                 return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
             }
         };
-        let [parameters, tokens, flops] = self.run_at(given);
+        let [parameters, tokens, flops] = self.run_at(target);
         let largest = self.runs.last().map_or(f64::NAN, |run| run.flops);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
         let extrapolation = flops / largest;
         Ok(LadderPrediction { target, loss, parameters, tokens, flops, extrapolation })
     }
 
-    /// Parameters, tokens and FLOPs of a run with the `given` scales: the largest rung, grown as the rungs grow. FLOPs that are not given
+    /// Parameters, tokens and FLOPs of a run with the scales of `target`: the largest rung, grown as the rungs grow. FLOPs that are not given
     /// are proportional to parameters times tokens.
-    fn run_at(&self, given: &[(Scale, f64)]) -> [f64; 3] {
+    fn run_at(&self, target: &LadderTarget) -> [f64; 3] {
         let Some(largest) = self.runs.last() else { return [f64::NAN; 3] };
-        let value_of = |scale: Scale| given.iter().find(|(known, _)| *known == scale).map(|(_, value)| *value);
         let grown = |scale: Scale| {
-            let (from, value) = given.first().copied().unwrap_or((scale, scale.of(largest)));
+            let (from, value) = target.0.first().copied().unwrap_or((scale, scale.of(largest)));
             let pairs: Vec<[f64; 2]> = self.runs.iter().map(|run| [from.of(run).ln(), scale.of(run).ln()]).collect();
             scale.of(largest) * (value / from.of(largest)).powf(slope(&pairs))
         };
         let [parameters, tokens] =
-            [Scale::Parameters, Scale::Tokens].map(|scale| value_of(scale).unwrap_or_else(|| grown(scale)));
+            [Scale::Parameters, Scale::Tokens].map(|scale| target.value_of(scale).unwrap_or_else(|| grown(scale)));
         let proportional = largest.flops * (parameters / largest.parameters) * (tokens / largest.tokens);
-        [parameters, tokens, value_of(Scale::Flops).unwrap_or(proportional)]
+        [parameters, tokens, target.value_of(Scale::Flops).unwrap_or(proportional)]
     }
 
     /// The compute of this ladder as a multiple of that of `base`, at the highest and the lowest loss that both measured.
@@ -380,10 +360,6 @@ fn rungs(runs: &[LadderRun]) -> Vec<Vec<LadderRun>> {
         rungs.entry(run.rung()).or_default().push(*run);
     }
     rungs.into_values().collect()
-}
-
-fn count_rungs(runs: &[LadderRun]) -> usize {
-    rungs(runs).len()
 }
 
 /// The geometric mean of the losses of runs.

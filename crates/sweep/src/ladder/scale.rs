@@ -1,30 +1,17 @@
 //! What a loss depends on, and the targets at which a ladder predicts it.
 
-use serde::Serialize;
-
 use super::LadderRun;
 
-/// What a loss depends on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scale {
-    Flops,
-    Parameters,
-    Tokens,
+runner_record::named_enum! {
+    /// What a loss depends on.
+    pub enum Scale {
+        Flops = "flops",
+        Parameters = "parameters",
+        Tokens = "tokens",
+    }
 }
 
 impl Scale {
-    pub(super) const ALL: [Self; 3] = [Self::Flops, Self::Parameters, Self::Tokens];
-
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Flops => "flops",
-            Self::Parameters => "parameters",
-            Self::Tokens => "tokens",
-        }
-    }
-
     /// The symbol in formulas.
     #[must_use]
     pub fn symbol(self) -> &'static str {
@@ -74,5 +61,9 @@ impl LadderTarget {
         let parts = parts.ok_or(rule)?;
         let is_repeated = parts.iter().enumerate().any(|(i, (scale, _))| parts[..i].iter().any(|(s, _)| s == scale));
         if is_repeated { Err(rule.to_owned()) } else { Ok(Self(parts)) }
+    }
+
+    pub(super) fn value_of(&self, scale: Scale) -> Option<f64> {
+        self.0.iter().find(|(known, _)| *known == scale).map(|(_, value)| *value)
     }
 }

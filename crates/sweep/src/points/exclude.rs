@@ -10,26 +10,19 @@ use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::error_detail;
 use runner_template::expression::{EXPRESSION_FILTERS, ExpressionProblem, check_expression, guard_expression};
 
-/// The variables of an expression, which must be among `known`.
-pub(crate) fn compile_names(
-    environment: &Environment<'static>,
-    expression: &ExcludeExpression,
-    known: &[String],
-) -> Result<Vec<String>, ExpressionProblem> {
-    let (_, used) = compile_text(environment, &expression.text)?;
-    check_names(&used, known)?;
-    Ok(used)
-}
-
-/// Compiles an expression. Its variables must be among `names`, if those are known.
+/// Compiles an expression, and returns it with its variables, which must be among `names`, if those are known.
 pub(crate) fn compile<'e>(
     environment: &'e Environment<'static>,
     names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
-) -> Result<Expression<'e, 'e>, ExpressionProblem> {
-    let (expression, used) = compile_text(environment, &exclude.text)?;
+) -> Result<(Expression<'e, 'e>, Vec<String>), ExpressionProblem> {
+    let text = &exclude.text;
+    check_expression(text)?;
+    let expression = guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))?;
+    let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
+    used.sort();
     names.map_or(Ok(()), |names| check_names(&used, names))?;
-    Ok(expression)
+    Ok((expression, used))
 }
 
 /// Checks that the variables `used` are among `names`.
@@ -122,18 +115,6 @@ fn merge(under: &mut Value, over: Value) {
         }
         (under, over) => *under = over,
     }
-}
-
-/// The expression and its variables.
-fn compile_text<'e>(
-    environment: &'e Environment<'static>,
-    text: &'e str,
-) -> Result<(Expression<'e, 'e>, Vec<String>), ExpressionProblem> {
-    check_expression(text)?;
-    let expression = guard_expression(|| environment.compile_expression(text)).map_err(|e| syntax(text, &e))?;
-    let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
-    used.sort();
-    Ok((expression, used))
 }
 
 fn syntax(expression: &str, error: &Error) -> ExpressionProblem {

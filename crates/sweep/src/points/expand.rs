@@ -35,7 +35,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let mut expressions = Vec::new();
     for exclude in &spec.exclude {
         match exclude::compile(&environment, Some(&names), exclude) {
-            Ok(expression) => expressions.push((exclude, Some(expression))),
+            Ok((expression, _)) => expressions.push((exclude, Some(expression))),
             Err(problem) => report(exclude, problem),
         }
     }

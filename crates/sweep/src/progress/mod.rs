@@ -152,18 +152,13 @@ impl PointProgress {
     ) -> Option<Self> {
         let found = runs.find(&point.name, &point.plan_hash);
         let Some((path, manifest)) = found.run else {
-            problems.extend(
-                found
-                    .broken
-                    .into_iter()
-                    .map(|broken| format!("{broken}; the run counts as missing, and the sweep trains the point again")),
-            );
+            let counts_as = "the run counts as missing, and the sweep trains the point again";
+            problems.extend(found.broken.into_iter().map(|broken| format!("{broken}; {counts_as}")));
             return None;
         };
         let is_held = RunLock::is_held(&path);
         // Read before the metrics: a run that is training evaluates before it saves, so the metrics are at least as new.
-        let folder = path.join(CHECKPOINTS);
-        let checkpoint = checkpoint::newest_step(&folder);
+        let checkpoint = checkpoint::newest_step(&path.join(CHECKPOINTS));
         let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
             problems.push(error.to_string());
             None
@@ -174,11 +169,8 @@ impl PointProgress {
         let add = &mut |line: MetricLine| series.add(&line, &objective.metric);
         let problem = for_each_checked_metric(&path, &manifest, summary.as_ref(), add);
         problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
-        let due = if objective.at == MeasurementChoice::Best {
-            recorded_interval(&path, &manifest, &objective.metric)
-        } else {
-            None
-        };
+        let needs_all = objective.at == MeasurementChoice::Best;
+        let due = needs_all.then(|| recorded_interval(&path, &manifest, &objective.metric)).flatten();
         let progress = Self {
             id: manifest.id,
             status: manifest.status,
@@ -198,8 +190,8 @@ impl PointProgress {
         for rung in &progress.rungs {
             if rung.value.is_some_and(f64::is_nan) {
                 let (metrics, metric, until) = (metrics.display(), objective.metric.key(), rung.until);
-                problems
-                    .push(format!("{metrics} has no finite {metric} after step {until}, so it counts as the worst"));
+                let lack = format!("{metrics} has no finite {metric} after step {until}");
+                problems.push(format!("{lack}, so it counts as the worst"));
             } else if progress.lacks_measurement(rung.until) {
                 problems.push(progress.describe_missing(rung.until, objective));
             }
@@ -273,7 +265,7 @@ impl PointProgress {
 /// The steps between measurements of `metric` in the run in `path`; `None` if its plan did not compute its first steps, or its plan cannot be
 /// read.
 fn recorded_interval(path: &Path, manifest: &Manifest, metric: &Measure) -> Option<u64> {
-    let plan = stored_plan::as_written(path).filter(|_| manifest.foreign_steps() == 0)?;
+    let plan = stored_plan::read(path).ok().filter(|_| manifest.foreign_steps() == 0)?;
     measurement_interval(metric, &plan.ranks.first()?.program)
 }
 
@@ -336,14 +328,14 @@ impl MetricSeries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_record::metrics::for_each_metric;
+    use runner_record::lines::for_each_record;
 
     fn progress(status: RunStatus, objective: &Objective, text: &str, rungs: &[u64]) -> PointProgress {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
         let mut series = MetricSeries::default();
-        for_each_metric(&path, &mut |line| series.add(&line, &objective.metric)).unwrap();
+        for_each_record(&path, &mut |line: MetricLine| series.add(&line, &objective.metric)).unwrap();
         PointProgress {
             id: "a".into(),
             path: PathBuf::new(),

@@ -30,8 +30,8 @@ pub fn mark_stopped(root: &Path, runs: &mut [ListedRun]) {
 
 /// The ids of the runs that early stopping ended in the sweep `id`; none before the sweep is finished, or if it cannot be read.
 fn stopped_points(root: &Path, id: &str) -> BTreeSet<String> {
-    let record = sweep_dir::folder_of_id(root, id).and_then(|folder| sweep_dir::read_record(&folder).ok());
-    let Some(record) = record.filter(|record| record.early_stop.is_some()) else { return BTreeSet::new() };
+    let record = sweep_dir::record_of_id(root, id).filter(|record| record.early_stop.is_some());
+    let Some(record) = record else { return BTreeSet::new() };
     let progress = SweepProgress::read(root, &record);
     if !progress.is_finished(&record) {
         return BTreeSet::new();

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{SweepReader, TakenName, entries};
 use crate::spec::{Dimension, Distribution, FileSetting, ListAxis, RandomDraws};
 use runner_spec::diagnostic::short;
+use runner_spec::format::counted;
 use runner_yaml::source::Place;
 use runner_yaml::tree::{Entry, Node, Yaml};
 
@@ -25,8 +26,8 @@ impl SweepReader<'_> {
             let values = &sweep[&section.key];
             match section.key.as_str() {
                 "grid" => {
-                    dimensions
-                        .extend(self.read_lists(section, values).into_iter().map(|(axis, _)| Dimension::Grid(axis)));
+                    let lists = self.read_lists(section, values).into_iter();
+                    dimensions.extend(lists.map(|(axis, _)| Dimension::Grid(axis)));
                 }
                 "zip" => dimensions.extend(self.read_zip(section, values)),
                 _ => dimensions.extend(self.read_random(section, values).map(Dimension::Random)),
@@ -76,10 +77,8 @@ impl SweepReader<'_> {
             let setting = format!("{SEED_KEY}={seed}");
             self.settings.push(FileSetting { normalized: setting.clone(), written: setting, place: entry.value.place });
         }
-        Some(Dimension::Seeds(ListAxis {
-            name: SEED_KEY.to_owned(),
-            values: values.into_iter().map(Value::from).collect(),
-        }))
+        let values = values.into_iter().map(Value::from).collect();
+        Some(Dimension::Seeds(ListAxis { name: SEED_KEY.to_owned(), values }))
     }
 
     /// Takes the name of `entry`. Returns false and reports a mistake if it is taken or is not legal.
@@ -145,14 +144,10 @@ impl SweepReader<'_> {
         let length = first.values.len();
         let others: Vec<&(ListAxis, Place)> = axes.iter().filter(|(axis, _)| axis.values.len() != length).collect();
         for (axis, place) in &others {
-            let count = match axis.values.len() {
-                1 => "1 value".to_owned(),
-                n => format!("{n} values"),
-            };
-            let path = format!("{}.{}", self.section, section.key);
+            let (key, count) = (&section.key, counted(axis.values.len() as u64, "value"));
+            let path = format!("{}.{key}", self.section);
             let message = format!("`{path}.{}` has {count}, but `{}` has {length}", axis.name, first.name);
-            let help =
-                format!("`{}` combines the values one by one; give each name the same number of values", section.key);
+            let help = format!("`{key}` combines the values one by one; give each name the same number of values");
             self.error(*place, &path, message, &help);
         }
         others.is_empty().then(|| Dimension::Zip(axes.into_iter().map(|(axis, _)| axis).collect()))
@@ -169,8 +164,7 @@ impl SweepReader<'_> {
                 if let Yaml::Seq(_) = entry.value.value {
                     self.set_help(entry.place, "to draw one of a list, write `{choice: […]}`");
                 }
-                let draw = format!("{}=", entry.key);
-                self.settings.push(FileSetting { written: draw.clone(), normalized: draw, place: entry.place });
+                self.add_open_setting(&entry.key, entry.place);
                 let distribution = self.read_distribution(entry, &random["space"][&entry.key]);
                 space.extend(distribution.filter(|_| is_free).map(|distribution| (entry.key.clone(), distribution)));
             }

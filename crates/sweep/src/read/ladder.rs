@@ -1,21 +1,15 @@
 //! Reads a ladder, which expands to points as a sweep does, and the budget of both.
 
-use std::path::Path;
-
 use serde_json::Value;
 
 use super::axis_name::check_key_path;
-use super::{NameCheck, SweepReader, entries, value};
+use super::{NameCheck, SweepReader, entries, get};
 use crate::points::exclude;
 use crate::points::rules::FIGURES;
-use crate::spec::{
-    Budget, BudgetKind, Dimension, ExcludeExpression, FileSetting, ListAxis, MeasurementChoice, Objective, SettingRule,
-    SweepSpec,
-};
+use crate::spec::{Budget, BudgetKind, Dimension, ExcludeExpression, ListAxis, SettingRule, SweepSpec};
 use runner_record::time::parse_span;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::Train;
-use runner_spec::measure::Measure;
 use runner_template::expression::expression_environment;
 use runner_yaml::tree::{Entry, Yaml};
 
@@ -23,66 +17,31 @@ use runner_yaml::tree::{Entry, Yaml};
 const TOKENS_PER_PARAMETER: &str = "train.tokens_per_parameter";
 
 impl SweepReader<'_> {
-    /// Reads the key `ladder`, whose legal part is `ladder`.
-    pub(super) fn read_ladder(
-        &mut self,
-        at: &Entry,
-        ladder: &Value,
-        text: &str,
-        path: &Path,
-        is_new: bool,
-    ) -> SweepSpec {
-        let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
-        let get = |key: &str| given().find(|entry| entry.key == key);
+    /// Reads the keys that only ladders have. `ladder` is the legal part of the section `at`.
+    pub(super) fn read_ladder(&mut self, at: &Entry, ladder: &Value, is_new: bool, spec: &mut SweepSpec) {
+        spec.is_ladder = true;
         self.require(at, "ladder", "base", "name an experiment file: `base: experiment.yaml`");
         self.require(at, "ladder", "dial", "list the sizes: `dial: {model.layers: [1, 2, 3, 4, 6, 8]}`");
-        let base = get("base").and_then(|entry| self.read_base(entry, ladder, path, is_new));
+        let base = get(at, "base").and_then(|entry| self.read_base(entry, ladder, &spec.path, is_new));
+        spec.base = base.unwrap_or_default();
         self.name_check = Some(check_key_path as NameCheck);
-        let mut set = self.read_set(get("set"), ladder);
-        let mut axes: Vec<Dimension> =
-            get("dial").and_then(|entry| self.read_zip(entry, &ladder["dial"])).into_iter().collect();
-        let ratio = get("tokens_per_parameter");
+        spec.set = self.read_set(at, ladder, true);
+        spec.axes.extend(get(at, "dial").and_then(|entry| self.read_zip(entry, &ladder["dial"])));
+        let ratio = get(at, "tokens_per_parameter");
         match (ratio, &ladder["tokens_per_parameter"]) {
-            (Some(entry), Value::Array(values)) => axes.extend(self.read_tokens_per_parameter(entry, values)),
+            (Some(entry), Value::Array(values)) => spec.axes.extend(self.read_tokens_per_parameter(entry, values)),
             (Some(entry), one @ Value::Number(_)) => {
-                set.push(self.add_setting(TOKENS_PER_PARAMETER, one, &entry.value));
+                spec.set.push(self.add_setting(TOKENS_PER_PARAMETER, one, &entry.value));
             }
             _ => {}
         }
-        let rules = get("rules").map(|entry| self.read_rules(entry, &axes)).unwrap_or_default();
-        axes.extend(get("seeds").and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
-        let budget = get("budget").and_then(|entry| self.read_budget(entry, &ladder["budget"]));
-        if let (Some(ratio), Some(_)) = (ratio, get("budget")) {
+        spec.rules = get(at, "rules").map(|entry| self.read_rules(entry, &spec.axes)).unwrap_or_default();
+        let seeds = get(at, "seeds");
+        spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
+        if let (Some(ratio), Some(_)) = (ratio, get(at, "budget")) {
             let message = "a ladder has either `tokens_per_parameter` or `budget`, got both".to_owned();
             self.error(ratio.place, "ladder", message, "delete one of the two");
         }
-        let named_metric = value(ladder, "/objective/metric");
-        let metric: Measure = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
-        let spec = SweepSpec {
-            base: base.unwrap_or_default(),
-            set,
-            axes,
-            rules,
-            budget,
-            is_ladder: true,
-            objective: Objective { metric, at: value(ladder, "/objective/at").unwrap_or(MeasurementChoice::Last) },
-            names_metric: named_metric.is_some(),
-            parallel: value(ladder, "/parallel").unwrap_or(1),
-            retries: value(ladder, "/retries").unwrap_or(0),
-            settings: std::mem::take(&mut self.settings),
-            ..SweepSpec::new(path, text, "ladder")
-        };
-        self.with_name(get("name"), ladder, spec)
-    }
-
-    fn read_set(&mut self, set: Option<&Entry>, ladder: &Value) -> Vec<String> {
-        let pairs = set.map(|entry| self.read_pairs(entry, ladder, check_key_path)).unwrap_or_default();
-        let mut settings = Vec::new();
-        for (entry, value) in pairs {
-            settings.push(self.add_setting(&entry.key, &value, &entry.value));
-            self.mark_taken(entry, "set");
-        }
-        settings
     }
 
     /// Several ratios, each of which every size is trained with.
@@ -101,9 +60,9 @@ impl SweepReader<'_> {
 
     /// The rules, each with the names that it may use: those that vary, those of the rules before it, and the figures of a plan.
     fn read_rules(&mut self, section: &Entry, axes: &[Dimension]) -> Vec<SettingRule> {
-        let mut known: Vec<String> = axes.iter().flat_map(Dimension::names).map(str::to_owned).collect();
-        known.extend(FIGURES.map(str::to_owned));
         let mut needing_plan: Vec<String> = FIGURES.map(str::to_owned).to_vec();
+        let varying = axes.iter().flat_map(Dimension::names).map(str::to_owned);
+        let mut known: Vec<String> = varying.chain(needing_plan.clone()).collect();
         let environment = expression_environment();
         let mut rules = Vec::new();
         for entry in entries(&section.value) {
@@ -113,8 +72,8 @@ impl SweepReader<'_> {
             }
             let Yaml::Scalar { text, .. } = &entry.value.value else { continue };
             let expression = ExcludeExpression { text: text.to_string(), place: entry.value.place };
-            let names = match exclude::compile_names(&environment, &expression, &known) {
-                Ok(names) => names,
+            let names = match exclude::compile(&environment, Some(&known), &expression) {
+                Ok((_, names)) => names,
                 Err((message, help)) => {
                     self.error(entry.value.place, &path, message.replace("in this sweep", "in this ladder"), help);
                     continue;
@@ -132,9 +91,7 @@ impl SweepReader<'_> {
                 needing_plan.push(entry.key.clone());
             }
             // Its values are found when the points are expanded.
-            let setting = format!("{}=", entry.key);
-            let place = entry.value.place;
-            self.settings.push(FileSetting { normalized: setting.clone(), written: setting, place });
+            self.add_open_setting(&entry.key, entry.value.place);
             rules.push(SettingRule { key: entry.key.clone(), expression, needs_plan });
         }
         rules

@@ -11,14 +11,12 @@ mod schema;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use self::group::{makes_group, read_group};
 use crate::points::{exclude, expand};
-use crate::spec::{
-    AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, MilestoneUnit, Objective, SweepSpec,
-};
+use crate::spec::{AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, MilestoneUnit, SweepSpec};
 use runner_config::ExperimentFile;
 use runner_config::check::check_against;
 use runner_config::resolve::name_problem;
@@ -110,6 +108,16 @@ struct TakenName {
     line: usize,
 }
 
+/// The entries of the section `at` that have a value.
+fn given(at: &Entry) -> impl Iterator<Item = &Entry> {
+    entries(&at.value).iter().filter(|entry| !entry.value.is_null())
+}
+
+/// The entry `key` of the section `at`, if it has a value.
+fn get<'n>(at: &'n Entry, key: &str) -> Option<&'n Entry> {
+    given(at).find(|entry| entry.key == key)
+}
+
 /// The entries of a mapping; none if the value is not a mapping.
 fn entries(node: &Node) -> &[Entry] {
     match &node.value {
@@ -196,37 +204,62 @@ impl SweepReader<'_> {
             }
         }
         let given = |key: &str| entries(tree).iter().find(|entry| entry.key == key && !entry.value.is_null());
-        let (sweep, ladder) = (given("sweep"), given("ladder"));
-        if let (Some(_), Some(ladder)) = (sweep, ladder) {
-            self.error(
-                ladder.place,
-                "",
-                "a file has either `sweep` or `ladder`, got both".into(),
-                "delete one of the two",
-            );
-        }
-        if let Some(ladder) = ladder.filter(|_| sweep.is_none()) {
-            let value = file.get("ladder").filter(|value| value.is_object())?;
-            self.section = "ladder";
-            let spec = self.read_ladder(ladder, value, text, path, is_new);
-            return Some(spec);
-        }
-        let Some(sweep) = sweep else {
-            if self.diagnostics.is_empty() {
-                self.error(Place { length: 1, ..tree.place }, "sweep", "`sweep` is missing".into(), SHORTEST);
+        let at = match (given("sweep"), given("ladder")) {
+            (Some(sweep), ladder) => {
+                if let Some(ladder) = ladder {
+                    let message = "a file has either `sweep` or `ladder`, got both".into();
+                    self.error(ladder.place, "", message, "delete one of the two");
+                }
+                sweep
             }
-            return None;
+            (None, Some(ladder)) => {
+                self.section = "ladder";
+                ladder
+            }
+            (None, None) => {
+                if self.diagnostics.is_empty() {
+                    self.error(Place { length: 1, ..tree.place }, "sweep", "`sweep` is missing".into(), SHORTEST);
+                }
+                return None;
+            }
         };
-        let value = file.get("sweep").filter(|value| value.is_object())?;
-        Some(self.read_sweep(sweep, value, text, path, is_new))
+        let section = file.get(self.section).filter(|value| value.is_object())?;
+        let mut spec = SweepSpec::new(path, text, self.section);
+        match self.section {
+            "ladder" => self.read_ladder(at, section, is_new, &mut spec),
+            _ => self.read_sweep(at, section, is_new, &mut spec),
+        }
+        self.read_common(at, section, &mut spec);
+        Some(spec)
     }
 
-    /// Reads the key `sweep`, whose legal part is `sweep`.
-    #[expect(clippy::too_many_lines, reason = "one section of the file")]
-    fn read_sweep(&mut self, at: &Entry, sweep: &Value, text: &str, path: &Path, is_new: bool) -> SweepSpec {
-        let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
-        let get = |key: &str| given().find(|entry| entry.key == key);
-        let mut bases = given().filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
+    /// Reads the keys that sweeps and ladders share, after those that vary. `section` is the legal part of the section `at`.
+    fn read_common(&mut self, at: &Entry, section: &Value, spec: &mut SweepSpec) {
+        spec.budget = get(at, "budget").and_then(|entry| self.read_budget(entry, &section["budget"]));
+        let objective = get(at, "objective").map(|entry| entries(&entry.value)).unwrap_or_default();
+        let metric = objective.iter().find(|entry| entry.key == "metric");
+        if let Some(metric) = metric.and_then(|entry| self.read_metric(entry, &section["objective"]["metric"])) {
+            (spec.objective.metric, spec.names_metric) = (metric, true);
+        }
+        spec.objective.at = value(section, "/objective/at").unwrap_or(MeasurementChoice::Last);
+        spec.parallel = value(section, "/parallel").unwrap_or(1);
+        spec.retries = value(section, "/retries").unwrap_or(0);
+        spec.settings = std::mem::take(&mut self.settings);
+        // The name is also that of the sweep's folder.
+        let (Some(entry), Some(name)) = (get(at, "name"), value::<String>(section, "/name")) else { return };
+        let Some(problem) = name_problem(&name) else {
+            spec.name = name;
+            return;
+        };
+        let help = "the sweep's folder gets this name: use up to 100 letters, digits, `.`, `_` and `-`, and do not start \
+             with `.` or `-`";
+        let path = format!("{}.name", self.section);
+        self.error(entry.value.place, &path, format!("`{path}` {problem}"), help);
+    }
+
+    /// Reads the keys that only sweeps have. `sweep` is the legal part of the section `at`.
+    fn read_sweep(&mut self, at: &Entry, sweep: &Value, is_new: bool, spec: &mut SweepSpec) {
+        let mut bases = given(at).filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
         let chosen = bases.next();
         if let (Some(first), Some(second)) = (chosen, bases.next()) {
             let help = "use `template` to vary a template's variables, or `base` to vary keys of an experiment";
@@ -238,88 +271,84 @@ impl SweepReader<'_> {
             self.error(at.place, "sweep", "`sweep` has neither `template` nor `base`".into(), help);
         }
         let is_template = chosen.map(|entry| entry.key == "template");
-        let base = chosen.and_then(|entry| self.read_base(entry, sweep, path, is_new));
+        spec.base = chosen.and_then(|entry| self.read_base(entry, sweep, &spec.path, is_new)).unwrap_or_default();
         self.name_check =
             is_template.map(|is_template| if is_template { check_variable_name as NameCheck } else { check_key_path });
-        let mut vars = Map::new();
-        if let Some(entry) = get("vars") {
+        if let Some(entry) = get(at, "vars") {
             if is_template == Some(false) {
                 let help = "an experiment has no variables; give its keys under `set`";
                 self.error(entry.place, "sweep.vars", "`vars` needs `template`, but the sweep has `base`".into(), help);
             } else {
                 for (entry, value) in self.read_pairs(entry, sweep, check_variable_name) {
                     self.mark_taken(entry, "vars");
-                    vars.insert(entry.key.clone(), value);
+                    spec.vars.insert(entry.key.clone(), value);
                 }
             }
         }
-        let mut set = Vec::new();
-        for (entry, value) in get("set").map(|entry| self.read_pairs(entry, sweep, check_key_path)).unwrap_or_default()
-        {
-            set.push(self.add_setting(&entry.key, &value, &entry.value));
-            // With a template, these keys are not the variables that vary.
-            if is_template == Some(false) {
-                self.mark_taken(entry, "set");
-            }
-        }
+        // With a template, these keys are not the variables that vary.
+        spec.set = self.read_set(at, sweep, is_template == Some(false));
         let names_before = self.taken.len();
         let sections: Vec<&Entry> =
-            given().filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
-        let mut axes = self.read_axes(&sections, sweep);
-        let seeds = get("seeds");
-        axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "sweep.seeds", &sweep["seeds"])));
+            given(at).filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
+        spec.axes = self.read_axes(&sections, sweep);
+        let seeds = get(at, "seeds");
+        spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "sweep.seeds", &sweep["seeds"])));
         match sections.first().copied().or(seeds) {
             None => {
                 let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, `random` or `seeds`";
                 self.error(at.place, "sweep", "nothing varies in this sweep".into(), help);
             }
             Some(section) => {
-                if let Err(error) = expand::count(&axes) {
+                if let Err(error) = expand::count(&spec.axes) {
                     let help = "use fewer values, or draw some of them: `random: {samples: 20, space: …}`";
                     self.error(section.place, "sweep", error.text, help);
                 }
             }
         }
-        if let Some(entry) = get("early_stop").filter(|entry| !matches!(entry.value.value, Yaml::Map(_))) {
-            self.set_help(entry.value.place, "write `early_stop: {asha: {min_steps: …}}`");
-        }
-        let early_stop = get("early_stop").map(|entry| entries(&entry.value)).unwrap_or_default();
-        if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
-            let is_given = |unit: MilestoneUnit| asha.value.get(unit.key()).is_some_and(|(_, node)| !node.is_null());
-            if !MilestoneUnit::ALL.into_iter().any(is_given) && matches!(asha.value.value, Yaml::Map(_)) {
-                let path = "sweep.early_stop.asha";
-                let message = format!("`{path}` needs one of min_steps, min_tokens and min_flops");
-                self.error(asha.place, path, message, "every point is trained for so much before it is judged");
-            }
-        }
-        let objective = get("objective").map(|entry| entries(&entry.value)).unwrap_or_default();
-        let key = |name: &str| objective.iter().find(|entry| entry.key == name);
-        let named_metric = key("metric").and_then(|entry| self.read_metric(entry, &sweep["objective"]["metric"]));
-        let metric = named_metric.clone().unwrap_or(Measure::VAL_LOSS);
-        let spec = SweepSpec {
-            base: base.unwrap_or_default(),
-            vars,
-            set,
-            exclude: get("exclude").map(read_exclude).unwrap_or_default(),
-            budget: get("budget").and_then(|entry| self.read_budget(entry, &sweep["budget"])),
-            objective: Objective { metric, at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last) },
-            names_metric: named_metric.is_some(),
-            early_stop: MilestoneUnit::ALL.into_iter().find_map(|unit| {
-                let first = value(sweep, &format!("/early_stop/asha/{}", unit.key()))?;
-                let reduction = value(sweep, "/early_stop/asha/reduction").unwrap_or(3);
-                Some(AshaSettings { unit, first, reduction })
-            }),
-            parallel: value(sweep, "/parallel").unwrap_or(1),
-            retries: value(sweep, "/retries").unwrap_or(0),
-            settings: std::mem::take(&mut self.settings),
-            axes,
-            ..SweepSpec::new(path, text, "sweep")
-        };
-        let spec = self.with_name(get("name"), sweep, spec);
+        spec.early_stop = get(at, "early_stop").and_then(|entry| self.read_early_stop(entry, sweep));
+        spec.exclude = get(at, "exclude").map(read_exclude).unwrap_or_default();
         let varying = self.taken[names_before..].iter().map(|taken| taken.name.clone());
         let names: Vec<String> = varying.chain(spec.vars.keys().cloned()).collect();
-        self.check_exclusions(&spec, &sections, &names);
-        spec
+        // All names are known if all sections are mappings.
+        let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
+        let environment = expression_environment();
+        for exclude in &spec.exclude {
+            let names = Some(&*names).filter(|_| are_names_known);
+            if let Err((message, help)) = exclude::compile(&environment, names, exclude) {
+                self.error(exclude.place, "sweep.exclude", message, help);
+            }
+        }
+    }
+
+    fn read_early_stop(&mut self, entry: &Entry, sweep: &Value) -> Option<AshaSettings> {
+        if !matches!(entry.value.value, Yaml::Map(_)) {
+            self.set_help(entry.value.place, "write `early_stop: {asha: {min_steps: …}}`");
+        }
+        let asha = entries(&entry.value).iter().find(|entry| entry.key == "asha")?;
+        let is_given = |unit: MilestoneUnit| asha.value.get(unit.key()).is_some_and(|(_, node)| !node.is_null());
+        if !MilestoneUnit::ALL.into_iter().any(is_given) && matches!(asha.value.value, Yaml::Map(_)) {
+            let path = "sweep.early_stop.asha";
+            let message = format!("`{path}` needs one of min_steps, min_tokens and min_flops");
+            self.error(asha.place, path, message, "every point is trained for so much before it is judged");
+        }
+        MilestoneUnit::ALL.into_iter().find_map(|unit| {
+            let first = value(sweep, &format!("/early_stop/asha/{}", unit.key()))?;
+            let reduction = value(sweep, "/early_stop/asha/reduction").unwrap_or(3);
+            Some(AshaSettings { unit, first, reduction })
+        })
+    }
+
+    /// Reads the settings of all points. Their names are taken if they `are_names` of what may vary.
+    fn read_set(&mut self, at: &Entry, section: &Value, are_names: bool) -> Vec<String> {
+        let pairs = get(at, "set").map(|entry| self.read_pairs(entry, section, check_key_path)).unwrap_or_default();
+        let mut settings = Vec::new();
+        for (entry, value) in pairs {
+            settings.push(self.add_setting(&entry.key, &value, &entry.value));
+            if are_names {
+                self.mark_taken(entry, "set");
+            }
+        }
+        settings
     }
 
     /// The entries of the mapping `section` that are legal, with their values.
@@ -341,6 +370,12 @@ impl SweepReader<'_> {
         self.taken.push(taken);
     }
 
+    /// Keeps the place of a setting of `key` whose values the file does not list.
+    fn add_open_setting(&mut self, key: &str, place: Place) {
+        let setting = format!("{key}=");
+        self.settings.push(FileSetting { normalized: setting.clone(), written: setting, place });
+    }
+
     /// Keeps the place of a setting, and returns the setting.
     fn add_setting(&mut self, key: &str, value: &Value, node: &Node) -> String {
         let normalized = format!("{key}={}", yaml_text(value));
@@ -350,17 +385,6 @@ impl SweepReader<'_> {
         };
         self.settings.push(FileSetting { normalized: normalized.clone(), written, place: node.place });
         normalized
-    }
-
-    /// `spec` with the name that the file gives it, which is also that of its folder.
-    fn with_name(&mut self, entry: Option<&Entry>, sweep: &Value, spec: SweepSpec) -> SweepSpec {
-        let (Some(entry), Some(name)) = (entry, value::<String>(sweep, "/name")) else { return spec };
-        let Some(problem) = name_problem(&name) else { return SweepSpec { name, ..spec } };
-        let help = "the sweep's folder gets this name: use up to 100 letters, digits, `.`, `_` and `-`, and do not start \
-             with `.` or `-`";
-        let path = format!("{}.name", self.section);
-        self.error(entry.value.place, &path, format!("`{path}` {problem}"), help);
-        spec
     }
 
     fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, is_new: bool) -> Option<PathBuf> {
@@ -389,18 +413,6 @@ impl SweepReader<'_> {
             self.missing_base = Some(Box::new(self.source.diagnostic(entry.value.place, &key, message, help)));
         }
         Some(file)
-    }
-
-    /// Checks the expressions of `exclude`: their names only if all names are known, which are those of the mappings `sections`.
-    fn check_exclusions(&mut self, spec: &SweepSpec, sections: &[&Entry], names: &[String]) {
-        let environment = expression_environment();
-        let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
-        for exclude in &spec.exclude {
-            let names = Some(names).filter(|_| are_names_known);
-            if let Err((message, help)) = exclude::compile(&environment, names, exclude) {
-                self.error(exclude.place, "sweep.exclude", message, help);
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::points::expand::expand;
-use crate::spec::{Dimension, Distribution, ListAxis, RandomDraws};
+use crate::spec::{Dimension, Distribution, ListAxis, Objective, RandomDraws};
 
 fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
     from_str(text, Path::new("dir/s.yaml"))

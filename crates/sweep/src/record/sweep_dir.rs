@@ -151,11 +151,15 @@ pub fn folder_of_id(root: &Path, id: &str) -> Option<PathBuf> {
     Some(root.join(SWEEPS).join(id)).filter(|folder| is_name && folder.is_dir())
 }
 
+/// The record of the sweep `id`, which a manifest names, if it exists among the sweeps of `root` and can be read.
+pub(crate) fn record_of_id(root: &Path, id: &str) -> Option<SweepRecord> {
+    read_record(&folder_of_id(root, id)?).ok()
+}
+
 /// The varied values at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep can no longer be read.
 #[must_use]
 pub fn values_of_point(root: &Path, point: &SweepPoint) -> Option<String> {
-    let record = read_record(&folder_of_id(root, &point.id)?).ok()?;
-    Some(describe_values(&record.point(point.point)?.values))
+    Some(describe_values(&record_of_id(root, &point.id)?.point(point.point)?.values))
 }
 
 /// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
@@ -199,8 +203,7 @@ fn matching(root: &Path, wanted: &str) -> Vec<PathBuf> {
 pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
     let mut matching = matching(root, wanted);
     if matching.len() > 1 {
-        let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
-        let candidates = candidates.join(", ");
+        let candidates = matching.iter().map(|path| file_name(path)).collect::<Vec<_>>().join(", ");
         let message = format!("{wanted} matches several sweeps: {candidates}; use a longer prefix of the id");
         return Err(RecordError::Refused(message));
     }

@@ -233,10 +233,9 @@ impl<'a> Driver<'a> {
 
     fn report_problems(&mut self) {
         for problem in self.progress.problems.drain(..) {
-            if !self.reported.insert(problem.clone()) {
-                continue;
+            if self.reported.insert(problem.clone()) {
+                self.observer.observe(&SweepEvent::Warning(&problem));
             }
-            self.observer.observe(&SweepEvent::Warning(&problem));
         }
     }
 
@@ -250,10 +249,9 @@ impl<'a> Driver<'a> {
 
     /// Handles the segments whose process or job has ended. Returns true if there are any.
     fn reap_segments(&mut self) -> bool {
-        let workers = &self.segment_workers;
-        let ends =
-            self.running.iter_mut().filter_map(|(task, running)| Some((*task, workers.end(&mut running.worker)?)));
-        let ends: Vec<(usize, SegmentEnd)> = ends.collect();
+        let (workers, running) = (&self.segment_workers, self.running.iter_mut());
+        let ends: Vec<(usize, SegmentEnd)> =
+            running.filter_map(|(task, running)| Some((*task, workers.end(&mut running.worker)?))).collect();
         for (task, end) in &ends {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
@@ -263,14 +261,11 @@ impl<'a> Driver<'a> {
             }
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.tally.done += steps as f64 * self.tasks.tasks[*task].step_cost;
-            let outcome = self.outcome(*end, &running);
-            match outcome {
+            match self.outcome(*end, &running) {
                 SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value),
                 SegmentOutcome::Stopped => {}
                 SegmentOutcome::Busy => self.wait(*task),
-                SegmentOutcome::Failed { error, is_retried } => {
-                    self.fail(running.segment, &error, is_retried);
-                }
+                SegmentOutcome::Failed { error, is_retried } => self.fail(running.segment, &error, is_retried),
             }
         }
         !ends.is_empty()
@@ -362,7 +357,10 @@ impl<'a> Driver<'a> {
                 self.update_progress(task);
                 has_changed = true;
                 continue;
-            } else if let Some(error) = self.missing_measurement(*segment) {
+            } else if let Some(error) = self
+                .progress_of(task)
+                .and_then(|run| run.explain_missing(segment.until, &self.record().objective, self.runs))
+            {
                 self.fail(*segment, &error, false);
             } else {
                 match self.beginning(task) {
@@ -375,11 +373,6 @@ impl<'a> Driver<'a> {
             has_changed |= self.failed.contains(&task);
         }
         has_changed
-    }
-
-    /// Why the steps of `segment` cannot be trained, if they are done and the result is missing in the run's record.
-    fn missing_measurement(&self, segment: TrainingSegment) -> Option<String> {
-        self.progress_of(segment.task)?.explain_missing(segment.until, &self.record().objective, self.runs)
     }
 
     /// Waits for the other process that works on the run of `task`.
@@ -401,15 +394,14 @@ impl<'a> Driver<'a> {
         let trunk = branch.and_then(|branch| Some((self.run_id(branch.trunk)?, branch.steps)));
         let trunk = trunk.as_ref().map(|(run, steps)| (run.as_str(), *steps));
         let last = (until < point.steps).then_some(until);
-        let worker = match (self.segment_workers.start(point, last, &devices, trunk), branch) {
-            (Ok(worker), _) => worker,
-            (Err(error), branch) => {
+        let worker = match self.segment_workers.start(point, last, &devices, trunk) {
+            Ok(worker) => worker,
+            Err(error) => {
                 self.allocator.give_back(task);
-                match branch {
+                return match branch {
                     Some(branch) => self.give_branch_up(branch, &error),
                     None => self.fail(segment, &error, false),
-                }
-                return;
+                };
             }
         };
         if let Some(branch) = branch {
@@ -417,8 +409,7 @@ impl<'a> Driver<'a> {
             self.observer.observe(&SweepEvent::Branched { point: point.index, trunk, steps: branch.steps });
         }
         self.observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
-        let running = RunningSegment { worker, segment, from, until, branch, was_asked_to_stop: false };
-        self.running.insert(task, running);
+        self.running.insert(task, RunningSegment { worker, segment, from, until, branch, was_asked_to_stop: false });
     }
 
     /// Asks each process to stop, once. Jobs stay in the queue, where the next call finds them.

@@ -173,17 +173,15 @@ fn resume(
     let stay = format!("since {} started; its points stay as they were", record.id);
     let [changed, missing] = [changed, missing]
         .map(|sources| sources.iter().map(|source| source.path.display().to_string()).collect::<Vec<String>>());
-    let new = if request.started.is_none() { " (use `--new` to start a new sweep)" } else { "" };
-    for (files, what, advice) in [(&changed, "changed", new), (&missing, "disappeared", "")] {
-        if !files.is_empty() {
-            observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", files.join(", "))));
-        }
-    }
     let mut variables = changed_variables(&record.environment, &request.options.env, &host.environment);
     variables.retain(|name| !request.own_variables.contains(&name.as_str()));
-    if !variables.is_empty() {
-        let names = variables.join(", ");
-        observer.observe(&RunEvent::Warning(&format!("{names} changed {stay}{new}")));
+    let new = if request.started.is_none() { " (use `--new` to start a new sweep)" } else { "" };
+    for (names, what, advice) in
+        [(&changed, "changed", new), (&missing, "disappeared", ""), (&variables, "changed", new)]
+    {
+        if !names.is_empty() {
+            observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", names.join(", "))));
+        }
     }
     let changed_inputs = if request.started.is_none() { [changed, variables].concat() } else { Vec::new() };
     let record = Box::new(record);

@@ -18,10 +18,8 @@ pub(super) fn report_overridden(
     let key = |setting: &str| setting.split('=').next().unwrap_or(setting).trim().to_owned();
     for (point, loaded) in points {
         let own = point_settings(spec, point);
-        for OverriddenSetting { setting, by, .. } in
-            loaded.overridden.iter().filter(|overridden| own.contains(&overridden.setting))
-        {
-            let (name, by) = (key(setting), key(by));
+        for found in loaded.overridden.iter().filter(|found| own.contains(&found.setting)) {
+            let (name, by) = (key(&found.setting), key(&found.by));
             let message = format!("`{name}` has no effect: `{by}`, which also varies, replaces it");
             let help = match common_section(&name, &by) {
                 "" => "vary one of them".to_owned(),
@@ -34,11 +32,8 @@ pub(super) fn report_overridden(
         let replaced_by = |(point, loaded): &(&ExpandedPoint, Loaded)| {
             let own = point_settings(spec, point);
             let by_key = own.iter().find(|own| key(own) == key(setting));
-            let overridden = loaded
-                .overridden
-                .iter()
-                .find(|overridden| overridden.setting == *setting && own.contains(&overridden.by));
-            by_key.or(overridden.map(|overridden| &overridden.by)).map(|by| key(by))
+            let is_own = |found: &&OverriddenSetting| found.setting == *setting && own.contains(&found.by);
+            by_key.or(loaded.overridden.iter().find(is_own).map(|found| &found.by)).map(|by| key(by))
         };
         let Some(replacing) = points.iter().map(replaced_by).collect::<Option<Vec<String>>>() else { continue };
         let Some(by) = replacing.first() else { continue };
@@ -48,11 +43,9 @@ pub(super) fn report_overridden(
                 let text = format!("--set {setting} would have no effect: the sweep varies {by}; change it in {file}");
                 problems.add(point, PlainError::request(text));
             } else {
-                let message = format!("`{}` has no effect: `{by}`, which varies, replaces it", key(setting));
-                problems.add_config(
-                    point,
-                    diagnostic(spec, &key(setting), message, "delete one of the two".to_owned()).into(),
-                );
+                let (name, help) = (key(setting), "delete one of the two".to_owned());
+                let message = format!("`{name}` has no effect: `{by}`, which varies, replaces it");
+                problems.add_config(point, diagnostic(spec, &name, message, help).into());
             }
         }
     }

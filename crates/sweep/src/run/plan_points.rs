@@ -1,7 +1,7 @@
 //! Plans the points of a sweep: each one is rendered, checked, its data prepared, and compiled.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
@@ -143,9 +143,7 @@ pub(super) fn plan_points(
     };
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
     let mut points_of_record: Vec<PlannedPoint> = Vec::new();
-    let mut trajectories: Vec<(usize, Trajectory)> = Vec::new();
-    let mut bases: Vec<(String, MeasurementBasis)> = Vec::new();
-    let mut warnings: Vec<String> = Vec::new();
+    let (mut trajectories, mut bases, mut warnings) = (Vec::new(), Vec::new(), BTreeSet::new());
     let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
     for ((point, ..), plan) in preparable.iter().zip(plans) {
         match plan {
@@ -165,8 +163,6 @@ pub(super) fn plan_points(
     }
     problems.into_result()?;
     let sources = hash_sources(points.iter().map(|(_, loaded)| loaded))?;
-    warnings.sort();
-    warnings.dedup();
     for warning in &warnings {
         observer.observe(&RunEvent::Warning(warning));
     }
@@ -194,7 +190,6 @@ pub(super) fn plan_points(
     }
     let is_seed = |name: &&str| name.split('.').next() == Some("seed");
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
-    let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let mut record = SweepRecord {
         format: FORMAT,
         id: sweep_id(spec, &objective, &points_of_record),
@@ -204,7 +199,7 @@ pub(super) fn plan_points(
         file: absolute_path(&spec.path),
         sources,
         overrides: request.options.sets.clone(),
-        environment: variables.chain(own_variables).collect(),
+        environment: variables.chain(host.recorded_environment.clone()).collect(),
         objective,
         early_stop: spec.early_stop,
         budget: spec.budget,
@@ -218,7 +213,7 @@ pub(super) fn plan_points(
     drop_passed_trunks(&mut record, &progress);
     let trained = progress.points.iter().flatten().count();
     if record.objective.metric == Measure::TOKENS_PER_SECOND && trained > 0 {
-        let runs = if trained == 1 { "1 point has a run".to_owned() } else { format!("{trained} points have runs") };
+        let runs = if trained == 1 { "1 point has a run" } else { &format!("{trained} points have runs") };
         let text = format!(
             "{runs} of earlier commands, whose speed is that of their threads and of the machine's load at that time; remove them with \
              `runner runs rm` to measure them again"
@@ -264,13 +259,13 @@ fn complete_point(
         let figures = plan_figures(&loaded.experiment, facts, cluster)?;
         let value = rule.value(request.spec, point, Some(figures))?;
         point.values.push((rule.key.clone(), value));
-        let fetch = model_fetcher(host, observer);
-        let base = LoadOptions { fetch_model: Some(&fetch), ..request.options.clone() };
         let file = ExperimentFile::read(&request.spec.base)?;
-        let reloaded = file.load(&load_options(request.spec, point, &base));
+        let reloaded = {
+            let fetch = model_fetcher(host, observer);
+            let base = LoadOptions { fetch_model: Some(&fetch), ..request.options.clone() };
+            file.load(&load_options(request.spec, point, &base))
+        };
         *loaded = reloaded.map_err(|error| request.spec.locate_mistakes(error))?;
-        drop(base);
-        drop(fetch);
         pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
         settle(loaded)?;
     }
@@ -377,11 +372,8 @@ fn plan_point(
     }
     let steps = plan.totals.steps;
     // A metric that is not measured, which is a mistake above, would be by default when the loss is.
-    let every = plan
-        .ranks
-        .first()
-        .and_then(|rank| measurement_interval(metric, &rank.program))
-        .unwrap_or(experiment.eval.every);
+    let every = plan.ranks.first().and_then(|rank| measurement_interval(metric, &rank.program));
+    let every = every.unwrap_or(experiment.eval.every);
     let (tokens_per_step, flops_per_step) = (plan.totals.tokens_per_step, plan.totals.flops_per_step);
     let run = RunLength { steps, tokens_per_step, flops_per_step, every };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, run));

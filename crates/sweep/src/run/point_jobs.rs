@@ -58,17 +58,11 @@ impl<'a> PointJobs<'a> {
     fn read_queue(&mut self) -> Result<()> {
         let queued = self.submitter.queued_points();
         self.next_poll = Instant::now() + self.poll_interval;
-        self.queued = queued?;
-        Ok(())
+        queued.map(|queued| self.queued = queued)
     }
 
-    /// True if `point` has a job.
-    pub(super) fn has_job(&self, point: usize) -> bool {
-        self.queued.contains_key(&point)
-    }
-
-    /// True if `point` has a job that runs.
-    pub(super) fn is_running(&self, point: usize) -> bool {
-        self.queued.get(&point) == Some(&false)
+    /// Whether the job of `point` waits; `None` if it has no job.
+    pub(super) fn waits(&self, point: usize) -> Option<bool> {
+        self.queued.get(&point).copied()
     }
 }

@@ -6,6 +6,7 @@ use crate::points::{ExpandedPoint, describe_points};
 use crate::record::describe_values;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::error::{Classified, ErrorKind, PlainError};
+use runner_spec::format::counted;
 
 /// The largest number of mistakes that are shown.
 const MAX_SHOWN_PROBLEMS: usize = 30;
@@ -15,7 +16,8 @@ const MAX_SHOWN_PROBLEMS: usize = 30;
 pub struct PointProblems {
     /// The number of points of the sweep.
     total: usize,
-    problems: Vec<(Problem, Vec<AffectedPoint>)>,
+    /// Each mistake with the numbers and the values of the points that have it.
+    problems: Vec<(Problem, Vec<(usize, String)>)>,
 }
 
 #[derive(Debug)]
@@ -27,24 +29,15 @@ enum Problem {
 impl Problem {
     /// True if both are one mistake, whatever the help for it.
     fn is_same(&self, other: &Self) -> bool {
-        fn place(d: &Diagnostic) -> (&str, usize, usize, &str) {
-            (&d.source, d.line, d.column, &d.source_line)
+        fn identity(d: &Diagnostic) -> (usize, usize, [&str; 4]) {
+            (d.line, d.column, [&d.source, &d.source_line, &d.key, &d.message])
         }
         match (self, other) {
             (Self::Plain(a), Self::Plain(b)) => a == b,
-            (Self::Diagnostic(a), Self::Diagnostic(b)) => {
-                place(a) == place(b) && (&a.key, &a.message) == (&b.key, &b.message)
-            }
+            (Self::Diagnostic(a), Self::Diagnostic(b)) => identity(a) == identity(b),
             _ => false,
         }
     }
-}
-
-/// A point that has a mistake: its number and its values.
-#[derive(Debug, PartialEq)]
-struct AffectedPoint {
-    index: usize,
-    values: String,
 }
 
 impl PointProblems {
@@ -72,7 +65,7 @@ impl PointProblems {
     }
 
     fn add_problem(&mut self, point: &ExpandedPoint, problem: Problem) {
-        let point = AffectedPoint { index: point.index, values: describe_values(&point.values) };
+        let point = (point.index, describe_values(&point.values));
         match self.problems.iter_mut().find(|(known, _)| known.is_same(&problem)) {
             Some((_, points)) if points.last() == Some(&point) => {}
             Some((_, points)) => points.push(point),
@@ -91,16 +84,15 @@ impl PointProblems {
                 }
             };
             let points = match points.as_slice() {
-                [one] if self.total > 1 => format!("point {} ({})", one.index, one.values),
-                several => describe_points(&several.iter().map(|p| p.index).collect::<Vec<_>>(), self.total),
+                [(index, values)] if self.total > 1 => format!("point {index} ({values})"),
+                several => describe_points(&several.iter().map(|(index, _)| *index).collect::<Vec<_>>(), self.total),
             };
             let _ = write!(out, "{}\n  in {points}\n\n", text.trim_end());
         }
         let n = self.problems.len();
-        let count = if n == 1 { "1 mistake".to_owned() } else { format!("{n} mistakes") };
         let shown =
             if n > MAX_SHOWN_PROBLEMS { format!(", of which {MAX_SHOWN_PROBLEMS} are shown") } else { String::new() };
-        let _ = write!(out, "{count} in the sweep's points{shown}; nothing was started");
+        let _ = write!(out, "{} in the sweep's points{shown}; nothing was started", counted(n as u64, "mistake"));
         out
     }
 }

@@ -65,7 +65,7 @@ impl<'a> SegmentWorkers<'a> {
 
     /// True if `point` has a job.
     pub(super) fn has_job(&self, point: &PlannedPoint) -> bool {
-        self.jobs.as_ref().is_some_and(|jobs| jobs.has_job(point.index))
+        self.jobs.as_ref().is_some_and(|jobs| jobs.waits(point.index).is_some())
     }
 
     /// The file with what the workers of `point` write.
@@ -110,7 +110,7 @@ impl<'a> SegmentWorkers<'a> {
         match worker {
             SegmentWorker::Process(process) => process.exit(),
             SegmentWorker::Job { point, is_ours, .. } => {
-                let has_ended = self.jobs.as_ref().is_some_and(|jobs| !jobs.has_job(*point));
+                let has_ended = self.jobs.as_ref().is_some_and(|jobs| jobs.waits(*point).is_none());
                 has_ended.then_some(SegmentEnd::LeftQueue { is_ours: *is_ours })
             }
         }
@@ -121,7 +121,7 @@ impl<'a> SegmentWorkers<'a> {
         match worker {
             SegmentWorker::Process(process) => process.progress(),
             SegmentWorker::Job { point, .. } => {
-                let has_begun = self.jobs.as_ref().is_some_and(|jobs| jobs.is_running(*point));
+                let has_begun = self.jobs.as_ref().is_some_and(|jobs| jobs.waits(*point) == Some(false));
                 ReportedProgress { has_begun, ..ReportedProgress::default() }
             }
         }

@@ -18,7 +18,7 @@ use runner_plan::MeasurementBasis;
 use runner_plan::comparability::find_incomparable;
 use runner_record::RecordError;
 use runner_record::manifest::RunStatus;
-use runner_spec::measure::{Measure, Measured};
+use runner_spec::measure::Measure;
 
 pub use self::picked::PickedSettings;
 
@@ -125,23 +125,8 @@ fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize], is_finish
 
 /// The row of a point without a run.
 fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
-    ResultsRow {
-        point: point.index,
-        values: point.values.clone(),
-        status,
-        steps: 0,
-        tokens: Some(0),
-        flops: Some(0.0),
-        objective: None,
-        diverged: false,
-        run: None,
-        seconds: None,
-        own_seconds: None,
-        evaluated: Measured::default(),
-        measured_on: None,
-        tokens_per_second: None,
-        mfu: None,
-    }
+    let row = ResultsRow::new(point.index, point.values.clone(), status);
+    ResultsRow { tokens: Some(0), flops: Some(0.0), ..row }
 }
 
 fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool, is_finished: bool) -> ResultsRow {
@@ -204,8 +189,7 @@ pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option
     if find_incomparable_points(record, progress, &rows).is_some() {
         return None;
     }
-    let results = SweepResults::new(record.objective.clone(), rows, None);
-    let settings = record.settings();
+    let (results, settings) = (SweepResults::new(record.objective.clone(), rows, None), record.settings());
     let (leader, _) = rank_settings(&settings, &results).into_iter().next()?;
     let sample = leader.sample?;
     Some(LeadingSetting { point: *leader.points.first()?, mean: sample.mean, seeds: sample.n })

@@ -28,8 +28,7 @@ impl PickedSettings {
         let mut found = Self::default();
         for (root, id) in sweeps {
             let sweep = printable(id);
-            let record = sweep_dir::folder_of_id(root, id).and_then(|folder| sweep_dir::read_record(&folder).ok());
-            let Some(record) = record else {
+            let Some(record) = sweep_dir::record_of_id(root, id) else {
                 found.notes.push(format!(
                     "the sweep {sweep}, which trained some of these runs, cannot be read, so the number of settings that it compared \
                      is unknown: if these were picked by their results, a p-value of them is too small"

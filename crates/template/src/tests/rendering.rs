@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 
 use crate::{Inputs, Rendered, render};
 use runner_spec::diagnostic::ConfigError;
+use runner_yaml::source::TemplateLines as _;
 
 pub(super) fn rendered(text: &str, vars: &Json) -> Result<Rendered, ConfigError> {
     let inputs = Inputs { vars: vars.as_object().unwrap().clone(), ..Inputs::default() };
@@ -172,8 +173,9 @@ fn lines_know_where_they_are_from() {
         .lines()
         .enumerate()
         .map(|(i, line)| {
-            let (file, at) = found.origin(i + 1).unwrap();
-            format!("{}:{at} {line}", file.file_name().unwrap().display())
+            let indent = line.len() - line.trim_start().len();
+            let place = found.line_map.as_ref().unwrap().locate(i + 1, indent + 1, 1).unwrap();
+            format!("{}:{} {line}", place.file.file_name().unwrap().display(), place.line)
         })
         .collect();
     assert_eq!(
@@ -221,7 +223,7 @@ fn expressions_name_included_files() {
     assert_eq!(found.text, "model: {preset: llama-micro}\nseed: 1\n");
     let names: Vec<_> = found.files.iter().map(|file| file.name.as_str()).collect();
     assert_eq!(names, ["exp.yaml.j2", "conf/llama.yaml"]);
-    assert!(found.origin(1).unwrap().0.ends_with("conf/llama.yaml"));
+    assert!(found.line_map.unwrap().locate(1, 1, 1).unwrap().file.ends_with("conf/llama.yaml"));
     for (main, vars, text) in [
         ("{% import file ~ '.j2' as m %}{{ m.one() }}", json!({"file": "m"}), "1"),
         ("{% from file ~ '.j2' import one as two %}{{ two() }}", json!({"file": "m"}), "1"),

@@ -45,18 +45,10 @@ pub(super) fn layer(
     repetitions: Repetitions,
 ) -> Result<LayerPoint> {
     let spec = spec(family, s.d_model, 16, s.length);
-    let [forward, backward] =
-        timed(busy, repetitions, || Ok(ModelSlice::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
-    let n = spec.layers as f64;
-    Ok(LayerPoint {
-        family,
-        busy,
-        d_model: s.d_model,
-        positions: s.positions,
-        length: s.length,
-        forward: forward / n,
-        backward: backward / n,
-    })
+    let times = timed(busy, repetitions, || Ok(ModelSlice::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
+    let [forward, backward] = times.map(|seconds| seconds / spec.layers as f64);
+    let MeasuredShape { d_model, positions, length } = s;
+    Ok(LayerPoint { family, busy, d_model, positions, length, forward, backward })
 }
 
 /// Forward and backward of the head.

@@ -8,7 +8,7 @@ use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{count, counted};
+use runner_spec::format::{count, counted, scientific};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
 
@@ -115,8 +115,8 @@ impl ForkCheckpoint {
         lines.push(format!(
             "the learning rate of step {} is {}; that of {id} is {}",
             count(step + 1),
-            rate(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
-            rate(self.rate())
+            scientific(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
+            scientific(self.rate())
         ));
         let Totals { steps, tokens, has_padding, .. } = new.totals;
         let at_most = if has_padding { "at most " } else { "" };
@@ -144,16 +144,15 @@ impl ForkCheckpoint {
         }
         let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
         let start = if schedule.start == self.step { "" } else { "; `--set schedule.start=fork` counts from the fork" };
-        Some(format!("the learning rate jumps at the fork from {} to {}{factor}{start}", rate(was), rate(is)))
+        Some(format!(
+            "the learning rate jumps at the fork from {} to {}{factor}{start}",
+            scientific(was),
+            scientific(is)
+        ))
     }
 }
 
 /// The schedule of the plan `new`.
 fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
     new.ranks.first().map(|rank| &rank.program.schedule)
-}
-
-/// A learning rate as it is shown: `6e-4`.
-fn rate(rate: f64) -> String {
-    runner_spec::format::scientific(rate)
 }

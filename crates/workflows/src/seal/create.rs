@@ -5,8 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use runner_files::{
-    TEMPORARY_PREFIX, create_dir_all, foreign_path, is_temporary_name, open_regular, parent_folder, remove_abandoned,
-    sync_dir, temporary_dir, temporary_prefix, write_atomic,
+    TEMPORARY_PREFIX, TempDir, create_dir_all, foreign_path, is_temporary_name, open_regular, parent_folder,
+    remove_abandoned, sync_dir, temporary_dir, temporary_prefix, write_atomic,
 };
 use runner_inputs::{Host, RunObserver};
 use runner_machine::doctor::is_computing_variable;
@@ -77,13 +77,8 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     let step = checkpoint::chosen_step(&checkpoints, request.weights)?;
     let parent = parent_folder(&to);
     create_dir_all(parent).map_err(CommandError::io(format!("creating {}", parent.display())))?;
-    let prefix = temporary_prefix(&to);
-    remove_abandoned(parent, &prefix, &is_own);
     let failed = || format!("writing {}", to.display());
-    let aside = temporary_dir(parent, &prefix).map_err(CommandError::io(failed()))?;
-    let lock = File::open(aside.path()).map_err(CommandError::io(failed()))?;
-    // Without locks in the file system, nothing is removed.
-    let _ = lock.try_lock();
+    let (aside, _lock) = folder_aside(parent, &to).map_err(CommandError::io(failed()))?;
     let state = if request.without_state { None } else { Some(state_to_seal(&checkpoints, &manifest, step)?) };
     let mut notes = copy_run(&opened, &manifest, step, state, aside.path(), host, observer)
         .map_err(|error| error.context(failed()))?;
@@ -101,10 +96,10 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
     // What a verification would refuse is not sealed.
     for finding in check_files(aside.path(), &sealed)? {
         match finding {
+            Finding::Unusual(text) | Finding::NotVerified(text) => notes.push(text),
             Finding::Wrong(text) => {
                 return Err(CommandError::failure(format!("{} cannot be sealed: {text}", manifest.id)));
             }
-            Finding::Unusual(text) | Finding::NotVerified(text) => notes.push(text),
         }
     }
     check_free(&to)?;
@@ -129,6 +124,17 @@ pub fn seal(request: &SealRequest, host: &Host, observer: &mut dyn RunObserver) 
         hash: hash.ok_or_else(|| CommandError::failure(format!("{}: the manifest cannot be read", to.display())))?,
         notes,
     })
+}
+
+/// A temporary folder in `parent` from which the folder `to` is made, and its lock. Removes those that killed processes left behind.
+pub(super) fn folder_aside(parent: &Path, to: &Path) -> io::Result<(TempDir, File)> {
+    let prefix = temporary_prefix(to);
+    remove_abandoned(parent, &prefix, &is_own);
+    let aside = temporary_dir(parent, &prefix)?;
+    let lock = File::open(aside.path())?;
+    // Without locks in the file system, nothing is removed.
+    let _ = lock.try_lock();
+    Ok((aside, lock))
 }
 
 /// # Errors
@@ -156,12 +162,8 @@ fn check_can_be_sealed(opened: &OpenedRun, manifest: &Manifest) -> Result<()> {
         )));
     }
     let summary = run_dir::read_summary(path)?;
-    match find_damage_of_metrics(path, manifest, summary.as_ref())? {
-        Some(damage) => {
-            Err(CommandError::failure(format!("{id} cannot be sealed, because its record is damaged: {damage}")))
-        }
-        None => Ok(()),
-    }
+    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(()) };
+    Err(CommandError::failure(format!("{id} cannot be sealed, because its record is damaged: {damage}")))
 }
 
 /// The step of the checkpoint to seal beside the weights of `step`: the newest before it, so that the steps up to the weights can be trained

@@ -1,13 +1,13 @@
 //! Verifies a sealed run: every byte against its manifest, what the manifest claims against the record, and steps by training them again.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use runner_compare::stored_plan::resolved_experiment;
 use runner_compare::verdict::{NumberDifference, ReproductionVerdict, Verdict};
-use runner_files::{create_dir_all, remove_abandoned, temporary_dir, temporary_prefix};
+use runner_files::create_dir_all;
 use runner_inputs::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint;
 use runner_record::manifest::SessionLayout;
@@ -22,12 +22,12 @@ use serde::Serialize;
 
 use super::claims::{Finding, check_files, compare_records};
 use super::contents::last_step;
-use super::create::{WEIGHTS, export_weights, is_own};
+use super::create::{WEIGHTS, export_weights, folder_aside};
 use super::manifest::{
     ChangedFile, FileChange, MANIFEST, README, RUN, SealManifest, SealedFile, TensorHash, list_files,
 };
 use crate::opened_run::{OpenedRun, open_run};
-use crate::reproduce::{JudgedReproduction, ReproduceRequest, Reproduction, reproduce};
+use crate::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use crate::session::SessionOptions;
 
 /// A request to `verify`.
@@ -160,12 +160,9 @@ pub fn verify(
     let opened = open_run(&folder, &run.display().to_string())?;
     if manifest.state().is_some_and(|(step, _)| step == manifest.weights_step) {
         let (weights, _) = compare_export(&manifest, &opened, host, observer)?;
-        let is_equal = weights.equal;
-        found.weights = Some(weights);
-        if !is_equal {
-            found
-                .contradictions
-                .push("the weights are not those of the sealed state, which is of the same step".to_owned());
+        if !found.weights.insert(weights).equal {
+            let text = "the weights are not those of the sealed state, which is of the same step";
+            found.contradictions.push(text.to_owned());
             return Ok(VerificationEnd::Done(found.contradictory()));
         }
     }
@@ -184,11 +181,8 @@ pub fn verify(
     let mut experiment = resolved_experiment(&run)?;
     request.data.place(&run, &mut experiment)?;
     if let Some(missing) = missing_data(&run, &experiment) {
-        return Ok(VerificationEnd::Done(found.untrained(
-            &format!("the data is not here: {missing}"),
-            &manifest,
-            is_own,
-        )));
+        let why = format!("the data is not here: {missing}");
+        return Ok(VerificationEnd::Done(found.untrained(&why, &manifest, is_own)));
     }
     let reproduction = ReproduceRequest {
         run: run.display().to_string(),
@@ -199,8 +193,8 @@ pub fn verify(
         // The verdict then names the first tensor that differs.
         options: SessionOptions { trace: run.join(TRACE).exists(), ..request.options.clone() },
     };
-    let JudgedReproduction { path: copy, verdict, began } = match reproduce(&reproduction, host, stop, observer)? {
-        Reproduction::Judged(judged) => judged,
+    let (copy, verdict, began) = match reproduce(&reproduction, host, stop, observer)? {
+        Reproduction::Judged { path, verdict, began } => (path, verdict, began),
         Reproduction::Interrupted(reason) => return Ok(VerificationEnd::Interrupted(reason)),
     };
     let step = manifest.weights_step;
@@ -212,10 +206,8 @@ pub fn verify(
         if weights.equal {
             has_export = true;
             for path in differing {
-                found.add(
-                    Finding::Unusual(format!("{path} is not the file that an export of these weights gives")),
-                    is_own,
-                );
+                let text = format!("{path} is not the file that an export of these weights gives");
+                found.add(Finding::Unusual(text), is_own);
             }
         }
         found.weights = Some(weights);
@@ -314,16 +306,15 @@ impl Verification {
     /// Names the files of which only the bytes were compared: the files with the names `unread` in the record, and the exported files unless
     /// they were compared.
     fn describe_unread(&mut self, unread: &[&str], manifest: &SealManifest, is_own: bool, has_export: bool) {
-        let is_unread = |path: &str| match path.strip_prefix(&format!("{RUN}/")) {
+        let is_unread = |path: &&str| match path.strip_prefix(&format!("{RUN}/")) {
             Some(own) => unread.contains(&own),
-            None if path == README => !is_own,
+            None if *path == README => !is_own,
             None => !has_export,
         };
-        let files: Vec<&str> =
-            manifest.files.iter().map(|file| file.path.as_str()).filter(|path| is_unread(path)).collect();
+        let files: Vec<&str> = manifest.files.iter().map(|file| file.path.as_str()).filter(is_unread).collect();
         if !files.is_empty() {
-            self.not_verified
-                .push(format!("what is in {}: only the bytes were compared with the manifest", files.join(", ")));
+            let text = format!("what is in {}: only the bytes were compared with the manifest", files.join(", "));
+            self.not_verified.push(text);
         }
     }
 
@@ -364,9 +355,10 @@ impl Verification {
         }
         match &self.weights {
             None => self.not_verified.push(format!("the weights, which are those after step {}", count(step))),
-            Some(weights) if !weights.trained => self
-                .not_verified
-                .push("the weights: they are those of the sealed state, and were not trained again".to_owned()),
+            Some(weights) if !weights.trained => {
+                let why = "they are those of the sealed state, and were not trained again";
+                self.not_verified.push(format!("the weights: {why}"));
+            }
             Some(weights) if !weights.equal && self.verdict == SealVerdict::WithinTolerance => {
                 let why = "they differ from those trained again, and no tolerance is defined for that";
                 self.not_verified.push(format!("the bits of the weights: {why}"));
@@ -419,12 +411,7 @@ fn compare_export(
 ) -> Result<(SealedWeightsComparison, Vec<String>)> {
     let failed = || "exporting the weights again".to_owned();
     create_dir_all(&host.runs).map_err(CommandError::io(failed()))?;
-    let prefix = temporary_prefix(&host.runs.join("verify"));
-    remove_abandoned(&host.runs, &prefix, &is_own);
-    let aside = temporary_dir(&host.runs, &prefix).map_err(CommandError::io(failed()))?;
-    let lock = File::open(aside.path()).map_err(CommandError::io(failed()))?;
-    // Without locks in the file system, nothing is removed.
-    let _ = lock.try_lock();
+    let (aside, _lock) = folder_aside(&host.runs, &host.runs.join("verify")).map_err(CommandError::io(failed()))?;
     let to = aside.path().join(WEIGHTS);
     export_weights(again, manifest.weights_step, &to, host, observer)?;
     let exported = list_files(&to).into_iter().map(|path| SealedFile::read(&to, path));

@@ -26,9 +26,9 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
     let contents: Vec<Vec<u8>> = fine()[0].2[1..3].iter().map(|(_, content)| content.clone()).collect();
     assert!(read(&lowered) == contents);
     assert!(
-        matches!(&lowered.local.validation, Some(Validation::Source(Source::Parquet(from))) if from.files[0].ends_with("test.parquet"))
+        matches!(&lowered.local.data.validation, Some(Validation::Source(Source::Parquet(from))) if from.files[0].ends_with("test.parquet"))
     );
-    let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
+    let Source::Hub(pinned) = &lowered.pinned.data.train else { panic!() };
     assert_eq!(*pinned, HubSource { revision: COMMIT.to_owned(), ..source("own/fine", Some("small"), "train") });
 
     assert!(hub.asked().iter().all(|asked| asked.headers["authorization"] == "Bearer hf_secret"));
@@ -48,7 +48,7 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
     // The cache is complete, so no request is sent: online or offline, by commit or by branch.
     let before = (hub.count(), cdn.count());
     assert_eq!(here.lower(&wanted).unwrap(), lowered);
-    assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
+    assert_eq!(here.lower(&lowered.pinned.data).unwrap(), lowered);
     here.settings.offline = true;
     assert_eq!(here.lower(&wanted).unwrap(), lowered);
     assert_eq!((hub.count(), cdn.count()), before);
@@ -318,10 +318,10 @@ fn reads_the_hubs_conversion_of_a_format_that_it_does_not_read() {
     let here = Here::new(&server.address);
     let lowered = here.lower(&wanted).unwrap();
     assert!(local(&lowered)[0].ends_with(format!("{CONVERTED}/default/train/0000.parquet")));
-    let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
+    let Source::Hub(pinned) = &lowered.pinned.data.train else { panic!() };
     assert_eq!(pinned.revision, CONVERTED);
     let count = server.count();
-    assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
+    assert_eq!(here.lower(&lowered.pinned.data).unwrap(), lowered);
     assert_eq!(here.lower(&wanted).unwrap(), lowered);
     assert_eq!(server.count(), count);
     let message = here.lower(&data(source("own/plain", None, "test"))).unwrap_err();
@@ -347,7 +347,7 @@ fn json_files_may_be_arrays_or_lines() {
     let server = Server::start(hub(vec![("datasets/own/mixed", COMMIT, files)], None));
     let here = Here::new(&server.address);
     let lowered = here.lower(&data(source("own/mixed", None, "train"))).unwrap();
-    assert!(matches!(&lowered.local.train, Source::Json(from) if from.files.len() == 3), "{lowered:?}");
+    assert!(matches!(&lowered.local.data.train, Source::Json(from) if from.files.len() == 3), "{lowered:?}");
     assert!(read(&lowered) == content.map(|(_, content)| content.as_bytes().to_vec()));
 }
 
@@ -359,7 +359,7 @@ fn csv_files_are_read_with_the_separator_of_their_ending() {
         let here = Here::new(&server.address);
         let lowered = here.lower(&data(source("own/rows", None, "train"))).unwrap();
         let separator = if name.ends_with("csv") { ColumnSeparator::Comma } else { ColumnSeparator::Tab };
-        assert!(matches!(&lowered.local.train, Source::Csv(from) if from.separator == separator), "{lowered:?}");
+        assert!(matches!(&lowered.local.data.train, Source::Csv(from) if from.separator == separator), "{lowered:?}");
         assert!(read(&lowered) == [content.as_bytes()]);
     }
 }

@@ -35,12 +35,17 @@ fn tokenizers_are_one_file_or_two() {
         })
     };
     let one = tokenizer("gpt2").unwrap();
-    assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
-    assert_eq!(one.pinned.tokenizer, Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: COMMIT.to_owned() }));
+    assert!(matches!(&one.local.data.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
+    assert_eq!(
+        one.pinned.data.tokenizer,
+        Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: COMMIT.to_owned() })
+    );
     let two = tokenizer("own/pair").unwrap();
-    assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
+    assert!(
+        matches!(&two.local.data.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file())
+    );
     // The files that name special tokens come with a tokenizer, and are not asked for once it is here.
-    let Tokenizer::File(path) = tokenizer("own/named").unwrap().local.tokenizer else { panic!() };
+    let Tokenizer::File(path) = tokenizer("own/named").unwrap().local.data.tokenizer else { panic!() };
     let folder = path.parent().unwrap();
     assert!(named[..4].iter().all(|name| folder.join(name).is_file()) && !folder.join("vocab.json").exists());
     fs::remove_file(folder.join("config.json")).unwrap();
@@ -84,10 +89,8 @@ fn a_model_is_a_folder_of_the_cache() {
     ];
     let server = Server::start(hub(files, None));
     let here = Here::new(&server.address);
-    let fetch = |name: &str| {
-        let memos = here.folder.path().join("memos");
-        fetch_model_folder(name, "main", &here.settings, &memos, &|_| ()).map_err(|error| error.to_string())
-    };
+    let fetch =
+        |name: &str| fetch_model_folder(name, "main", &here.settings, &|_| ()).map_err(|error| error.to_string());
     let names = |folder: &Path| {
         let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = entries.collect();
@@ -107,7 +110,7 @@ fn a_model_is_a_folder_of_the_cache() {
     fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
     let fetch_without_hub = |offline: bool| {
         let settings = Settings { endpoint: "http://127.0.0.1:1".to_owned(), offline, ..here.settings.clone() };
-        fetch_model_folder("own/many", "main", &settings, &here.folder.path().join("memos"), &|_| ()).unwrap_err()
+        fetch_model_folder("own/many", "main", &settings, &|_| ()).unwrap_err()
     };
     let expected = "it names `model-2.safetensors`, which the cache does not have; the list of files of model own/many";
     for error in [fetch_without_hub(true), fetch_without_hub(false)] {
@@ -132,8 +135,7 @@ fn a_model_that_does_not_fit_on_the_disk_is_refused() {
         inner(asked, before)
     }));
     let here = Here::new(&server.address);
-    let memos = here.folder.path().join("memos");
-    let error = fetch_model_folder("own/large", "main", &here.settings, &memos, &|_| ()).unwrap_err().to_string();
+    let error = fetch_model_folder("own/large", "main", &here.settings, &|_| ()).unwrap_err().to_string();
     assert!(error.contains(&format!("the downloads need {} bytes", 1_u64 << 61)), "{error}");
     assert!(!server.asked().iter().any(|asked| asked.method == "GET" && asked.path.contains("/resolve/")));
 }

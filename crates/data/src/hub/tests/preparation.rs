@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::super::HubAccess;
 use super::server::{Answering, Asked, COMMIT, Files, Here, Reply, Server, data, etag, hub, source};
 use crate::{HeldOut, ShardFormat, ShardRequest, WrittenShards, write_shards};
 use runner_spec::experiment::{Data, JsonSource, Source, Validation};
@@ -74,7 +73,7 @@ struct Options {
 }
 
 fn prepare(here: &Here, data: &Data, folder: &str, options: Options) -> Result<WrittenShards, String> {
-    let (cache, memos) = (here.folder.path().join("cache"), here.folder.path().join("memos"));
+    let cache = here.folder.path().join("cache");
     let request = ShardRequest {
         data,
         cache_dir: &cache,
@@ -85,7 +84,7 @@ fn prepare(here: &Here, data: &Data, folder: &str, options: Options) -> Result<W
         held_out: data.validation.is_none().then_some(HeldOut::FirstShard),
         max_tokens: options.max_tokens,
         max_rows: options.max_rows,
-        hub: Some(HubAccess { settings: &here.settings, memos: &memos }),
+        hub: Some(&here.settings),
         force: false,
     };
     write_shards(&request, &|_| ()).map_err(|error| error.to_string())

@@ -64,6 +64,7 @@ impl Here {
         let settings = Settings {
             endpoint: endpoint.to_owned(),
             cache: folder.path().join("hub"),
+            memos: folder.path().join("memos"),
             token: Some("hf_secret".to_owned()),
             offline: false,
             wait: Duration::from_millis(1),
@@ -72,7 +73,7 @@ impl Here {
     }
 
     pub(super) fn lower(&self, data: &Data) -> Result<LoweredData, String> {
-        lower(data, None, &[], &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
+        lower(&data.clone().into(), &self.settings, &|_| ()).map_err(|error| {
             assert!(!format!("{error:?}").contains("hf_secret"));
             error.to_string()
         })
@@ -108,7 +109,7 @@ pub(super) fn data(train: HubSource) -> Data {
 }
 
 pub(super) fn local(lowered: &LoweredData) -> Vec<PathBuf> {
-    lowered.local.train.files().to_vec()
+    lowered.local.data.train.files().to_vec()
 }
 
 pub(super) fn read(lowered: &LoweredData) -> Vec<Vec<u8>> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use super::super::lower;
+use super::super::{DataSources, lower};
 use super::server::{Asked, COMMIT, CONVERTED, Files, Here, Server, data, hub, local, source};
 use runner_spec::experiment::{HELLASWAG, HubChoice, Source, Task};
 
@@ -57,7 +57,7 @@ fn tiny_shakespeare_is_read_as_the_hub_converted_it() {
     for split in ["train", "validation", "test"] {
         let lowered = here.lower(&data(source("karpathy/tiny_shakespeare", None, split))).unwrap();
         assert_eq!(fs::read(&local(&lowered)[0]).unwrap(), part(split));
-        let Source::Hub(pinned) = &lowered.pinned.train else { panic!() };
+        let Source::Hub(pinned) = &lowered.pinned.data.train else { panic!() };
         assert_eq!(pinned.revision, CONVERTED);
     }
 }
@@ -72,7 +72,7 @@ fn text_files_are_documents() {
     let server = Server::start(hub(files, None));
     let here = Here::new(&server.address);
     let lowered = here.lower(&data(source("own/books", None, "train"))).unwrap();
-    let Source::Text { files } = &lowered.local.train else { panic!("{lowered:?}") };
+    let Source::Text { files } = &lowered.local.data.train else { panic!("{lowered:?}") };
     let texts: Vec<_> = files.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     assert_eq!(texts, ["one", "two"]);
 }
@@ -98,19 +98,22 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     let set = Task { hub: Some(named), limit: Some(7), ..Task::default() };
     let plain = data(source("own/fine", None, "train"));
     let tokens = runner_spec::experiment::Data { train: Source::Tokens { files: Vec::new(), dtype: None }, ..plain };
+    let with_task = |set: &Task| {
+        let tasks = vec![(HELLASWAG.to_owned(), set.clone())];
+        DataSources { data: tokens.clone(), test: None, tasks }
+    };
     for (files, commit) in layouts.into_iter().zip([COMMIT, CONVERTED]) {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);
-        let memos = here.folder.path().join("memos");
-        let lower =
-            |set: &Task| lower(&tokens, None, &[(HELLASWAG.to_owned(), set.clone())], &here.settings, &memos, &|_| ());
-        let (local, pinned) = lower(&set).unwrap().tasks.remove(HELLASWAG).unwrap();
+        let lower = |set: &Task| lower(&with_task(set), &here.settings, &|_| ());
+        let mut lowered = lower(&set).unwrap();
+        let [local, pinned] = [&mut lowered.local, &mut lowered.pinned].map(|sources| sources.tasks.remove(0).1);
         assert_eq!(fs::read(local.file.unwrap()).unwrap(), part("validation"));
         assert_eq!((local.hub, local.limit), (None, Some(7)));
         assert_eq!(pinned.hub.as_ref().unwrap().revision, commit);
         // The record reads the same file again.
         let before = server.count();
-        assert_eq!(lower(&pinned).unwrap().tasks[HELLASWAG].1, pinned);
+        assert_eq!(lower(&pinned).unwrap().pinned.tasks[0].1, pinned);
         assert_eq!(server.count(), before);
     }
     // A split that cannot be such a set is refused before it is downloaded.
@@ -129,14 +132,7 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     {
         let server = Server::start(hub(files, None));
         let here = Here::new(&server.address);
-        let error = lower(
-            &tokens,
-            None,
-            &[(HELLASWAG.to_owned(), set.clone())],
-            &here.settings,
-            &here.folder.path().join("memos"),
-            &|_| (),
-        );
+        let error = lower(&with_task(&set), &here.settings, &|_| ());
         assert_eq!(
             error.unwrap_err().to_string(),
             format!(
@@ -148,13 +144,6 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
     }
     let refusing = Server::start(Arc::new(|_: &Asked, _| super::server::Reply::new(404, "{}")));
     let here = Here::new(&refusing.address);
-    let error = lower(
-        &tokens,
-        None,
-        &[(HELLASWAG.to_owned(), set.clone())],
-        &here.settings,
-        &here.folder.path().join("memos"),
-        &|_| (),
-    );
+    let error = lower(&with_task(&set), &here.settings, &|_| ());
     assert!(error.unwrap_err().to_string().starts_with("eval.hellaswag.hub: there is no dataset Rowan/hellaswag"));
 }

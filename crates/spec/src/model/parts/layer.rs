@@ -21,7 +21,7 @@ const NORMS: [Names; 2] = [
 
 /// The part of a layer's forward that its backward computes again, instead of keeping it: nothing; attention's projections, outputs
 /// and log-sum-exps; or all but the layer's input. The numbers are the same.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     #[default]
