@@ -290,7 +290,8 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let pool = runner_threads::threads::thread_pool(1).unwrap();
     let mut wrong = Vec::new();
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
-        let Decoder { embedding, layer, head } = spec.decoder();
+        let Decoder { embedding, layers, head } = spec.decoder();
+        let layer = &layers.pattern()[0];
         let of = |elements: usize| (elements * ROWS * LENGTH * dtype.size_in_bytes()) as u64;
         let bytes = |buffers: &[Buffer]| of(buffers.iter().filter(|b| !b.always_f32).map(|b| b.per_position).sum());
         // The input and the gradient of the output were there before.

@@ -240,6 +240,35 @@ fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
     }
 }
 
+/// Logits have gaps between their rows on a GPU where the vocabulary is no multiple of 8.
+#[test]
+fn rows_with_gaps_agree_with_the_cpus() {
+    for (rows, inner, vocab) in [(1, 8, 9), (3, 16, 7), (33, 24, 8), (33, 24, 67), (65, 48, 1001), (4, 8, 50_257)] {
+        compare(&format!("head of {rows} x {inner} x {vocab}"), |side| {
+            let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[vocab, inner]));
+            let with_gaps = |seed| {
+                let logits = side.activations(seed, &[rows, vocab.next_multiple_of(8)]).narrow(1, 0, vocab)?;
+                if side.is_gpu() { Ok(logits) } else { logits.contiguous() }
+            };
+            let (dy, logits, dw) = (with_gaps(3)?, with_gaps(4)?, side.numbers(5, &[vocab, inner]));
+            let product = matmul::linear_aligned(&x, &w, None)?;
+            if side.is_gpu() && vocab > 8 {
+                assert_eq!(product.stride()[0] % 8, 0, "aligned rows");
+            }
+            matmul::linear_backward_weight(&dw, &dy, &x)?;
+            let losses = loss::cross_entropy(&logits, &ids(rows, vocab), None, Some(0.125))?.read()?;
+            let losses = Tensor::from_slice(&losses, rows, &candle_core::Device::Cpu)?;
+            Ok(vec![
+                Out::stored("logits", &product, inner),
+                Out::rounded_twice("dx", &matmul::linear_backward_input(&dy, &w)?, vocab),
+                Out::f32("dw", &dw, rows, rows as f64),
+                Out::f32("losses", &losses, vocab, 1.0),
+                Out::stored("gradient", &logits, vocab),
+            ])
+        });
+    }
+}
+
 #[test]
 fn gradients_of_biases_agree_with_the_cpus() {
     for (rows, width) in [(1, 1), (3, 7), (1000, 256), (130, 2305), (2000, 40)] {

@@ -25,13 +25,13 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// See `CommError`. After an error the group is closed to this rank.
     fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Starts an operation that runs beside the caller's computation until `Pending::wait`. The started operations of a rank run in the
-    /// order in which they were started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
-    /// alone until then; other ranges of the same storage stay the caller's.
+    /// Starts operations that run beside the caller's computation until `Pending::wait`, at once where the transport can. The started
+    /// operations of a rank run in the order in which they were started. The tensors of an operation are contiguous views (e.g.
+    /// `flat.narrow(..)`) of one element type that the caller leaves alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors
     /// If the request is wrong. Later errors come from `wait`.
-    fn start(&self, group: GroupId, operation: GroupOperation, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
+    fn start(&self, group: GroupId, operations: Vec<TensorOperation>) -> Result<Pending, CommError>;
 
     /// Returns the bytes of each member (lengths may differ), in the order of the group's ranks.
     ///
@@ -78,6 +78,9 @@ pub trait Communicator: Send + Sync + fmt::Debug {
         Duration::ZERO
     }
 }
+
+/// An operation of a group, and this rank's tensors.
+pub type TensorOperation = (GroupOperation, Vec<Tensor>);
 
 /// An operation of a group on the tensors of its members. A root is a rank of the world, and a member of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use super::background::Background;
 use super::buffers::Buffers;
 use super::collective::{Collective, RunningCollective};
-use super::communicator::{Communicator, GroupOperation, Pending};
+use super::communicator::{Communicator, GroupOperation, Pending, TensorOperation};
 use super::error::{CommError, ElementType, OperationKind};
 use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
 use super::rank_status::RankStatus;
@@ -181,18 +181,22 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         measure(&self.waited, || self.own.run_collective(group, FOREGROUND, kind, root, work))
     }
 
-    fn start(&self, group: GroupId, operation: GroupOperation, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
-        let (kind, root) = (operation.kind(), operation.root());
+    fn start(&self, group: GroupId, operations: Vec<TensorOperation>) -> Result<Pending, CommError> {
         let members = self.own.topology.membership(group)?.ranks.len();
-        Buffers::new(kind, &tensors)?;
-        self.own.transport.ensure_running(kind)?;
+        for (operation, tensors) in &operations {
+            Buffers::new(operation.kind(), tensors)?;
+            self.own.transport.ensure_running(operation.kind())?;
+        }
         if members == 1 {
             return Ok(Pending::completed());
         }
         let own = Arc::clone(&self.own);
         let job = move || {
-            let buffers = Buffers::new(kind, &tensors)?;
-            own.run_collective(group, BACKGROUND, kind, root, Collective::of_operation(operation, &buffers))
+            operations.iter().try_for_each(|(operation, tensors)| {
+                let (kind, root) = (operation.kind(), operation.root());
+                let buffers = Buffers::new(kind, tensors)?;
+                own.run_collective(group, BACKGROUND, kind, root, Collective::of_operation(*operation, &buffers))
+            })
         };
         let started = self.background.start(self.rank(), Box::new(job))?;
         // A pending operation does not keep the rank of a communicator that was dropped.

@@ -17,7 +17,7 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-pub use communicator::{Communicator, GroupOperation, Pending};
+pub use communicator::{Communicator, GroupOperation, Pending, TensorOperation};
 pub use error::{CommError, JoinError, OperationKind};
 pub use local::{LocalComm, Region};
 pub use rank_status::{RankPhase, RankSnapshot, RankStatus};

@@ -262,9 +262,9 @@ fn started_reductions_run_beside_everything_else() {
         for round in 0..15 {
             let flat = tensor(DType::F32, round, me, 4 * N);
             let part = |i: usize, n: usize| flat.narrow(0, i * N, n).unwrap();
-            let first = comm.start(ALL, GroupOperation::AllReduce, vec![part(3, N), part(2, 10)]).unwrap();
+            let first = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![part(3, N), part(2, 10)])]).unwrap();
             pause();
-            let second = comm.start(ALL, GroupOperation::AllReduce, vec![part(1, N)]).unwrap();
+            let second = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![part(1, N)])]).unwrap();
             let own = tensor(DType::F64, round, me, 1003);
             comm.run(ALL, GroupOperation::AllReduce, &own).unwrap();
             assert_eq!(bits(&own), expected(DType::F64, round, &ranks, 1003));
@@ -393,7 +393,7 @@ fn the_error_of_members_that_disagree_names_both() {
         |c| c.run(ALL, GroupOperation::Broadcast { root: 1 }, &numbers(3)),
     );
     assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
-    let start = |c: &dyn Communicator, n| c.start(ALL, GroupOperation::AllReduce, vec![numbers(n)])?.wait();
+    let start = |c: &dyn Communicator, n| c.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(n)])])?.wait();
     let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
     assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
 }
@@ -447,7 +447,9 @@ fn only_wrong_requests_are_refused() {
         let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
         assert!(text(comm.run(ALL, GroupOperation::AllReduce, &strided)).contains("[3, 2]"));
         let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
-        assert!(comm.start(ALL, GroupOperation::AllReduce, mixed).unwrap_err().to_string().contains("f32 and f64"));
+        assert!(
+            comm.start(ALL, vec![(GroupOperation::AllReduce, mixed)]).unwrap_err().to_string().contains("f32 and f64")
+        );
         // These requests counted as no operations.
         comm.barrier(ALL).unwrap();
     });

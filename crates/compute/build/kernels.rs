@@ -92,6 +92,11 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<()> {
         let mistakes: Vec<&str> = messages.lines().filter(|line| !line.starts_with("ptxas info")).collect();
         bail!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n"));
     }
+    // ptxas's notes C7510 to C7515: it waits for each of Hopper's products at once, which is right and slow.
+    let serialized: Vec<&str> = messages.lines().filter(|line| line.contains("(C751")).collect();
+    if !serialized.is_empty() {
+        bail!("{}: products of tensor cores run one after another:\n{}", source.display(), serialized.join("\n"));
+    }
     write(&log, &messages)?;
     write(&stamp, &inputs)
 }

@@ -15,7 +15,7 @@ pub(super) struct GradientReduction<'a> {
     context: RankContext<'a>,
     pending: Vec<Pending>,
     /// The bucket whose gradients are being summed into the replicas' shards.
-    scattering: Option<(usize, Vec<Pending>)>,
+    scattering: Option<(usize, Pending)>,
 }
 
 impl<'a> GradientReduction<'a> {
@@ -26,11 +26,8 @@ impl<'a> GradientReduction<'a> {
     /// Starts the sum of `bucket` over the replicas; `wait_buckets` ends it.
     pub(super) fn all_reduce(&mut self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
         let gradients = self.bucket_gradients(trainer, bucket)?;
-        self.pending.push(self.context.comm.start(
-            self.context.replica_group(),
-            GroupOperation::AllReduce,
-            gradients,
-        )?);
+        let operations = vec![(GroupOperation::AllReduce, gradients)];
+        self.pending.push(self.context.comm.start(self.context.replica_group(), operations)?);
         Ok(())
     }
 
@@ -39,23 +36,22 @@ impl<'a> GradientReduction<'a> {
     pub(super) fn reduce_scatter(&mut self, trainer: &mut Trainer, bucket: usize) -> Result<(), ExecError> {
         self.end_scatter(trainer)?;
         let (context, program) = (self.context, self.context.program);
-        let mut pending = Vec::new();
+        let mut operations = Vec::new();
         for range in self.bucket_ranges(trainer, bucket) {
             for (replica, shard) in program.shards.iter().enumerate() {
                 let Some(part) = common_range(&range, shard) else { continue };
                 let operation = GroupOperation::Reduce { root: program.mesh.rank(context.stage, replica) };
-                let gradients = vec![trainer.grads.narrow(&part)?];
-                pending.push(context.comm.start(context.replica_group(), operation, gradients)?);
+                operations.push((operation, vec![trainer.grads.narrow(&part)?]));
             }
         }
-        self.scattering = Some((bucket, pending));
+        self.scattering = Some((bucket, context.comm.start(context.replica_group(), operations)?));
         Ok(())
     }
 
     /// Keeps the sums of this rank's shard, and frees the bucket's gradients.
     fn end_scatter(&mut self, trainer: &mut Trainer) -> Result<(), ExecError> {
         let Some((bucket, pending)) = self.scattering.take() else { return Ok(()) };
-        pending.into_iter().try_for_each(Pending::wait)?;
+        pending.wait()?;
         let ranges = self.bucket_ranges(trainer, bucket);
         trainer.keep_sums(&ranges)?;
         trainer.grads.release(&ranges);

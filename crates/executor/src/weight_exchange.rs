@@ -17,11 +17,11 @@ pub(super) fn broadcast_weights(context: RankContext<'_>, trainer: &Trainer) -> 
     Ok(trainer.refresh()?)
 }
 
-/// A bucket whose weights are on their way: the elements that each replica sends, and the transfers.
+/// A bucket whose weights are on their way: the elements that each replica sends, and the transfer.
 struct GatheringBucket {
     bucket: usize,
     sent: Vec<Range<usize>>,
-    pending: Vec<Pending>,
+    pending: Pending,
 }
 
 /// The weights that replicas with shards send each other.
@@ -43,18 +43,17 @@ impl<'a> WeightExchange<'a> {
         let (context, program) = (self.context, self.context.program);
         let ranges = trainer.weights.layout.block_ranges(program.buckets[bucket].range());
         trainer.hold_weights(&ranges)?;
-        let (mut sent, mut pending) = (Vec::new(), Vec::new());
+        let (mut sent, mut operations) = (Vec::new(), Vec::new());
         for range in &ranges {
             for (replica, shard) in program.shards.iter().enumerate() {
                 let Some(part) = common_range(range, shard) else { continue };
                 let root = program.mesh.rank(context.stage, replica);
-                for tensor in trainer.weights.sent(&part)? {
-                    let operation = GroupOperation::Broadcast { root };
-                    pending.push(context.comm.start(context.replica_group(), operation, vec![tensor])?);
-                }
+                let tensors = trainer.weights.sent(&part)?;
+                operations.extend(tensors.into_iter().map(|t| (GroupOperation::Broadcast { root }, vec![t])));
                 sent.push(part);
             }
         }
+        let pending = context.comm.start(context.replica_group(), operations)?;
         self.gathering.push(GatheringBucket { bucket, sent, pending });
         Ok(())
     }
@@ -72,7 +71,7 @@ impl<'a> WeightExchange<'a> {
             self.gathering.len() - 1
         };
         let GatheringBucket { sent, pending, .. } = self.gathering.swap_remove(index);
-        pending.into_iter().try_for_each(Pending::wait)?;
+        pending.wait()?;
         sent.iter().try_for_each(|part| trainer.weights.round_received(part))?;
         Ok(())
     }

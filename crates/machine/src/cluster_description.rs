@@ -255,19 +255,28 @@ fn assumed_memory_efficiency() -> f64 {
 
 /// Reads a number, or a text that is one, since YAML reads `450e9` as a text.
 fn positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged, expecting = "expected a positive number")]
-    enum NumberOrText {
-        Number(f64),
-        Text(String),
-    }
-    let x = match NumberOrText::deserialize(deserializer)? {
-        NumberOrText::Number(x) => x,
-        NumberOrText::Text(text) => {
-            text.replace('_', "").parse().map_err(|_| de::Error::custom(format!("expected a number, found {text}")))?
+    // With a visitor of its own, the error has the place of the number.
+    struct Number;
+    impl Visitor<'_> for Number {
+        type Value = f64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a positive number")
         }
-    };
-    if x.is_finite() && x > 0.0 { Ok(x) } else { Err(de::Error::custom(format!("must be a positive number, got {x}"))) }
+        fn visit_f64<E: de::Error>(self, x: f64) -> Result<f64, E> {
+            if x.is_finite() && x > 0.0 { Ok(x) } else { Err(E::custom(format!("must be a positive number, got {x}"))) }
+        }
+        fn visit_u64<E: de::Error>(self, x: u64) -> Result<f64, E> {
+            self.visit_f64(x as f64)
+        }
+        fn visit_i64<E: de::Error>(self, x: i64) -> Result<f64, E> {
+            self.visit_f64(x as f64)
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<f64, E> {
+            let number = text.replace('_', "").parse();
+            self.visit_f64(number.map_err(|_| E::custom(format!("expected a number, found {text}")))?)
+        }
+    }
+    deserializer.deserialize_any(Number)
 }
 
 fn optional_positive<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {

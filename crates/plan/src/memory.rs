@@ -60,9 +60,9 @@ pub fn estimate(
 
     let head = spec.layers + 1;
     let (sizes, last) = (Sizes::of_micro_batch(program), Sizes::of_smaller_last(program));
-    // Layers that are saved, kept for their weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of them may be
-    // smaller.
-    let (mut saved_layers, mut kept_layers, mut last_layers) = (0, 0, 0);
+    // Of each layer of the pattern: saved, kept for its weights, and saved of the last micro-batch. If a chunk holds all micro-batches, one of
+    // them may be smaller.
+    let mut layers = vec![[0_u64; 3]; decoder.layers.pattern().len()];
     let (mut heads, mut last_heads) = (0, 0);
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Without recomputation, the weights' work is as much as what was saved.
@@ -71,10 +71,10 @@ pub fn estimate(
             _ => (live.saved, live.work),
         };
         let smaller = u64::from(last.is_some() && saved == program.batch.micro_batches());
-        let layers = spec.layers_in(chunk.range()) as u64;
-        saved_layers += layers * (saved as u64 - smaller);
-        kept_layers += layers * work as u64;
-        last_layers += layers * smaller;
+        let held = [saved as u64 - smaller, work as u64, smaller];
+        for (sum, (_, times)) in layers.iter_mut().zip(decoder.layers.count_in(chunk.range())) {
+            *sum = [0, 1, 2].map(|i| sum[i] + times as u64 * held[i]);
+        }
         if chunk.contains(head) {
             last_heads += smaller;
             heads += (saved + work) as u64 - smaller;
@@ -86,12 +86,16 @@ pub fn estimate(
             item(MemoryCategory::Activations, format!("{part}: {}", buffer.name), sizes.bytes(buffer), count)
         }));
     };
-    let layer = &decoder.layer;
-    activations("layer", &layer.kept(program.recompute), &sizes, saved_layers);
-    activations("layer, for its weights", &layer.deferred(), &sizes, kept_layers);
+    let counted = || decoder.layers.pattern().iter().zip(&layers);
+    for (layer, [saved, work, _]) in counted() {
+        activations("layer", &layer.kept(program.recompute), &sizes, *saved);
+        activations("layer, for its weights", &layer.deferred(), &sizes, *work);
+    }
     activations("head", &decoder.head.kept(), &sizes, heads);
     if let Some(last) = &last {
-        activations("layer, last micro-batch", &layer.kept(program.recompute), last, last_layers);
+        for (layer, [.., smaller]) in counted() {
+            activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
+        }
         activations("head, last micro-batch", &decoder.head.kept(), last, last_heads);
     }
     let saved = sum(&items, MemoryCategory::Activations);
@@ -99,7 +103,8 @@ pub fn estimate(
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
     let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
-    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, layer, &sizes));
+    let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
+    let layer_peak = (saved - head_freed).saturating_add(layer_peak);
     let all_weights = weights_gathered_for_evaluation(program);
     let with_weights = |workspace: u64| if workspace > 0 { workspace.saturating_add(all_weights) } else { 0 };
     let (evaluation, sampling) =
@@ -142,7 +147,7 @@ pub fn estimate(
     if decoder.embedding.positions == Positions::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         table("sinusoidal positions", spec.d_model);
     }
-    if let Some(rotary) = spec.rotary_table(program.chunks.iter().map(|chunk| chunk.range())) {
+    for rotary in decoder.rotary_tables(program.chunks.iter().map(|chunk| chunk.range())) {
         table("rotary positions", rotary.head_dim);
     }
     if program.device == Device::Cpu {
@@ -192,7 +197,7 @@ fn layer_backward(program: &Program, layer: &Layer, sizes: &Sizes) -> u64 {
 /// Rows, depth and columns of the products of matrices for `positions` rows of activations: for each projection forward, the gradient of
 /// its input, and the gradient of its weight.
 fn products(decoder: &Decoder, positions: u64) -> impl Iterator<Item = [u64; 3]> {
-    let linears = decoder.layer.products().into_iter().chain([&decoder.head.project]);
+    let linears = decoder.layers.pattern().iter().flat_map(Layer::products).chain([&decoder.head.project]);
     let sizes: Vec<_> = linears.map(|linear| (linear.inputs as u64, linear.width() as u64)).collect();
     sizes.into_iter().flat_map(move |(inputs, outputs)| {
         [[positions, inputs, outputs], [positions, outputs, inputs], [outputs, positions, inputs]]
@@ -220,13 +225,13 @@ fn product_blocks(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) 
 /// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
 /// stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
 fn gradient_sum_bytes(program: &Program) -> PerBlockKind<u64> {
-    let Decoder { embedding, layer, head } = program.model.decoder();
+    let Decoder { embedding, layers, head } = program.model.decoder();
     let head_block = program.model.layers + 1;
     let bytes = |is_needed: bool, numbers: usize| {
         if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
     };
     let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
-    let widest = layer.products().into_iter().map(Linear::size).max().unwrap_or(0);
+    let widest = layers.pattern().iter().flat_map(Layer::products).map(Linear::size).max().unwrap_or(0);
     PerBlockKind {
         embedding: bytes(has(0), embedding.largest_matrix()),
         layer: bytes((1..head_block).any(has), widest),
@@ -241,9 +246,11 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
         return 0;
     }
     let spec = &program.model;
-    let chunk = program.chunks.iter().find(|chunk| chunk.contains(0));
-    let layers = chunk.map_or(0, |chunk| spec.layers_in(chunk.range()) as u64);
-    let freed = layers.saturating_mul(sizes.total(&spec.decoder().layer.kept(program.recompute)));
+    let (decoder, chunk) = (spec.decoder(), program.chunks.iter().find(|chunk| chunk.contains(0)));
+    let layers = chunk.into_iter().flat_map(|chunk| decoder.layers.count_in(chunk.range()));
+    let freed = layers.fold(0, |sum: u64, (layer, times)| {
+        sum.saturating_add((times as u64).saturating_mul(sizes.total(&layer.kept(program.recompute))))
+    });
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
 }
@@ -274,7 +281,9 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients in flight", message, channels);
         push("activations and gradients that were sent", message, channels * slots);
-        push("communicators (assumed)", device::COMMUNICATOR_BYTES, device::communicators(program));
+        let (groups, channels) = device::communicators(program);
+        push("communicators of groups (assumed)", device::GROUP_COMMUNICATOR_BYTES, groups);
+        push("communicators of channels (assumed)", device::CHANNEL_COMMUNICATORS_BYTES, channels);
     }
     items
 }
@@ -362,10 +371,10 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
-    let (spec, Decoder { layer, head, .. }) = (&program.model, program.model.decoder());
+    let (spec, Decoder { layers, head, .. }) = (&program.model, program.model.decoder());
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     // What a layer makes, and its output.
-    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(input);
+    let layer = layers.most(|layer| sizes.total(&layer.kept(Recompute::None))).saturating_add(input);
     if !has_head {
         return layer;
     }
@@ -378,17 +387,18 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
 /// as bytes, since the tokenizers here are byte-level or coarser.
 fn sampling(program: &Program) -> u64 {
     let Some(samples) = &program.eval.samples else { return 0 };
-    let (spec, layer) = (&program.model, program.model.decoder().layer);
+    let (spec, layers) = (&program.model, program.model.decoder().layers);
     let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
     let rows = samples.batch_rows() as u64;
-    let cache = spec.layers as u64 * layer.attentions().map(|attention| attention.cached() as u64).sum::<u64>();
+    let caches = layers.iter().flat_map(Layer::attentions).map(|attention| attention.cached() as u64);
+    let cache: u64 = caches.sum();
     let element = precision::activation_bytes(program.precision);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for the whole batch.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    cached.saturating_add(logits).saturating_add(sizes.total(&layer.kept(Recompute::None)))
+    cached.saturating_add(logits).saturating_add(layers.most(|layer| sizes.total(&layer.kept(Recompute::None))))
 }
 
 fn item(category: MemoryCategory, what: impl Into<String>, bytes: u64, count: u64) -> MemoryItem {

@@ -287,8 +287,9 @@ pub(crate) fn flops(
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
-        let layers = model.layers_in(chunk.range()) as f64;
-        sum.recomputed += layers * tokens as f64 * decoder.layer.recomputed_flops(recompute, length);
+        for (layer, times) in decoder.layers.count_in(chunk.range()) {
+            sum.recomputed += times as f64 * tokens as f64 * layer.recomputed_flops(recompute, length);
+        }
         sum.step += part.step;
     }
     sum

@@ -33,9 +33,12 @@ pub(crate) fn step_instructions(
     let mesh = program.mesh;
     let mut out: Vec<Instruction> = (0..program.batch.micro_batches()).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
-    let gathers_by_bucket = program.divides(ShardedState::Parameters);
-    if !gathers_by_bucket {
-        out.extend(program.weight_exchange());
+    if !program.divides(ShardedState::Parameters) {
+        // Weights that the replicas keep are on their way from here on.
+        out.extend(program.weight_exchange().into_iter().map(|instruction| match instruction {
+            Instruction::GatherParameters { bucket } => Instruction::PrefetchParameters { bucket },
+            broadcast => broadcast,
+        }));
     }
     // For each chunk, the pass after which its gradients are complete.
     let last: Vec<Option<usize>> = (0..program.chunks.len())
@@ -46,7 +49,7 @@ pub(crate) fn step_instructions(
         let reduces = last[pass.chunk] == Some(index) && mesh.replicas > 1;
         push_pass(program, *pass, reduces, &mut work);
     }
-    out.extend(if gathers_by_bucket { gather_for_work(program, &work) } else { work });
+    out.extend(if program.shards.is_empty() { work } else { gather_for_work(program, &work) });
     if mesh.replicas > 1 && mesh.mode != ParallelMode::Dp {
         out.push(Instruction::WaitBuckets);
     }
@@ -58,22 +61,28 @@ pub(crate) fn step_instructions(
     out
 }
 
-/// Adds to `work` the instructions that gather the weights of a bucket before they are read, and free them when the next passes do not read
-/// them. The weights that the next passes read are on their way during a pass.
+/// Adds to `work` the instructions that gather the weights of a bucket before they are read first. Where replicas do not keep them, they are
+/// freed when the next passes do not read them, and those that the next passes read are on their way during a pass.
 fn gather_for_work(program: &Program, work: &[Instruction]) -> Vec<Instruction> {
     let read_by = |instruction: &Instruction| -> Vec<usize> {
         instruction.blocks_run(program).into_iter().flat_map(|blocks| program.buckets_read_by(blocks)).collect()
     };
     let mut passes = work.iter().filter(|i| i.blocks_run(program).is_some()).map(read_by).peekable();
     let (mut out, mut held) = (Vec::new(), Vec::new());
+    let keeps = !program.divides(ShardedState::Parameters);
     for instruction in work {
         if instruction.blocks_run(program).is_none() {
             out.push(*instruction);
             continue;
         }
         let (now, next) = (passes.next().unwrap_or_default(), passes.peek().cloned().unwrap_or_default());
-        let missing = now.iter().filter(|bucket| !held.contains(*bucket));
-        out.extend(missing.map(|&bucket| Instruction::GatherParameters { bucket }));
+        let missing: Vec<usize> = now.iter().copied().filter(|bucket| !held.contains(bucket)).collect();
+        out.extend(missing.iter().map(|&bucket| Instruction::GatherParameters { bucket }));
+        if keeps {
+            out.push(*instruction);
+            held.extend(missing);
+            continue;
+        }
         let coming = next.iter().filter(|bucket| !now.contains(bucket));
         out.extend(coming.map(|&bucket| Instruction::PrefetchParameters { bucket }));
         out.push(*instruction);
@@ -85,7 +94,7 @@ fn gather_for_work(program: &Program, work: &[Instruction]) -> Vec<Instruction> 
 }
 
 /// Adds one pass with its messages. If it `reduces`, the pass is cut into buckets, and each bucket is reduced when its gradients are
-/// complete. All passes are cut where buckets of weights come and go.
+/// complete. The first forward, and all passes where buckets of weights come and go, are cut into the buckets that are gathered for them.
 fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &mut Vec<Instruction>) {
     let ScheduledPass { pass, mb, chunk } = scheduled;
     let stages = program.mesh.stages;
@@ -109,7 +118,8 @@ fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &m
         Pass::Backward => Instruction::Backward { mb, chunk, blocks },
         Pass::BackwardWeight => Instruction::BackwardWeight { mb, chunk, blocks },
     };
-    if !reduces && !program.divides(ShardedState::Parameters) {
+    let is_first = pass == Pass::Forward && mb == 0 && !program.shards.is_empty();
+    if !reduces && !is_first && !program.divides(ShardedState::Parameters) {
         out.push(run(None));
         out.extend(send);
         return;

@@ -30,5 +30,5 @@ pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
-    spec.part_parameters().into_iter().map(|parameter| parameter.spec).collect()
+    spec.decoder().parameters().into_iter().map(|parameter| parameter.spec).collect()
 }

@@ -8,6 +8,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::PlainError;
 use crate::format::choice_name;
 
+/// The most blocks of NCCL's kernels for a group and for a channel. Each takes a multiprocessor while it waits for other ranks, and buffers of
+/// some MiB.
+pub const GROUP_BLOCKS: usize = 16;
+pub const CHANNEL_BLOCKS: usize = 8;
+
 /// Index into `Topology::groups`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupId(pub usize);

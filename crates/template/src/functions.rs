@@ -45,17 +45,17 @@ fn logspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
     if !(a > 0.0 && b > 0.0) {
         return Err(invalid_operation(format!("logspace needs two positive numbers, got {a} and {b}")));
     }
-    spaced(n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())
+    spaced("logspace", n, a, b, |t| (a.ln() * (1.0 - t) + b.ln() * t).exp())
 }
 
 /// `n` numbers from `a` to `b` at equal distances.
 fn linspace(a: f64, b: f64, n: usize) -> Result<Vec<f64>, Error> {
-    spaced(n, a, b, |t| a * (1.0 - t) + b * t)
+    spaced("linspace", n, a, b, |t| a * (1.0 - t) + b * t)
 }
 
-fn spaced(n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>, Error> {
+fn spaced(function: &str, n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>, Error> {
     if !(a.is_finite() && b.is_finite()) {
-        return Err(invalid_operation(format!("a list needs two finite numbers, got {a} and {b}")));
+        return Err(invalid_operation(format!("{function} needs two finite numbers, got {a} and {b}")));
     }
     if n == 0 || n > MAX_POINTS {
         return Err(invalid_operation(format!("a list must have 1 to {MAX_POINTS} numbers, got {n}")));

@@ -107,7 +107,7 @@ impl HfExport<'_> {
     fn shards(&self) -> Vec<Vec<ShardTensor>> {
         let mut shards: Vec<Vec<ShardTensor>> = vec![Vec::new()];
         let mut filled = 0;
-        for PartParameter { spec, rows, transposed } in self.spec.part_parameters() {
+        for PartParameter { spec, rows, transposed } in self.spec.decoder().parameters() {
             let Some(index) = self.layout.index(&spec.name) else { continue };
             let ParamSpec { name, mut shape, .. } = spec;
             if rows == Rows::Tokens {

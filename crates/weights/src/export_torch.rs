@@ -42,7 +42,8 @@ impl TorchExport<'_> {
         let prefix = self.spec.family.defaults().prefix;
         let mut pickle = b"\x80\x02ccollections\nOrderedDict\n)R(".to_vec();
         let (mut targets, mut tied) = (vec![None; self.layout.entries.len()], None);
-        for (number, PartParameter { spec, transposed, .. }) in self.spec.part_parameters().into_iter().enumerate() {
+        for (number, PartParameter { spec, transposed, .. }) in self.spec.decoder().parameters().into_iter().enumerate()
+        {
             let Some(index) = self.layout.index(&spec.name) else { continue };
             let name = if self.base_model { spec.name.strip_prefix(prefix) } else { Some(spec.name.as_str()) };
             // The head has no prefix.

@@ -107,7 +107,7 @@ fn weight_map(index: &Path, end: &str) -> Result<BTreeMap<String, String>, Weigh
     let wrong = |message: String| WeightsError::file(index, message);
     let map = read_object(index, MAX_INDEX_BYTES)?.remove("weight_map").unwrap_or_default();
     let map: BTreeMap<String, String> = serde_json::from_value(map)
-        .map_err(|_| wrong("`weight_map` must be an object that gives each tensor its file".into()))?;
+        .map_err(|error| wrong(format!("`weight_map` must be an object that gives each tensor its file: {error}")))?;
     for (tensor, file) in &map {
         let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !plain {

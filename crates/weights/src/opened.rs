@@ -62,7 +62,7 @@ impl OpenedWeights {
         unwrap_names(&mut found).map_err(|message| WeightsError::file(path, message))?;
         let family = described.spec.family;
         let parameters: BTreeMap<String, PartParameter> =
-            described.spec.part_parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
+            described.spec.decoder().parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
         // nanoGPT has the names of `transformers`, and matrices as `nn.Linear` has them.
         let is_linear = found.iter().any(|found| {
             let parameter = parameters.get(&canonical(family, &found.name)).filter(|parameter| parameter.transposed);
@@ -76,14 +76,14 @@ impl OpenedWeights {
             if is_buffer(family, &name) {
                 continue;
             }
+            let path = &files[found.file];
+            let tensor =
+                tensor(parameters.get(&name), found, is_linear).map_err(|message| WeightsError::file(path, message))?;
             // A tied head is the embedding. A file may hold both, with equal numbers.
             if described.spec.tie_embeddings && name == Head::WEIGHT {
                 tokens.map_or(Ok(()), |tokens| check_tied_head(&described, &files, found, tokens))?;
                 continue;
             }
-            let path = &files[found.file];
-            let tensor =
-                tensor(parameters.get(&name), found, is_linear).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
                 let message = format!("tensor {} occurs twice, once with a different prefix", found.name);
                 return WeightsError::invalid(path, message);
@@ -221,13 +221,14 @@ fn check_tied_head(
     embedding: &FileTensor,
 ) -> Result<(), WeightsError> {
     let path = &files[head.file];
+    let form = |tensor: &FileTensor| (tensor.dtype.clone(), tensor.shape.clone(), tensor.transposed);
+    let what = if form(head) == form(embedding) { "their values" } else { "shape or type" };
     if head.has_same_numbers(path, embedding, &files[embedding.file]).map_err(WeightsError::io(path))? {
         return Ok(());
     }
     let (head, name, config) = (Head::WEIGHT, described.spec.decoder().embedding.tokens, described.file.display());
-    let message = format!(
-        "{head} and {name} differ in shape, type or values, but {config} ties them; set `tie_word_embeddings` to false there"
-    );
+    let message =
+        format!("{head} and {name} differ in {what}, but {config} ties them; set `tie_word_embeddings` to false there");
     WeightsError::invalid(path, message)
 }
 
@@ -307,12 +308,12 @@ mod tests {
     #[test]
     fn only_the_four_matrices_and_the_buffers_are_special() {
         let spec = |family| ModelSpec::with_defaults(family, [9, 8, 12, 2, 8]);
-        let gpt2 = spec(Family::Gpt2).part_parameters();
+        let gpt2 = spec(Family::Gpt2).decoder().parameters();
         let conv = |name: &str| gpt2.iter().find(|p| p.spec.name == name).expect("a parameter").transposed;
         assert!(conv("transformer.h.0.attn.c_attn.weight") && conv("transformer.h.11.mlp.c_proj.weight"));
         assert!(!conv("transformer.wte.weight") && !conv("transformer.h.0.attn.c_attn.bias"));
         assert!(gpt2.iter().all(|p| p.spec.name != Head::WEIGHT), "the head is tied");
-        assert!(spec(Family::Llama).part_parameters().iter().all(|parameter| !parameter.transposed));
+        assert!(spec(Family::Llama).decoder().parameters().iter().all(|parameter| !parameter.transposed));
         assert!(is_buffer(Family::Gpt2, "transformer.h.0.attn.bias"));
         assert!(!is_buffer(Family::Gpt2, "transformer.h.0.attn.c_attn.bias"));
         assert_eq!(canonical(Family::Gpt2, "h.0.ln_1.weight"), "transformer.h.0.ln_1.weight");

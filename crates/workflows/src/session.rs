@@ -80,8 +80,8 @@ impl RunSession<'_> {
             return self.find_nothing_to_do(&run, resume_point, log, observer);
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
-        let (mut recording, resume_point, seconds_before) = self.begin(&mut run, opened, log, observer)?;
         let started = Instant::now();
+        let (mut recording, resume_point, seconds_before) = self.begin(&mut run, opened, log, observer)?;
         self.stop.arm();
         let end = self.train(resume_point, &mut run, &mut recording);
         let (end, tested) = self.test(end, &run, &mut recording);

@@ -13,8 +13,8 @@ use runner_inputs::local_tokenizer;
 use runner_report::Screen;
 use runner_spec::diagnostic::nearest;
 use runner_spec::error::CommandError;
-use runner_spec::experiment::{DEFAULT_FIELD, FileFormat, HubModel, Source, Tokenizer};
-use runner_spec::format::printable;
+use runner_spec::experiment::{DEFAULT_FIELD, FileFormat, HubModel, MAX_BPE_VOCABULARY, Source, Tokenizer};
+use runner_spec::format::{count, printable};
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
@@ -111,10 +111,14 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
         ("bytes", None) => Ok(Tokenizer::Bytes {}),
         ("chars", None) => Ok(Tokenizer::Chars {}),
         ("bpe", Some(size)) => match size.parse() {
-            Ok(vocab_size) if vocab_size > 256 => {
+            Ok(vocab_size) if (257..=MAX_BPE_VOCABULARY as usize).contains(&vocab_size) => {
                 Ok(Tokenizer::Bpe { vocab_size, special_tokens: vec!["<|endoftext|>".to_owned()] })
             }
-            _ => refuse!("--tokenizer: the SIZE in bpe:SIZE must be at least 257, got {}", printable(size)),
+            _ => refuse!(
+                "--tokenizer: the SIZE in bpe:SIZE must be from 257 to {}, got {}",
+                count(MAX_BPE_VOCABULARY),
+                printable(size)
+            ),
         },
         ("hub", Some(name)) => {
             let (name, revision) = parse_hub_name("--tokenizer", name)?;

@@ -16,14 +16,11 @@ use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
-use runner_spec::topology::{GroupId, Lane, Topology};
+use runner_spec::topology::{CHANNEL_BLOCKS, GroupId, Lane, Topology};
 
 /// The members of a channel's link.
 const SENDER: usize = 0;
 const RECEIVER: usize = 1;
-
-/// The most blocks of a channel's kernel. Each takes a multiprocessor while a transfer waits for its peer, and buffers of some MiB.
-const BLOCKS: usize = 8;
 
 const SEND: Transfer = Transfer::Send { to: RECEIVER };
 const RECEIVE: Transfer = Transfer::Receive { from: SENDER };
@@ -74,12 +71,11 @@ impl Channels {
             let missing =
                 || watched.error(OperationKind::AllGather, format!("rank {} sent no id of a channel", channel.from));
             let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID_BYTES)).ok_or_else(missing)?.to_vec();
-            let link = watched.add(link::join(host, context, id, 2, me, BLOCKS)?);
+            let link = watched.add(link::join(host, context, id, 2, me, CHANNEL_BLOCKS)?);
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
-            let places = [place(&word)?];
-            let transfer = if me == SENDER { SEND } else { RECEIVE };
-            let started = link.start(OperationKind::Connect, gpu.stream(), Some(word), transfer, &places);
+            let transfer = (if me == SENDER { SEND } else { RECEIVE }, place(&word)?);
+            let started = link.start(OperationKind::Connect, gpu.stream(), Some(word), &[transfer]);
             started.map_err(failed)?;
             ends.insert((channel.from, channel.to, channel.lane), End { link, slots: channel.slots });
         }
@@ -101,7 +97,7 @@ pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Re
         return Ok(());
     }
     let freed = end.link.free_slot(&watched.waits, gpu, end.slots);
-    let started = freed.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), SEND, &[place]));
+    let started = freed.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), &[(SEND, place)]));
     started.map(drop).map_err(|error| watched.error(OperationKind::Send, error))
 }
 
@@ -118,7 +114,7 @@ pub(super) fn receive(
     if place.count == 0 {
         return Ok(tensor);
     }
-    let started = end.link.start(OperationKind::Receive, gpu.stream(), None, RECEIVE, &[place]);
+    let started = end.link.start(OperationKind::Receive, gpu.stream(), None, &[(RECEIVE, place)]);
     let followed = started.and_then(|completed| watched.waits.follow(gpu, &completed));
     followed.map_err(|error| watched.error(OperationKind::Receive, error))?;
     Ok(tensor)

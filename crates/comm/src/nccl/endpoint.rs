@@ -12,7 +12,7 @@ use super::groups::{self, Member};
 use super::library::Transfer;
 use super::link::place;
 use super::watch::{WatchThread, Watched};
-use crate::communicator::{Communicator, GroupOperation, Pending};
+use crate::communicator::{Communicator, GroupOperation, Pending, TensorOperation};
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, Topology};
@@ -56,15 +56,14 @@ impl NcclComm {
         self.attached.get().filter(|_| tensor.device().is_cuda())
     }
 
-    /// Starts a transfer of tensors on the GPU. `None` in a group of one.
+    /// Starts transfers of tensors on the GPU, at once; `kind` is that of the first. `None` in a group of one.
     fn start_on_gpu(
         &self,
         attached: &Attached,
         group: GroupId,
-        operation: GroupOperation,
-        tensors: &[Tensor],
+        kind: OperationKind,
+        operations: &[TensorOperation],
     ) -> Result<Option<Arc<CudaEvent>>, CommError> {
-        let kind = operation.kind();
         self.watched.ensure_running(kind)?;
         let rank = self.rank();
         let member = attached.groups.get(&group).ok_or(CommError::NotMember { group: group.0, rank })?;
@@ -73,13 +72,18 @@ impl NcclComm {
             let index = ranks.iter().position(|member| *member == rank);
             index.ok_or(CommError::NotMember { group: group.0, rank })
         };
-        let transfer = match operation {
-            GroupOperation::AllReduce => Transfer::AllReduce,
-            GroupOperation::Reduce { root } => Transfer::Reduce { root: index(root)? },
-            GroupOperation::Broadcast { root } => Transfer::Broadcast { root: index(root)? },
-        };
-        let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>()?;
-        let started = link.start(kind, attached.gpu.stream(), None, transfer, &places);
+        let mut transfers = Vec::new();
+        for (operation, tensors) in operations {
+            let transfer = match *operation {
+                GroupOperation::AllReduce => Transfer::AllReduce,
+                GroupOperation::Reduce { root } => Transfer::Reduce { root: index(root)? },
+                GroupOperation::Broadcast { root } => Transfer::Broadcast { root: index(root)? },
+            };
+            for tensor in tensors.iter().filter(|tensor| tensor.elem_count() > 0) {
+                transfers.push((transfer, place(tensor)?));
+            }
+        }
+        let started = link.start(kind, attached.gpu.stream(), None, &transfers);
         started.map(Some).map_err(|error| self.watched.error(kind, error))
     }
 }
@@ -119,23 +123,24 @@ impl Communicator for NcclComm {
 
     fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().run(group, operation, buffer) };
-        match self.start_on_gpu(attached, group, operation, std::slice::from_ref(buffer))? {
-            Some(completed) => self.watched.follow(&attached.gpu, operation.kind(), &completed),
+        let kind = operation.kind();
+        match self.start_on_gpu(attached, group, kind, &[(operation, vec![buffer.clone()])])? {
+            Some(completed) => self.watched.follow(&attached.gpu, kind, &completed),
             None => Ok(()),
         }
     }
 
-    fn start(&self, group: GroupId, operation: GroupOperation, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
-        let on_gpu = buffers.first().and_then(|first| self.gpu(first));
-        let Some(attached) = on_gpu else { return self.host().start(group, operation, buffers) };
-        let kind = operation.kind();
-        let started = self.start_on_gpu(attached, group, operation, &buffers)?;
+    fn start(&self, group: GroupId, operations: Vec<TensorOperation>) -> Result<Pending, CommError> {
+        let first = operations.first().and_then(|(operation, tensors)| Some((operation.kind(), tensors.first()?)));
+        let on_gpu = first.and_then(|(kind, tensor)| Some((kind, self.gpu(tensor)?)));
+        let Some((kind, attached)) = on_gpu else { return self.host().start(group, operations) };
+        let started = self.start_on_gpu(attached, group, kind, &operations)?;
         let Some(completed) = started else { return Ok(Pending::completed()) };
         // A pending operation does not keep a communicator that was dropped.
         let (watched, gpu) = (Arc::downgrade(&self.watched), Arc::clone(&attached.gpu));
         Ok(Pending::new(move || {
-            // The buffers must live until here.
-            let _buffers = buffers;
+            // The tensors must live until here.
+            let _tensors = operations;
             let watched = watched.upgrade().ok_or(CommError::Closed { operation: OperationKind::Wait })?;
             watched.ensure_running(kind)?;
             watched.follow(&gpu, kind, &completed)

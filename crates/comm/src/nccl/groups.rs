@@ -10,10 +10,7 @@ use super::link::{self, Link};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
-use runner_spec::topology::{GroupId, Topology};
-
-/// The most blocks of a group's kernel. Each takes a multiprocessor while a sum waits for other ranks, and buffers of some MiB.
-const BLOCKS: usize = 16;
+use runner_spec::topology::{GROUP_BLOCKS, GroupId, Topology};
 
 /// This rank in a group.
 #[derive(Debug, Clone)]
@@ -53,6 +50,6 @@ fn join(
     // The id of the first member. The exchange also shows all members that the others are there.
     let missing = || watched.error(OperationKind::AllGather, "the first member sent no id");
     let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
-    let link = watched.add(link::join(host, context, id, ranks.len(), me, BLOCKS)?);
+    let link = watched.add(link::join(host, context, id, ranks.len(), me, GROUP_BLOCKS)?);
     Ok(Some(Member { link, ranks: ranks.clone() }))
 }

@@ -136,17 +136,17 @@ impl Handle {
         checked(state)
     }
 
-    /// Runs a transfer of `places` as one operation.
+    /// Runs `transfers` as one operation.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn run(&self, transfer: Transfer, places: &[Place], stream: &CudaStream) -> Result<(), NcclError> {
+    pub(super) fn run(&self, transfers: &[(Transfer, Place)], stream: &CudaStream) -> Result<(), NcclError> {
         let (comm, stream, sum) = (self.0, stream.cu_stream().cast(), sys::ncclRedOp_t::ncclSum);
         grouped(|| {
-            places.iter().try_for_each(|place| {
-                let Place { address, count, element } = *place;
-                let at = address as *mut c_void;
+            transfers.iter().try_for_each(|(transfer, Place { address, count, element })| {
+                let (count, element) = (*count, *element);
+                let at = *address as *mut c_void;
                 // SAFETY: the place is on the communicator's device, and its tensor is kept until the stream is behind it.
                 checked(unsafe {
-                    match transfer {
+                    match *transfer {
                         Transfer::AllReduce => sys::ncclAllReduce(at, at, count, element, sum, comm, stream),
                         Transfer::Reduce { root } => {
                             sys::ncclReduce(at, at, count, element, sum, root as c_int, comm, stream)

@@ -115,22 +115,21 @@ pub(super) fn join(
 }
 
 impl Link {
-    /// Starts a transfer that begins when the work so far on `compute` is done. Returns its completion event. Memory is freed in the
-    /// order of `compute`, so a tensor that the transfer uses must be `kept` where `compute` does not wait for the event.
+    /// Starts transfers that begin when the work so far on `compute` is done. Returns their completion event. Memory is freed in the
+    /// order of `compute`, so a tensor that a transfer uses must be `kept` where `compute` does not wait for the event.
     pub(super) fn start(
         &self,
         kind: OperationKind,
         compute: &Arc<CudaStream>,
         kept: Option<Tensor>,
-        transfer: Transfer,
-        places: &[Place],
+        transfers: &[(Transfer, Place)],
     ) -> Result<Arc<CudaEvent>, NcclError> {
         let mut state = self.state.lock();
         state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
         let Some(handle) = handle else { return Err(NcclError::new("the communicator was ended")) };
         self.stream.wait(&event(compute)?).map_err(NcclError::new)?;
-        handle.run(transfer, places, &self.stream)?;
+        handle.run(transfers, &self.stream)?;
         let completed = Arc::new(event(&self.stream)?);
         state.running.push(RunningOperation { completed: Arc::clone(&completed), kind, since: Instant::now(), kept });
         Ok(completed)

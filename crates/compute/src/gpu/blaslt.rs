@@ -13,10 +13,12 @@ use super::Gpu;
 use crate::kernels::out_of_memory::is_out_of_memory;
 use crate::workspace::GPU_SCRATCH_BYTES;
 
-/// A column-major matrix without gaps between its columns.
+/// A column-major matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct MatmulOperand {
     pub address: u64,
+    /// Elements from the start of a column to that of the next.
+    pub stride: usize,
     /// F32 or BF16.
     pub dtype: DType,
     /// True if the product takes the transposed matrix.
@@ -74,6 +76,7 @@ struct MatmulKey {
     m: usize,
     n: usize,
     k: usize,
+    strides: [usize; 3],
     types: [DType; 2],
     transposed: [bool; 2],
     /// Whether a matrix is added, and whether that is another than `out`.
@@ -170,6 +173,7 @@ impl MatmulRequest {
             m: self.m,
             n: self.n,
             k: self.k,
+            strides: [self.a.stride, self.b.stride, self.out.stride],
             types: [self.a.dtype, self.out.dtype],
             transposed: [self.a.transposed, self.b.transposed],
             adds: [self.addend.is_some(), self.addend.is_some_and(|addend| addend != self.out.address)],
@@ -277,14 +281,13 @@ impl BlasLt {
         }
         // The search checks how these are aligned.
         set_epilogue_pointers(descriptor, product.epilogue)?;
-        let layout = |dtype, rows: usize, columns: usize, transposed: bool| {
-            let (rows, columns) = if transposed { (columns, rows) } else { (rows, columns) };
-            result::create_matrix_layout(data_type(dtype)?, rows as u64, columns as u64, rows as i64)
+        let layout = |operand: MatmulOperand, rows: usize, columns: usize| {
+            let (rows, columns) = if operand.transposed { (columns, rows) } else { (rows, columns) };
+            result::create_matrix_layout(data_type(operand.dtype)?, rows as u64, columns as u64, operand.stride as i64)
                 .map_err(error_of("a layout"))
         };
-        let MatmulRequest { m, n, k, .. } = *product;
-        let (a, b) = (layout(key.types[0], m, k, key.transposed[0])?, layout(key.types[0], k, n, key.transposed[1])?);
-        let out = layout(key.types[1], m, n, false)?;
+        let MatmulRequest { m, n, k, a, b, out, .. } = *product;
+        let (a, b, out) = (layout(a, m, k)?, layout(b, k, n)?, layout(out, m, n)?);
         match self.find_algorithm(key, descriptor, [a, b, out]) {
             Ok(None) => Ok(None),
             Ok(Some((algorithm, workspace))) => Ok(Some(MatmulPlan { descriptor, a, b, out, algorithm, workspace })),

@@ -188,9 +188,26 @@ impl Gpu {
 /// # Errors
 /// If it is strided, or not on a GPU.
 pub fn address(tensor: &Tensor) -> Result<u64> {
+    if !tensor.is_contiguous() {
+        bail!("a kernel was given a strided tensor")
+    }
+    first_element(tensor)
+}
+
+/// [`address`] of a matrix whose rows may have gaps between them, and the elements from the start of one row to that of the next.
+///
+/// # Errors
+/// If the elements of a row do not follow one another, or it is not on a GPU.
+pub fn address_of_rows(matrix: &Tensor) -> Result<(u64, usize)> {
+    match (matrix.dims(), matrix.stride()) {
+        (&[_, width], &[stride, 1]) if stride >= width => Ok((first_element(matrix)?, stride)),
+        (dims, strides) => bail!("a kernel was given a matrix of shape {dims:?} with strides {strides:?}"),
+    }
+}
+
+fn first_element(tensor: &Tensor) -> Result<u64> {
     let (storage, layout) = tensor.storage_and_layout();
     let Storage::Cuda(cuda) = &*storage else { bail!("a kernel for GPUs was given a tensor on the CPU") };
-    let Some((start, _)) = layout.contiguous_offsets() else { bail!("a kernel was given a strided tensor") };
     let stream = cuda.device.cuda_stream();
     let base = match &cuda.slice {
         CudaStorageSlice::F32(slice) => slice.device_ptr(&stream).0,
@@ -199,5 +216,5 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
         CudaStorageSlice::F64(slice) => slice.device_ptr(&stream).0,
         _ => bail!("GPU tensors are f32, bf16, u32 or f64, not {:?}", cuda.dtype()),
     };
-    Ok(base + (start * cuda.dtype().size_in_bytes()) as u64)
+    Ok(base + (layout.start_offset() * cuda.dtype().size_in_bytes()) as u64)
 }

@@ -19,6 +19,13 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     })
 }
 
+/// `linear`. On a GPU each row of the result begins at a multiple of 16 bytes, where there is no bias: only the functions here and
+/// `loss::cross_entropy` take rows with gaps.
+pub fn linear_aligned(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::matmul::linear_aligned(x, w, bias));
+    linear(x, w, bias)
+}
+
 /// x·wᵀ + bias + residual: `linear`, then `pointwise::add_assign`. On a GPU in one pass.
 pub fn linear_sum(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, residual: &Tensor) -> Result<Tensor> {
     on_gpu!(x => super::cuda::matmul::linear_sum(x, w, bias, residual));

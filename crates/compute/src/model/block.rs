@@ -11,7 +11,7 @@ use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Posi
 use runner_spec::experiment::Recompute;
 use runner_spec::model::Decoder;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parts::{self, LayerPart, MlpKind};
+use runner_spec::model::parts::{self, LayerPart, MlpKind, Rotary};
 
 /// One entry of the block list.
 #[derive(Debug, Clone)]
@@ -32,12 +32,11 @@ pub enum SavedActivations {
 /// Makes blocks of a decoder's parts.
 pub(super) struct BlockBuilder<'a> {
     pub decoder: &'a Decoder,
-    pub layers: usize,
     pub layout: &'a ParamLayout,
     /// Keys dropout.
     pub seed: u64,
-    /// The table of angles, where attention rotates.
-    pub rope: Option<Rope>,
+    /// The tables of angles, where attention rotates.
+    pub ropes: &'a [(Rotary, Rope)],
     /// Gives element type and device of tables.
     pub like: &'a Tensor,
 }
@@ -51,7 +50,7 @@ impl BlockBuilder<'_> {
         if index == 0 {
             return self.embedding();
         }
-        if index > self.layers { self.head() } else { self.layer(index) }
+        if index > self.decoder.layers.len() { self.head() } else { self.layer(index) }
     }
 
     fn embedding(&self) -> Result<Block> {
@@ -66,12 +65,13 @@ impl BlockBuilder<'_> {
     }
 
     fn layer(&self, index: usize) -> Result<Block> {
-        let layer = &self.decoder.layer;
+        let Some(layer) = self.decoder.layers.iter().nth(index - 1) else { bail!("the model has no layer {index}") };
         let [first, second] = layer.sublayers.as_slice() else { bail!("layer {index} does not have two parts") };
         let (LayerPart::Attention(attention), LayerPart::Mlp(mlp)) = (&first.part, &second.part) else {
             bail!("layer {index} is not attention and an MLP")
         };
         let prefix = layer.place(index - 1).prefix;
+        let rope = attention.rotary.and_then(|rotary| self.ropes.iter().find(|(of, _)| *of == rotary));
         let [up, down] = [self.linear(&prefix, &mlp.up)?, self.linear(&prefix, &mlp.down)?];
         Ok(Block::Layer(Box::new(TransformerLayer {
             norm_place: layer.norm_place,
@@ -81,7 +81,7 @@ impl BlockBuilder<'_> {
                 out: self.linear(&prefix, &attention.out)?,
                 heads: attention.heads,
                 mask: attention.mask,
-                rope: self.rope.clone(),
+                rope: rope.map(|(_, rope)| rope.clone()),
                 dropout: self.dropout(index, "attention", attention.dropout),
             },
             norm2: self.norm(&prefix, &second.norm)?,

@@ -66,9 +66,10 @@ impl Model {
             bail!("blocks {range:?} are not within {} blocks", spec.block_count())
         }
         let decoder = spec.decoder();
-        let table = spec.rotary_table([range.clone()].into_iter());
-        let rope = table.map(|r| Rope::new(r.context_length, r.head_dim, r.theta, like)).transpose()?;
-        let builder = BlockBuilder { decoder: &decoder, layers: spec.layers, layout: &layout, seed, rope, like };
+        let tables = decoder.rotary_tables([range.clone()].into_iter()).into_iter();
+        let tables = tables.map(|r| Ok((r, Rope::new(r.context_length, r.head_dim, r.theta, like)?)));
+        let ropes = tables.collect::<Result<Vec<_>>>()?;
+        let builder = BlockBuilder { decoder: &decoder, layout: &layout, seed, ropes: &ropes, like };
         let blocks = range.clone().map(|index| builder.block(index)).collect::<Result<_>>()?;
         Ok(Self { spec: spec.clone(), layout, range, blocks, device: like.device().clone() })
     }

@@ -123,8 +123,10 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
             let (_, saved) = model.forward_with_hook(&params, None, &mb, &mut |_, _| Ok(())).unwrap();
             let element = dtype.size_in_bytes();
             let what = || format!("{spec:?}, {dtype:?}, {recompute:?}");
-            let (layer, head) =
-                (planned(&decoder.layer.kept(recompute), element), planned(&decoder.head.kept(), element));
+            let (layer, head) = (
+                planned(&decoder.layers.pattern()[0].kept(recompute), element),
+                planned(&decoder.head.kept(), element),
+            );
             let planned_blocks = [(Vec::new(), 0), layer.clone(), layer, head];
             assert_eq!(saved.iter().map(kept_by).collect::<Vec<_>>(), planned_blocks, "{}", what());
 
@@ -136,7 +138,7 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
                     found = [found[0] + bytes(x), found[1] + bytes(dy)];
                 }
             }
-            let deferred = decoder.layer.deferred().map(|b| b.per_position * ROWS * LENGTH * element);
+            let deferred = decoder.layers.pattern()[0].deferred().map(|b| b.per_position * ROWS * LENGTH * element);
             assert_eq!(found, deferred, "{}", what());
         }
     }
@@ -146,7 +148,8 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
 fn products_are_the_matrices_of_layers() {
     for spec in models() {
         let matrices = parameters(&spec).into_iter().filter(|p| p.block == 1 && p.is_matrix());
-        assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), spec.decoder().layer.multiplications());
+        let layers = spec.decoder().layers;
+        assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), layers.pattern()[0].multiplications());
     }
 }
 

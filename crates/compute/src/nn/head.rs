@@ -39,7 +39,7 @@ impl Head {
             }
             None => (x, None),
         };
-        let (logits, mb) = (self.project.forward(pass, &normed)?, pass.mb);
+        let (logits, mb) = (self.project.forward_aligned(pass, &normed)?, pass.mb);
         let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale))?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
@@ -66,7 +66,7 @@ impl Head {
         let mut losses = vec![0.0; mb.targets.len()];
         let rows_at_once = LOGIT_ROWS[usize::from(!x.device().is_cpu())];
         for rows in wanted.chunks(rows_at_once) {
-            let logits = self.logits(pass, x, rows)?;
+            let logits = self.project.forward_aligned(pass, &self.normed_rows(pass, x, rows)?)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
             for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None)?.read()?) {
                 losses[row] = loss;
@@ -77,10 +77,14 @@ impl Head {
 
     /// Returns the logits of rows `rows` of `x`, `[rows.len(), vocab]`.
     pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
+        self.project.forward(pass, &self.normed_rows(pass, x, rows)?)
+    }
+
+    fn normed_rows(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let x = embedding::take_rows(x, rows)?;
         match self.norm {
-            Some(norm) => self.project.forward(pass, &norm.forward(pass, &x)?.0),
-            None => self.project.forward(pass, &x),
+            Some(norm) => Ok(norm.forward(pass, &x)?.0),
+            None => Ok(x),
         }
     }
 }

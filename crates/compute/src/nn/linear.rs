@@ -24,6 +24,12 @@ impl Linear {
         matmul::linear(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
+    /// [`Self::forward`] with aligned rows, which products and losses take.
+    pub fn forward_aligned(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
+        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        matmul::linear_aligned(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
+    }
+
     /// Returns the forward's result plus `residual`, `[rows, out]`.
     pub fn forward_sum(
         &self,

@@ -76,7 +76,8 @@ fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Resul
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
     let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
     if let Some(missing) = named.iter().find(|file| file.contains('/') || snapshot.file(file).is_none()) {
-        let place = if snapshot.partial.is_some() { "cache" } else { "model" };
+        let is_partial = snapshot.partial.is_some() && !missing.contains('/');
+        let place = if is_partial { "cache" } else { "model" };
         let message = format!("it names `{}`, which the {place} does not have", super::error::quoted(missing));
         return Err(client.lacking(snapshot, format!("{}: {message}", path.display())));
     }

@@ -5,6 +5,9 @@ use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
 use runner_spec::program::{BlockRange, Instruction, ParallelMode, Program, ShardedState};
 
+const OWN_WEIGHTS: &str = "every rank has its own weights here";
+const LAST_WEIGHTS: &str = "the replicas have the last step's weights";
+
 /// The result of one program's execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecutionSummary {
@@ -38,7 +41,7 @@ struct MicroBatchProgress {
     backward_reached: usize,
 }
 
-/// A bucket of weights that come and go: the instructions that started to gather them, and that completed it.
+/// A bucket of weights that replicas update in part: the instructions that started to gather them, and that completed it.
 #[derive(Debug, Clone, Copy, Default)]
 struct GatheredBucket {
     prefetched: Option<usize>,
@@ -53,10 +56,9 @@ struct Execution<'a> {
     /// Per chunk and micro-batch.
     progress: Vec<Vec<MicroBatchProgress>>,
     counted: Option<usize>,
-    /// The instructions of the weights' exchange that have run, by their place in it. Empty where buckets of weights come and go.
-    exchanged: Vec<Option<usize>>,
-    exchange: Vec<Instruction>,
-    /// By bucket, where they come and go.
+    /// The broadcast of the weights.
+    broadcast: Option<usize>,
+    /// By bucket, where replicas update parts of the weights.
     gathered: Vec<GatheredBucket>,
     reduced: Vec<Option<usize>>,
     waited: Option<usize>,
@@ -78,17 +80,14 @@ pub fn execute(program: &Program) -> Result<ExecutionSummary> {
         let (forward_reached, backward_reached) = (chunk.start, chunk.end);
         vec![MicroBatchProgress { forward_reached, backward_reached, ..MicroBatchProgress::default() }; micro_batches]
     };
-    let comes_and_goes = program.divides(ShardedState::Parameters);
-    let exchange = if comes_and_goes { Vec::new() } else { program.weight_exchange() };
     let mut execution = Execution {
         program,
         parts: program.mesh.stages * program.chunks.len(),
         loads: vec![None; micro_batches],
         progress: program.chunks.iter().map(fresh).collect(),
         counted: None,
-        exchanged: vec![None; exchange.len()],
-        exchange,
-        gathered: vec![GatheredBucket::default(); if comes_and_goes { program.buckets.len() } else { 0 }],
+        broadcast: None,
+        gathered: vec![GatheredBucket::default(); if program.shards.is_empty() { 0 } else { program.buckets.len() }],
         reduced: vec![None; program.buckets.len()],
         waited: None,
         summed_tied: None,
@@ -129,11 +128,12 @@ impl Execution<'_> {
             Instruction::Load { mb } => self.load(index, mb),
             Instruction::CountTokens { numerator } => self.count_tokens(index, numerator),
             Instruction::PrefetchParameters { bucket } => self.prefetch(index, bucket),
-            Instruction::GatherParameters { bucket } if bucket < self.gathered.len() => {
+            Instruction::GatherParameters { bucket } => {
+                self.check_gathers(bucket)?;
                 once(self.program, &mut self.gathered[bucket].gathered, index)
             }
             Instruction::ReleaseParameters { bucket } => self.release(bucket),
-            Instruction::BroadcastWeights | Instruction::GatherParameters { .. } => self.exchange_weights(index),
+            Instruction::BroadcastWeights => self.broadcast_weights(index),
             Instruction::Forward { mb, chunk, blocks } => self.forward(index, mb, chunk, blocks),
             Instruction::Backward { mb, chunk, blocks } => self.backward(index, mb, chunk, blocks, false),
             Instruction::BackwardInput { mb, chunk } => self.backward_input(index, mb, chunk),
@@ -192,7 +192,8 @@ impl Execution<'_> {
         ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
         self.check_gradients_complete()?;
         ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
-        if let Some(bucket) = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some()) {
+        let held = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some());
+        if let Some(bucket) = held.filter(|_| self.releases()) {
             return Err(format!(
                 "ReleaseParameters bucket {bucket} has not run: the next step would read weights from before this update"
             ));
@@ -267,28 +268,31 @@ impl Execution<'_> {
         once(self.program, &mut self.counted, index)
     }
 
-    /// Runs an instruction that gives this rank weights which another rank has updated.
-    fn exchange_weights(&mut self, index: usize) -> Result<(), String> {
-        let place = self.exchange.iter().position(|wanted| *wanted == self.program.step[index]);
-        let Some(place) = place else { return Err("every rank has its own weights here".to_owned()) };
+    fn broadcast_weights(&mut self, index: usize) -> Result<(), String> {
+        ensure!(self.program.mesh.mode == ParallelMode::Dp, "{OWN_WEIGHTS}");
         let has_forwarded = self.progress.iter().flatten().any(|p| p.forward.is_some());
         ensure!(!has_forwarded, "a forward has already run with other weights");
-        once(self.program, &mut self.exchanged[place], index)
+        once(self.program, &mut self.broadcast, index)
     }
 
-    fn comes_and_goes(&self, bucket: usize) -> Result<(), String> {
-        ensure!(bucket < self.gathered.len(), "every replica keeps all weights here");
+    /// True if buckets of weights come and go.
+    fn releases(&self) -> bool {
+        self.program.divides(ShardedState::Parameters)
+    }
+
+    fn check_gathers(&self, bucket: usize) -> Result<(), String> {
+        ensure!(bucket < self.gathered.len(), "{OWN_WEIGHTS}");
         Ok(())
     }
 
     fn prefetch(&mut self, index: usize, bucket: usize) -> Result<(), String> {
-        self.comes_and_goes(bucket)?;
+        self.check_gathers(bucket)?;
         self.check_absent(self.gathered[bucket].gathered, "has gathered it, and nothing has released it")?;
         once(self.program, &mut self.gathered[bucket].prefetched, index)
     }
 
     fn release(&mut self, bucket: usize) -> Result<(), String> {
-        self.comes_and_goes(bucket)?;
+        ensure!(self.releases(), "every replica keeps all weights here");
         ensure!(self.gathered[bucket].gathered.is_some(), "GatherParameters bucket {bucket} has not run");
         self.gathered[bucket] = GatheredBucket::default();
         Ok(())
@@ -297,19 +301,18 @@ impl Execution<'_> {
     /// Checks that the weights which `blocks` read are there.
     fn check_gathered(&self, blocks: BlockRange) -> Result<(), String> {
         let mut read = self.program.buckets_read_by(blocks);
-        match read.find(|bucket| self.gathered.get(*bucket).is_some_and(|b| b.gathered.is_none())) {
-            None => Ok(()),
-            Some(bucket) => Err(format!("GatherParameters bucket {bucket} has not run: its weights are not there")),
-        }
+        let missing = read.find(|bucket| self.gathered.get(*bucket).is_some_and(|b| b.gathered.is_none()));
+        let Some(bucket) = missing else { return Ok(()) };
+        let why = if self.releases() { "its weights are not there" } else { LAST_WEIGHTS };
+        Err(format!("GatherParameters bucket {bucket} has not run: {why}"))
     }
 
     fn forward(&mut self, index: usize, mb: usize, chunk: usize, blocks: Option<BlockRange>) -> Result<(), String> {
         ensure!(self.loads[mb].is_some(), "Load {mb} has not run");
         // The head scales its gradient in the forward.
         ensure!(self.counted.is_some(), "CountTokens has not run: the weight of a token is unknown");
-        if let Some(missing) = self.exchanged.iter().position(Option::is_none) {
-            return Err(format!("{} has not run: the replicas have the last step's weights", self.exchange[missing]));
-        }
+        let has_weights = self.program.mesh.mode != ParallelMode::Dp || self.broadcast.is_some();
+        ensure!(has_weights, "{} has not run: {LAST_WEIGHTS}", Instruction::BroadcastWeights);
         let progress = self.progress[chunk][mb];
         let has_input = self.program.virtual_stage(chunk) == 0 || progress.received_activation.is_some();
         ensure!(has_input, "RecvActivation {mb} has not run");

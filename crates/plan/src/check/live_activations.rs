@@ -30,11 +30,12 @@ impl HeldElements {
         }
         let sum = |buffers: &[Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
         let head = if chunk.contains(spec.layers + 1) { sum(&decoder.head.kept()) } else { 0 };
-        let (layer, layers) = (&decoder.layer, spec.layers_in(chunk.range()));
-        Self {
-            saved: head + layers * sum(&layer.kept(program.recompute)),
-            work: head + layers * sum(&layer.deferred()),
+        let mut held = Self { saved: head, work: head };
+        for (layer, times) in decoder.layers.count_in(chunk.range()) {
+            held.saved += times * sum(&layer.kept(program.recompute));
+            held.work += times * sum(&layer.deferred());
         }
+        held
     }
 }
 

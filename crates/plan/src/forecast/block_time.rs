@@ -22,12 +22,6 @@ const KERNEL_START_SECONDS: f64 = 4e-6;
 const FORWARD_PASSES: f64 = 2.0;
 const BACKWARD_PASSES: f64 = 2.0;
 
-/// The time of a bf16 product whose rows hold an odd number of elements, over that of one with aligned rows: cuBLASLt has only slow kernels
-/// for rows that are not multiples of 4 bytes. Fitted to GPT-2 124M with 50,257 logits on an H100 (docs/gpu-check.md), and counted from its
-/// compute capability on; other rows that are not multiples of 16 bytes were not measured.
-const ODD_ROWS_SLOWDOWN: f64 = 5.8;
-const ODD_ROWS_CAPABILITY: u32 = 9;
-
 /// FLOPs at the peak of fp32 that an element of a dropout mask takes. Fitted to GPT-2 124M with a dropout of 0.1 on an H100.
 const FLOPS_PER_MASK_ELEMENT: f64 = 135.0;
 
@@ -48,7 +42,7 @@ pub(crate) struct BlockTimer<'a> {
     pub sharers: usize,
 }
 
-/// A value for each of the three kinds of blocks.
+/// A value for each of the three kinds of blocks; that of layers is their mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct PerBlockKind<T> {
     pub embedding: T,
@@ -114,14 +108,13 @@ impl BlockTimer<'_> {
         let moved = |buffers: &[Buffer]| -> f64 {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
         };
-        let slowdown = |linear: &Linear| if self.has_odd_rows(linear) { ODD_ROWS_SLOWDOWN } else { 1.0 };
         let mask_seconds = |elements: f64| {
             let seconds_per_element = self.device.peak_flops.fp32.map_or(0.0, |peak| FLOPS_PER_MASK_ELEMENT / peak);
             n * elements * seconds_per_element
         };
         let block_seconds = |linears: &[&Linear], attention: f64, moved: f64, masks: [f64; 2], counts: ParamCounts| {
             let attention = attention * n;
-            let linear: f64 = linears.iter().map(|linear| 2.0 * n * linear.size() as f64 * slowdown(linear)).sum();
+            let linear: f64 = linears.iter().map(|linear| 2.0 * n * linear.size() as f64).sum();
             let traffic = n * moved / memory;
             let start = KERNELS_PER_FORWARD * KERNEL_START_SECONDS;
             let rounded_sums = if precision::state_bytes(self.program.master_weights) < 4 {
@@ -139,16 +132,19 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start) + rounded_sums,
             }
         };
-        let Decoder { embedding, layer, head } = &decoder;
-        let kept = moved(&layer.kept(Recompute::None));
-        let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
-        let counts = cost::count(&layer.parameters(0));
-        let mut layer_seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
-        if self.recompute != Recompute::None {
-            let again = layer.recomputed_flops(self.recompute, length);
-            let dropped = kept - moved(&layer.kept(self.recompute));
-            layer_seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
-        }
+        let layer_seconds = |layer: &Layer| {
+            let kept = moved(&layer.kept(Recompute::None));
+            let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
+            let counts = cost::count(&layer.parameters(0));
+            let mut seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
+            if self.recompute != Recompute::None {
+                let again = layer.recomputed_flops(self.recompute, length);
+                let dropped = kept - moved(&layer.kept(self.recompute));
+                seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory) + mask_seconds(masks[0]);
+            }
+            Some(seconds)
+        };
+        let (embedding, head) = (&decoder.embedding, &decoder.head);
         let dropped = if embedding.dropout > 0.0 { embedding.width as f64 } else { 0.0 };
         // The table of a tied embedding gets gradients from both ends of the model.
         let tied = if head.tied { head.project.size() as u64 } else { 0 };
@@ -157,17 +153,9 @@ impl BlockTimer<'_> {
         let embedding_counts = cost::count(&embedding.parameters());
         Some(BlockKindSeconds {
             embedding: block_seconds(&[], 0.0, spec.d_model as f64 * bytes, [dropped; 2], embedding_counts),
-            layer: layer_seconds,
+            layer: mean_of_layers(&decoder, layer_seconds)?,
             head: block_seconds(&[&head.project], 0.0, moved(&head.kept()), [0.0; 2], head_counts),
         })
-    }
-
-    /// True if the rows of a bf16 product hold an odd number of elements, on a device where that was measured to be slow.
-    fn has_odd_rows(&self, linear: &Linear) -> bool {
-        let capability = self.device.compute_capability.is_some_and(|c| c.major >= ODD_ROWS_CAPABILITY);
-        capability
-            && self.program.precision == Precision::Bf16
-            && linear.row_widths().iter().any(|width| !width.is_multiple_of(2))
     }
 
     fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
@@ -178,10 +166,10 @@ impl BlockTimer<'_> {
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
         };
-        let layer = self.program.model.decoder().layer;
+        let layer_seconds = |layer: &Layer| mean(&|busy| self.layer(r, layer, busy, n, length));
         Some(BlockKindSeconds {
             embedding: mean(&|busy| self.embedding(r, busy, n))?,
-            layer: mean(&|busy| self.layer(r, &layer, busy, n, length))?,
+            layer: mean_of_layers(&self.program.model.decoder(), layer_seconds)?,
             head: mean(&|busy| self.head(r, busy, n))?,
         })
     }
@@ -230,7 +218,7 @@ impl BlockTimer<'_> {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
                 let measured = ModelSpec::for_calibration(spec.family, [1, 1, 1, width]).decoder();
-                let flops = measured.layer.multiplications() as f64;
+                let flops = measured.layers.iter().map(Layer::multiplications).sum::<usize>() as f64;
                 let sizes = mine().filter(|p| p.length == short).map(|p| {
                     let rest = get(p) - attention * (p.positions * p.length) as f64;
                     (p.positions as f64, rest.max(0.1 * get(p)))
@@ -282,4 +270,17 @@ impl BlockTimer<'_> {
         };
         Some(BlockSeconds { forward: predict(|p| p.forward)?, input: 0.0, weight: predict(|p| p.backward)? })
     }
+}
+
+/// The mean of `seconds` over a model's layers.
+fn mean_of_layers(decoder: &Decoder, seconds: impl Fn(&Layer) -> Option<BlockSeconds>) -> Option<BlockSeconds> {
+    let layers = &decoder.layers;
+    layers.count_in(1..layers.len() + 1).try_fold(BlockSeconds::default(), |sum, (layer, times)| {
+        let part = seconds(layer)?.times(times as f64 / layers.len() as f64);
+        Some(BlockSeconds {
+            forward: sum.forward + part.forward,
+            input: sum.input + part.input,
+            weight: sum.weight + part.weight,
+        })
+    })
 }

@@ -25,8 +25,9 @@ pub fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
         counts.total += each.total * times;
     };
     add(count(&decoder.embedding.parameters()), first);
-    let layers: usize = chunks.iter().map(|chunk| spec.layers_in(chunk.range())).sum();
-    add(count(&decoder.layer.parameters(0)), layers as u64);
+    for (layer, times) in chunks.iter().flat_map(|chunk| decoder.layers.count_in(chunk.range())) {
+        add(count(&layer.parameters(0)), times as u64);
+    }
     add(count(&decoder.head.parameters(spec.layers + 1)), last);
     if spec.tie_embeddings && last > first {
         add(count(&decoder.embedding.parameters()[..1]), 1);
@@ -39,7 +40,7 @@ pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
     let decoder = spec.decoder();
     let total = |parameters: &[PartParameter]| count(parameters).total;
     let (embedding, head) = (decoder.embedding.parameters(), decoder.head.parameters(spec.layers + 1));
-    let layers = std::iter::repeat_n(total(&decoder.layer.parameters(0)), spec.layers);
+    let layers = decoder.layers.map(|layer| total(&layer.parameters(0)));
     [total(&embedding)].into_iter().chain(layers).chain([total(&head)]).collect()
 }
 
@@ -93,11 +94,12 @@ impl BlockProducts {
         // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
         // embedding's matrix.
         let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
-        let layers = spec.layers_in(blocks.clone()) as f64;
-        Self {
-            products: heads * decoder.head.project.size() as f64 + layers * decoder.layer.multiplications() as f64,
-            attention: layers * decoder.layer.score_flops(length),
+        let mut sum = Self { products: heads * decoder.head.project.size() as f64, attention: 0.0 };
+        for (layer, times) in decoder.layers.count_in(blocks.clone()) {
+            sum.products += times as f64 * layer.multiplications() as f64;
+            sum.attention += times as f64 * layer.score_flops(length);
         }
+        sum
     }
 }
 
@@ -187,7 +189,7 @@ mod tests {
     #[test]
     fn recomputed_flops_equal_those_by_hand() {
         let spec = ModelSpec { d_ff: 8, ..ModelSpec::with_defaults(Family::Gpt2, [16, 1024, 1, 2, 4]) };
-        let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layer.recomputed_flops(recompute, 2);
+        let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layers.pattern()[0].recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);
         assert_eq!(of(&spec, Recompute::None), 0.0);
         assert_eq!(of(&spec, Recompute::Attention), f64::from(6 * (2 * 4 * 12 + products)));
@@ -201,7 +203,8 @@ mod tests {
     #[test]
     fn kept_tensors_are_among_those_that_are_read() {
         for spec in [gpt2_124m(50_304), llama_179m(), crate::testing::encoder(28_783, 8, 4096, 16)] {
-            let layer = spec.decoder().layer;
+            let decoder = spec.decoder();
+            let layer = &decoder.layers.pattern()[0];
             let qkv: usize = layer.attentions().map(|attention| attention.qkv.width()).sum();
             let sum = |recompute| layer.kept(recompute).iter().map(|b| b.per_position).sum::<usize>();
             let (all, d) = (sum(Recompute::None), spec.d_model);

@@ -10,9 +10,6 @@ use runner_spec::program::Device;
 /// Tensor cores read rows in pieces of this many bytes.
 const ALIGNED_BYTES: usize = 16;
 
-/// The multiple to which vocabularies are usually padded.
-const VOCABULARY_MULTIPLE: usize = 64;
-
 /// The widest heads that attention computes in tiles (`compute/kernels/cuda/attention.rs`).
 const MAX_TILE_HEAD_DIM: usize = 128;
 
@@ -24,15 +21,6 @@ pub(crate) fn describe_slow_sizes(model: &ModelSpec, precision: Precision, hardw
     let mut notes = Vec::new();
     if precision != Precision::Fp32 {
         let multiple = ALIGNED_BYTES / precision::activation_bytes(precision) as usize;
-        let vocabulary = model.vocab_size;
-        if !vocabulary.is_multiple_of(multiple) {
-            notes.push(format!(
-                "model.vocab_size: a row of {} logits is not a multiple of {ALIGNED_BYTES} bytes, so the head's matrix products are slow; \
-                 set model.pad_vocab_to: {VOCABULARY_MULTIPLE} for {}",
-                count(vocabulary as u64),
-                count(vocabulary.next_multiple_of(VOCABULARY_MULTIPLE) as u64)
-            ));
-        }
         for (key, width) in [("d_model", model.d_model), ("d_ff", model.d_ff)] {
             if !width.is_multiple_of(multiple) {
                 notes.push(format!(
@@ -69,11 +57,11 @@ mod tests {
     fn unaligned_rows_and_wide_heads_are_named_with_the_sizes_to_use() {
         let odd = ModelSpec { d_ff: 3_001, ..ModelSpec::with_defaults(Family::Gpt2, [50_257, 1024, 12, 3, 768]) };
         insta::assert_snapshot!(notes(&odd, Precision::Bf16));
-        // 50,300 numbers of 4 bytes are a multiple of 16 bytes; fp32 does not use tensor cores.
-        let even = gpt2_124m(50_300);
-        assert!(notes(&even, Precision::Bf16).contains("50,304"));
+        // 3,004 numbers of 4 bytes are a multiple of 16 bytes; fp32 does not use tensor cores.
+        let even = ModelSpec { d_ff: 3_004, ..gpt2_124m(50_257) };
+        assert!(notes(&even, Precision::Bf16).contains("3,008"));
         assert_eq!(notes(&even, Precision::Tf32), "");
-        assert_eq!(notes(&gpt2_124m(50_257), Precision::Fp32), "");
+        assert_eq!(notes(&ModelSpec { d_ff: 3_001, ..even }, Precision::Fp32), "");
         assert_eq!(describe_slow_sizes(&odd, Precision::Bf16, &[]), Vec::<String>::new());
     }
 }

@@ -12,7 +12,7 @@ use runner_spec::forecast::ForecastBasis;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::{ParamCounts, RankPlan};
 use runner_spec::precision;
-use runner_spec::program::{BlockRange, Device, Instruction, Program, ShardedState};
+use runner_spec::program::{BlockRange, Device, Instruction, Program};
 use runner_spec::rates::{BlockSeconds, DeviceRates, Link, Links};
 
 /// A rank whose costs count. Of ranks that cost the same, one is enough.
@@ -159,11 +159,8 @@ impl<'a> PlanCosts<'a> {
             let all = |get: fn(BlockSeconds) -> f64| last as f64 * sum(0, get) + sum(last, get);
             let first_chunk = |mb: usize| self.block_range(stage, mb, program.chunks[0]);
             let exchange = |instruction: Instruction| self.collective(stage, program, &instruction);
-            // What comes before the first forward, and what the last backwards start.
-            let weights: f64 = match program.weight_exchange() {
-                all if program.divides(ShardedState::Parameters) => all.into_iter().take(1).map(exchange).sum(),
-                all => all.into_iter().map(exchange).sum(),
-            };
+            // What comes before the first forward, which reads the first bucket, and what the last backwards start.
+            let weights: f64 = program.weight_exchange().into_iter().take(1).map(exchange).sum();
             let sums: f64 = (0..program.buckets.len()).map(|bucket| exchange(program.reduction(bucket))).sum();
             let work = all(BlockSeconds::total);
             let start = before + weights;

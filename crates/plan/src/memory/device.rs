@@ -2,6 +2,7 @@
 
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::program::{Device, Program};
+use runner_spec::topology::{CHANNEL_BLOCKS, GROUP_BLOCKS};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,16 +15,22 @@ pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
     if is_hopper_or_newer(capability) { 512 * MIB } else { 384 * MIB }
 }
 
-/// Bytes that NCCL holds for each communicator of a rank, mostly its channels' buffers: an estimate.
-pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
+/// Bytes of NCCL's buffers for one block of a connection, at the receiver and at the sender: an estimate, from the sources of NCCL 2.30
+/// (`transport/p2p.cc`) for GPUs of one node.
+const CONNECTION_BYTES: u64 = (10 + 2) * MIB;
 
-/// The number of NCCL communicators of a rank: one for each group that sums its tensors (the replicas of its stage, the two ends of a tied
-/// embedding), and one for each channel. The stages form a ring, in which a stage has two channels with each of its two neighbours, one
-/// for activations and one for gradients.
-pub fn communicators(program: &Program) -> u64 {
-    let tied = program.shares_tied();
-    let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
-    u64::from(program.mesh.replicas > 1) + u64::from(tied) + channels
+/// Bytes of the communicator of a group: a ring, and a tree, through which numbers go up and down.
+pub const GROUP_COMMUNICATOR_BYTES: u64 = 3 * CONNECTION_BYTES * GROUP_BLOCKS as u64;
+
+/// Bytes of the communicators of a channel to a rank and of one from there.
+pub const CHANNEL_COMMUNICATORS_BYTES: u64 = CONNECTION_BYTES * CHANNEL_BLOCKS as u64;
+
+/// The NCCL communicators of a rank: the number of groups that sum its tensors (the replicas of its stage, the two ends of a tied embedding),
+/// and of pairs of channels. The stages form a ring, in which a stage has a channel to each of its two neighbours and one from it, of
+/// activations or of gradients.
+pub fn communicators(program: &Program) -> (u64, u64) {
+    let groups = u64::from(program.mesh.replicas > 1) + u64::from(program.shares_tied());
+    (groups, if program.mesh.stages > 1 { 2 } else { 0 })
 }
 
 /// Bytes that a plan may fill; `None` if the device's memory is unknown.
@@ -63,7 +70,9 @@ mod tests {
             chunks: 1,
             microbatches: 1,
         };
-        for (stages, replicas, expected) in [(1, 1, [0, 0]), (1, 2, [1, 1]), (2, 1, [5, 5]), (3, 2, [6, 5])] {
+        for (stages, replicas, expected) in
+            [(1, 1, [(0, 0), (0, 0)]), (1, 2, [(1, 0), (1, 0)]), (2, 1, [(1, 2), (1, 2)]), (3, 2, [(2, 2), (1, 2)])]
+        {
             let mut experiment = experiment();
             experiment.model.tie_embeddings = true;
             experiment.parallel = match (stages, replicas) {
@@ -90,7 +99,8 @@ mod tests {
                     }
                 };
                 let groups = mesh.groups().iter().filter(|group| used(group)).count();
-                assert_eq!(communicators(program), (channels.count() + groups) as u64, "{stages} x {replicas}");
+                let pairs = channels.count() / 2;
+                assert_eq!(communicators(program), (groups as u64, pairs as u64), "{stages} x {replicas}");
             }
             // A rank at an end, and one in the middle.
             let middle = &plan.ranks[plan.ranks.len() / 2].program;

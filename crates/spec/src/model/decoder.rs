@@ -5,30 +5,138 @@ use std::ops::Range;
 use super::parts::{Embedding, Head, Layer, PartParameter, Rotary};
 use super::spec::ModelSpec;
 
-/// The parts of a model: the embedding, the layers, which are alike, and the head.
+/// The parts of a model: the embedding, the layers, the head.
 #[derive(Debug, Clone)]
 pub struct Decoder {
     pub embedding: Embedding,
-    pub layer: Layer,
+    pub layers: Layers,
     pub head: Head,
+}
+
+/// The layers of a model: a pattern that is repeated from the first layer on. Models whose layers are alike have a pattern of one.
+#[derive(Debug, Clone)]
+pub struct Layers {
+    pattern: Vec<Layer>,
+    count: usize,
 }
 
 impl ModelSpec {
     /// The composition of this model: its sizes and options, with the defaults of its family.
     pub fn decoder(&self) -> Decoder {
-        Decoder { embedding: Embedding::new(self), layer: Layer::new(self), head: Head::new(self) }
+        let layers = Layers { pattern: vec![Layer::new(self)], count: self.layers };
+        Decoder { embedding: Embedding::new(self), layers, head: Head::new(self) }
     }
+}
 
+impl Decoder {
     /// All parameters in registration order. A tied head has no matrix.
-    pub fn part_parameters(&self) -> Vec<PartParameter> {
-        let Decoder { embedding, layer, head } = self.decoder();
-        let layers = (0..self.layers).flat_map(|index| layer.parameters(index));
-        embedding.parameters().into_iter().chain(layers).chain(head.parameters(self.layers + 1)).collect()
+    pub fn parameters(&self) -> Vec<PartParameter> {
+        let layers = self.layers.iter().enumerate().flat_map(|(index, layer)| layer.parameters(index));
+        self.embedding
+            .parameters()
+            .into_iter()
+            .chain(layers)
+            .chain(self.head.parameters(self.layers.len() + 1))
+            .collect()
+    }
+}
+
+impl Decoder {
+    /// The tables of angles that the layers in `chunks`, parts of the block list, need, each once.
+    pub fn rotary_tables(&self, chunks: impl Iterator<Item = Range<usize>>) -> Vec<Rotary> {
+        let mut tables = Vec::new();
+        for (layer, times) in chunks.flat_map(|chunk| self.layers.count_in(chunk)) {
+            for rotary in layer.attentions().filter_map(|attention| attention.rotary) {
+                if times > 0 && !tables.contains(&rotary) {
+                    tables.push(rotary);
+                }
+            }
+        }
+        tables
+    }
+}
+
+impl Layers {
+    /// The layers that differ, or may.
+    pub fn pattern(&self) -> &[Layer] {
+        &self.pattern
     }
 
-    /// The table of angles that the layers in `chunks`, parts of the block list, need.
-    pub fn rotary_table(&self, mut chunks: impl Iterator<Item = Range<usize>>) -> Option<Rotary> {
-        let has_layers = chunks.any(|chunk| self.layers_in(chunk) > 0);
-        self.decoder().layer.attentions().find_map(|attention| attention.rotary).filter(|_| has_layers)
+    #[expect(clippy::len_without_is_empty, reason = "a model has layers")]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Layer> {
+        self.pattern.iter().cycle().take(self.count)
+    }
+
+    /// Each layer of the pattern with the number of times that it is in `blocks`, a part of the block list.
+    pub fn count_in(&self, blocks: Range<usize>) -> impl Iterator<Item = (&Layer, usize)> {
+        let [start, end] = [blocks.start, blocks.end].map(|block| block.saturating_sub(1).min(self.count));
+        let period = self.pattern.len();
+        // Of the first n layers, those whose index is `place` modulo the period.
+        let before = move |n: usize, place: usize| (n + period - 1 - place) / period;
+        let times = move |place| before(end, place).saturating_sub(before(start, place));
+        self.pattern.iter().enumerate().map(move |(place, layer)| (layer, times(place)))
+    }
+
+    /// The largest `f` of a layer.
+    pub fn most(&self, f: impl Fn(&Layer) -> u64) -> u64 {
+        self.pattern.iter().map(f).max().unwrap_or(0)
+    }
+
+    /// `f` of each layer, called once for each layer of the pattern.
+    pub fn map<T: Clone>(&self, f: impl Fn(&Layer) -> T) -> Vec<T> {
+        let values: Vec<T> = self.pattern.iter().map(f).collect();
+        values.iter().cycle().take(self.count).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Family, Mask};
+
+    /// Seven layers, every third of which sees the whole row.
+    fn mixed() -> Layers {
+        let layer = |mask| {
+            let mut spec = ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]);
+            spec.options.mask = mask;
+            Layer::new(&spec)
+        };
+        Layers { pattern: [Mask::Causal, Mask::Causal, Mask::Full].map(layer).into(), count: 7 }
+    }
+
+    #[test]
+    fn a_pattern_is_counted_as_its_layers_are_listed() {
+        let layers = mixed();
+        let masks: Vec<Mask> = layers.iter().flat_map(|layer| layer.attentions().map(|a| a.mask)).collect();
+        assert_eq!(masks.iter().filter(|mask| **mask == Mask::Full).count(), 2);
+        assert_eq!(layers.map(|layer| layer.attentions().map(|a| a.mask).collect::<Vec<_>>()).concat(), masks);
+        for (start, end) in (0..10).flat_map(|start| (start..10).map(move |end| (start, end))) {
+            let listed = |place: usize| {
+                let indexes = (0..7).filter(|index| (start..end).contains(&(index + 1)));
+                indexes.filter(|index| index % 3 == place).count()
+            };
+            let counted: Vec<usize> = layers.count_in(start..end).map(|(_, times)| times).collect();
+            assert_eq!(counted, [0, 1, 2].map(listed), "{start}..{end}");
+        }
+    }
+
+    /// The parameters of layers that differ are those of each, under its own index.
+    #[test]
+    fn layers_that_differ_have_their_own_parameters() {
+        let spec = ModelSpec { layers: 7, ..ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]) };
+        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() });
+        let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() });
+        let decoder = Decoder { layers: Layers { pattern: vec![narrow, wide], count: 7 }, ..spec.decoder() };
+        let widths: Vec<usize> = decoder
+            .parameters()
+            .into_iter()
+            .filter(|parameter| parameter.spec.name.ends_with("mlp.up_proj.weight"))
+            .map(|parameter| parameter.spec.shape[0])
+            .collect();
+        assert_eq!(widths, [16, 24, 16, 24, 16, 24, 16]);
     }
 }

@@ -43,7 +43,7 @@ fn write_wrapped(
     pickle.extend(&DICT[2..]);
     let mut storages = Vec::new();
     let mut expected = Vec::new();
-    let parameters = spec.part_parameters().into_iter();
+    let parameters = spec.decoder().parameters().into_iter();
     let parameters =
         parameters.filter(|parameter| has_biases || parameter.spec.name.rsplit('.').next() != Some("bias"));
     for (number, parameter) in parameters.enumerate() {
@@ -80,7 +80,7 @@ fn a_checkpoint_of_nanogpt_is_read_with_its_heads() {
     let spec = &opened.described.spec;
     assert_eq!((spec.vocab_size, spec.context_length, spec.layers, spec.heads, spec.d_model), (8, 6, 1, 2, 4));
     assert_eq!((spec.d_ff, spec.tie_embeddings, opened.described.gives("heads")), (16, true, true));
-    for (parameter, (name, values)) in spec.part_parameters().iter().zip(expected) {
+    for (parameter, (name, values)) in spec.decoder().parameters().iter().zip(expected) {
         let mut read = vec![0.0; values.len()];
         opened.read(&name, &parameter.spec.shape, &mut read).unwrap();
         assert_eq!(read, values, "{name}");
@@ -106,7 +106,7 @@ fn names_of_wrapped_models_are_read() {
     for wrap in wrap {
         let expected = write_wrapped(&path, Some(2), true, wrap);
         let opened = OpenedWeights::open(&path).unwrap();
-        for (parameter, (name, values)) in opened.described.spec.part_parameters().iter().zip(expected) {
+        for (parameter, (name, values)) in opened.described.spec.decoder().parameters().iter().zip(expected) {
             let mut read = vec![0.0; values.len()];
             opened.read(&name, &parameter.spec.shape, &mut read).unwrap();
             assert_eq!(read, values, "{name}");
@@ -129,7 +129,7 @@ fn a_gpt2_without_biases_has_zeros_for_them() {
     let stored: std::collections::BTreeMap<_, _> = write_nanogpt(&path, Some(2), false).into_iter().collect();
     let opened = OpenedWeights::open(&path).unwrap();
     assert_eq!(opened.described.spec.d_ff, 16);
-    let parameters = opened.described.spec.part_parameters();
+    let parameters = opened.described.spec.decoder().parameters();
     assert!(parameters.len() > stored.len());
     for parameter in parameters {
         let mut read = vec![f32::NAN; parameter.spec.len()];
@@ -359,7 +359,7 @@ fn no_bytes_make_it_panic() {
     let attempt = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         let Ok(opened) = OpenedWeights::open(&path) else { return };
-        for parameter in opened.described.spec.part_parameters() {
+        for parameter in opened.described.spec.decoder().parameters() {
             let mut values = vec![0.0; parameter.spec.len()];
             opened.read(&parameter.spec.name, &parameter.spec.shape, &mut values).unwrap();
         }

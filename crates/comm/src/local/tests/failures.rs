@@ -38,7 +38,7 @@ fn aborted(wait: impl Fn(&LocalComm) -> Result<(), CommError> + Sync) {
 fn an_abort_ends_every_kind_of_wait() {
     aborted(|c| c.barrier(ALL));
     aborted(|c| c.run(ALL, GroupOperation::AllReduce, &numbers(100_000)));
-    aborted(|c| c.start(ALL, GroupOperation::AllReduce, vec![numbers(10)])?.wait());
+    aborted(|c| c.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(10)])])?.wait());
     aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
     let topology = Topology { channels: vec![channel(1, 0, Lane::Gradient, 1, 4)], ..Topology::everyone(2) };
     world(&topology, |comm| {
@@ -72,9 +72,9 @@ fn a_timeout_names_the_rank_and_its_last_status() {
     let view = region.snapshot(1).unwrap();
     assert_eq!((view.heartbeat, view.step, view.list, view.index, view.phase), (99, 12, 2, 34, RankPhase::Step));
     // After the barrier that failed, started operations of the group still have a separate order.
-    let pending = comm.start(ALL, GroupOperation::AllReduce, vec![numbers(3)]).unwrap();
+    let pending = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(3)])]).unwrap();
     assert!(matches!(pending.wait(), Err(CommError::Timeout { peer: 1, .. })));
-    let pending = comm.start(ALL, GroupOperation::AllReduce, vec![numbers(3)]).unwrap();
+    let pending = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(3)])]).unwrap();
     assert!(matches!(pending.wait(), Err(CommError::Closed { .. })), "not another wait of the whole timeout");
 }
 
@@ -110,7 +110,7 @@ fn a_rank_that_waits_for_one_that_has_left_gets_an_error() {
 fn a_dropped_communicator_ends_what_it_started() {
     let region = Region::anonymous(&Topology::everyone(2)).unwrap();
     let comm = LocalComm::new(Arc::clone(&region), 0).unwrap();
-    let _pending = comm.start(ALL, GroupOperation::AllReduce, vec![numbers(100_000)]).unwrap();
+    let _pending = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(100_000)])]).unwrap();
     assert_eq!(LocalComm::new(Arc::clone(&region), 0).unwrap_err().to_string(), "rank 0 is taken");
     drop(comm);
     assert_eq!(LocalComm::new(Arc::clone(&region), 0).unwrap_err().to_string(), "rank 0 is taken", "once only");

@@ -38,7 +38,7 @@ fn as_a_rank() {
         comm.status().set_step(round as u64);
         let n = 1 + round * 10_000;
         let (x, y) = (tensor(DType::F32, round, rank, n), tensor(DType::F64, round, rank, n));
-        let pending = comm.start(ALL, GroupOperation::AllReduce, vec![x.clone()]).unwrap();
+        let pending = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![x.clone()])]).unwrap();
         comm.run(ALL, GroupOperation::AllReduce, &y).unwrap();
         let sent = tensor(DType::F32, round, rank, 1000);
         let (lane, back) =

@@ -41,7 +41,8 @@ fn measures_the_bandwidth() {
             let x = Tensor::ones(BYTES / 4, DType::F32, &Device::Cpu).unwrap();
             comm.barrier(ALL).unwrap();
             let direct = time(|| comm.run(ALL, GroupOperation::AllReduce, &x).unwrap());
-            let started = time(|| comm.start(ALL, GroupOperation::AllReduce, vec![x.clone()]).unwrap().wait().unwrap());
+            let started =
+                time(|| comm.start(ALL, vec![(GroupOperation::AllReduce, vec![x.clone()])]).unwrap().wait().unwrap());
             (direct, started)
         });
         let (direct, started) = times[0];

@@ -87,7 +87,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
         for (group, _) in mine {
             for n in [3, 100_003, 700_000] {
                 let x = tensor(DType::F32, n, comm.rank(), n);
-                let pending = comm.start(GroupId(group), GroupOperation::AllReduce, vec![x.clone()]).unwrap();
+                let pending = comm.start(GroupId(group), vec![(GroupOperation::AllReduce, vec![x.clone()])]).unwrap();
                 pending.wait().unwrap();
                 out.push(bits(&x));
             }
@@ -316,7 +316,7 @@ fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
 fn an_abort_ends_every_kind_of_wait() {
     aborted(|c| c.barrier(ALL));
     aborted(|c| c.run(ALL, GroupOperation::AllReduce, &numbers(100_000)));
-    aborted(|c| c.start(ALL, GroupOperation::AllReduce, vec![numbers(10)])?.wait());
+    aborted(|c| c.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(10)])])?.wait());
     aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
     aborted(|c| c.mesh().receive_control(1).map(drop));
 }
@@ -368,7 +368,7 @@ fn a_rank_that_waits_for_one_that_has_left_gets_an_error() {
 fn a_dropped_communicator_ends_what_it_started() {
     world(&Topology::everyone(2), |comm| {
         if comm.rank() == 0 {
-            let _pending = comm.start(ALL, GroupOperation::AllReduce, vec![numbers(100_000)]).unwrap();
+            let _pending = comm.start(ALL, vec![(GroupOperation::AllReduce, vec![numbers(100_000)])]).unwrap();
         } else {
             let mesh = Arc::clone(comm.mesh());
             while mesh.is_connected(0) {

@@ -69,6 +69,12 @@ impl Launch {
         Ok(self)
     }
 
+    /// The address of a matrix whose rows may have gaps between them, and whose type names the kernel.
+    pub(super) fn rows(mut self, matrix: &Tensor) -> Result<Self> {
+        self.args.push(gpu::address_of_rows(matrix)?.0);
+        Ok(self)
+    }
+
     /// The address of element `start` of a tensor that has at least `len` elements from there on.
     pub(super) fn array_part(
         mut self,

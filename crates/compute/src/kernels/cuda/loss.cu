@@ -22,12 +22,13 @@ template <typename T, bool BACK, typename F> __device__ __forceinline__ void eac
     }
 }
 
-// One block per row: loss = logsumexp(logits) − logits[target], 0 where the target is ignored. With `gradient`, the logits become
+// One block per row of `vocab` logits, `stride` elements after the one before: loss = logsumexp(logits) − logits[target], 0 where the target is ignored. With `gradient`, the logits become
 // scale · (softmax − onehot), 0 in ignored rows.
 template <typename T>
-__device__ __forceinline__ void cross_entropy(float* losses, T* logits, const unsigned* targets, int vocab, float scale, int gradient) {
+__device__ __forceinline__ void cross_entropy(float* losses, T* logits, const unsigned* targets, int vocab, int stride, float scale,
+                                              int gradient) {
     __shared__ float scratch[32];
-    T* row = logits + (i64)blockIdx.x * vocab;
+    T* row = logits + (i64)blockIdx.x * stride;
     const unsigned target = targets[blockIdx.x];
     if (target == IGNORE) {
         if (threadIdx.x == 0) {
@@ -140,8 +141,8 @@ template <typename T> __device__ __forceinline__ void count_bad(unsigned* count,
 #define LOSS(suffix, T)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(float* losses, T* logits,                    \
                                                                               const unsigned* targets, int vocab,          \
-                                                                              float scale, int gradient) {                 \
-        cross_entropy(losses, logits, targets, vocab, scale, gradient);                                                    \
+                                                                              int stride, float scale, int gradient) {     \
+        cross_entropy(losses, logits, targets, vocab, stride, scale, gradient);                                            \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(512) squares_##suffix(double* partial, const T* x, i64 n) {               \
         squares(partial, x, n);                                                                                            \

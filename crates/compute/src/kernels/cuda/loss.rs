@@ -5,21 +5,21 @@ use candle_core::{DType, Result, Tensor, bail};
 use super::launch::{Launch, LaunchDims, kernel_for_type, whole_warps};
 
 /// Per-row losses, `[rows]` f32, of `targets` (`[rows]` u32 on the same GPU, below the vocabulary or `IGNORED_TARGET`). With `scale`, the
-/// logits become their own gradient times `scale`, in place.
+/// logits, whose rows may have gaps between them, become their own gradient times `scale`, in place.
 pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> Result<Tensor> {
     let ((rows, vocab), dtype) = (logits.dims2()?, logits.dtype());
     let launch = Launch::for_tensor(logits)?;
     let losses = launch.gpu.empty(DType::F32, rows)?;
     let launch = launch
         .array("losses", &losses, DType::F32, rows)?
-        .array("logits", logits, dtype, rows * vocab)?
+        .rows(logits)?
         .array("targets", targets, DType::U32, rows)?
-        .ints([vocab])?
+        .ints([vocab, logits.stride()[0]])?
         .floats([scale.unwrap_or(0.0)])
         .ints([usize::from(scale.is_some())])?;
     let threads = whole_warps(vocab.div_ceil(8)).min(1024);
     let dims = LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
-    // SAFETY: (losses, logits, targets, vocab, scale, gradient), a block for each row.
+    // SAFETY: (losses, logits, targets, vocab, stride, scale, gradient), a block for each row.
     unsafe { launch.run(&kernel_for_type("cross_entropy", dtype)?, dims)? }
     Ok(losses)
 }

@@ -4,12 +4,23 @@ use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{Launch, LaunchDims, kernel_for_type};
 use super::pointwise;
-use crate::gpu::{Epilogue, MatmulOperand, MatmulRequest, address, gpu_of};
+use crate::gpu::{Epilogue, MatmulOperand, MatmulRequest, address, address_of_rows, gpu_of};
 use runner_spec::experiment::Activation;
 
-/// A matrix of f32 or bf16.
+/// cuBLASLt's fast kernels need rows and sizes of multiples of 16 bytes: 8 numbers of bf16.
+const ALIGNED: usize = 8;
+
+/// A matrix of f32 or bf16, whose rows are columns to cuBLASLt.
 fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
-    Ok(MatmulOperand { address: address(x)?, dtype: x.dtype(), transposed })
+    let (address, stride) = address_of_rows(x)?;
+    Ok(MatmulOperand { address, stride, dtype: x.dtype(), transposed })
+}
+
+/// The columns of `y` in parts, start and number: if its rows have gaps, as those of [`linear_aligned`], as many as are aligned, and the rest.
+fn column_parts(y: &Tensor) -> Result<Vec<(usize, usize)>> {
+    let (_, width) = y.dims2()?;
+    let aligned = width / ALIGNED * ALIGNED;
+    Ok(if y.is_contiguous() { vec![(0, width)] } else { vec![(0, aligned), (aligned, width - aligned)] })
 }
 
 /// The product out (m × n) = a (m × k) · b (k × n), column-major.
@@ -57,6 +68,19 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         None => {
             product(x, w, &y, Epilogue::None)?;
         }
+    }
+    Ok(y)
+}
+
+/// `linear`, with a gap after each row of the result if rows are not whole multiples of 16 bytes otherwise.
+pub fn linear_aligned(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let ((rows, _), (out, _)) = (x.dims2()?, w.dims2()?);
+    if bias.is_some() || out < ALIGNED || out.is_multiple_of(ALIGNED) {
+        return linear(x, w, bias);
+    }
+    let y = gpu_of(x)?.empty(x.dtype(), (rows, out.next_multiple_of(ALIGNED)))?.narrow(1, 0, out)?;
+    for (start, columns) in column_parts(&y)? {
+        product(x, &w.narrow(0, start, columns)?, &y.narrow(1, start, columns)?, Epilogue::None)?;
     }
     Ok(y)
 }
@@ -109,14 +133,15 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     }
 }
 
-/// dx = dy·w. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue.
-fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, epilogue: Epilogue) -> Result<bool> {
+/// dx = dy·w, or dx += dy·w if `adds`. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue.
+fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, adds: bool, epilogue: Epilogue) -> Result<bool> {
     let ((rows, out), (height, inner)) = (dy.dims2()?, w.dims2()?);
     if out != height || dy.dtype() != w.dtype() {
         bail!("a product of {:?} {:?} and {:?} {:?}", dy.dims(), dy.dtype(), w.dims(), w.dtype())
     }
-    let request =
-        MatmulRequest { epilogue, ..request([inner, rows, out], operand(w, false)?, operand(dy, false)?, dx)? };
+    let addend = adds.then(|| address(dx)).transpose()?;
+    let request = request([inner, rows, out], operand(w, false)?, operand(dy, false)?, dx)?;
+    let request = MatmulRequest { addend, epilogue, ..request };
     // SAFETY: w is [out, in], dy [rows, out], as checked here, and dx [rows, in], as made by the callers.
     unsafe { gpu_of(dy)?.multiply(&request) }
 }
@@ -124,7 +149,11 @@ fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, epilogue: Epilogue) -
 /// dL/dx = dy·w: `[rows, out]` and `[out, in]` give `[rows, in]`.
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let dx = gpu_of(dy)?.empty(dy.dtype(), (dy.dim(0)?, w.dim(1)?))?;
-    product_for_input(&dx, dy, w, Epilogue::None)?;
+    // The rest first, whose rounded sum is the smaller one.
+    for (i, (start, columns)) in column_parts(dy)?.into_iter().rev().enumerate() {
+        let (dy, w) = (dy.narrow(1, start, columns)?, w.narrow(0, start, columns)?);
+        product_for_input(&dx, &dy, &w, i > 0, Epilogue::None)?;
+    }
     Ok(dx)
 }
 
@@ -138,8 +167,8 @@ pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<
     let dx = gpu_of(dy)?.empty(dy.dtype(), (rows, inner))?;
     let epilogue = Epilogue::GeluSlope { before: address(before)? };
     let fits = dy.dtype() == DType::BF16 && inner.is_multiple_of(8);
-    if !fits || !product_for_input(&dx, dy, w, epilogue)? {
-        product_for_input(&dx, dy, w, Epilogue::None)?;
+    if !fits || !product_for_input(&dx, dy, w, false, epilogue)? {
+        product_for_input(&dx, dy, w, false, Epilogue::None)?;
         pointwise::activate_backward(&dx, before, Activation::Gelu)?;
     }
     Ok(dx)
@@ -152,10 +181,13 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
         let (a, b, c) = (dy.dims(), x.dims(), dw.dims());
         bail!("a product of {a:?} {:?} and {b:?} {:?} into {c:?} {:?}", dy.dtype(), x.dtype(), dw.dtype())
     }
-    let request = request([inner, out, rows], operand(x, false)?, operand(dy, true)?, dw)?;
-    let request = MatmulRequest { addend: Some(request.out.address), ..request };
-    // SAFETY: x is [rows, in], dy [rows, out], dw [out, in].
-    unsafe { gpu_of(dy)?.multiply(&request)? };
+    for (start, columns) in column_parts(dy)? {
+        let (dw, dy) = (dw.narrow(0, start, columns)?, dy.narrow(1, start, columns)?);
+        let request = request([inner, columns, rows], operand(x, false)?, operand(&dy, true)?, &dw)?;
+        let request = MatmulRequest { addend: Some(request.out.address), ..request };
+        // SAFETY: x is [rows, in], dy [rows, columns], dw [columns, in].
+        unsafe { gpu_of(&dy)?.multiply(&request)? };
+    }
     Ok(())
 }
 

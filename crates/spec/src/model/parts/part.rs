@@ -77,11 +77,6 @@ impl Linear {
         self.inputs * self.width()
     }
 
-    /// The widths of the rows of all its matrices: of the inputs, and of the outputs.
-    pub fn row_widths(&self) -> [usize; 2] {
-        [self.inputs, self.width()]
-    }
-
     pub(super) fn parameters(&self, place: &Place) -> impl Iterator<Item = PartParameter> {
         let Self { rows, transposed, .. } = *self;
         self.names.iter().zip(&self.outputs).flat_map(move |(name, &out)| {
