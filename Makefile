@@ -123,7 +123,7 @@ clean:
 emulated: ## a CUDA driver for machines without a GPU (tests/emulated)
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated
 
-test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
+test-emulated: emulated ## kernels, steps, layouts and runs on four and eight GPUs of it
 	$(MAKE) -C tests/emulated OUT=$(CURDIR)/target/emulated test
 	scripts/cuda_kit.sh $(CUDA_KIT)
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
@@ -131,10 +131,13 @@ test-emulated: emulated ## kernels, steps, layouts and runs on four GPUs of it
 	# In a process of its own: the emulated GPUs' memory holds what the tests of one process keep.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) sharding::
-	# Streams that run at once.
+	# Streams that run at once. Ranks that are threads, which in the program they are not, need more launches than a process has.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
-	    RUNNER_EMULATED_STREAMS=1 \
-	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) -- several_gpus ranks_in_processes
+	    RUNNER_EMULATED_STREAMS=1 RUNNER_EMULATED_LAUNCHES=1000000 RUNNER_EMULATED_NCCL_TIMEOUT=240 \
+	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) several_gpus
+	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=8 \
+	    RUNNER_EMULATED_STREAMS=1 RUNNER_EMULATED_NCCL_TIMEOUT=240 \
+	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) ranks_in_processes
 	# The attention of GPUs before Hopper.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_CC=8.0 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) attention

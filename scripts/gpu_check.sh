@@ -194,7 +194,8 @@ run_tests() {
     [ -n "$tests" ] || { note tests "kernel tests" null "" "there is no gpu-tests beside the program" && return 0; }
     [ "$device" = cuda ] || { note tests "kernel tests" null "" "they need a GPU" && return 0; }
     local ok=true code=0
-    with_libraries env RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$tests" --test-threads=4 2>&1 | tee "$work/tests.out"
+    # Ranks of these tests are threads, whose GPUs do not read each other's memory.
+    with_libraries env NCCL_P2P_DIRECT_DISABLE=1 RUNNER_GPU_REQUIRED=1 RUNNER_GPU_BINARY="$runner" timeout -k 5 "$1" "$tests" --test-threads=4 2>&1 | tee "$work/tests.out"
     code=${PIPESTATUS[0]}
     [ "$code" -eq 0 ] || ok=false
     note tests "kernel tests" $ok "$(grep '^test result' "$work/tests.out" | tail -1)" "exit code $code$([ "$code" -eq 124 ] && echo ': no time was left')"

@@ -98,11 +98,12 @@ int launch(const char* name, void (*kernel)(A...), Index grid, Index block, size
 
 // ---- meetings of a warp ----
 
-enum Kind { SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, VOTE, SYNC, MMA_BF16, MMA_TF32, TILES, TILES_TRANSPOSED };
+enum Kind { SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP, SHUFFLE_DOWN, VOTE, SYNC, MMA_BF16, MMA_TF32, TILES, TILES_TRANSPOSED, GROUP_PRODUCT, GROUP_ACCUMULATE };
 
 inline const char* kind_name(unsigned kind) {
     static const char* const names[] = {"__shfl_sync", "__shfl_xor_sync", "__shfl_up_sync", "__shfl_down_sync", "a vote",
-                                        "__syncwarp",  "mma_bf16",        "mma_tf32",       "load_tiles", "load_tiles_transposed"};
+                                        "__syncwarp",  "mma_bf16",        "mma_tf32",       "load_tiles", "load_tiles_transposed",
+                                        "group_product", "group_accumulate"};
     return names[kind & 15];
 }
 
@@ -311,7 +312,135 @@ inline void emulated_copy_wait(unsigned pending) {
     while (done < fiber.copies.size() && fiber.groups - fiber.copies[done].group > pending) {
         emulated::perform(fiber.copies[done++]);
     }
+    fiber.is_unfenced = true;
     fiber.copies.erase(fiber.copies.begin(), fiber.copies.begin() + (ptrdiff_t)done);
+}
+
+// ---- products of four warps, as the PTX ISA describes them ----
+//
+// They read shared memory as late as they may, or with the reverse order of threads at once. Until then their results are NaN, so that who
+// reads or writes them too early gets other numbers.
+
+namespace emulated {
+
+// The number at a place of shared memory, whose 128-byte lines are swizzled.
+EMULATED_UNCHECKED inline float swizzled(unsigned place) {
+    unsigned short bits;
+    memcpy(&bits, now.host->shared + (place ^ (place >> 7 & 7) << 4), 2);
+    return bits_to_float((unsigned)bits << 16);
+}
+
+EMULATED_UNCHECKED inline void perform(const GroupProduct& p) {
+    const unsigned thread = now.host->current % 128, g = thread % 32 / 4, t = thread % 4;
+    float a[2][16];
+    memcpy(a, p.a, sizeof a);
+    for (unsigned half = 0; half < 2 && !p.transposed; half++) {
+        const unsigned row = thread / 32 * 16 + half * 8 + g;
+        for (unsigned k = 0; k < 16; k++) {
+            a[half][k] = swizzled(p.left + row / 8 * p.stride + row % 8 * 128 + k * 2);
+        }
+    }
+    for (unsigned n = 0; n < 8; n++) {
+        for (unsigned odd = 0; odd < 2; odd++) {
+            const unsigned column = n * 8 + 2 * t + odd;
+            float sums[2];
+            for (unsigned half = 0; half < 2; half++) {
+                const float before = p.is_first ? p.before[n][2 * half + odd] : p.d[n][2 * half + odd];
+                sums[half] = p.adds ? before : 0.0f;
+            }
+            for (unsigned k = 0; k < 16; k++) {
+                const float b = p.transposed ? swizzled(p.right + k / 8 * p.stride + k % 8 * 128 + column * 2)
+                                             : swizzled(p.right + column / 8 * p.stride + column % 8 * 128 + k * 2);
+                sums[0] += a[0][k] * b;
+                sums[1] += a[1][k] * b;
+            }
+            p.d[n][odd] = sums[0];
+            p.d[n][2 + odd] = sums[1];
+        }
+    }
+}
+
+EMULATED_UNCHECKED inline void start(GroupProduct p, float (&d)[8][4]) {
+    Host* h = now.host;
+    Fiber& fiber = h->fibers[h->current];
+    if (!fiber.has_begun || fiber.is_unfenced) {
+        fail(LAUNCH_FAILED, "a product of four warps without a fence for its %s", fiber.has_begun ? "tiles" : "registers");
+    }
+    p.d = d;
+    p.set = fiber.sets;
+    p.is_first = true;
+    for (const GroupProduct& other : fiber.products) {
+        p.is_first = p.is_first && other.d != p.d;
+    }
+    memcpy(p.before, d, sizeof p.before);
+    if (h->reverse) {
+        return perform(p);
+    }
+    if (p.is_first) {
+        memset(d, POISON, sizeof p.before);
+    }
+    fiber.products.push_back(p);
+}
+
+// The left operand's rows in the registers of the lanes that have them.
+EMULATED_UNCHECKED inline void read_rows(Slot* slots) {
+    for (int lane = 0; lane < 32; lane++) {
+        float(*rows)[16] = static_cast<float(*)[16]>(const_cast<void*>(slots[lane].at[1]));
+        for (int t = 0; t < 4; t++) {
+            const unsigned* a = static_cast<const unsigned*>(slots[lane / 4 * 4 + t].at[0]);
+            for (int i = 0; i < 4; i++) {
+                rows[i % 2][2 * t + i / 2 * 8] = bits_to_float(a[i] << 16);
+                rows[i % 2][2 * t + i / 2 * 8 + 1] = bits_to_float(a[i] & 0xffff0000u);
+            }
+        }
+    }
+}
+
+} // namespace emulated
+
+inline unsigned emulated_group_matrix(const unsigned char* tile, unsigned stride) {
+    const size_t place = (size_t)(tile - emulated::now.host->shared);
+    if (place % 1024 != 0 || stride % 1024 != 0) {
+        emulated::fail(emulated::MISALIGNED, "a product of four warps reads a tile at %zu of shared memory, in steps of %u", place, stride);
+    }
+    return (unsigned)place >> 4;
+}
+inline void emulated_group_product(float (&d)[8][4], unsigned a, unsigned b, unsigned stride, bool adds) {
+    emulated::meet(0xffffffffu, emulated::GROUP_PRODUCT, emulated::Slot(), emulated::Nothing());
+    emulated::GroupProduct p = {};
+    p.adds = adds;
+    p.left = a << 4;
+    p.right = b << 4;
+    p.stride = stride;
+    emulated::start(p, d);
+}
+inline void emulated_group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b, unsigned stride) {
+    emulated::GroupProduct p = {};
+    emulated::meet(0xffffffffu, emulated::GROUP_ACCUMULATE, {{a, p.a, nullptr}}, emulated::read_rows);
+    p.adds = p.transposed = true;
+    p.right = b << 4;
+    p.stride = stride;
+    emulated::start(p, d);
+}
+inline void emulated_group_begin() {
+    emulated::now.host->fibers[emulated::now.host->current].has_begun = true;
+}
+inline void emulated_group_commit() {
+    emulated::Fiber& fiber = emulated::now.host->fibers[emulated::now.host->current];
+    fiber.has_begun = false;
+    fiber.sets++;
+}
+// Until at most `pending` of the closed sets are left.
+inline void emulated_group_wait(unsigned pending) {
+    emulated::Fiber& fiber = emulated::now.host->fibers[emulated::now.host->current];
+    size_t done = 0;
+    while (done < fiber.products.size() && fiber.sets - fiber.products[done].set > pending) {
+        emulated::perform(fiber.products[done++]);
+    }
+    fiber.products.erase(fiber.products.begin(), fiber.products.begin() + (ptrdiff_t)done);
+}
+inline void emulated_group_fence_shared() {
+    emulated::now.host->fibers[emulated::now.host->current].is_unfenced = false;
 }
 
 // ---- numbers ----

@@ -186,12 +186,26 @@ struct Copy {
     unsigned group;
 };
 
+// A thread's part of a product of four warps that was started but not waited for: two rows of the result, two of each 8 columns.
+struct GroupProduct {
+    float (*d)[4];
+    float before[8][4]; // what `d` held, if this is the first product on its way to it
+    bool is_first, adds, transposed;
+    float a[2][16]; // the rows of the left operand, if it is not in shared memory
+    unsigned left, right, stride; // places in shared memory, and the bytes from each 8 rows to the next
+    unsigned set;
+};
+
 struct Fiber {
     Context context;
     Index index;
     int stack;
     unsigned groups; // of copies, closed so far
     std::vector<Copy> copies;
+    unsigned sets; // of products, closed so far
+    std::vector<GroupProduct> products;
+    bool has_begun;   // a set of products, with the fence that it needs
+    bool is_unfenced; // copies have arrived that products do not see
 };
 
 struct Host {
@@ -359,6 +373,9 @@ EMULATED_UNCHECKED inline void fiber_main() {
         w.done |= bit;
         h->finished++;
         h->fibers[h->current].copies.clear();
+        if (!h->fibers[h->current].products.empty()) {
+            fail(LAUNCH_FAILED, "products of four warps that nobody waited for");
+        }
         const int next = next_ready();
         Context lost;
         if (next < 0) {

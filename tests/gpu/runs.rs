@@ -89,7 +89,7 @@ fn auto_takes_the_gpu() {
 
 /// By number of GPUs. On CPUs the ranks of `dp` are threads.
 #[cfg(feature = "nccl")]
-const LAYOUTS: [(usize, &str); 9] = [
+const LAYOUTS: [(usize, &str); 13] = [
     (2, "{mode: dp, replicas: 2}"),
     (2, "{mode: ddp, replicas: 2}"),
     (4, "{mode: ddp, replicas: 4, shard: optimizer}"),
@@ -98,7 +98,11 @@ const LAYOUTS: [(usize, &str); 9] = [
     (2, "{mode: pipeline, pipeline: {stages: 2, schedule: gpipe}}"),
     (2, "{mode: pipeline, pipeline: {stages: 2, schedule: 1f1b}}"),
     (2, "{mode: pipeline, pipeline: {stages: 2, schedule: zero_bubble}}"),
+    (2, "{mode: pipeline, pipeline: {stages: 2, schedule: interleaved_1f1b, chunks: 2}}"),
     (4, "{mode: pipeline, replicas: 2, pipeline: {stages: 2, schedule: 1f1b}}"),
+    (8, "{mode: ddp, replicas: 8, shard: gradients}"),
+    (8, "{mode: pipeline, replicas: 2, pipeline: {stages: 4, schedule: 1f1b}}"),
+    (8, "{mode: pipeline, replicas: 4, pipeline: {stages: 2, schedule: zero_bubble}}"),
 ];
 
 /// Ranks in processes, as users start them: each layout trains as one GPU does, and has the same bits when it was interrupted.
@@ -107,7 +111,8 @@ const LAYOUTS: [(usize, &str); 9] = [
 fn ranks_in_processes_train_as_one_gpu_does() {
     let Some(n) = gpus(2) else { return };
     let sandbox = new_sandbox("precision: fp32");
-    sandbox.edit("exp.yaml", "micro_batch: 4", "micro_batch: 2");
+    sandbox.edit("exp.yaml", "sequences: 8, micro_batch: 4", "sequences: 16, micro_batch: 2");
+    sandbox.edit("exp.yaml", "layers: 2", "layers: 4");
     sandbox.expect(0, "apply exp.yaml --runs alone");
     let alone = sandbox.only_run_in("alone").train_losses();
     for (i, (_, layout)) in LAYOUTS.into_iter().filter(|(ranks, _)| *ranks <= n).enumerate() {

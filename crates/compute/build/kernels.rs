@@ -1,11 +1,13 @@
 //! Compiles the CUDA kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
 //! sm_90) and PTX for newer GPUs. Files whose names end with `_sm90` have code for Hopper alone.
 //!
-//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and for each source the compiler's output, from
-//! which `scripts/cuda_kernels.sh` shows the registers, shared memory and spills of each kernel.
+//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), `tiles.rs` (`const TILES: &[Tiles]`, the
+//! sizes of attention's tiles as the sources have them), and for each source the compiler's output, from which `scripts/cuda_kernels.sh` shows
+//! the registers, shared memory and spills of each kernel.
 //!
 //! Divisions, square roots and denormals are exact, as on the CPU; a kernel that wants fast functions names them.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +43,49 @@ pub(crate) fn build() -> Result<()> {
     let out = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR")?);
     let sources = files_with_extension("cu")?;
     compile_all(&nvcc, &sources, &out)?;
+    write(&out.join("tiles.rs"), &tiles_source(&sources)?)?;
     write(&out.join("images.rs"), &images_source(&sources))
+}
+
+/// The text of `tiles.rs`, from the lines `ATTENTION_FORWARD(name, arithmetic, width, pieces of 16 rows, keys, held)`,
+/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` and `ATTENTION_QUERIES(…)`, like the first.
+fn tiles_source(sources: &[PathBuf]) -> Result<String> {
+    let mut kernels: BTreeMap<String, [Vec<usize>; 3]> = BTreeMap::new();
+    for source in sources {
+        let text = fs::read_to_string(source).with_context(|| source.display().to_string())?;
+        for line in text.lines() {
+            let kinds = ["ATTENTION_FORWARD(", "ATTENTION_KEYS(", "ATTENTION_QUERIES("];
+            let named = kinds.iter().enumerate().find_map(|(kind, start)| Some((kind, line.strip_prefix(start)?)));
+            let Some((kind, arguments)) = named else { continue };
+            let mut words = arguments.trim_end_matches(')').split(", ");
+            let name = words.next().unwrap_or_default();
+            kernels.entry(name.to_owned()).or_default()[kind] = words.filter_map(|word| word.parse().ok()).collect();
+        }
+    }
+    let mut rows = Vec::new();
+    for (name, sizes) in kernels {
+        let ([forward, keys, queries], Some((arithmetic, _))) =
+            (sizes.each_ref().map(Vec::as_slice), name.split_once('_'))
+        else {
+            bail!("{name} has no arithmetic")
+        };
+        let (&[width, forward_pieces, forward_keys], &[_, keys], &[_, query_pieces, query_keys]) =
+            (forward, keys, queries)
+        else {
+            bail!("attention {name} lacks a kernel, or a size of its tiles: {forward:?}, {keys:?}, {queries:?}")
+        };
+        let (hopper, bytes) = (name.ends_with("_sm90"), if arithmetic == "bf16" { 2 } else { 4 });
+        let (forward, queries) = ([64 * forward_pieces, forward_keys], [64 * query_pieces, query_keys]);
+        let row = format!(
+            "Tiles {{ name: {name:?}, arithmetic: {arithmetic:?}, width: {width}, hopper: {hopper}, bytes: {bytes}, \
+             forward: {forward:?}, keys: {keys}, queries: {queries:?} }},\n"
+        );
+        rows.push((!hopper, width, row));
+    }
+    // The first that fits is taken.
+    rows.sort();
+    let rows: String = rows.into_iter().map(|(.., row)| row).collect();
+    Ok(format!("const TILES: &[Tiles] = &[\n{rows}];\n"))
 }
 
 /// The files in `SOURCES` with this extension, in order.
@@ -92,10 +136,14 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<()> {
         let mistakes: Vec<&str> = messages.lines().filter(|line| !line.starts_with("ptxas info")).collect();
         bail!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n"));
     }
-    // ptxas's notes C7510 to C7515: it waits for each of Hopper's products at once, which is right and slow.
+    // ptxas's notes C7510 to C7519: it has added a wait or a fence to products of four warps, which is right and slow.
     let serialized: Vec<&str> = messages.lines().filter(|line| line.contains("(C751")).collect();
     if !serialized.is_empty() {
-        bail!("{}: products of tensor cores run one after another:\n{}", source.display(), serialized.join("\n"));
+        bail!(
+            "{}: products of four warps are slower than they are written:\n{}",
+            source.display(),
+            serialized.join("\n")
+        );
     }
     write(&log, &messages)?;
     write(&stamp, &inputs)

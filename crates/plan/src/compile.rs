@@ -96,7 +96,7 @@ pub fn compile_continuation(
     if experiment.precision == Precision::Tf32 && hardware.iter().any(|facts| facts.device == Device::Cpu) {
         notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
     }
-    notes.extend(describe_slow_sizes(&model, experiment.precision, &hardware));
+    notes.extend(describe_slow_sizes(&model, experiment.precision, &hardware)?);
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(

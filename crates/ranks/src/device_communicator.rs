@@ -25,8 +25,7 @@ pub(super) fn device_communicator(
             runner_machine::doctor::check_nccl()
                 .map_err(|why| PlainError::failure(format!("ranks on GPUs communicate through NCCL: {why}")))?;
         }
-        let are_threads = program.mesh.mode == ParallelMode::Dp;
-        Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), are_threads)))
+        Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program))))
     }
     #[cfg(not(feature = "nccl"))]
     {

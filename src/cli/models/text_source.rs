@@ -214,7 +214,7 @@ mod tests {
         assert!(matches!(parse_tokenizer("bpe:300").unwrap(), Tokenizer::Bpe { vocab_size: 300, .. }));
         let dir = tempfile::tempdir().unwrap();
         let error = |spec: &str| parse_tokenizer(spec).unwrap_err().to_string();
-        assert!(error("bpe:12").contains("must be at least 257"));
+        assert!(error("bpe:12").contains("must be from 257 to 10,000,000"));
         assert!(error("byte").contains("did you mean `bytes`?"));
         assert!(error("hup:gpt2").contains("did you mean `hub`?"));
         assert!(error(&format!("gpt2:{}", dir.path().display())).contains("there is no"));

@@ -14,7 +14,7 @@ use super::link::place;
 use super::watch::{WatchThread, Watched};
 use crate::communicator::{Communicator, GroupOperation, Pending, TensorOperation};
 use crate::error::{CommError, OperationKind};
-use runner_compute::gpu::{Gpu, share_with_peers};
+use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Lane, Topology};
 
 /// One rank's communicator. Tensors of its GPU go through NCCL; bytes and tensors of the host go through `host`.
@@ -24,8 +24,6 @@ pub struct NcclComm {
     topology: Topology,
     /// The groups of this rank that sum tensors, in the order of their numbers.
     summing: Vec<GroupId>,
-    /// True if the ranks are threads of one process.
-    are_threads: bool,
     attached: OnceLock<Attached>,
 }
 
@@ -41,10 +39,10 @@ struct Attached {
 impl NcclComm {
     /// A communicator over `host`, which has the same topology. Everything goes through `host` until `attach` sets a GPU. `summing`
     /// are the groups of this rank whose tensors are summed or broadcast: `attach` connects them. All their members must name them.
-    pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, are_threads: bool) -> Self {
+    pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>) -> Self {
         summing.sort_unstable();
         summing.dedup();
-        Self { watched: Arc::new(Watched::new(host)), topology, summing, are_threads, attached: OnceLock::new() }
+        Self { watched: Arc::new(Watched::new(host)), topology, summing, attached: OnceLock::new() }
     }
 
     fn host(&self) -> &dyn Communicator {
@@ -102,9 +100,6 @@ impl Communicator for NcclComm {
             return Ok(());
         }
         let gpu = Gpu::of_device(device)?;
-        if self.are_threads && self.world_size() > 1 {
-            share_with_peers(&gpu)?;
-        }
         // It begins before the first link: a rank that ends while the others connect is noticed, too.
         let watch = WatchThread::spawn(&self.watched, gpu.stream().context())?;
         let channels = Channels::open(&self.watched, &self.topology, device)?;

@@ -84,35 +84,6 @@ pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
     set_pool_attribute(context, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
 }
 
-/// Lets other GPUs of this machine read and write this one's pool: with NCCL, ranks of one process access each other's buffers. Call
-/// it only where needed: the pool then grows more slowly.
-///
-/// # Errors
-/// If it is not a GPU, or the driver refuses.
-#[expect(unsafe_code, reason = "FFI")]
-pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
-    let own = gpu.stream().context().cu_device();
-    let mut peers = Vec::new();
-    for index in 0..CudaContext::device_count().map_err(driver_error)? {
-        let mut can = 0;
-        let device = result::device::get(index).map_err(driver_error)?;
-        // SAFETY: both devices are the driver's; the answer goes to a number that lives.
-        let asked = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, device, own) };
-        if device != own && asked.result().is_ok() && can != 0 {
-            peers.push(sys::CUmemAccessDesc {
-                location: sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device },
-                flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            });
-        }
-    }
-    if peers.is_empty() {
-        return Ok(());
-    }
-    let pool = default_pool(gpu.stream().context())?;
-    // SAFETY: the descriptions are as many as the call says, and the driver copies them.
-    unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver_error) }
-}
-
 impl Gpu {
     /// A tensor whose elements are whatever the memory held.
     ///

@@ -197,26 +197,29 @@ fn mistakes_in_programs_of_a_sharded_optimizer_are_found() {
     };
     let gather = GatherParameters { bucket: 0 };
     let dropped = rejected(sharded(), 1, |p| remove(p, GatherParameters { bucket: 0 }));
-    insta::assert_snapshot!(dropped, @"rank 1, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    insta::assert_snapshot!(dropped, @"rank 1, step[15] Forward[blocks 3 … 4] 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
     let late = rejected(sharded(), 0, |p| {
         remove(p, gather);
-        p.step.insert(position(p, forward(0)) + 1, gather);
+        let last = p.step.iter().rposition(|i| matches!(i, Forward { mb: 0, .. })).expect("there is one");
+        p.step.insert(last + 1, gather);
     });
-    insta::assert_snapshot!(late, @"rank 0, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    insta::assert_snapshot!(late, @"rank 0, step[15] Forward[blocks 3 … 4] 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
     let twice = rejected(sharded(), 0, |p| p.step.insert(position(p, gather), gather));
-    insta::assert_snapshot!(twice, @"rank 0, step[9] GatherParameters bucket 0: step[8] GatherParameters bucket 0 has already done it");
+    insta::assert_snapshot!(twice, @"rank 0, step[16] GatherParameters bucket 0: step[15] GatherParameters bucket 0 has already done it");
     let after_update = all(|p| {
         remove(p, GatherParameters { bucket: 0 });
         p.step.push(GatherParameters { bucket: 0 });
     });
-    insta::assert_snapshot!(after_update, @"rank 0, step[8] Forward 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
-    let swapped = rejected(sharded(), 1, |p| swap(p, GatherParameters { bucket: 0 }, GatherParameters { bucket: 1 }));
-    insta::assert_snapshot!(swapped, @"rank 0, step[7] GatherParameters bucket 1: rank 1 issues step[7] GatherParameters bucket 0 in its place: both would wait forever");
+    insta::assert_snapshot!(after_update, @"rank 0, step[15] Forward[blocks 3 … 4] 0: GatherParameters bucket 0 has not run: the replicas have the last step's weights");
+    let [zero, one] = [0, 1].map(|bucket| PrefetchParameters { bucket });
+    let swapped = rejected(sharded(), 1, |p| swap(p, zero, one));
+    insta::assert_snapshot!(swapped, @"rank 0, step[7] PrefetchParameters bucket 1: rank 1 issues step[7] PrefetchParameters bucket 0 in its place: both would wait forever");
     let foreign = rejected(sharded(), 0, |p| p.step.insert(0, GatherParameters { bucket: 9 }));
     insta::assert_snapshot!(foreign, @"rank 0, step[0] GatherParameters bucket 9: there is no bucket 9: there are 4");
     let unsharded = rejected(ddp(), 0, |p| p.step.insert(5, GatherParameters { bucket: 0 }));
     insta::assert_snapshot!(unsharded, @"rank 0, step[5] GatherParameters bucket 0: every rank has its own weights here");
     let circle = rejected(sharded(), 1, |p| {
+        remove(p, PrefetchParameters { bucket: 0 });
         remove(p, GatherParameters { bucket: 0 });
         p.step.insert(0, GatherParameters { bucket: 0 });
     });
@@ -227,7 +230,7 @@ fn mistakes_in_programs_of_a_sharded_optimizer_are_found() {
     insta::assert_snapshot!(own_weights, @"rank 0, start[0] Evaluate: GatherParameters bucket 3 does not come before it: the replicas have their own weights");
     // Gradients are summed as without shards: each reaches the replica that updates with it.
     let unsummed = all(|p| remove(p, AllReduce { bucket: 0 }));
-    insta::assert_snapshot!(unsummed, @"rank 0, step[23] WaitBuckets: AllReduce bucket 0 has not started");
+    insta::assert_snapshot!(unsummed, @"rank 0, step[30] WaitBuckets: AllReduce bucket 0 has not started");
     let gap = all(|p| p.shards[1].start = p.shards[0].end + 1);
     insta::assert_snapshot!(gap, @"rank 0, shards: no replica holds all of transformer.h.0.mlp.c_proj.weight: it would never be updated as a whole");
     let cut = all(|p| (p.shards[0].end, p.shards[1].start) = (p.shards[0].end - 1, p.shards[0].end - 1));

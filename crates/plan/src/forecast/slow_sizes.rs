@@ -1,5 +1,6 @@
-//! Sizes of a model for which a GPU has only slow kernels, as notes of the plan with the change that avoids them.
+//! Sizes of a model for which a GPU has only slow kernels, as notes of the plan with the change that avoids them, or none.
 
+use crate::error::{Result, refuse};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::Precision;
 use runner_spec::format::count;
@@ -10,15 +11,30 @@ use runner_spec::program::Device;
 /// Tensor cores read rows in pieces of this many bytes.
 const ALIGNED_BYTES: usize = 16;
 
-/// The widest heads that attention computes in tiles (`compute/kernels/cuda/attention.rs`).
-const MAX_TILE_HEAD_DIM: usize = 128;
+/// The widest heads for which GPUs have kernels (`compute/kernels/cuda/attention.rs`).
+const MAX_HEAD_DIM: usize = 128;
 
 /// A note for each size of `model` that the GPUs among `hardware` compute slowly.
-pub(crate) fn describe_slow_sizes(model: &ModelSpec, precision: Precision, hardware: &[DeviceFacts]) -> Vec<String> {
-    if !hardware.iter().any(|facts| matches!(facts.device, Device::Cuda(_))) {
-        return Vec::new();
-    }
+///
+/// # Errors
+/// If they cannot compute one.
+pub(crate) fn describe_slow_sizes(
+    model: &ModelSpec,
+    precision: Precision,
+    hardware: &[DeviceFacts],
+) -> Result<Vec<String>> {
     let mut notes = Vec::new();
+    if !hardware.iter().any(|facts| matches!(facts.device, Device::Cuda(_))) {
+        return Ok(notes);
+    }
+    if model.head_dim() > MAX_HEAD_DIM {
+        refuse!(
+            "model.heads",
+            "heads are {} wide, and attention on a GPU takes heads of up to {MAX_HEAD_DIM}; use at least {} heads, or device: cpu",
+            model.head_dim(),
+            model.d_model.div_ceil(MAX_HEAD_DIM)
+        )
+    }
     if precision != Precision::Fp32 {
         let multiple = ALIGNED_BYTES / precision::activation_bytes(precision) as usize;
         for (key, width) in [("d_model", model.d_model), ("d_ff", model.d_ff)] {
@@ -32,13 +48,7 @@ pub(crate) fn describe_slow_sizes(model: &ModelSpec, precision: Precision, hardw
             }
         }
     }
-    if model.head_dim() > MAX_TILE_HEAD_DIM {
-        notes.push(format!(
-            "model.heads: heads are {} wide, and attention is computed row by row above {MAX_TILE_HEAD_DIM}, which is slow; use more heads",
-            model.head_dim()
-        ));
-    }
-    notes
+    Ok(notes)
 }
 
 #[cfg(test)]
@@ -50,18 +60,23 @@ mod tests {
 
     fn notes(model: &ModelSpec, precision: Precision) -> String {
         let cluster = named_cluster("1x1xH100").expect("known");
-        describe_slow_sizes(model, precision, &cluster.devices).join("\n")
+        match describe_slow_sizes(model, precision, &cluster.devices) {
+            Ok(notes) => notes.join("\n"),
+            Err(error) => format!("error: {error}"),
+        }
     }
 
     #[test]
     fn unaligned_rows_and_wide_heads_are_named_with_the_sizes_to_use() {
-        let odd = ModelSpec { d_ff: 3_001, ..ModelSpec::with_defaults(Family::Gpt2, [50_257, 1024, 12, 3, 768]) };
+        let odd = ModelSpec { d_ff: 3_001, ..gpt2_124m(50_257) };
         insta::assert_snapshot!(notes(&odd, Precision::Bf16));
+        let wide = ModelSpec::with_defaults(Family::Gpt2, [50_257, 1024, 12, 3, 768]);
+        insta::assert_snapshot!(notes(&wide, Precision::Bf16), @"error: model.heads: heads are 256 wide, and attention on a GPU takes heads of up to 128; use at least 6 heads, or device: cpu");
         // 3,004 numbers of 4 bytes are a multiple of 16 bytes; fp32 does not use tensor cores.
         let even = ModelSpec { d_ff: 3_004, ..gpt2_124m(50_257) };
         assert!(notes(&even, Precision::Bf16).contains("3,008"));
         assert_eq!(notes(&even, Precision::Tf32), "");
         assert_eq!(notes(&ModelSpec { d_ff: 3_001, ..even }, Precision::Fp32), "");
-        assert_eq!(describe_slow_sizes(&odd, Precision::Bf16, &[]), Vec::<String>::new());
+        assert_eq!(describe_slow_sizes(&wide, Precision::Bf16, &[]), Ok(Vec::new()));
     }
 }

@@ -25,7 +25,7 @@ fn clusters() -> Vec<ClusterFacts> {
     let mut mixed = named("1x4xH100");
     // One GPU has half of the memory.
     mixed.devices[2].memory_bytes = Some(40 << 30);
-    let small = with_memory(named("1x4xA100"), 583 << 20);
+    let small = with_memory(named("1x4xA100"), 1_100 << 20);
     vec![cpu.clone(), with_memory(cpu, 206 << 20), named("2x2xH100"), small, mixed]
 }
 

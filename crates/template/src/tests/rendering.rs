@@ -187,7 +187,7 @@ fn lines_know_where_they_are_from() {
             "part.j2:1 p: 1",
             "part.j2:1 ",
             "part.j2:3 q: 1",
-            "exp.yaml.j2:7 m: 1",
+            "m.j2:2 m: 1",
             "m.j2:3 n: 2",
             "exp.yaml.j2:8 z: 1"
         ]

@@ -1,7 +1,7 @@
 // The parts that the attention kernels over tiles share: tiles in shared memory, and the two kinds of products over them.
 //
 // A tile is [rows][D] elements in chunks of 16 bytes; chunk c of row r lies at place c ^ (r & 7) of its row, so that eight rows' chunks
-// of one column (what ldmatrix reads) lie in all 32 banks. A block has 4 warps; a warp owns rows of a product's result, held as the
+// of one column (what ldmatrix reads) lie in all 32 banks. In bf16, each 8 rows have their first 64 columns before the others. A block has 4 warps; a warp owns rows of a product's result, held as the
 // fragments of mma.cuh in each kind of arithmetic: lane (g, t) has columns 2t, 2t+1 of rows g and g + 8 of each 16 × 8 piece.
 //
 // All products of attention are of two kinds, and so one source serves bf16, TF32 and exact f32:
@@ -52,11 +52,9 @@ struct Exact {
     static __device__ __forceinline__ void round(unsigned*) {}
 };
 
-// bf16, multiplied by a group. Results are spread over registers as those of Bf16; emulated, they are those of Bf16.
+// bf16, multiplied by a group. Results are spread over registers as those of Bf16.
 struct Grouped : Bf16 {
-#ifndef RUNNER_EMULATED
     static const bool GROUP = true;
-#endif
 };
 
 // ---- tiles ----
@@ -67,7 +65,11 @@ template <typename T, int D> struct Tile {
     static const int ROW = D * (int)sizeof(T);
 
     static __device__ __forceinline__ int at(int row, int chunk) {
-        return row * ROW + (chunk & ~7) * 16 + ((chunk ^ row) & 7) * 16;
+        const int place = ((chunk ^ row) & 7) * 16;
+        if (sizeof(T) == 2 && ROW > 128) {
+            return (row & ~7) * ROW + (chunk & ~7) * 128 + (row & 7) * 128 + place;
+        }
+        return row * ROW + (chunk & ~7) * 16 + place;
     }
 
     // Starts to fill `rows` rows with those at `from`, `stride` elements apart; zeros from row `valid` and from column `width` on.
@@ -198,11 +200,19 @@ template <int MT, int NT> __device__ __forceinline__ void clear(float (&x)[MT][N
     }
 }
 
+// Eight of a result's pieces of 8 columns, from piece `n` on: what an instruction of a group computes.
+template <int NT> __device__ __forceinline__ float (&eight(float (&x)[NT][4], int n))[8][4] {
+    return *reinterpret_cast<float(*)[8][4]>(&x[n]);
+}
+
 // Waits until at most `LATER` of the group's latest products are still on their way, and so until `x` may be used.
 template <class M, int LATER, int NT> __device__ __forceinline__ void finish(float (&x)[1][NT][4]) {
     if constexpr (M::GROUP) {
         group_wait<LATER>();
-        group_use(x[0]);
+#pragma unroll
+        for (int n = 0; n < NT; n += 8) {
+            group_use(eight(x[0], n));
+        }
     }
 }
 
@@ -233,11 +243,12 @@ __device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, 
     typedef Tile<typename M::T, D> Of;
     const int lane = threadIdx.x % 32;
     if constexpr (M::GROUP) {
-        const unsigned left = group_matrix(rows.tile), right = group_matrix(b);
+        const unsigned left = group_matrix<Of::ROW>(rows.tile), right = group_matrix<Of::ROW>(b);
         group_begin();
 #pragma unroll
         for (int k = 0; k < D / 16; k++) {
-            group_product(s[0], left + k * 32 / 16, right + k * 32 / 16, k > 0);
+            const int columns = (k / 4 * 1024 + k % 4 * 32) / 16;
+            group_product<Of::ROW>(s[0], left + columns, right + columns, k > 0);
         }
         group_commit();
         return;
@@ -311,11 +322,14 @@ __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float
         for (int k = 0; k < NT / 2; k++) {
             pack_step(a[k], p[0], k);
         }
-        const unsigned right = group_matrix(b);
+        const unsigned right = group_matrix<Of::ROW>(b);
         group_begin();
 #pragma unroll
         for (int k = 0; k < NT / 2; k++) {
-            group_accumulate(o[0], a[k], right + k * 16 * Of::ROW / 16);
+#pragma unroll
+            for (int n = 0; n < D / 8; n += 8) {
+                group_accumulate<Of::ROW>(eight(o[0], n), a[k], right + (k * 16 * Of::ROW + n / 8 * 1024) / 16);
+            }
         }
         group_commit();
     } else if (M::TENSOR && sizeof(typename M::T) == 2) {

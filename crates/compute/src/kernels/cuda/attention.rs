@@ -14,14 +14,13 @@ const MAX_HEAD_DIM: usize = 128;
 /// The grid's second and third dimension.
 const MAX_GRID_Y_Z: usize = 65_535;
 
-/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles, which attention_{bf16,bf16_sm90,f32,tf32}.cu
-/// set.
+/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
+    /// The end of the kernels' names.
+    name: &'static str,
     arithmetic: &'static str,
     width: usize,
-    /// The end of the kernels' names.
-    suffix: &'static str,
     /// True for kernels that only GPUs of compute capability 9.0 run.
     hopper: bool,
     /// Bytes of an element.
@@ -36,26 +35,8 @@ struct Tiles {
 
 const KEYS: usize = 64;
 
-const TILES: [Tiles; 7] = [
-    Tiles { suffix: "_sm90", hopper: true, ..tiles("bf16", 64, 2, [64, 64], 64, [64, 64]) },
-    tiles("bf16", 64, 2, [128, 64], 32, [128, 32]),
-    tiles("bf16", 128, 2, [128, 32], 32, [64, 32]),
-    tiles("tf32", 64, 4, [128, 32], 32, [64, 32]),
-    tiles("tf32", 128, 4, [64, 32], 16, [64, 16]),
-    tiles("f32", 64, 4, [128, 32], 32, [64, 32]),
-    tiles("f32", 128, 4, [64, 32], 16, [64, 16]),
-];
-
-const fn tiles(
-    arithmetic: &'static str,
-    width: usize,
-    bytes: usize,
-    forward: [usize; 2],
-    keys: usize,
-    queries: [usize; 2],
-) -> Tiles {
-    Tiles { arithmetic, width, suffix: "", hopper: false, bytes, forward, keys, queries }
-}
+// `TILES`, as attention_*.cu have them: Hopper's come first, and the narrowest.
+include!(concat!(env!("OUT_DIR"), "/tiles.rs"));
 
 impl Tiles {
     /// The kernels for this type and head size.
@@ -68,9 +49,9 @@ impl Tiles {
         };
         let hopper = gpu.compute_capability() == (9, 0);
         let fits =
-            |tiles: &Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
-        match TILES.into_iter().find(fits) {
-            Some(tiles) => Ok(tiles),
+            |tiles: &&Self| tiles.arithmetic == arithmetic && head_dim <= tiles.width && (hopper || !tiles.hopper);
+        match TILES.iter().find(fits) {
+            Some(tiles) => Ok(*tiles),
             None => bail!("attention on a GPU accepts heads of up to {MAX_HEAD_DIM}, not {head_dim}"),
         }
     }
@@ -78,7 +59,7 @@ impl Tiles {
     /// The name of the kernel for `what`: `forward`, `keys` or `queries`.
     fn kernel(&self, what: &str, dropout: Option<&DropoutMask>) -> String {
         let dropout = if dropout.is_some() { "_dropout" } else { "" };
-        format!("attention_{what}_{}_{}{}{dropout}", self.arithmetic, self.width, self.suffix)
+        format!("attention_{what}_{}{dropout}", self.name)
     }
 
     fn dims(&self, seq: usize, per_block: usize, heads: usize, batch: usize, rows: usize, more: usize) -> LaunchDims {

@@ -53,8 +53,8 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     unsigned char* const gradients = queries + 2 * QN * Of::ROW;      // and of dOut
     float* const stats = reinterpret_cast<float*>(gradients + 2 * QN * Of::ROW); // two stages of [QN] lse·log2(e), [QN] delta
 
-    // The first keys have the most queries.
-    const int from = blockIdx.x * KEYS, kv = blockIdx.y, sample = blockIdx.z, group = heads / kv_heads;
+    const Place place;
+    const int from = place.tile * KEYS, kv = place.head, sample = place.sample, group = heads / kv_heads;
     const int visible = visible_keys(valid_lengths, sample, seq);
     const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
     const i64 first = (i64)sample * seq; // the sample's first row
@@ -215,8 +215,8 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     unsigned char* const keys = gradients + QUERIES * Of::ROW; // two stages of [KN] keys
     unsigned char* const values = keys + 2 * KN * Of::ROW;     // and values
 
-    // The longest rows come first.
-    const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
+    const Place place;
+    const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
     const int tiles = (min(min(from + QUERIES + later_keys, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;

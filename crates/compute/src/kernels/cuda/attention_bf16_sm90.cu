@@ -1,5 +1,6 @@
-// Attention on Hopper's tensor cores, bf16 with f32 sums, for heads of up to 64. Other GPUs, and wider heads, take attention_bf16.cu.
-// The kernels leave registers and shared memory for two blocks (keys), three (queries) and four (forward) on a multiprocessor.
+// Attention on Hopper's tensor cores, bf16 with f32 sums. Other GPUs take attention_bf16.cu. For heads of up to 64 the kernels leave
+// registers and shared memory for two blocks (keys), three (queries) and four (forward) on a multiprocessor; for heads of up to 128 for two,
+// two and three.
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 
@@ -8,4 +9,7 @@
 ATTENTION_FORWARD(bf16_64_sm90, Grouped, 64, 1, 64, false)
 ATTENTION_KEYS(bf16_64_sm90, Grouped, 64, 64, false)
 ATTENTION_QUERIES(bf16_64_sm90, Grouped, 64, 1, 64, false)
+ATTENTION_FORWARD(bf16_128_sm90, Grouped, 128, 1, 64, false)
+ATTENTION_KEYS(bf16_128_sm90, Grouped, 128, 64, false)
+ATTENTION_QUERIES(bf16_128_sm90, Grouped, 128, 1, 64, false)
 #endif

@@ -27,6 +27,26 @@ __device__ __forceinline__ int visible_keys(const unsigned* valid_lengths, int s
     return n < 1 ? 1 : n < (unsigned)keys ? (int)n : keys;
 }
 
+// The tile, head and sample of this block in a grid of (tiles, heads, samples).
+//
+// Blocks start in the order of their numbers, and those of tile 0 take longest. So they come first, of 32 heads at a time, which the cache
+// still holds when their other tiles come: otherwise the longest tiles of the last head would start last, and end long after the others.
+struct Place {
+    int tile, head, sample;
+
+    __device__ __forceinline__ Place() {
+        const int HEADS = 32;
+        const int tiles = gridDim.x, heads = gridDim.y;
+        const i64 n = ((i64)blockIdx.z * heads + blockIdx.y) * tiles + blockIdx.x, all = (i64)heads * gridDim.z;
+        const i64 first = n / (HEADS * (i64)tiles) * HEADS; // of the heads of all samples
+        const int rest = (int)(n - first * tiles), together = (int)min(all - first, (i64)HEADS);
+        const i64 chosen = first + rest % together;
+        tile = rest / together;
+        head = (int)(chosen % heads);
+        sample = (int)(chosen / heads);
+    }
+};
+
 // The dropout of one head's probabilities: element (head·seq + query)·seq + key of its sample.
 struct Dropped {
     unsigned key0, key1, sample, step, threshold;

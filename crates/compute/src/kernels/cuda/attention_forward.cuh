@@ -18,8 +18,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     unsigned char* const keys = shared + QUERIES * Of::ROW;
     unsigned char* const values = keys + KN * Of::ROW;
 
-    // The longest rows come first.
-    const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
+    const Place place;
+    const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
     const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
     const int tiles = (min(min(from + QUERIES + later_keys, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width;

@@ -19,8 +19,8 @@ fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
 /// The columns of `y` in parts, start and number: if its rows have gaps, as those of [`linear_aligned`], as many as are aligned, and the rest.
 fn column_parts(y: &Tensor) -> Result<Vec<(usize, usize)>> {
     let (_, width) = y.dims2()?;
-    let aligned = width / ALIGNED * ALIGNED;
-    Ok(if y.is_contiguous() { vec![(0, width)] } else { vec![(0, aligned), (aligned, width - aligned)] })
+    let aligned = if y.is_contiguous() { width } else { width / ALIGNED * ALIGNED };
+    Ok([(0, aligned), (aligned, width - aligned)].into_iter().filter(|(_, columns)| *columns > 0).collect())
 }
 
 /// The product out (m × n) = a (m × k) · b (k × n), column-major.

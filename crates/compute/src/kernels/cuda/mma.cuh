@@ -101,20 +101,20 @@ template <int N> __device__ __forceinline__ void copy_wait() {
 
 // ---- products of a group of four warps, on Hopper (wgmma; PTX ISA, "Asynchronous warpgroup level matrix instructions") ----
 //
-// Tiles have rows of 64 bf16 (128 bytes) in the order of attention.cuh's chunks, which the PTX ISA calls 128-byte swizzling, and begin at
-// multiples of 1,024 bytes. A result's fragments are those of mma_bf16 for each 8 columns; warp w has rows 16·w to 16·w + 15. Products are
-// started; they are done after `group_wait`.
+// Tiles have rows of ROW bytes in the order of attention.cuh's chunks, and begin at multiples of 1,024 bytes. Each 8 rows of 64 columns, 128
+// bytes, are 1,024 bytes in the order that the PTX ISA calls 128-byte swizzling. A result's fragments are those of mma_bf16 for each 8
+// columns; warp w has rows 16·w to 16·w + 15. Products are started; they are done after `group_wait`.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // The lower word of a matrix's descriptor: its address in units of 16 bytes, to which offsets in these units are added, and the
 // leading dimension's.
-__device__ __forceinline__ unsigned group_matrix(const unsigned char* tile) {
-    return (unsigned)__cvta_generic_to_shared(tile) >> 4 | 1024 >> 4 << 16;
+template <int ROW> __device__ __forceinline__ unsigned group_matrix(const unsigned char* tile) {
+    return (unsigned)__cvta_generic_to_shared(tile) >> 4 | 8 * ROW >> 4 << 16;
 }
 
-// The descriptor: 1,024 bytes from each 8 rows to the next, and 128-byte swizzling.
-__device__ __forceinline__ u64 group_descriptor(unsigned matrix) {
-    return (u64)(1u << 30 | 1024 >> 4) << 32 | matrix;
+// The descriptor: the bytes from each 8 rows to the next, and 128-byte swizzling.
+template <int ROW> __device__ __forceinline__ u64 group_descriptor(unsigned matrix) {
+    return (u64)(1u << 30 | 8 * ROW >> 4) << 32 | matrix;
 }
 
 #define GROUP_RESULT(d)                                                                                                                   \
@@ -127,18 +127,18 @@ __device__ __forceinline__ u64 group_descriptor(unsigned matrix) {
     "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
 
 // D = A·Bᵀ, or with `add` D += A·Bᵀ: 16 columns, from `a` and `b` on, of 64 rows of each of two tiles.
-__device__ __forceinline__ void group_product(float (&d)[8][4], unsigned a, unsigned b, bool add) {
+template <int ROW> __device__ __forceinline__ void group_product(float (&d)[8][4], unsigned a, unsigned b, bool add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " GROUP_MULTIPLY "%32, %33, p, 1, 1, 0, 0; }"
                  : GROUP_RESULT(d)
-                 : "l"(group_descriptor(a)), "l"(group_descriptor(b)), "r"((int)add)
+                 : "l"(group_descriptor<ROW>(a)), "l"(group_descriptor<ROW>(b)), "r"((int)add)
                  : "memory");
 }
 
 // D += A·B: 16 columns of 64 rows in registers, as mma_bf16's, and 16 rows of 64 columns of a tile, from `b` on.
-__device__ __forceinline__ void group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b) {
+template <int ROW> __device__ __forceinline__ void group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b) {
     asm volatile(GROUP_MULTIPLY "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
                  : GROUP_RESULT(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(group_descriptor(b))
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(group_descriptor<ROW>(b))
                  : "memory");
 }
 
@@ -167,12 +167,37 @@ __device__ __forceinline__ void group_fence_shared() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+#elif defined(RUNNER_EMULATED)
+
+template <int ROW> unsigned group_matrix(const unsigned char* tile) {
+    return emulated_group_matrix(tile, 8 * ROW);
+}
+template <int ROW> void group_product(float (&d)[8][4], unsigned a, unsigned b, bool add) {
+    emulated_group_product(d, a, b, 8 * ROW, add);
+}
+template <int ROW> void group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b) {
+    emulated_group_accumulate(d, a, b, 8 * ROW);
+}
+inline void group_begin() {
+    emulated_group_begin();
+}
+inline void group_commit() {
+    emulated_group_commit();
+}
+template <int N> void group_wait() {
+    emulated_group_wait(N);
+}
+inline void group_use(float (&)[8][4]) {}
+inline void group_fence_shared() {
+    emulated_group_fence_shared();
+}
+
 #else
 
-// Other GPUs' kernels, and emulated ones, call none of these.
-__device__ unsigned group_matrix(const unsigned char* tile);
-__device__ void group_product(float (&d)[8][4], unsigned a, unsigned b, bool add);
-__device__ void group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b);
+// Other GPUs' kernels call none of these.
+template <int ROW> __device__ unsigned group_matrix(const unsigned char* tile);
+template <int ROW> __device__ void group_product(float (&d)[8][4], unsigned a, unsigned b, bool add);
+template <int ROW> __device__ void group_accumulate(float (&d)[8][4], const unsigned (&a)[4], unsigned b);
 __device__ void group_begin();
 __device__ void group_commit();
 template <int N> __device__ void group_wait();

@@ -6,29 +6,29 @@ use super::*;
 fn gradients_reach_their_owners() {
     let on_one = |mutate: fn(&mut Program)| rejected(divided(ShardedState::Gradients), 1, mutate);
     let dropped = on_one(|p| remove(p, ReduceScatter { bucket: 1 }));
-    insta::assert_snapshot!(dropped, @"rank 1, step[23] WaitBuckets: ReduceScatter bucket 1 has not started");
+    insta::assert_snapshot!(dropped, @"rank 1, step[30] WaitBuckets: ReduceScatter bucket 1 has not started");
     let twice = on_one(|p| {
         let at = position(p, ReduceScatter { bucket: 0 });
         p.step.insert(at, ReduceScatter { bucket: 0 });
     });
-    insta::assert_snapshot!(twice, @"rank 1, step[18] ReduceScatter bucket 0: step[17] ReduceScatter bucket 0 has already summed it: its gradients would count twice");
+    insta::assert_snapshot!(twice, @"rank 1, step[25] ReduceScatter bucket 0: step[24] ReduceScatter bucket 0 has already summed it: its gradients would count twice");
     let whole = on_one(|p| {
         let at = position(p, ReduceScatter { bucket: 0 });
         p.step[at] = AllReduce { bucket: 0 };
     });
-    insta::assert_snapshot!(whole, @"rank 1, step[17] AllReduce bucket 0: this is not how gradients are summed in this mode");
+    insta::assert_snapshot!(whole, @"rank 1, step[24] AllReduce bucket 0: this is not how gradients are summed in this mode");
     let early = on_one(|p| {
         remove(p, ReduceScatter { bucket: 0 });
         let at = position(p, forward(3));
         p.step.insert(at, ReduceScatter { bucket: 0 });
     });
-    insta::assert_snapshot!(early, @"rank 1, step[15] ReduceScatter bucket 0: Backward 3 has not run: rows 13 and 15 would be missing from bucket 0");
+    insta::assert_snapshot!(early, @"rank 1, step[22] ReduceScatter bucket 0: Backward 3 has not run: rows 13 and 15 would be missing from bucket 0");
     let unwaited = on_one(|p| remove(p, WaitBuckets));
-    insta::assert_snapshot!(unwaited, @"rank 1, step[24] ClipNorm 1: WaitBuckets has not run: the sums over the replicas may not be there yet");
+    insta::assert_snapshot!(unwaited, @"rank 1, step[31] ClipNorm 1: WaitBuckets has not run: the sums over the replicas may not be there yet");
     let released = on_one(|p| p.step.insert(position(p, WaitBuckets), ReleaseParameters { bucket: 0 }));
-    insta::assert_snapshot!(released, @"rank 1, step[24] ReleaseParameters bucket 0: every replica keeps all weights here");
+    insta::assert_snapshot!(released, @"rank 1, step[31] ReleaseParameters bucket 0: every replica keeps all weights here");
     let other = on_one(|p| p.sharded = ShardedState::Optimizer);
-    insta::assert_snapshot!(other, @"rank 1, step[17] ReduceScatter bucket 0: this is not how gradients are summed in this mode");
+    insta::assert_snapshot!(other, @"rank 1, step[24] ReduceScatter bucket 0: this is not how gradients are summed in this mode");
 }
 
 #[test]
