@@ -1,7 +1,8 @@
 //! Kernels on a GPU beside their floors: the bytes that they must move over the memory's bandwidth, or the operations that they
 //! must do over the tensor cores' peak. In bf16, of a model's shapes; GPT-2 124M's by default.
 //!
-//! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds.
+//! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds. `-- --algorithms 16`
+//! measures matrix products alone, with each of the first 16 algorithms that cuBLASLt lists.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,11 +13,13 @@
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
 use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::gpu::Gpu;
+use runner_compute::kernels::attention::{AttentionMasks, AttentionShape};
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
+use runner_spec::model::{Heads, Mask};
 use runner_spec::optimizer::{Optimizer, ParameterGroup};
 use runner_spec::philox::Philox;
 
@@ -62,10 +65,38 @@ struct Bench<'a> {
     gpu: &'a Gpu,
     limits: GpuLimits,
     repeats: usize,
+    /// How many algorithms of cuBLASLt are measured.
+    algorithms: usize,
 }
 
 impl Bench<'_> {
+    /// Prints a row; the fastest of several algorithms, and the first beside it.
     fn row(&self, name: &str, floor: &Floor, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let mut measured = Vec::new();
+        for choice in 0..self.algorithms {
+            if self.algorithms > 1 {
+                self.gpu.choose_algorithm(choice);
+            }
+            measured.push((self.seconds(f)?, choice));
+        }
+        let first = measured[0].0;
+        let (seconds, choice) = measured.into_iter().fold((f64::INFINITY, 0), |a, b| if b.0 < a.0 { b } else { a });
+        let (amount, limit, unit) = match *floor {
+            Floor::Bytes(n) => (n as f64, self.limits.bytes, "GB/s"),
+            Floor::Flops(n) => (n as f64, self.limits.flops, "GFLOP/s"),
+        };
+        let share =
+            if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
+        let best = if self.algorithms > 1 {
+            format!("  algorithm {choice}; the first takes {:.1} µs", first * 1e6)
+        } else {
+            String::new()
+        };
+        println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}{best}", seconds * 1e6, amount / seconds / 1e9);
+        Ok(())
+    }
+
+    fn seconds(&self, f: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
         f()?;
         f()?;
         let from = self.gpu.record_timestamp()?;
@@ -74,15 +105,7 @@ impl Bench<'_> {
         }
         let to = self.gpu.record_timestamp()?;
         self.gpu.synchronize()?;
-        let seconds = to.elapsed_since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64;
-        let (amount, limit, unit) = match *floor {
-            Floor::Bytes(n) => (n as f64, self.limits.bytes, "GB/s"),
-            Floor::Flops(n) => (n as f64, self.limits.flops, "GFLOP/s"),
-        };
-        let share =
-            if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
-        println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}", seconds * 1e6, amount / seconds / 1e9);
-        Ok(())
+        Ok(to.elapsed_since(&from)?.map_or(0.0, |t| t.as_secs_f64()) / self.repeats as f64)
     }
 }
 
@@ -92,12 +115,18 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
+    let algorithms = std::env::args().skip_while(|a| a != "--algorithms").nth(1).map(|n| n.parse().unwrap());
     let device = runner_compute::gpu::open(0)?;
     let gpu = Gpu::of_device(&device)?;
-    let bench = Bench { limits: GpuLimits::of(&gpu), repeats: shape.repeats, gpu: &gpu };
+    let repeats = shape.repeats;
+    let bench = Bench { limits: GpuLimits::of(&gpu), repeats, gpu: &gpu, algorithms: algorithms.unwrap_or(1).max(1) };
     println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.limits.bytes / 1e9, bench.limits.flops / 1e12);
     println!("{:<34} {:>10} {:>12} {:<8} {:>7}", "kernel", "µs", "", "", "of it");
+    if bench.algorithms > 1 {
+        return products(&bench, &shape);
+    }
     rows(&bench, &shape)?;
+    attentions(&bench, &shape)?;
     products(&bench, &shape)?;
     flat(&bench, &shape)
 }
@@ -174,6 +203,27 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     bench.row("cross-entropy and gradient", &Floor::Bytes(4 * rows * s.vocab), &mut || {
         cuda::loss::cross_entropy(&logits, &targets, Some(1e-4)).map(|_| ())
     })
+}
+
+/// Attention over heads of 64 and of 128, with as many heads for keys as for queries and a quarter of them.
+fn attentions(bench: &Bench<'_>, s: &Shape) -> Result<()> {
+    for (width, share) in [(64, 1), (128, 1), (128, 4)] {
+        let queries = (s.d / width).max(share).next_multiple_of(share);
+        let heads = Heads { queries, kv: queries / share, width };
+        let shape = AttentionShape { batch: s.batch, seq: s.seq, heads, mask: Mask::Causal };
+        let (rows, masks) = (s.batch * s.seq, AttentionMasks::default());
+        let qkv = activations(bench.gpu, (rows, shape.qkv_width()))?;
+        // A causal mask leaves half of the products.
+        let flops = 2 * rows * s.seq * shape.out_width();
+        let name = format!("attention, {queries}/{} heads of {width}", heads.kv);
+        bench.row(&name, &Floor::Flops(flops), &mut || cuda::attention::attention(&qkv, shape, masks).map(|_| ()))?;
+        let (out, lse) = cuda::attention::attention(&qkv, shape, masks)?;
+        let dout = activations(bench.gpu, (rows, shape.out_width()))?;
+        bench.row(&format!("{name}, backward"), &Floor::Flops(5 * flops / 2), &mut || {
+            cuda::attention::attention_backward(&qkv, &out, &lse, &dout, shape, masks).map(|_| ())
+        })?;
+    }
+    Ok(())
 }
 
 /// The matmuls of each linear layer: forward, and the gradients of input and weight.

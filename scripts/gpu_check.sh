@@ -3,12 +3,16 @@
 # CPU's, speed and memory beside PyTorch's, several ranks, the sanitizer. Runs in the folder that `make gpu-bundle` makes, on a machine that has
 # a driver, CUDA's libraries (of a toolkit, or of PyTorch's wheels) and Python 3; without PyTorch the comparisons with it are left out.
 #
-# usage: scripts/gpu_check.sh [--data FOLDER] [--out FOLDER] [--seconds N] [--parts LIST] [--python PYTHON] [--scratch FOLDER] [--tiny] [--cpu]
+# usage: scripts/gpu_check.sh [--data FOLDER] [--out FOLDER] [--seconds N] [--parts LIST] [--session] [--python PYTHON] [--scratch FOLDER]
+#                             [--tiny] [--cpu]
 #
 #   --data     a folder with Tiny Shakespeare (input.txt) and GPT-2's vocab.json and merges.txt [default: data/, if it is there]
 #   --out      where log, results and table go: gpu-check-DATE.log, .jsonl, .md [default: the current folder]
 #   --seconds  for all parts together [default: 520; with small sizes 1800]
-#   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize
+#   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize, and of what only --session does:
+#              clocks,gaps,calls,algorithms,killed,loading
+#   --session  a card's quarter of an hour, what decides most first, in 780 s. Its files have no date: called again with the same --out, it goes
+#              on with the parts that are not done
 #   --python   the interpreter, with PyTorch if there is one [default: $PYTHON, or python3]
 #   --scratch  where a folder for runs is made, and removed: 8 GB [default: /dev/shm if it has the room, else the temporary folder]
 #   --tiny     small sizes, to try the script on an emulated driver
@@ -23,15 +27,18 @@ set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ALL=doctor,tests,parity,bench,kernels,start,ranks,sanitize
+# The time of bench comes last: it takes what is left.
+SESSION=doctor,tests,clocks,gaps,calls,algorithms,kernels,sanitize,ranks,killed,loading,bench
 # Seconds a part may take; what the parts before leave is bench's.
-declare -A LIMITS=([doctor]=15 [tests]=50 [parity]=70 [bench]=200 [kernels]=30 [start]=90 [ranks]=35 [sanitize]=60)
+declare -A LIMITS=([doctor]=15 [tests]=50 [parity]=70 [bench]=200 [kernels]=30 [start]=90 [ranks]=35 [sanitize]=60
+    [clocks]=45 [gaps]=45 [calls]=40 [algorithms]=60 [killed]=40 [loading]=30)
 
 fail() {
     echo "error: $1" >&2
     exit 2
 }
 
-data="" out=$PWD seconds="" parts=$ALL python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
+data="" out=$PWD seconds="" parts=$ALL session="" python=${PYTHON:-python3} scratch="" tiny="" device=${RUNNER_GPU_CHECK_DEVICE:-cuda}
 unset RUNNER_GPU_CHECK_DEVICE
 while [ $# -gt 0 ]; do
     case $1 in
@@ -47,6 +54,7 @@ while [ $# -gt 0 ]; do
             esac
             shift 2
             ;;
+        --session) session=yes parts=$SESSION && shift ;;
         --tiny) tiny=--tiny && shift ;;
         --cpu) device=cpu && shift ;;
         -h | --help) sed -n '2,/^# shellcheck /{/^# shellcheck /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" && exit 0 ;;
@@ -55,11 +63,12 @@ while [ $# -gt 0 ]; do
 done
 [ "$device" = cpu ] && tiny=--tiny
 [ -n "$tiny" ] && for name in "${!LIMITS[@]}"; do LIMITS[$name]=240; done
-seconds=${seconds:-$([ -n "$tiny" ] && echo 1800 || echo 520)}
+[ -z "$session" ] || LIMITS[ranks]=100
+seconds=${seconds:-$(if [ -n "$tiny" ]; then echo 1800; elif [ -n "$session" ]; then echo 780; else echo 520; fi)}
 [ "$device" = cpu ] || [ "$device" = cuda ] || fail "the device is cuda or cpu, not $device"
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || fail "--seconds is a whole number above 0, not $seconds"
 for name in ${parts//,/ }; do
-    [ -n "${LIMITS[$name]:-}" ] || fail "--parts: there is no $name among $ALL"
+    [ -n "${LIMITS[$name]:-}" ] || fail "--parts: there is no $name among $ALL,$SESSION"
 done
 [ -z "$data" ] || [ -d "$data" ] || fail "--data: $data is not a folder"
 [ -n "$data" ] || { [ -d "$root/data" ] && data=$root/data; }
@@ -107,10 +116,12 @@ program() {
 runner=${runner:-$(program runner)}
 runner=$(cd "$(dirname "$runner")" && pwd)/$(basename "$runner")
 
-stamp=$(date -u +%Y%m%d-%H%M%S)
+stamp=$([ -n "$session" ] && echo session || date -u +%Y%m%d-%H%M%S)
 log=$out/gpu-check-$stamp.log results=$out/gpu-check-$stamp.jsonl markdown=$out/gpu-check-$stamp.md
-: >"$results"
-: >"$work/parts"
+# Of each part that is done: its name, result and seconds.
+done_parts=$work/parts
+[ -z "$session" ] || done_parts=$out/gpu-check-$stamp.parts
+touch "$results" "$done_parts"
 exec > >(tee -a "$log") 2>&1
 started=$SECONDS
 left() { echo $((seconds - (SECONDS - started))); }
@@ -229,14 +240,14 @@ run_bench() {
     script gpu_bench $(($1 - 6)) --python "$torch" --threads "$cores"
 }
 
-run_kernels() {
-    local bench
+run_gpu_bench() { # seconds, part, what it measures, arguments…
+    local limit=$1 part=$2 what=$3 bench code=0 ok=true
+    shift 3
     bench=$(program gpu-bench)
-    [ -n "$bench" ] || { note kernels "kernels beside their floors" null "" "there is no gpu-bench beside the program" && return 0; }
-    [ "$device" = cuda ] || { note kernels "kernels beside their floors" null "" "they need a GPU" && return 0; }
-    local code=0 ok=true
-    with_libraries timeout -k 5 "$1" "$bench" $tiny || { code=$? && ok=false; }
-    note kernels "kernels beside their floors" $ok "" "exit code $code; the table is in the log"
+    [ -n "$bench" ] || { note "$part" "$what" null "" "there is no gpu-bench beside the program" && return 0; }
+    [ "$device" = cuda ] || { note "$part" "$what" null "" "they need a GPU" && return 0; }
+    with_libraries timeout -k 5 "$limit" "$bench" $tiny "$@" || { code=$? && ok=false; }
+    note "$part" "$what" $ok "" "exit code $code; the table is in the log"
     return $code
 }
 
@@ -248,6 +259,14 @@ run_start() {
 run_ranks() {
     script gpu_ranks $(($1 - 6))
 }
+
+run_clocks() { script gpu_session $(($1 - 6)) clocks; }
+run_gaps() { script gpu_session $(($1 - 6)) gaps; }
+run_loading() { script gpu_session $(($1 - 6)) loading; }
+run_killed() { script gpu_session $(($1 - 6)) killed; }
+run_calls() { script gpu_calls $(($1 - 6)); }
+run_algorithms() { run_gpu_bench "$1" algorithms "algorithms of cuBLASLt" --algorithms 16; }
+run_kernels() { run_gpu_bench "$1" kernels "kernels beside their floors"; }
 
 run_sanitize() {
     local sanitizer=${COMPUTE_SANITIZER:-} candidate until=$((SECONDS + $1)) failed=0 tool model precision code
@@ -291,7 +310,7 @@ part() { # name, after
         result="not reached: no time was left"
     else
         case $name in
-            parity | bench | start | ranks)
+            parity | bench | start | ranks | clocks | gaps | calls | killed | loading)
                 if [ -z "$have_python" ]; then
                     note "$name" "$name" null "" "there is no Python 3.8 or newer"
                 else
@@ -306,7 +325,8 @@ part() { # name, after
             *) result="FAILED: exit code $code" ;;
         esac
     fi
-    printf '%s\t%s\t%s\n' "$name" "$result" $((SECONDS - began)) >>"$work/parts"
+    [ "$result" = "not reached: no time was left" ] && [ -n "$session" ] ||
+        printf '%s\t%s\t%s\n' "$name" "$result" $((SECONDS - began)) >>"$done_parts"
     echo "== $name: $result, $((SECONDS - began)) s"
     echo
 }
@@ -329,7 +349,13 @@ if [ "$device" = cuda ] && ! "$runner" doctor --json 2>/dev/null | tr -d ' \n' |
 fi
 
 ordered=()
-for name in ${ALL//,/ }; do [[ ,$parts, == *,$name,* ]] && ordered+=("$name"); done
+order=$ALL,${SESSION#doctor,}
+[ -z "$session" ] || order=$SESSION
+for name in ${order//,/ }; do
+    [[ ,$parts, != *,$name,* || " ${ordered[*]} " == *" $name "* ]] && continue
+    if [ -n "$session" ] && grep -q "^$name	" "$done_parts"; then echo "== $name: done before" && continue; fi
+    ordered+=("$name")
+done
 for index in "${!ordered[@]}"; do
     after=0
     for name in "${ordered[@]:index+1}"; do after=$((after + LIMITS[$name])); done
@@ -346,10 +372,10 @@ done
 } >"$markdown"
 code=0
 if [ -n "$have_python" ]; then
-    "$python" "$root/scripts/gpu_table.py" "$results" "$work/parts" >>"$markdown" || code=1
+    "$python" "$root/scripts/gpu_table.py" "$results" "$done_parts" >>"$markdown" || code=1
 else
-    { echo "| part | result | seconds |" && echo "|---|---|---|" && sed 's/\t/ | /g; s/^/| /; s/$/ |/' "$work/parts"; } >>"$markdown"
-    ! grep -q FAILED "$work/parts" && ! grep -q '"ok": false' "$results" || code=1
+    { echo "| part | result | seconds |" && echo "|---|---|---|" && sed 's/\t/ | /g; s/^/| /; s/$/ |/' "$done_parts"; } >>"$markdown"
+    ! grep -q FAILED "$done_parts" && ! grep -q '"ok": false' "$results" || code=1
 fi
 cat "$markdown"
 echo

@@ -92,6 +92,28 @@ def tail(text, lines=12):
     return "\n".join(text.strip().splitlines()[-lines:])
 
 
+def stacks(process):
+    """Where the threads of a process and of all that it started are, for a message about what does not end: by gdb, or as the kernel tells it."""
+    said = []
+    try:
+        members = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and os.getpgid(int(path.name)) == process.pid]
+    except OSError:
+        members = [process.pid]
+    for member in members:
+        try:
+            done = subprocess.run(["gdb", "-p", str(member), "-batch", "-ex", "thread apply all bt 12"], capture_output=True, text=True, timeout=10)
+            said.append(f"process {member}\n" + "\n".join(line for line in done.stdout.splitlines() if line.startswith(("#", "Thread"))))
+            continue
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+        for task in sorted(Path(f"/proc/{member}/task").glob("*")):
+            try:
+                said.append(f"process {member}, thread {task.name} ({(task / 'comm').read_text().strip()}): {(task / 'wchan').read_text() or 'runs'}")
+            except OSError:
+                continue
+    return "\n".join(said)
+
+
 def run(command, folder, limit, expect=(0,), environment=None):
     """Runs a command to its end, for at most `limit` seconds. Returns (exit code, standard output, both outputs)."""
     command = [str(part) for part in command]
@@ -102,9 +124,10 @@ def run(command, folder, limit, expect=(0,), environment=None):
         out, error = process.communicate(timeout=max(limit, 1))
         LIVE.discard(process)
     except subprocess.TimeoutExpired:
+        where = stacks(process)
         end(process)
         out, error = process.communicate()
-        raise Failed(f"{' '.join(command)}: not done after {limit:.0f} s\n{tail(out + error)}") from None
+        raise Failed(f"{' '.join(command)}: not done after {limit:.0f} s\n{tail(out + error)}\n{where}") from None
     if expect is not None and process.returncode not in expect:
         raise Failed(f"{' '.join(command)}: exit code {process.returncode}\n{tail(out + error)}")
     return process.returncode, out, out + error

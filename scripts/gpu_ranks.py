@@ -29,6 +29,9 @@ def layouts(gpus, sharing=False):
     }
     listed["ddp 2, sharded"] = {
         "parallel": f"{{mode: ddp, replicas: 2, bucket_mb: 0.25, shard: parameters{devices}}}", "batch.micro_batch": 2}
+    for name, schedule in (("zero bubble 2", "zero_bubble"), ("interleaved 2", "interleaved_1f1b, chunks: 2")):
+        listed[name] = {"parallel": f"{{mode: pipeline, pipeline: {{stages: 2, schedule: {schedule}, microbatches: 4}}{devices}}}",
+                        "batch.micro_batch": 2}
     if gpus >= 4:
         listed["ddp 2 x pipeline 2"] = {
             "parallel": "{mode: pipeline, replicas: 2, pipeline: {stages: 2, schedule: 1f1b, microbatches: 2}}", "batch.micro_batch": 2}
@@ -37,6 +40,20 @@ def layouts(gpus, sharing=False):
     if gpus in (4, 8):
         listed[f"ddp {gpus}"] = {"parallel": f"{{mode: ddp, replicas: {gpus}, bucket_mb: 0.25}}", "batch.micro_batch": 1}
     return listed
+
+
+def sharing(device):
+    """The environment that ranks need, whether two of them share a GPU, and why there can be none."""
+    if device == "cpu":
+        return {}, False, ""
+    gpus, nccl = len(common.driver()), common.nccl_version()
+    if nccl is None or gpus == 0:
+        return {}, False, "NCCL (libnccl.so.2) is not to be found" if gpus else "there is no GPU"
+    version, path = nccl
+    print(f"NCCL {'.'.join(map(str, version))}: {path}; {gpus} GPUs")
+    if gpus == 1 and version < OLDEST_SHARING:
+        return {}, False, f"one GPU, and NCCL {'.'.join(map(str, version))} does not let ranks share it (2.30 does)"
+    return ({"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}, True, "") if gpus == 1 else ({}, False, "")
 
 
 def main():
@@ -50,25 +67,17 @@ def main():
     options = parser.parse_args()
     options.runner = options.runner.resolve()
     notes, clock = common.Notes(options.results, "ranks"), common.Clock(options.seconds)
-    environment, sharing, gpus = {}, False, 2
-    if options.device == "cuda":
-        gpus, nccl = len(common.driver()), common.nccl_version()
-        if nccl is None or gpus == 0:
-            notes.add("several ranks", None, note="NCCL (libnccl.so.2) is not to be found" if gpus else "there is no GPU")
-            return 0
-        version, path = nccl
-        print(f"NCCL {'.'.join(map(str, version))}: {path}; {gpus} GPUs")
-        if gpus == 1 and version < OLDEST_SHARING:
-            notes.add("several ranks", None, note=f"one GPU, and NCCL {'.'.join(map(str, version))} does not let ranks share it (2.30 does)")
-            return 0
-        sharing = gpus == 1
-        environment = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"} if sharing else {}
+    environment, shares, why = sharing(options.device)
+    if why:
+        notes.add("several ranks", None, note=why)
+        return 0
+    gpus = len(common.driver()) if options.device == "cuda" else 2
 
     def train(name, settings):
         folder = options.scratch / f"ranks-{name.replace(' ', '-')}"
         folder.mkdir(parents=True, exist_ok=True)
         base = {"device": options.device, "precision": "fp32"} | (TINY if options.tiny else {})
-        base |= {"batch.sequences": 8, "train.steps": 12 if options.tiny else 20}
+        base |= {"batch.sequences": 8, "model.layers": 4, "train.steps": 12 if options.tiny else 20}
         command = [options.runner, "apply", common.EXPERIMENTS / "parity-llama.yaml", "--quiet", "--threads", 2, *common.flags(base | settings)]
         limit = max(1, min(clock.left(), 60))
         code, _, said = common.run(command, folder, limit, expect=None, environment=environment)
@@ -85,8 +94,8 @@ def main():
     except common.Failed as error:
         notes.add("one rank", False, note=str(error))
         return 1
-    for name, settings in layouts(gpus, sharing).items():
-        label = name + (" on one GPU" if sharing else "")
+    for name, settings in layouts(gpus, shares).items():
+        label = name + (" on one GPU" if shares else "")
         if clock.left() < 3:
             notes.add(label, None, note="not reached: no time was left")
             continue

@@ -209,7 +209,7 @@ fn foreign_text_does_not_steer_the_terminal() {
 fn a_plan_that_does_not_fit_says_so_first_and_fails() {
     let sandbox = Sandbox::new().with_numbers(4000).with(
         "exp.yaml",
-        "model: {family: gpt2, layers: 100, heads: 64, d_model: 65536, context_length: 32, vocab_size: 300}\n\
+        "model: {family: gpt2, layers: 100, heads: 512, d_model: 65536, context_length: 32, vocab_size: 300}\n\
          data: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}}\nbatch: {sequences: 4}\ntrain: {steps: 2}\n",
     );
     for command in

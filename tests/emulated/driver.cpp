@@ -250,6 +250,11 @@ int capability(int digit) {
     return digit == 0 ? tens / 10 : tens % 10;
 }
 
+// Of a block, if it is asked for: an A100 has less than Hopper.
+size_t max_shared() {
+    return capability(0) < 9 ? 163 * 1024 : MAX_SHARED;
+}
+
 } // namespace
 
 namespace emulated {
@@ -356,7 +361,7 @@ API Result cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 75: *value = capability(0); break;
     case 76: *value = capability(1); break;
     case 81: *value = 228 * 1024; break;             // shared memory of a multiprocessor
-    case 97: *value = (int)MAX_SHARED; break;        // of a block, if it is asked for
+    case 97: *value = (int)max_shared(); break;
     case 106: *value = 32; break;                    // blocks of a multiprocessor
     case 111: *value = 1024; break;                  // shared memory that the driver takes of each block
     default: *value = 0;
@@ -804,7 +809,7 @@ API Result cuFuncGetAttribute(int* value, int attribute, void* function) {
 API Result cuFuncSetAttribute(void* function, int attribute, int value) {
     Entry* e = (Entry*)function;
     if (attribute == 8) {
-        if (value < 0 || (size_t)value > MAX_SHARED) {
+        if (value < 0 || (size_t)value > max_shared()) {
             complain("kernel %s cannot have %d bytes of dynamic shared memory", e->kernel.name, value);
             return ERROR_INVALID_VALUE;
         }
@@ -816,7 +821,7 @@ API Result cuFuncSetCacheConfig(void*, int) {
     return SUCCESS;
 }
 API Result cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void*, int threads, size_t shared, unsigned) {
-    if (threads < 1 || threads > (int)MAX_THREADS || shared > MAX_SHARED) {
+    if (threads < 1 || threads > (int)MAX_THREADS || shared > max_shared()) {
         *blocks = 0;
         return ERROR_INVALID_VALUE;
     }

@@ -56,7 +56,7 @@ const fn case(shape: [usize; 5], dropout: bool, filled: bool, shifted: bool) -> 
 }
 
 /// Batch, positions, heads, key-value heads, width of a head. Each is tried with a causal mask and without.
-const CASES: [Case; 14] = [
+const CASES: [Case; 17] = [
     case([1, 1, 1, 1, 16], false, false, false),
     case([2, 1, 3, 1, 64], true, true, false),
     case([2, 7, 3, 3, 32], false, false, false),
@@ -70,6 +70,9 @@ const CASES: [Case; 14] = [
     case([1, 257, 3, 1, 64], false, true, false),
     case([1, 257, 3, 3, 128], true, false, false),
     case([2, 65, 3, 1, 20], true, true, false),
+    case([1, 65, 2, 1, 256], true, true, false),
+    case([1, 130, 2, 2, 200], false, false, false),
+    case([2, 40, 1, 1, 160], false, true, true),
     case([1, 100, 3, 1, 64], false, false, true),
 ];
 
@@ -246,6 +249,7 @@ fn new_tokens_over_a_cache_give_the_rows_of_the_whole() {
         ([2, 9, 3, 1, 64], &[1, 1, 3, 1, 1, 2][..]),
         ([1, 70, 4, 2, 128], &[64, 1, 5][..]),
         ([2, 33, 2, 2, 20], &[30, 1, 1, 1][..]),
+        ([1, 20, 2, 1, 256], &[17, 1, 2][..]),
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };

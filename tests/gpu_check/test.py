@@ -18,6 +18,7 @@ import gpu_bench  # noqa: E402
 import gpu_common  # noqa: E402
 import gpu_parity  # noqa: E402
 import gpu_ranks  # noqa: E402
+import gpu_session  # noqa: E402
 import gpu_start  # noqa: E402
 import gpu_tokens  # noqa: E402
 
@@ -85,6 +86,16 @@ class Numbers(unittest.TestCase):
         self.assertEqual(gpu_bench.peaks_of("NVIDIA H100 PCIe")["bf16"], 756e12)
         self.assertEqual(gpu_bench.peaks_of("NVIDIA H100 80GB HBM3")["bf16"], 989.4e12)
         self.assertEqual(gpu_bench.peaks_of("Tesla T4"), {})
+
+    def test_gaps_are_counted_where_no_kernel_runs(self):
+        # Two that overlap, a gap of 5 after the longer one, and a gap of 1.
+        kernels = [(0, 10, "a"), (4, 6, "b"), (15, 20, "c"), (21, 30, "a")]
+        busy, between, largest = gpu_session.gaps_of([(start * 10**6, end * 10**6, name) for start, end, name in kernels])
+        self.assertEqual((busy, between, largest), (24, 6, [("a", 5), ("c", 1)]))
+
+    def test_samples_of_an_idle_card_are_left_out(self):
+        lines = ["345, 70.1, 0x0000000000000001\n", "1755, 690.0, 0x0000000000000004\n", "N/A, N/A, N/A\n", "1980, 600, 0x0\n"]
+        self.assertEqual(gpu_session.busy_samples(lines), [(1755, 690, 4), (1980, 600, 0)])
 
     def test_bf16_comes_first(self):
         order = [case[2] for case in gpu_bench.cases()]
@@ -182,6 +193,25 @@ class Script(unittest.TestCase):
         self.assertIn("llama bf16: the same bits after an interrupt | ok |", table)
         self.assertIn("no data", table)
         self.assertIn("== parity", log)
+
+    def test_a_session_goes_on_where_it_stopped(self):
+        with tempfile.TemporaryDirectory() as name:
+            command = [ROOT / "scripts" / "gpu_check.sh", "--session", "--cpu", "--out", name, "--scratch", name]
+            environment = {"PATH": "/usr/bin:/bin", "RUNNER": str(RUNNER), "PYTHON": sys.executable}
+            begin = lambda: subprocess.run(command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+            done = Path(name) / "gpu-check-session.parts"
+            whole = begin()
+            self.assertEqual(whole.returncode, 0, whole.stdout[-4000:] + whole.stderr)
+            parts = [line.split("\t")[0] for line in done.read_text().splitlines()]
+            self.assertEqual(parts, ["doctor", "tests", "clocks", "gaps", "calls", "algorithms", "kernels", "sanitize", "ranks", "killed", "loading", "bench"])
+            self.assertIn("| killed | ddp 2: one rank killed in a step | ok |", whole.stdout)
+            # As if it had stopped before its last two parts.
+            done.write_text("".join(done.read_text().splitlines(keepends=True)[:-2]))
+            rest = begin()
+            self.assertEqual(rest.returncode, 0, rest.stdout[-4000:] + rest.stderr)
+            self.assertEqual([line.split("\t")[0] for line in done.read_text().splitlines()], parts)
+            self.assertIn("== killed: done before", rest.stdout)
+            self.assertIn("== loading (at most", rest.stdout)
 
     def test_start_on_the_cpu(self):
         with tempfile.TemporaryDirectory() as name:

@@ -48,22 +48,25 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// The text of `tiles.rs`, from the lines `ATTENTION_FORWARD(name, arithmetic, width, pieces of 16 rows, keys, held)`,
-/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` and `ATTENTION_QUERIES(…)`, like the first.
+/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)`, like the first.
 fn tiles_source(sources: &[PathBuf]) -> Result<String> {
-    let mut kernels: BTreeMap<String, [Vec<usize>; 3]> = BTreeMap::new();
+    const KINDS: [(&str, usize); 4] =
+        [("ATTENTION_FORWARD(", 0), ("ATTENTION_KEYS(", 1), ("ATTENTION_KEYS_APART(", 1), ("ATTENTION_QUERIES(", 2)];
+    let mut kernels: BTreeMap<String, ([Vec<usize>; 3], bool)> = BTreeMap::new();
     for source in sources {
         let text = fs::read_to_string(source).with_context(|| source.display().to_string())?;
         for line in text.lines() {
-            let kinds = ["ATTENTION_FORWARD(", "ATTENTION_KEYS(", "ATTENTION_QUERIES("];
-            let named = kinds.iter().enumerate().find_map(|(kind, start)| Some((kind, line.strip_prefix(start)?)));
+            let named = KINDS.iter().find_map(|(start, kind)| Some((kind, line.strip_prefix(start)?)));
             let Some((kind, arguments)) = named else { continue };
             let mut words = arguments.trim_end_matches(')').split(", ");
             let name = words.next().unwrap_or_default();
-            kernels.entry(name.to_owned()).or_default()[kind] = words.filter_map(|word| word.parse().ok()).collect();
+            let (sizes, apart) = kernels.entry(name.to_owned()).or_default();
+            sizes[*kind] = words.filter_map(|word| word.parse().ok()).collect();
+            *apart |= line.starts_with(KINDS[2].0);
         }
     }
     let mut rows = Vec::new();
-    for (name, sizes) in kernels {
+    for (name, (sizes, apart)) in kernels {
         let ([forward, keys, queries], Some((arithmetic, _))) =
             (sizes.each_ref().map(Vec::as_slice), name.split_once('_'))
         else {
@@ -78,7 +81,7 @@ fn tiles_source(sources: &[PathBuf]) -> Result<String> {
         let (forward, queries) = ([64 * forward_pieces, forward_keys], [64 * query_pieces, query_keys]);
         let row = format!(
             "Tiles {{ name: {name:?}, arithmetic: {arithmetic:?}, width: {width}, hopper: {hopper}, bytes: {bytes}, \
-             forward: {forward:?}, keys: {keys}, queries: {queries:?} }},\n"
+             forward: {forward:?}, keys: {keys}, apart: {apart}, queries: {queries:?} }},\n"
         );
         rows.push((!hopper, width, row));
     }

@@ -52,7 +52,9 @@ pub(super) fn load_items(
     if written.is_empty() {
         return Err(DataError::setting(key.to_owned(), format!("{} has no items", path.display())));
     }
-    let items: Vec<_> = written.par_iter().map(|item| encode(item, path, tokenizer)).collect::<Result<_, _>>()?;
+    let encoded: Vec<_> = written.par_iter().map(|item| encode(item, path, tokenizer)).collect();
+    // The first mistake in the file's order.
+    let items = encoded.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut hasher = blake3::Hasher::new();
     let mut add = |tokens: &[u32]| {
         hasher.update(&(tokens.len() as u64).to_le_bytes());

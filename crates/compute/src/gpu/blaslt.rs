@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt::Display;
+use std::mem::MaybeUninit;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use candle_core::{CudaDevice, DType, Result, bail};
@@ -112,7 +113,12 @@ pub(super) struct BlasLt {
     workspace: CudaSlice<u32>,
     /// `None` where cuBLASLt has no algorithm.
     plans: HashMap<MatmulKey, Option<MatmulPlan>>,
+    /// Which of the algorithms that cuBLASLt lists is taken, the one that it thinks fastest being 0.
+    choice: usize,
 }
+
+/// The most algorithms that cuBLASLt is asked for.
+const MAX_ALGORITHMS: usize = 32;
 
 // SAFETY: the handle may be used by any thread (cuBLASLt is thread-safe); the descriptors are used by one thread at a time, under the lock.
 #[expect(unsafe_code, reason = "FFI")]
@@ -259,6 +265,7 @@ impl BlasLt {
             // SAFETY: the library writes to its workspace before it reads from it.
             workspace: unsafe { device.alloc(bytes / 4)? },
             plans: HashMap::new(),
+            choice: 0,
         })
     }
 
@@ -320,12 +327,31 @@ impl BlasLt {
             let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
             set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         }
-        // SAFETY: all arguments were created above and are alive.
-        let found = unsafe { result::get_matmul_algo_heuristic(self.handle, descriptor, a, b, out, out, preference) };
+        let asked = (self.choice + 1).min(MAX_ALGORITHMS);
+        let (mut listed, mut count) = ([MaybeUninit::uninit(); MAX_ALGORITHMS], 0);
+        // SAFETY: all arguments were created above and are alive; at most as many algorithms are written as there is room for.
+        let found = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle,
+                descriptor,
+                a,
+                b,
+                out,
+                out,
+                preference,
+                asked as i32,
+                listed[0].as_mut_ptr(),
+                &raw mut count,
+            )
+            .result()
+        };
         // SAFETY: made above, and used by nothing else.
         unsafe { result::destroy_matmul_pref(preference).map_err(error_of("a preference"))? }
-        match found {
-            Ok(found) => Ok(Some((found.algo, found.workspaceSize))),
+        let last = usize::try_from(count).ok().and_then(|count| count.min(asked).checked_sub(1));
+        // SAFETY: the library has written the first `count`.
+        let last = last.map(|last| unsafe { listed[last].assume_init() });
+        match found.and_then(|()| last.map(|last| last.state.result().map(|()| last)).transpose()) {
+            Ok(last) => Ok(last.map(|last| (last.algo, last.workspaceSize))),
             Err(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
             Err(error) if key.has_fallback() && means_unsupported(error) => Ok(None),
             Err(error) => Err(error_of("the search for an algorithm")(error)),
@@ -334,6 +360,12 @@ impl BlasLt {
 }
 
 impl Gpu {
+    /// Takes number `choice` of the algorithms that cuBLASLt lists for each product from here on, or the last: to measure them.
+    pub fn choose_algorithm(&self, choice: usize) {
+        let mut blaslt = self.blaslt.lock();
+        (blaslt.choice, blaslt.plans) = (choice, HashMap::new());
+    }
+
     /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue, or with an addend other
     /// than `out`, for these types, sizes and alignments.
     ///

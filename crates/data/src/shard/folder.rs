@@ -122,7 +122,8 @@ fn find_damage(request: &ShardRequest<'_>, card: &Card, report: &Report<'_>) -> 
         Err(error) => Err(error),
     };
     let files: Vec<(&str, &String)> = card.shards.iter().map(|shard| (shard.file.as_str(), &shard.blake3)).collect();
-    let damaged: Vec<Option<String>> = files.into_par_iter().map(check).collect::<Result<_>>()?;
+    let checked: Vec<Result<_>> = files.into_par_iter().map(check).collect();
+    let damaged: Vec<Option<String>> = checked.into_iter().collect::<Result<_>>()?;
     Ok(damaged.into_iter().flatten().next())
 }
 

@@ -63,6 +63,7 @@ template <typename T, int D> struct Tile {
     static const int E = 16 / (int)sizeof(T); // elements of a chunk
     static const int C = D / E;               // chunks of a row
     static const int ROW = D * (int)sizeof(T);
+    static const int STAGES = ROW > 512 ? 1 : 2; // how many tiles of a walk the backward's blocks hold at a time (`stages` of attention.rs)
 
     static __device__ __forceinline__ int at(int row, int chunk) {
         const int place = ((chunk ^ row) & 7) * 16;
@@ -124,7 +125,7 @@ template <typename T, int D> struct Tile {
         if (aligned) {
 #pragma unroll
             for (int n = 0; n < 16 * MT * C / 32; n++) {
-                const int chunk = lane % C, row = lane / C + n * (32 / C);
+                const int chunk = (n * 32 + lane) % C, row = (n * 32 + lane) / C;
                 if (row < valid && chunk * E < width) {
                     store_vector(to + row * stride + chunk * E, *reinterpret_cast<const Vector<T>*>(tile + at(row, chunk)));
                 }

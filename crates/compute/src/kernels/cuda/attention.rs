@@ -1,4 +1,4 @@
-//! Attention: tiles on tensor cores (bf16, and TF32 where f32 products may use it) or in exact f32, for heads of up to 128; rows one by
+//! Attention: tiles on tensor cores (bf16, and TF32 where f32 products may use it) or in exact f32, for heads of up to 256; rows one by
 //! one for new tokens over a cache.
 
 use candle_core::{DType, Result, Tensor, bail};
@@ -9,8 +9,9 @@ use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengt
 use crate::kernels::cpu::dropout::DropoutMask;
 
 const THREADS: usize = 128;
-/// The widest heads.
-const MAX_HEAD_DIM: usize = 128;
+/// The widest heads, and the widest of which eight lanes hold a row.
+const MAX_HEAD_DIM: usize = 256;
+const MAX_NARROW_HEAD_DIM: usize = 128;
 /// The grid's second and third dimension.
 const MAX_GRID_Y_Z: usize = 65_535;
 
@@ -29,6 +30,8 @@ struct Tiles {
     forward: [usize; 2],
     /// Queries of the tiles for dK and dV; a block has `KEYS` keys.
     keys: usize,
+    /// True if dK and dV are made by a kernel each.
+    apart: bool,
     /// Queries and keys of the tiles for dQ.
     queries: [usize; 2],
 }
@@ -62,6 +65,11 @@ impl Tiles {
         format!("attention_{what}_{}{dropout}", self.name)
     }
 
+    /// How many tiles of a walk the backward's blocks hold at a time: `STAGES` of attention.cuh.
+    fn stages(&self) -> usize {
+        if self.width * self.bytes > 512 { 1 } else { 2 }
+    }
+
     fn dims(&self, seq: usize, per_block: usize, heads: usize, batch: usize, rows: usize, more: usize) -> LaunchDims {
         let grid = [seq.div_ceil(per_block) as u32, heads as u32, batch as u32];
         LaunchDims { grid, block: [THREADS as u32, 1, 1], shared: (rows * self.width * self.bytes + more) as u32 }
@@ -73,13 +81,13 @@ impl Tiles {
     }
 
     fn keys_dims(&self, s: AttentionShape) -> LaunchDims {
-        let statistics = 4 * self.keys * size_of::<f32>();
-        self.dims(s.seq, KEYS, s.heads.kv, s.batch, 2 * KEYS + 4 * self.keys, statistics)
+        let held = 2 * self.stages() * self.keys;
+        self.dims(s.seq, KEYS, s.heads.kv, s.batch, 2 * KEYS + held, held * size_of::<f32>())
     }
 
     fn queries_dims(&self, s: AttentionShape) -> LaunchDims {
         let [queries, keys] = self.queries;
-        self.dims(s.seq, queries, s.heads.queries, s.batch, 2 * queries + 4 * keys, 0)
+        self.dims(s.seq, queries, s.heads.queries, s.batch, 2 * queries + 2 * self.stages() * keys, 0)
     }
 }
 
@@ -183,7 +191,9 @@ pub fn attention_backward(
             .array("valid_lengths", valid_lengths, DType::U32, s.batch)
     };
     let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
-    for (what, dims) in [("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))] {
+    let mut kernels = vec![("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))];
+    kernels.extend(tiles.apart.then(|| ("values", tiles.keys_dims(s))));
+    for (what, dims) in kernels {
         let launch = arrays()?.ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?.floats([s.scale()]);
         let launch = with_masks(launch, s, masks.dropout)?;
         // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, masks).
@@ -233,7 +243,8 @@ pub fn attend_with_cache(
         .floats([s.scale()]);
     let grid = [s.seq as u32, s.heads.queries as u32, s.batch as u32];
     let dims = LaunchDims { grid, block: [THREADS as u32, 1, 1], shared: 0 };
+    let kernel = if s.heads.width > MAX_NARROW_HEAD_DIM { "attention_rows_wide" } else { "attention_rows" };
     // SAFETY: (q, its stride, keys, values, out, start, capacity, kv_heads, width, scale); the grid says queries, heads and samples.
-    unsafe { launch.run(&kernel_for_type("attention_rows", dtype)?, dims)? }
+    unsafe { launch.run(&kernel_for_type(kernel, dtype)?, dims)? }
     Ok(out)
 }

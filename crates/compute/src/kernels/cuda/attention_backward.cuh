@@ -3,7 +3,7 @@
 // log-sum-exps: seven products instead of five, but no sums between blocks, so neither atomics nor a buffer for dQ in f32.
 //
 // Both kernels hold results so that a product's fragments are the next product's left operand: scores never go through shared memory.
-// The tiles that they walk over are double-buffered: the next tiles arrive while the current ones are used.
+// The tiles that they walk over are double-buffered, where shared memory holds two: the next tiles arrive while the current ones are used.
 #pragma once
 
 #include "attention.cuh"
@@ -39,19 +39,20 @@ __device__ __forceinline__ void attention_delta(const T* out, const T* dout, flo
     }
 }
 
-// dK and dV. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 4·QN rows of a tile, and 4·QN floats.
-template <class M, int D, int QN, bool HELD, bool DROPOUT>
+// dK and dV, or one of them where registers do not hold the sums of both. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 2·STAGES·QN
+// rows of a tile, and 2·STAGES·QN floats.
+template <class M, int D, int QN, bool HELD, bool DROPOUT, bool OF_KEYS, bool OF_VALUES>
 __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
                                                float scale, MASK_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
-    const int KEYS = 64, NT = QN / 8;
+    const int KEYS = 64, NT = QN / 8, STAGES = Of::STAGES;
     DYNAMIC_SHARED(shared);
     unsigned char* const keys = shared;
     unsigned char* const values = keys + KEYS * Of::ROW;
-    unsigned char* const queries = values + KEYS * Of::ROW;           // two stages of [QN] queries
-    unsigned char* const gradients = queries + 2 * QN * Of::ROW;      // and of dOut
-    float* const stats = reinterpret_cast<float*>(gradients + 2 * QN * Of::ROW); // two stages of [QN] lse·log2(e), [QN] delta
+    unsigned char* const queries = values + KEYS * Of::ROW;           // the stages of [QN] queries
+    unsigned char* const gradients = queries + STAGES * QN * Of::ROW; // and of dOut
+    float* const stats = reinterpret_cast<float*>(gradients + STAGES * QN * Of::ROW); // the stages of [QN] lse·log2(e), [QN] delta
 
     const Place place;
     const int from = place.tile * KEYS, kv = place.head, sample = place.sample, group = heads / kv_heads;
@@ -95,7 +96,7 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     };
 
     Rows<M, D, 1, HELD> key_rows(keys), value_rows(values);
-    float dk[1][D / 8][4], dv[1][D / 8][4];
+    float dk[1][OF_KEYS ? D / 8 : 8][4], dv[1][OF_VALUES ? D / 8 : 8][4];
     clear(dk);
     clear(dv);
     if (steps > 0) {
@@ -106,15 +107,15 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     }
     int head = kv * group, at = first_tile * QN; // of step n
     for (int n = 0; n < steps; n++) {
-        const int stage = n & 1;
+        const int stage = STAGES == 2 ? n & 1 : 0, next_stage = STAGES == 2 ? stage ^ 1 : 0;
         const bool is_last_tile = at + QN >= seq;
         const int next_head = is_last_tile ? head + 1 : head, next_at = is_last_tile ? first_tile * QN : at + QN;
         finish<M, 0>(dv);
         finish<M, 0>(dk);
         all_loaded<M>(); // this stage, and the other was read
         float stat = 0.f;
-        if (n + 1 < steps) {
-            stat = fetch(next_head, next_at, stage ^ 1);
+        if (STAGES == 2 && n + 1 < steps) {
+            stat = fetch(next_head, next_at, next_stage);
         }
         copy_commit();
         if (HELD && n == 0) {
@@ -158,7 +159,7 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
                 finish<M, 1>(ds);
             } else if constexpr (M::GROUP) {
                 finish<M, 0>(ds);
-            } else {
+            } else if constexpr (OF_KEYS) {
                 product<M, D, 1, NT>(ds, value_rows, dy);
             }
             const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
@@ -170,21 +171,32 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
                 }
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const float difference = row_delta[j * 8 + 2 * t + i % 2];
-                    const float dp = !DROPOUT ? ds[0][j][i] : kept >> i & 1 ? ds[0][j][i] * keep : 0.f;
-                    ds[0][j][i] = p[0][j][i] * (dp - difference);
+                    if (OF_KEYS) {
+                        const float difference = row_delta[j * 8 + 2 * t + i % 2];
+                        const float dp = !DROPOUT ? ds[0][j][i] : kept >> i & 1 ? ds[0][j][i] * keep : 0.f;
+                        ds[0][j][i] = p[0][j][i] * (dp - difference);
+                    }
                     if (DROPOUT) {
                         p[0][j][i] = kept >> i & 1 ? p[0][j][i] * keep : 0.f;
                     }
                 }
             }
-            if constexpr (!M::GROUP || DROPOUT) {
+            if constexpr (OF_VALUES && (!M::GROUP || DROPOUT)) {
                 accumulate<M, D, 1, NT>(dv, p, dy);
             }
-            accumulate<M, D, 1, NT>(dk, ds, q);
+            if constexpr (OF_KEYS) {
+                accumulate<M, D, 1, NT>(dk, ds, q);
+            }
+        }
+        if (STAGES == 1) {
+            __syncthreads(); // the stage was read
+            if (n + 1 < steps) {
+                stat = fetch(next_head, next_at, next_stage);
+            }
+            copy_commit();
         }
         if (n + 1 < steps) {
-            keep_stat(stage ^ 1, stat);
+            keep_stat(next_stage, stat);
         }
         head = next_head;
         at = next_at;
@@ -197,23 +209,27 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     if (warp_from < seq) {
         const float key_scale[1][2] = {{scale, scale}}, one[1][2] = {{1.f, 1.f}};
         T* const to = dqkv + (first + warp_from) * stride + (heads + kv) * width;
-        Of::template store<1>(keys + warp * 16 * Of::ROW, dk, key_scale, to, stride, seq - warp_from, width, aligned);
-        Of::template store<1>(values + warp * 16 * Of::ROW, dv, one, to + kv_heads * width, stride, seq - warp_from, width, aligned);
+        if constexpr (OF_KEYS) {
+            Of::template store<1>(keys + warp * 16 * Of::ROW, dk, key_scale, to, stride, seq - warp_from, width, aligned);
+        }
+        if constexpr (OF_VALUES) {
+            Of::template store<1>(values + warp * 16 * Of::ROW, dv, one, to + kv_heads * width, stride, seq - warp_from, width, aligned);
+        }
     }
 }
 
-// dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 4·KN rows of a tile.
+// dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 2·STAGES·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
                                                   float scale, MASK_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
-    const int QUERIES = 64 * MT, NT = KN / 8;
+    const int QUERIES = 64 * MT, NT = KN / 8, STAGES = Of::STAGES;
     DYNAMIC_SHARED(shared);
     unsigned char* const queries = shared;
     unsigned char* const gradients = queries + QUERIES * Of::ROW;
-    unsigned char* const keys = gradients + QUERIES * Of::ROW; // two stages of [KN] keys
-    unsigned char* const values = keys + 2 * KN * Of::ROW;     // and values
+    unsigned char* const keys = gradients + QUERIES * Of::ROW;  // the stages of [KN] keys
+    unsigned char* const values = keys + STAGES * KN * Of::ROW; // and values
 
     const Place place;
     const int from = (gridDim.x - 1 - place.tile) * QUERIES, head = place.head, sample = place.sample;
@@ -232,7 +248,7 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
 
     auto fetch = [&](int tile) {
-        const int at = tile * KN, stage = tile & 1;
+        const int at = tile * KN, stage = STAGES == 2 ? tile & 1 : 0;
         Of::template load<KN>(keys + stage * KN * Of::ROW, k + (i64)at * stride, stride, seq - at, width, aligned);
         Of::template load<KN>(values + stage * KN * Of::ROW, v + (i64)at * stride, stride, seq - at, width, aligned);
     };
@@ -257,10 +273,15 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     }
 
     for (int tile = 0; tile < tiles; tile++) {
-        const int at = tile * KN, stage = tile & 1;
+        const int at = tile * KN, stage = STAGES == 2 ? tile & 1 : 0;
         finish<M, 0>(dq);
+        if (STAGES == 1 && tile > 0) {
+            __syncthreads(); // the stage was read
+            fetch(tile);
+            copy_commit();
+        }
         all_loaded<M>(); // this stage, and the other was read
-        if (tile + 1 < tiles) {
+        if (STAGES == 2 && tile + 1 < tiles) {
             fetch(tile + 1);
         }
         copy_commit();
@@ -342,11 +363,11 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
         attention_delta<T>(out, dout, delta, seq, heads, width, count);                                                                   \
     }
 
-#define ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, DROPOUT)                                                                                     \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,         \
-                                                                                   int kv_heads, int width, float scale,                  \
-                                                                                   MASK_PARAMETERS) {                                     \
-        attention_keys<M, D, QN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, MASK_ARGUMENTS);                  \
+#define ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, DROPOUT, OF_KEYS, OF_VALUES)                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,              \
+                                                                              int kv_heads, int width, float scale, MASK_PARAMETERS) {    \
+        attention_keys<M, D, QN, HELD, DROPOUT, OF_KEYS, OF_VALUES>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale,               \
+                                                                    MASK_ARGUMENTS);                                                      \
     }
 
 #define ATTENTION_QUERIES_KERNEL(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
@@ -358,8 +379,15 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
 
 // Without dropout, and with it; then registers are short, and nothing is held.
 #define ATTENTION_KEYS(name, M, D, QN, HELD)                                                                                              \
-    ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, false)                                                                                    \
-    ATTENTION_KEYS_KERNEL(name##_dropout, M, D, QN, false, true)
+    ATTENTION_KEYS_KERNEL(keys_##name, M, D, QN, HELD, false, true, true)                                                                 \
+    ATTENTION_KEYS_KERNEL(keys_##name##_dropout, M, D, QN, false, true, true, true)
+
+// dK and dV by a kernel each.
+#define ATTENTION_KEYS_APART(name, M, D, QN)                                                                                              \
+    ATTENTION_KEYS_KERNEL(keys_##name, M, D, QN, false, false, true, false)                                                               \
+    ATTENTION_KEYS_KERNEL(keys_##name##_dropout, M, D, QN, false, true, true, false)                                                      \
+    ATTENTION_KEYS_KERNEL(values_##name, M, D, QN, false, false, false, true)                                                             \
+    ATTENTION_KEYS_KERNEL(values_##name##_dropout, M, D, QN, false, true, false, true)
 
 #define ATTENTION_QUERIES(name, M, D, MT, KN, HELD)                                                                                       \
     ATTENTION_QUERIES_KERNEL(name, M, D, MT, KN, HELD, false)                                                                             \

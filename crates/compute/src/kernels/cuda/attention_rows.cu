@@ -1,14 +1,13 @@
 // Attention one query per block, without tiles: new tokens over a key-value cache.
 //
-// A group of 8 lanes reads one row of a head at a time, 16 numbers per lane, so heads have up to 128; the block's groups take rows in
-// turn, and their sums are added in order at the end.
+// A group of 8 or 16 lanes reads one row of a head at a time, 16 numbers per lane, so heads have up to 128 or 256; the block's groups take rows
+// in turn, and their sums are added in order at the end.
 #include "attention_common.cuh"
 
-#define LANES 8
 #define PER_LANE 16
 
 // A lane's part of a head's row, as f32: chunks of 16 bytes, `LANES` apart; zeros from `width` on.
-template <typename T> __device__ __forceinline__ void read_row(float (&x)[PER_LANE], const T* row, int width, bool aligned) {
+template <int LANES, typename T> __device__ __forceinline__ void read_row(float (&x)[PER_LANE], const T* row, int width, bool aligned) {
     const int E = Vector<T>::N, lane = threadIdx.x % LANES;
 #pragma unroll
     for (int c = 0; c < PER_LANE / E; c++) {
@@ -32,7 +31,7 @@ template <typename T> __device__ __forceinline__ void read_row(float (&x)[PER_LA
 }
 
 // The sum over a group's lanes, which all get it.
-__device__ __forceinline__ float group_dot(const float (&a)[PER_LANE], const float (&b)[PER_LANE]) {
+template <int LANES> __device__ __forceinline__ float group_dot(const float (&a)[PER_LANE], const float (&b)[PER_LANE]) {
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
@@ -47,7 +46,7 @@ __device__ __forceinline__ float group_dot(const float (&a)[PER_LANE], const flo
 
 // Adds up the groups' parts, each times its factor, and writes the row times `scale`. `sums` has THREADS·PER_LANE numbers of shared
 // memory; a barrier comes before and after they are written.
-template <typename T>
+template <int LANES, typename T>
 __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE], const float* factors, float scale, T* row, int width) {
     const int E = Vector<T>::N, GROUPS = THREADS / LANES, WIDTH = LANES * PER_LANE, lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
     __syncthreads();
@@ -70,7 +69,7 @@ __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE
 
 // Queries `start ..` of a sample, at q, over the keys and values up to their own, in caches [batch, kv_heads, capacity, width].
 // out: [batch·queries, heads·width]. The stride is in elements. Grid: (queries, heads, batch).
-template <typename T>
+template <int LANES, typename T>
 __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, T* out, int start, int capacity,
                                                int kv_heads, int width, float scale) {
     const int GROUPS = THREADS / LANES, KEYS = 4; // keys of a group at a time
@@ -84,7 +83,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
 
     float x[PER_LANE], o[PER_LANE] = {};
-    read_row(x, q + ((i64)sample * queries + query) * q_stride + head * width, width, aligned);
+    read_row<LANES>(x, q + ((i64)sample * queries + query) * q_stride + head * width, width, aligned);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
         x[i] *= scale * LOG2_E;
@@ -96,12 +95,12 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
             const int key = from + n * GROUPS + group;
-            read_row(y[n], k + (i64)min(key, length - 1) * width, width, aligned);
+            read_row<LANES>(y[n], k + (i64)min(key, length - 1) * width, width, aligned);
         }
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
             const int key = from + n * GROUPS + group;
-            s[n] = group_dot(x, y[n]);
+            s[n] = group_dot<LANES>(x, y[n]);
             s[n] = key < length ? s[n] : -INFINITY;
             high = fmaxf(high, s[n]);
         }
@@ -116,7 +115,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
             const int key = from + n * GROUPS + group;
-            read_row(y[n], v + (i64)min(key, length - 1) * width, width, aligned);
+            read_row<LANES>(y[n], v + (i64)min(key, length - 1) * width, width, aligned);
         }
 #pragma unroll
         for (int n = 0; n < KEYS; n++) {
@@ -147,7 +146,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
         }
     }
     T* const row = out + ((i64)sample * queries + query) * heads * width + head * width;
-    write_row(sums, o, factors, 1.f / sum, row, width);
+    write_row<LANES>(sums, o, factors, 1.f / sum, row, width);
 }
 
 // Copies the keys and values of `seq` new tokens per sample to positions `start ..` of the caches [batch, kv_heads, capacity, width].
@@ -165,11 +164,11 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
     }
 }
 
-#define ATTENTION_ROWS(name, T)                                                                                                           \
+#define ATTENTION_ROWS(name, LANES, T)                                                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##name(const T* q, i64 q_stride, const T* keys, const T* values, \
                                                                                 T* out, int start, int capacity, int kv_heads, int width, \
                                                                                 float scale) {                                            \
-        attention_rows<T>(q, q_stride, keys, values, out, start, capacity, kv_heads, width, scale);                                       \
+        attention_rows<LANES, T>(q, q_stride, keys, values, out, start, capacity, kv_heads, width, scale);                                       \
     }
 
 #define CACHE_APPEND(name, T)                                                                                                             \
@@ -178,7 +177,9 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
         cache_append<T>(qkv, keys, values, seq, start, capacity, heads, kv_heads, width, count);                                          \
     }
 
-ATTENTION_ROWS(f32, float)
-ATTENTION_ROWS(bf16, bf16)
+ATTENTION_ROWS(f32, 8, float)
+ATTENTION_ROWS(bf16, 8, bf16)
+ATTENTION_ROWS(wide_f32, 16, float)
+ATTENTION_ROWS(wide_bf16, 16, bf16)
 CACHE_APPEND(f32, float)
 CACHE_APPEND(bf16, bf16)
