@@ -131,7 +131,8 @@ test-emulated: emulated ## kernels, steps, layouts and runs on four and eight GP
 	# In a process of its own: the emulated GPUs' memory holds what the tests of one process keep.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) sharding::
-	# Streams that run at once. Ranks that are threads, which in the program they are not, need more launches than a process has.
+	# Streams that run at once. The ranks of this test are threads, unlike the program's on GPUs: together they may need more launches than a
+	# process has.
 	. $(CUDA_KIT)/env.sh && LD_LIBRARY_PATH=$(CURDIR)/target/emulated RUNNER_GPU_REQUIRED=1 RUNNER_EMULATED_DEVICES=4 \
 	    RUNNER_EMULATED_STREAMS=1 RUNNER_EMULATED_LAUNCHES=1000000 RUNNER_EMULATED_NCCL_TIMEOUT=240 \
 	    $(CARGO) test --release --features cuda,nccl --test gpu --target-dir $(CUDA_TARGET) several_gpus

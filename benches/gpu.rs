@@ -2,7 +2,7 @@
 //! must do over the tensor cores' peak. In bf16, of a model's shapes; GPT-2 124M's by default.
 //!
 //! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds. `-- --algorithms 16`
-//! measures matrix products alone, with each of the first 16 algorithms that cuBLASLt lists.
+//! measures only matrix products, with each of the first 16 algorithms that cuBLASLt lists.
 
 #![allow(
     clippy::unwrap_used,
@@ -70,7 +70,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Prints a row; the fastest of several algorithms, and the first beside it.
+    /// Prints a row; the time of the fastest of several algorithms, and of the first.
     fn row(&self, name: &str, floor: &Floor, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let mut measured = Vec::new();
         for choice in 0..self.algorithms {
@@ -266,7 +266,7 @@ fn products(bench: &Bench<'_>, s: &Shape) -> Result<()> {
             })?;
         }
         bench.row(&format!("{name}: weight's gradient"), &floor, &mut || {
-            cuda::matmul::linear_backward_weight(&dw, &dy, &x)
+            cuda::matmul::linear_backward_weight(&dw, &dy, &x, true)
         })?;
     }
     Ok(())

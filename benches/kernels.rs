@@ -119,7 +119,7 @@ impl Kernels {
                 drop(matmul::linear_backward_input(&a, &w).unwrap());
             });
             self.add(format!("product {inner} to {out}, weight's gradient"), work, move || {
-                matmul::linear_backward_weight(&dw, &dy, &x).unwrap();
+                matmul::linear_backward_weight(&dw, &dy, &x, true).unwrap();
             });
         }
         for (inner, out) in [(D, FF), (D, VOCAB)] {

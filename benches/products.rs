@@ -92,7 +92,7 @@ fn multiply(layers: &[Linear]) -> candle_core::Result<()> {
         matmul::linear(&layer.x, &layer.w, None)?;
     }
     for layer in layers.iter().rev() {
-        matmul::linear_backward_weight(&layer.dw, &layer.dy, &layer.x)?;
+        matmul::linear_backward_weight(&layer.dw, &layer.dy, &layer.x, true)?;
         matmul::linear_backward_input(&layer.dy, &layer.w)?;
     }
     Ok(())

@@ -61,7 +61,7 @@ else
 fi
 # Each program contains the kernels' images, so they are compressed. gpu_check.sh unpacks them.
 for name in runner gpu-tests gpu-bench; do
-    [ ! -f "$fresh/$name" ] || gzip -9 "$fresh/$name"
+    [ ! -f "$fresh/$name" ] || xz -6 -T0 "$fresh/$name"
 done
 cp scripts/gpu_check.sh scripts/gpu_*.py "$fresh/scripts/"
 cp benches/peers/gpu_torch.py "$fresh/benches/peers/"
@@ -85,7 +85,7 @@ $("$target/release/runner" -V), built $(date -u '+%Y-%m-%d')$(git rev-parse --sh
 
 needs an NVIDIA driver, CUDA's libraries (a toolkit's, or those that PyTorch's wheels bring) and Python 3; PyTorch to compare with. Log, results and
 table are written to the current folder as gpu-check-DATE.log, .jsonl and .md. gpu-check.md lists what is checked, and where limits come from.
-\`gunzip runner.gz\` gives the program itself.
+\`unxz runner.xz\` gives the program itself.
 TEXT
 
 bytes=$(du -sb --apparent-size "$fresh" | cut -f1)

@@ -11,8 +11,8 @@
 #   --seconds  for all parts together [default: 520; with small sizes 1800]
 #   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize, and of what only --session does:
 #              clocks,gaps,calls,algorithms,killed,loading
-#   --session  a card's quarter of an hour, what decides most first, in 780 s. Its files have no date: called again with the same --out, it goes
-#              on with the parts that are not done
+#   --session  a card's quarter of an hour, what decides most first, in 780 s. Its files have no date: called again with the same --out, it
+#              continues with the parts that are missing
 #   --python   the interpreter, with PyTorch if there is one [default: $PYTHON, or python3]
 #   --scratch  where a folder for runs is made, and removed: 8 GB [default: /dev/shm if it has the room, else the temporary folder]
 #   --tiny     small sizes, to try the script on an emulated driver
@@ -80,7 +80,7 @@ runner=${RUNNER:-}
 for candidate in "$root/runner" "$root/target/cuda/release/runner"; do
     [ -n "$runner" ] || { [ -x "$candidate" ] && runner=$candidate; }
 done
-[ -x "$runner" ] || { [ -z "$runner" ] && [ -f "$root/runner.gz" ]; } || fail "there is no program: neither $root/runner nor \$RUNNER"
+[ -x "$runner" ] || { [ -z "$runner" ] && [ -f "$root/runner.xz" ]; } || fail "there is no program: neither $root/runner nor \$RUNNER"
 have_python=""
 command -v "$python" >/dev/null && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && have_python=yes
 
@@ -104,12 +104,20 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM HUP
 
+unpack() {
+    if command -v xz >/dev/null; then
+        xz -dc "$1"
+    else
+        "$python" -c 'import lzma, shutil, sys; shutil.copyfileobj(lzma.open(sys.argv[1]), sys.stdout.buffer)' "$1"
+    fi
+}
+
 # The path of a program of the bundle, unpacked if it is packed; nothing if it is not there.
 program() {
     if [ -x "$root/$1" ]; then
         echo "$root/$1"
-    elif [ -f "$root/$1.gz" ]; then
-        [ -x "$code_folder/$1" ] || { gzip -dc "$root/$1.gz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
+    elif [ -f "$root/$1.xz" ]; then
+        [ -x "$code_folder/$1" ] || { unpack "$root/$1.xz" >"$code_folder/$1" && chmod +x "$code_folder/$1"; }
         echo "$code_folder/$1"
     fi
 }
@@ -337,7 +345,8 @@ if [ -n "$have_python" ] && [[ ,$parts, == *,parity,* ]]; then
     references=$!
     background+=("$references")
 fi
-if [ -n "$torch" ] && [ "$device" = cuda ] && [ -z "$tiny" ] && [[ ,$parts, == *,bench,* ]]; then
+# A session measures from its first parts on, which this would disturb.
+if [ -n "$torch" ] && [ "$device" = cuda ] && [ -z "$tiny$session" ] && [[ ,$parts, == *,bench,* ]]; then
     timeout -k 10 200 "$python" "$root/scripts/gpu_bench.py" --warm --runner "$runner" --scratch "$work/run" --python "$torch" --seconds 200 >"$work/warm.out" 2>&1 &
     warming=$!
     background+=("$warming")

@@ -53,7 +53,8 @@ class Notes:
 def runner_environment(folder):
     """The program's environment: runs and cache under `folder`, none of the caller's settings, CUDA's libraries where they were found."""
     kept = {"RUNNER_CUDA_LIBS", "RUNNER_GPU_REQUIRED"}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RUNNER_") or k in kept}
+    is_kept = lambda name: not name.startswith("RUNNER_") or name.startswith("RUNNER_EMULATED_") or name in kept
+    environment = {k: v for k, v in os.environ.items() if is_kept(k)}
     cache = os.environ.get("GPU_CHECK_CACHE") or str(folder / "cache")
     environment |= {"RUNNER_RUNS": str(folder / "runs"), "RUNNER_CACHE": cache, "NO_COLOR": "1"}
     libraries = [os.environ.get("GPU_CHECK_LIBS", ""), environment.get("LD_LIBRARY_PATH", "")]
@@ -95,17 +96,22 @@ def tail(text, lines=12):
 def stacks(process):
     """Where the threads of a process and of all that it started are, for a message about what does not end: by gdb, or as the kernel tells it."""
     said = []
-    try:
-        members = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and os.getpgid(int(path.name)) == process.pid]
-    except OSError:
-        members = [process.pid]
-    for member in members:
+
+    def is_member(number):
         try:
-            done = subprocess.run(["gdb", "-p", str(member), "-batch", "-ex", "thread apply all bt 12"], capture_output=True, text=True, timeout=10)
-            said.append(f"process {member}\n" + "\n".join(line for line in done.stdout.splitlines() if line.startswith(("#", "Thread"))))
-            continue
+            return os.getpgid(number) == process.pid
+        except OSError:  # it has just ended
+            return False
+
+    for member in [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and is_member(int(path.name))]:
+        try:
+            done = subprocess.run(["gdb", "-p", str(member), "-batch", "-ex", "thread apply all bt 12"], capture_output=True, text=True, timeout=3)
+            frames = [line for line in done.stdout.splitlines() if line.startswith(("#", "Thread"))]
         except (OSError, subprocess.TimeoutExpired):
-            pass
+            frames = []
+        if frames:
+            said.append(f"process {member}\n" + "\n".join(frames))
+            continue
         for task in sorted(Path(f"/proc/{member}/task").glob("*")):
             try:
                 said.append(f"process {member}, thread {task.name} ({(task / 'comm').read_text().strip()}): {(task / 'wchan').read_text() or 'runs'}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds several ranks against one: the small Llama under ddp, sharded ddp and pipeline with two ranks (and ddp on all GPUs where there are several).
+"""Holds several ranks against one: the small Llama under ddp, sharded ddp and pipelines of each schedule with two ranks (and ddp on all GPUs where there are several).
 
     python3 scripts/gpu_ranks.py --runner ./runner --scratch /tmp/ranks [--results FILE]
 

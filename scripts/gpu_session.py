@@ -39,7 +39,11 @@ class Samples:
     def __enter__(self):
         for reasons in REASONS if shutil.which("nvidia-smi") else ():
             command = ["nvidia-smi", f"--query-gpu=clocks.sm,power.draw,{reasons}", "--format=csv,noheader,nounits", "--id=0"]
-            if subprocess.run(command, capture_output=True, timeout=10).returncode == 0:
+            try:
+                is_known = subprocess.run(command, capture_output=True, timeout=10).returncode == 0
+            except subprocess.TimeoutExpired:
+                is_known = False
+            if is_known:
                 self.process = common.spawn([*command, "-lms", "100"], stdout=subprocess.PIPE, text=True)
                 threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True).start()
                 break
@@ -99,12 +103,12 @@ def gaps(options, notes):
     if not nsys:
         notes.add("time between kernels", None, note="Nsight Systems (nsys) is not on this machine")
         return
-    bench, steps, rows = gpu_bench.Bench(options, notes), 12, 2 if options.tiny else 64
+    bench, steps, rows, clock = gpu_bench.Bench(options, notes), 12, 2 if options.tiny else 64, common.Clock(options.seconds)
     settings = bench.settings("gpt2", "bf16", rows) | {"train.steps": steps}
     report = options.scratch / "gaps"
     command = [options.runner, "apply", common.EXPERIMENTS / gpu_bench.MODELS["gpt2"]["file"], "--quiet", "--new", *common.flags(settings)]
-    common.run([nsys, "profile", "-t", "cuda", "--force-overwrite", "true", "-o", report, *command], options.scratch, options.seconds - 10)
-    common.run([nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", f"{report}.sqlite", f"{report}.nsys-rep"], options.scratch, 30)
+    common.run([nsys, "profile", "-t", "cuda", "--force-overwrite", "true", "-o", report, *command], options.scratch, clock.left() - 10)
+    common.run([nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "-o", f"{report}.sqlite", f"{report}.nsys-rep"], options.scratch, clock.left())
     query = "SELECT k.start, k.end, s.value FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON k.shortName = s.id ORDER BY k.start"
     with sqlite3.connect(f"{report}.sqlite") as database:
         kernels = database.execute(query).fetchall()
@@ -134,16 +138,13 @@ def loading(options, notes):
         notes.add(f"CUDA_MODULE_LOADING={mode}", True, f"{seconds:.1f} s for 3 steps{memory}", note="" if used else "nvidia-smi shows no memory here")
 
 
-def descendants(process):
-    found, open_ = [], [process]
-    while open_:
-        try:
-            children = [int(word) for path in Path(f"/proc/{open_.pop()}/task").glob("*/children") for word in path.read_text().split()]
-        except OSError:
-            continue
-        found += children
-        open_ += children
-    return found
+def ranks_of(process):
+    """The processes `runner rank …` that a command has started."""
+    try:
+        children = [word for path in Path(f"/proc/{process}/task").glob("*/children") for word in path.read_text().split()]
+        return [int(child) for child in children if Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[1:2] == [b"rank"]]
+    except OSError:  # one of them has just ended
+        return []
 
 
 def is_alive(process):
@@ -153,27 +154,26 @@ def is_alive(process):
         return False
 
 
-def kill_one(options, name, settings, environment, while_connecting):
+def kill_one(options, name, settings, environment, while_connecting, clock):
     """Kills the second of two ranks. Returns the seconds until all ended, and what the command said."""
     folder = options.scratch / f"killed-{name.replace(' ', '-')}-{while_connecting}"
     folder.mkdir(parents=True, exist_ok=True)
     errors = (folder / "errors").open("w+")
-    clock = common.Clock(min(60, options.seconds / 2))
     process = common.spawn([*small_run(options, 100_000, {"batch.sequences": 8} | settings), "--json"], cwd=common.ROOT,
                            env=common.runner_environment(folder) | environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True)
     steps = []
     threading.Thread(target=lambda: steps.extend(line for line in process.stdout if '"kind":"train"' in line.replace(" ", "")), daemon=True).start()
     try:
-        while len(descendants(process.pid)) < 2 or (not while_connecting and len(steps) < 3):
+        while len(ranks_of(process.pid)) < 2 or (not while_connecting and len(steps) < 3):
             if process.poll() is not None or clock.left() < 0:
                 raise common.Failed(f"{name}: it did not come to the step\n{common.tail((folder / 'errors').read_text())}")
             time.sleep(0.02)
-        if while_connecting:
-            time.sleep(0.2)
-        ranks = descendants(process.pid)
+        if while_connecting and options.device == "cuda":
+            time.sleep(1)  # until they have opened their GPUs
+        ranks = ranks_of(process.pid)
         os.kill(ranks[-1], signal.SIGKILL)
         began = time.monotonic()
-        while any(is_alive(rank) for rank in [*ranks, process.pid] if rank == process.pid and process.poll() is None or rank != process.pid):
+        while process.poll() is None or any(map(is_alive, ranks)):
             if clock.left() < 0:
                 raise common.Failed(f"{name}: processes are left after {time.monotonic() - began:.0f} s\n{common.stacks(process)}")
             time.sleep(0.02)
@@ -188,12 +188,15 @@ def killed(options, notes):
     if why:
         notes.add("a killed rank", None, note=why)
         return
-    layouts = gpu_ranks.layouts(1 if sharing else 2, sharing)
+    layouts, clock = gpu_ranks.layouts(1 if sharing else 2, sharing), common.Clock(options.seconds)
     for name in ("ddp 2", "pipeline 2"):
         for while_connecting in (False, True):
             label = f"{name}: one rank killed {'while they connect' if while_connecting else 'in a step'}"
+            if clock.left() < 5:
+                notes.add(label, None, note="not reached: no time was left")
+                continue
             try:
-                seconds, said, code = kill_one(options, name, layouts[name], environment, while_connecting)
+                seconds, said, code = kill_one(options, name, layouts[name], environment, while_connecting, clock)
             except common.Failed as error:
                 notes.add(label, False, note=str(error))
                 continue

@@ -318,8 +318,8 @@ inline void emulated_copy_wait(unsigned pending) {
 
 // ---- products of four warps, as the PTX ISA describes them ----
 //
-// They read shared memory as late as they may, or with the reverse order of threads at once. Until then their results are NaN, so that who
-// reads or writes them too early gets other numbers.
+// They read shared memory as late as they may; with the reverse order of threads, at once. Until then their results are NaN, so that a thread
+// which reads or writes them too early gets other numbers.
 
 namespace emulated {
 

@@ -621,7 +621,10 @@ inline void run_blocks(Launch& launch) {
             h->launch = &launch;
             h->threads = launch.block.x * launch.block.y * launch.block.z;
             for (unsigned t = 0; t < h->threads; t++) {
+                // What a launch that failed has left.
                 h->fibers[t].copies.clear();
+                h->fibers[t].products.clear();
+                h->fibers[t].has_begun = h->fibers[t].is_unfenced = false;
                 h->fibers[t].index = {t % launch.block.x, t / launch.block.x % launch.block.y, t / launch.block.x / launch.block.y};
             }
             h->reverse = launch.reverse;

@@ -233,20 +233,6 @@ def cut(name, start):
     return lines
 
 
-def heal():
-    """Ranks that wait for each other while the cable is cut."""
-    with Folder(PARALLEL.replace("}", ", max_restarts: 1}"), 100) as folder, Cable() as cable:
-        whole = folder.run([], "local")
-        processes = variables(cable, folder, "cut")
-        await_checkpoint(folder, "cut")
-        cable.cut()
-        log = folder.run_dir("cut") / "log.txt"
-        wait_for("the loss of a rank", lambda: "was lost" in log.read_text(), MAX_SECONDS_TO_END)
-        cable.mend()
-        assert final_hash(folder, "cut", processes) == whole
-    return ["with max_restarts: the ranks wait until the cable is mended, and end in the bits of a whole run"]
-
-
 def bad_cable():
     with Folder(PARALLEL, 20) as folder, Cable() as cable:
         whole = folder.run([], "local")
@@ -291,7 +277,7 @@ def need_namespaces():
 
 def network():
     need_namespaces()
-    scenarios = [(cut, "variables", variables), (heal,), (bad_cable,)]
+    scenarios = [(cut, "variables", variables), (bad_cable,)]
     try:
         find("mpirun.openmpi", "openmpi-bin")
         scenarios.append((cut, "Open MPI", open_mpi))

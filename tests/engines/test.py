@@ -78,8 +78,6 @@ def mpirun(launcher, rank_variable, reports_killed_ranks):
             if stop == signal.SIGKILL:
                 lost = [line for line in printed.splitlines() if "rank 2 was lost: " in line]
                 assert lost or not reports_killed_ranks, printed
-                log = (folder.run_dir("launched") / "log.txt").read_text()
-                assert f"rank 2 is process {rank} on " in log, log
                 print(f"  rank 2 killed: all ended after {seconds:.1f} s: {(lost or ['the launcher killed them at once'])[0]}")
             else:
                 assert "interrupted" in printed, printed

@@ -25,8 +25,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// See `CommError`. After an error the group is closed to this rank.
     fn run(&self, group: GroupId, operation: GroupOperation, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Starts operations that run beside the caller's computation until `Pending::wait`, at once where the transport can. The started
-    /// operations of a rank run in the order in which they were started. The tensors of an operation are contiguous views (e.g.
+    /// Starts operations that run during the caller's computation until `Pending::wait`, as one operation where the transport can. The
+    /// started operations of a rank run in the order in which they were started. The tensors of an operation are contiguous views (e.g.
     /// `flat.narrow(..)`) of one element type that the caller leaves alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors

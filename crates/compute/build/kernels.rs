@@ -48,7 +48,8 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// The text of `tiles.rs`, from the lines `ATTENTION_FORWARD(name, arithmetic, width, pieces of 16 rows, keys, held)`,
-/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)`, like the first.
+/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)` with
+/// the arguments of `ATTENTION_FORWARD`.
 fn tiles_source(sources: &[PathBuf]) -> Result<String> {
     const KINDS: [(&str, usize); 4] =
         [("ATTENTION_FORWARD(", 0), ("ATTENTION_KEYS(", 1), ("ATTENTION_KEYS_APART(", 1), ("ATTENTION_QUERIES(", 2)];

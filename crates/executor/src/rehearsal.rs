@@ -3,7 +3,7 @@
 //! The first product of a kind loads kernels, and the first copies and tensors allocate memory; both may wait for all that runs on the GPU,
 //! also for a transfer that waits for this rank. So the passes of one micro-batch run before the ranks are connected. NCCL connects the
 //! members of a group again for each of its algorithms, which it chooses by operation and length, so the group operations of a step run once
-//! when nothing else is under way. Gradients are zero afterwards, and weights as they were.
+//! when nothing else is under way. Afterwards gradients are cleared, and weights have not changed.
 
 use candle_core::Tensor;
 
@@ -20,11 +20,19 @@ use runner_spec::topology::Lane;
 /// The micro-batch that is run.
 const MICRO_BATCH: usize = 0;
 
-/// Runs the passes of one micro-batch of a step, with rows and messages of zeros.
+/// Runs the passes of one micro-batch with rows and messages of zeros, twice: as the first of a step, whose gradients are stored, and as a later
+/// one, whose gradients are added.
 ///
 /// # Errors
 /// If memory is short.
 pub(super) fn run_passes(context: RankContext<'_>, trainer: &mut Trainer) -> Result<(), ExecError> {
+    trainer.clear_gradients()?;
+    run_micro_batch(context, trainer)?;
+    run_micro_batch(context, trainer)?;
+    Ok(trainer.clear_gradients()?)
+}
+
+fn run_micro_batch(context: RankContext<'_>, trainer: &mut Trainer) -> Result<(), ExecError> {
     let program = context.program;
     let mut passes = Passes::new(context, trainer.state.step);
     let (rows, length) = (program.batch.rows(MICRO_BATCH).1, program.batch.length);
@@ -68,10 +76,10 @@ pub(super) fn run_passes(context: RankContext<'_>, trainer: &mut Trainer) -> Res
             _ => {}
         }
     }
-    Ok(trainer.clear_gradients()?)
+    Ok(())
 }
 
-/// Runs the group operations of a step once: sums of gradients, which are zero, and the exchange of weights.
+/// Runs the group operations of a step once: sums of gradients, which do not count, and the exchange of weights.
 ///
 /// # Errors
 /// If memory is short, and those of the communication.

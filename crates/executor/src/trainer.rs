@@ -14,7 +14,7 @@ use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_spec::model::InitialWeights;
-use runner_spec::model::layout::{ParamLayout, common_range};
+use runner_spec::model::layout::{ParamEntry, ParamLayout, common_range};
 use runner_spec::model::stage::{tied_copy, tied_original};
 use runner_spec::optimizer::Optimizer;
 use runner_spec::program::{BlockRange, Instruction, Precision, Program, ShardedState};
@@ -30,6 +30,8 @@ pub struct Trainer {
     pub weights: Params,
     /// Sums over the micro-batches of the current step. They come and go if replicas divide them.
     pub grads: Params,
+    /// The matrices whose gradients the first micro-batch of a step overwrites: on a GPU those that one product alone makes.
+    overwritten: Vec<usize>,
     /// The gradients of the shard, summed over the replicas, where these divide them: `[shard]`, there until the update.
     pub shard_gradients: Option<Tensor>,
     held_at_most: HeldAtMost,
@@ -147,10 +149,26 @@ impl Trainer {
         let pieces = pieces(ShardedState::Gradients, 0..layout.total);
         let kept = if pieces.is_empty() { layout.total } else { 0 };
         let grads = storage::zeros(kept, state.buffer.dtype(), state.buffer.device())?;
+        // The table of embeddings gets sums of rows, and where it is tied a product's, too.
+        let tokens = program.model.decoder().embedding.tokens;
+        let is_overwritten =
+            |entry: &&ParamEntry| entry.spec.is_matrix() && entry.spec.block > 0 && entry.spec.name != tokens;
+        let overwritten = if device.is_cuda() && pieces.is_empty() {
+            layout
+                .entries
+                .iter()
+                .enumerate()
+                .filter(|(_, entry)| is_overwritten(entry))
+                .map(|(index, _)| index)
+                .collect()
+        } else {
+            Vec::new()
+        };
         let tied_copy = tied_copy(&layout, &program.model, &chunks).map(|i| layout.entries[i].range());
         let trainer = Self {
             weights,
             grads: Params::in_pieces(layout, grads, pieces),
+            overwritten,
             shard_gradients: None,
             held_at_most: HeldAtMost::default(),
             models,
@@ -307,6 +325,7 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
+        self.grads.ensure_written()?;
         let grads = match (&self.shard_gradients, &self.shard) {
             (Some(sums), _) => sums.clone(),
             (None, Some(shard)) => self.grads.narrow(shard)?,
@@ -334,10 +353,7 @@ impl Trainer {
     pub fn clear_gradients(&mut self) -> TensorResult<()> {
         self.shard_gradients = None;
         self.grads.free_pieces();
-        if self.grads.flat.elem_count() > 0 {
-            optimizer::clear(&self.grads.flat)?;
-        }
-        Ok(())
+        self.grads.clear(&self.overwritten)
     }
 
     /// Frees the weights of `blocks`, where they come and go.

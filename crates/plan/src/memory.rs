@@ -16,7 +16,7 @@ use device::is_hopper_or_newer;
 use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{ParallelMode, Precision, Recompute};
 use runner_spec::model::Decoder;
-use runner_spec::model::parts::{Buffer, Layer, Linear, Positions};
+use runner_spec::model::parts::{Buffer, Head, Layer, Linear, Positions};
 use runner_spec::plan::{COMMAND_ITEM, MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
@@ -91,17 +91,17 @@ pub fn estimate(
         activations("layer", &layer.kept(program.recompute), &sizes, *saved);
         activations("layer, for its weights", &layer.deferred(), &sizes, *work);
     }
-    activations("head", &decoder.head.kept(), &sizes, heads);
+    activations("head", &head_kept(program, &decoder.head), &sizes, heads);
     if let Some(last) = &last {
         for (layer, [.., smaller]) in counted() {
             activations("layer, last micro-batch", &layer.kept(program.recompute), last, *smaller);
         }
-        activations("head, last micro-batch", &decoder.head.kept(), last, last_heads);
+        activations("head, last micro-batch", &head_kept(program, &decoder.head), last, last_heads);
     }
     let saved = sum(&items, MemoryCategory::Activations);
 
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
-    let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
+    let head_freed = if has_head { sizes.total(&head_kept(program, &decoder.head)) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = decoder.layers.most(|layer| layer_backward(program, layer, &sizes));
     let layer_peak = (saved - head_freed).saturating_add(layer_peak);
@@ -380,7 +380,7 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     }
     let logit_rows = kernels.logit_rows[usize::from(program.device != Device::Cpu)];
     let part = Sizes { positions: sizes.positions.min(logit_rows), ..sizes };
-    layer.max(input.saturating_add(part.total(&head.kept())))
+    layer.max(input.saturating_add(part.total(&head_kept(program, &head))))
 }
 
 /// The key-value cache of a batch of continuations of the longest prompt, and their logits. A prompt has at most as many tokens
@@ -403,6 +403,18 @@ fn sampling(program: &Program) -> u64 {
 
 fn item(category: MemoryCategory, what: impl Into<String>, bytes: u64, count: u64) -> MemoryItem {
     MemoryItem { category, what: what.into(), bytes, count }
+}
+
+/// The tensors that the head keeps. A GPU begins each row of logits at a multiple of 16 bytes of bf16 (`compute/kernels/cuda/matmul.rs`).
+fn head_kept(program: &Program, head: &Head) -> Vec<Buffer> {
+    const ALIGNED: usize = 8;
+    let mut kept = head.kept();
+    let vocabulary = head.project.width();
+    if program.device != Device::Cpu && !program.model.options.head_bias && vocabulary > ALIGNED {
+        let logits = kept.iter_mut().filter(|buffer| buffer.name == "logits");
+        logits.for_each(|buffer| buffer.per_position = vocabulary.next_multiple_of(ALIGNED));
+    }
+    kept
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {

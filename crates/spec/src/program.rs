@@ -161,7 +161,8 @@ pub enum Instruction {
     BroadcastWeights,
     /// Starts what `GatherParameters` of the bucket completes.
     PrefetchParameters { bucket: usize },
-    /// With a sharded optimizer: each replica sends the weights of the bucket's blocks that it updates to the other replicas.
+    /// With a sharded optimizer: each replica sends the weights of the bucket's blocks that it updates to the other replicas, or waits for what
+    /// `PrefetchParameters` started.
     GatherParameters { bucket: usize },
     /// Frees the weights of the bucket's blocks, which `GatherParameters` brings back.
     ReleaseParameters { bucket: usize },

@@ -54,7 +54,7 @@ impl NcclComm {
         self.attached.get().filter(|_| tensor.device().is_cuda())
     }
 
-    /// Starts transfers of tensors on the GPU, at once; `kind` is that of the first. `None` in a group of one.
+    /// Starts transfers of tensors on the GPU as one operation; `kind` is the first transfer's. `None` in a group of one.
     fn start_on_gpu(
         &self,
         attached: &Attached,

@@ -18,7 +18,7 @@ use crate::workspace::GPU_SCRATCH_BYTES;
 #[derive(Debug, Clone, Copy)]
 pub struct MatmulOperand {
     pub address: u64,
-    /// Elements from the start of a column to that of the next.
+    /// Elements from the start of a column to the start of the next.
     pub stride: usize,
     /// F32 or BF16.
     pub dtype: DType,
@@ -360,7 +360,7 @@ impl BlasLt {
 }
 
 impl Gpu {
-    /// Takes number `choice` of the algorithms that cuBLASLt lists for each product from here on, or the last: to measure them.
+    /// From here on takes number `choice` of the algorithms that cuBLASLt lists for a product, or the last one: to measure them.
     pub fn choose_algorithm(&self, choice: usize) {
         let mut blaslt = self.blaslt.lock();
         (blaslt.choice, blaslt.plans) = (choice, HashMap::new());

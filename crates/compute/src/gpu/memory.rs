@@ -165,12 +165,13 @@ pub fn address(tensor: &Tensor) -> Result<u64> {
     first_element(tensor)
 }
 
-/// [`address`] of a matrix whose rows may have gaps between them, and the elements from the start of one row to that of the next.
+/// [`address`] of a matrix whose rows may have gaps between them, and the elements from the start of one row to the start of the next.
 ///
 /// # Errors
 /// If the elements of a row do not follow one another, or it is not on a GPU.
 pub fn address_of_rows(matrix: &Tensor) -> Result<(u64, usize)> {
     match (matrix.dims(), matrix.stride()) {
+        (&[_, width], _) if matrix.is_contiguous() => Ok((first_element(matrix)?, width)),
         (&[_, width], &[stride, 1]) if stride >= width => Ok((first_element(matrix)?, stride)),
         (dims, strides) => bail!("a kernel was given a matrix of shape {dims:?} with strides {strides:?}"),
     }

@@ -61,9 +61,12 @@ pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<
     Ok(dx)
 }
 
-/// dw += dyᵀ·x, in the type in which kernels compute: f32 for bf16 activations.
-pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
-    on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x));
+/// dw += dyᵀ·x, or without `adds` dw = dyᵀ·x, in the type in which kernels compute: f32 for bf16 activations.
+pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor, adds: bool) -> Result<()> {
+    on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x, adds));
+    if !adds {
+        super::optimizer::clear(dw)?;
+    }
     let (rows, out) = dy.dims2()?;
     let (_, inner) = x.dims2()?;
     with_type!(dy, S; dy = dy, x = x => {

@@ -79,6 +79,7 @@ impl Linear {
         if let Some(bias) = self.bias {
             grads.accumulate(bias, 1, |dbias| matmul::bias_backward(dbias, dy))?;
         }
-        grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, dy, x))
+        let adds = !grads.take_outdated(self.weight, self.stacked);
+        grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, dy, x, adds))
     }
 }

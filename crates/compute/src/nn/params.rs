@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::kernels::{optimizer, storage};
-use runner_spec::model::layout::{ParamLayout, common_range};
+use runner_spec::model::layout::{ParamLayout, common_range, join_ranges};
 
 /// A flat buffer of weights or gradients, and its layout.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct Params {
     /// Where `flat` holds bf16 weights: gains and biases in f32, `[layout.total − layout.matrices]`, for norms. A gain near 1 in bf16 would
     /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
+    /// In a buffer of gradients, for each parameter: true if its gradient is the last step's, which the first product overwrites.
+    outdated: Arc<[AtomicBool]>,
 }
 
 /// Consecutive elements of the buffer that come and go together.
@@ -39,7 +42,8 @@ impl Params {
     /// there yet.
     pub fn in_pieces(layout: Arc<ParamLayout>, flat: Tensor, pieces: Vec<Range<usize>>) -> Self {
         let pieces = pieces.into_iter().map(|range| Piece { range, tensor: None }).collect();
-        Self { layout, flat, pieces, spare: Vec::new(), exact_vectors: None }
+        let outdated = layout.entries.iter().map(|_| AtomicBool::new(false)).collect();
+        Self { layout, flat, pieces, spare: Vec::new(), exact_vectors: None, outdated }
     }
 
     /// The weights that a forward in bf16 reads: `all` itself where it is bf16, otherwise a copy. Norms read gains and biases in f32: those
@@ -139,6 +143,37 @@ impl Params {
     /// Frees the buffers of released pieces.
     pub fn free_spare(&mut self) {
         self.spare.clear();
+    }
+
+    /// Clears the gradients in `flat`. The gradients of the parameters `matrices` stay as they are until the first product overwrites them: it then
+    /// need not read them, and nothing writes zeros.
+    ///
+    /// # Errors
+    /// None on a CPU.
+    pub fn clear(&self, matrices: &[usize]) -> Result<()> {
+        let entries = &self.layout.entries;
+        for &index in matrices {
+            self.outdated[index].store(true, Ordering::Relaxed);
+        }
+        let rest = (0..entries.len()).filter(|index| !matrices.contains(index)).map(|index| entries[index].range());
+        let start = self.flat_start();
+        join_ranges(rest.filter(|range| range.start >= start))
+            .iter()
+            .try_for_each(|range| optimizer::clear(&self.narrow(range)?))
+    }
+
+    /// # Errors
+    /// If no product has overwritten the gradients of a parameter since [`Self::clear`].
+    pub fn ensure_written(&self) -> Result<()> {
+        match self.outdated.iter().position(|outdated| outdated.load(Ordering::Relaxed)) {
+            Some(index) => candle_core::bail!("{} got no gradient", self.layout.entries[index].spec.name),
+            None => Ok(()),
+        }
+    }
+
+    /// True if the caller is to overwrite the gradients of `count` parameters from `entries[first]` on, which count from here on.
+    pub(super) fn take_outdated(&self, first: usize, count: usize) -> bool {
+        self.outdated[first..first + count].iter().fold(false, |any, one| any | one.swap(false, Ordering::Relaxed))
     }
 
     /// Frees all pieces.

@@ -192,7 +192,10 @@ impl Execution<'_> {
         ensure!(updates || !owns_optimizer, "this rank holds the optimizer state");
         self.check_gradients_complete()?;
         ensure!(self.clipped.is_some(), "ClipNorm has not run: the gradients are neither measured nor clipped");
-        let held = self.gathered.iter().position(|b| b.prefetched.or(b.gathered).is_some());
+        if let Some(bucket) = self.gathered.iter().position(|b| b.prefetched.is_some() && b.gathered.is_none()) {
+            return Err(format!("GatherParameters bucket {bucket} has not run: its weights may still be on their way"));
+        }
+        let held = self.gathered.iter().position(|b| b.gathered.is_some());
         if let Some(bucket) = held.filter(|_| self.releases()) {
             return Err(format!(
                 "ReleaseParameters bucket {bucket} has not run: the next step would read weights from before this update"

@@ -132,9 +132,12 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start) + rounded_sums,
             }
         };
+        // Attention's kernels fill heads up to one of these widths.
+        let width = spec.head_dim();
+        let filled = [64, 128, 256].into_iter().find(|filled| width <= *filled).unwrap_or(width) as f64 / width as f64;
         let layer_seconds = |layer: &Layer| {
             let kept = moved(&layer.kept(Recompute::None));
-            let (scores, masks) = (layer.score_flops(length), layer.mask_elements(length));
+            let (scores, masks) = (layer.score_flops(length) * filled, layer.mask_elements(length));
             let counts = cost::count(&layer.parameters(0));
             let mut seconds = block_seconds(&layer.products(), scores, kept, masks, counts);
             if self.recompute != Recompute::None {

@@ -22,12 +22,12 @@ const CONNECTION_BYTES: u64 = (10 + 2) * MIB;
 /// Bytes of the communicator of a group: a ring, and a tree, through which numbers go up and down.
 pub const GROUP_COMMUNICATOR_BYTES: u64 = 3 * CONNECTION_BYTES * GROUP_BLOCKS as u64;
 
-/// Bytes of the communicators of a channel to a rank and of one from there.
+/// Bytes of two communicators: of a channel to another rank, and of one from another rank.
 pub const CHANNEL_COMMUNICATORS_BYTES: u64 = CONNECTION_BYTES * CHANNEL_BLOCKS as u64;
 
 /// The NCCL communicators of a rank: the number of groups that sum its tensors (the replicas of its stage, the two ends of a tied embedding),
-/// and of pairs of channels. The stages form a ring, in which a stage has a channel to each of its two neighbours and one from it, of
-/// activations or of gradients.
+/// and of pairs of channels. The stages form a ring: a stage sends activations to one neighbour and gradients to the other, and receives
+/// as much.
 pub fn communicators(program: &Program) -> (u64, u64) {
     let groups = u64::from(program.mesh.replicas > 1) + u64::from(program.shares_tied());
     (groups, if program.mesh.stages > 1 { 2 } else { 0 })

@@ -266,6 +266,19 @@ fn measured_penalties_are_forecast() {
     }
 }
 
+/// Attention takes as long for eight heads of 96 as for eight of 128.
+#[test]
+fn heads_are_filled_up_to_the_widths_of_kernels() {
+    let forecast = |heads: usize| {
+        let mut x = measured_step(e::Precision::Bf16, 16);
+        (x.model.heads, x.model.kv_heads) = (heads, heads);
+        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
+        compile(&x, &data(), &cluster).expect("plans").forecast.expect("known").step_seconds
+    };
+    let [narrow, wide] = [8, 6].map(forecast);
+    assert!(wide < narrow && narrow < wide * 1.1, "{narrow} {wide}");
+}
+
 #[test]
 fn too_few_devices_is_a_mistake_of_the_file() {
     let cluster = runner_machine::cluster_description::named_cluster("1x4xH100").expect("known");

@@ -14,7 +14,7 @@ use runner_yaml::source::Source;
 pub(crate) const FIGURES: [&str; 4] = ["parameters", "tokens", "flops", "steps"];
 
 impl SettingRule {
-    /// The value of the rule for `point`, which has the values of the rules before it. `figures` are those of [`FIGURES`].
+    /// The value of the rule for `point`, which has the values of the rules before it. `figures` are those of `FIGURES`.
     ///
     /// # Errors
     /// An expression that cannot be computed, or is not a number.

@@ -1,7 +1,8 @@
 // The parts that the attention kernels over tiles share: tiles in shared memory, and the two kinds of products over them.
 //
 // A tile is [rows][D] elements in chunks of 16 bytes; chunk c of row r lies at place c ^ (r & 7) of its row, so that eight rows' chunks
-// of one column (what ldmatrix reads) lie in all 32 banks. In bf16, each 8 rows have their first 64 columns before the others. A block has 4 warps; a warp owns rows of a product's result, held as the
+// of one column (what ldmatrix reads) lie in all 32 banks. bf16 rows wider than 64 lie in panels: of each 8 rows, columns
+// 0 to 63 (1,024 bytes), then columns 64 to 127. A block has 4 warps; a warp owns rows of a product's result, held as the
 // fragments of mma.cuh in each kind of arithmetic: lane (g, t) has columns 2t, 2t+1 of rows g and g + 8 of each 16 × 8 piece.
 //
 // All products of attention are of two kinds, and so one source serves bf16, TF32 and exact f32:

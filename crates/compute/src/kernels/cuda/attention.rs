@@ -59,7 +59,7 @@ impl Tiles {
         }
     }
 
-    /// The name of the kernel for `what`: `forward`, `keys` or `queries`.
+    /// The name of the kernel for `what`: `forward`, `keys`, `queries` or `values`.
     fn kernel(&self, what: &str, dropout: Option<&DropoutMask>) -> String {
         let dropout = if dropout.is_some() { "_dropout" } else { "" };
         format!("attention_{what}_{}{dropout}", self.name)

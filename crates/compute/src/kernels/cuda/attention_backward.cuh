@@ -3,7 +3,8 @@
 // log-sum-exps: seven products instead of five, but no sums between blocks, so neither atomics nor a buffer for dQ in f32.
 //
 // Both kernels hold results so that a product's fragments are the next product's left operand: scores never go through shared memory.
-// The tiles that they walk over are double-buffered, where shared memory holds two: the next tiles arrive while the current ones are used.
+// There are two buffers for the tiles that they walk over, so that the next tiles arrive while the current ones are used; one buffer where shared
+// memory has no room for two.
 #pragma once
 
 #include "attention.cuh"

@@ -1,6 +1,5 @@
-// Attention on Hopper's tensor cores, bf16 with f32 sums. Other GPUs take attention_bf16.cu. For heads of up to 64 the kernels leave
-// registers and shared memory for two blocks (keys), three (queries) and four (forward) on a multiprocessor; for heads of up to 128 for two,
-// two and three.
+// Attention on Hopper's tensor cores, bf16 with f32 sums. Other GPUs take attention_bf16.cu. The kernels leave registers and shared memory for these
+// blocks on a multiprocessor: with heads of up to 64, two (keys), three (queries), four (forward); with heads of up to 128, two, two, three.
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 

@@ -29,8 +29,8 @@ __device__ __forceinline__ int visible_keys(const unsigned* valid_lengths, int s
 
 // The tile, head and sample of this block in a grid of (tiles, heads, samples).
 //
-// Blocks start in the order of their numbers, and those of tile 0 take longest. So they come first, of 32 heads at a time, which the cache
-// still holds when their other tiles come: otherwise the longest tiles of the last head would start last, and end long after the others.
+// Blocks start in the order of their numbers, and tile 0 of a head takes longest. Were a head's tiles neighbours, the longest tile of the last
+// head would start last, and end long after all others. So 32 heads take turns: first tile 0 of each, then tile 1. The cache holds these heads.
 struct Place {
     int tile, head, sample;
 

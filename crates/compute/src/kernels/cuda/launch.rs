@@ -61,18 +61,23 @@ impl Launch {
         if tensor.elem_count() != len {
             bail!("{what} has {} elements, not {len}", tensor.elem_count())
         }
-        match tensor.device() {
-            Device::Cuda(device) if device.id() == self.gpu.device().id() => {}
-            _ => bail!("{what} is on another device"),
-        }
+        self.check_device(what, tensor)?;
         self.args.push(gpu::address(tensor)?);
         Ok(self)
     }
 
-    /// The address of a matrix whose rows may have gaps between them, and whose type names the kernel.
-    pub(super) fn rows(mut self, matrix: &Tensor) -> Result<Self> {
+    /// The address of a matrix of this GPU, of the type that the kernel is for, whose rows may have gaps between them.
+    pub(super) fn rows(mut self, what: &str, matrix: &Tensor) -> Result<Self> {
+        self.check_device(what, matrix)?;
         self.args.push(gpu::address_of_rows(matrix)?.0);
         Ok(self)
+    }
+
+    fn check_device(&self, what: &str, tensor: &Tensor) -> Result<()> {
+        match tensor.device() {
+            Device::Cuda(device) if device.id() == self.gpu.device().id() => Ok(()),
+            _ => bail!("{what} is on another device"),
+        }
     }
 
     /// The address of element `start` of a tensor that has at least `len` elements from there on.

@@ -12,7 +12,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
     let losses = launch.gpu.empty(DType::F32, rows)?;
     let launch = launch
         .array("losses", &losses, DType::F32, rows)?
-        .rows(logits)?
+        .rows("logits", logits)?
         .array("targets", targets, DType::U32, rows)?
         .ints([vocab, logits.stride()[0]])?
         .floats([scale.unwrap_or(0.0)])

@@ -16,7 +16,7 @@ fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
     Ok(MatmulOperand { address, stride, dtype: x.dtype(), transposed })
 }
 
-/// The columns of `y` in parts, start and number: if its rows have gaps, as those of [`linear_aligned`], as many as are aligned, and the rest.
+/// The columns of `y` in parts, each its start and number: if there are gaps between rows, the columns up to a multiple of 8, and the rest.
 fn column_parts(y: &Tensor) -> Result<Vec<(usize, usize)>> {
     let (_, width) = y.dims2()?;
     let aligned = if y.is_contiguous() { width } else { width / ALIGNED * ALIGNED };
@@ -148,6 +148,9 @@ fn product_for_input(dx: &Tensor, dy: &Tensor, w: &Tensor, adds: bool, epilogue:
 
 /// dL/dx = dy·w: `[rows, out]` and `[out, in]` give `[rows, in]`.
 pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
+    if dy.dim(1)? != w.dim(0)? {
+        bail!("a product of {:?} and {:?}", dy.dims(), w.dims())
+    }
     let dx = gpu_of(dy)?.empty(dy.dtype(), (dy.dim(0)?, w.dim(1)?))?;
     // The rest first, whose rounded sum is the smaller one.
     for (i, (start, columns)) in column_parts(dy)?.into_iter().rev().enumerate() {
@@ -174,8 +177,8 @@ pub fn linear_backward_gelu(dy: &Tensor, w: &Tensor, before: &Tensor) -> Result<
     Ok(dx)
 }
 
-/// dw += dyᵀ·x, dw f32, `[out, in]`.
-pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
+/// dw += dyᵀ·x, or without `adds` dw = dyᵀ·x; dw f32, `[out, in]`.
+pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor, adds: bool) -> Result<()> {
     let ((rows, out), (height, inner)) = (dy.dims2()?, x.dims2()?);
     if rows != height || dy.dtype() != x.dtype() || dw.dims2()? != (out, inner) || dw.dtype() != DType::F32 {
         let (a, b, c) = (dy.dims(), x.dims(), dw.dims());
@@ -184,7 +187,7 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
     for (start, columns) in column_parts(dy)? {
         let (dw, dy) = (dw.narrow(0, start, columns)?, dy.narrow(1, start, columns)?);
         let request = request([inner, columns, rows], operand(x, false)?, operand(&dy, true)?, &dw)?;
-        let request = MatmulRequest { addend: Some(request.out.address), ..request };
+        let request = MatmulRequest { addend: adds.then_some(request.out.address), ..request };
         // SAFETY: x is [rows, in], dy [rows, columns], dw [columns, in].
         unsafe { gpu_of(&dy)?.multiply(&request)? };
     }
