@@ -4,6 +4,7 @@ A result is one JSON object a line: `part`, `name`, `ok` (true, false, or null f
 Python's standard library alone.
 """
 
+import argparse
 import ctypes
 import json
 import os
@@ -16,6 +17,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EXPERIMENTS = ROOT / "experiments" / "gpu"
+
+
+def arguments(description, limit):
+    """The arguments of a script for GPUs: the program, folders, the device, and `limit` seconds."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--runner", type=Path, required=True)
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--seconds", type=float, default=limit)
+    parser.add_argument("--tiny", action="store_true", help="small sizes, to try this script")
+    return parser
 
 
 class Failed(Exception):

@@ -9,9 +9,7 @@ layouts train the same rows from the same weights, so in fp32 the losses differ 
 scripts/gpu_parity.py for fp32.
 """
 
-import argparse
 import sys
-from pathlib import Path
 
 import gpu_common as common
 from gpu_parity import LIMITS, TINY, compare
@@ -57,14 +55,7 @@ def sharing(device):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runner", type=Path, required=True)
-    parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to try this script")
-    options = parser.parse_args()
+    options = common.arguments(__doc__.splitlines()[0], 60).parse_args()
     options.runner = options.runner.resolve()
     notes, clock = common.Notes(options.results, "ranks"), common.Clock(options.seconds)
     environment, shares, why = sharing(options.device)

@@ -7,7 +7,6 @@
   killed   how long the other rank of two lives when one is killed, while they connect and in a step
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -207,14 +206,8 @@ PARTS = {"clocks": clocks, "gaps": gaps, "loading": loading, "killed": killed}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common.arguments(__doc__.splitlines()[0], 60)
     parser.add_argument("part", choices=PARTS)
-    parser.add_argument("--runner", type=Path, required=True)
-    parser.add_argument("--scratch", type=Path, required=True)
-    parser.add_argument("--results", type=Path)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--tiny", action="store_true", help="small sizes, to try this script")
     options = parser.parse_args()
     options.runner, options.threads, options.python = options.runner.resolve(), 2, ""
     options.scratch.mkdir(parents=True, exist_ok=True)

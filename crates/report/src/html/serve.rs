@@ -116,7 +116,7 @@ fn answer_client(mut stream: &TcpStream, source: &Mutex<AnswerSource>) -> io::Re
                 break source.lock().unwrap_or_else(PoisonError::into_inner).answer(&request);
             }
             Ok(_) if length > 0 && head.len() < MAX_HEAD_BYTES => {}
-            _ => break Answer::text("400 Bad Request", "this is no request\n"),
+            _ => break Answer::text("400 Bad Request", "this is not an HTTP request\n"),
         }
     };
     stream.write_all(&answer.bytes())
