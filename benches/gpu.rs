@@ -1,16 +1,23 @@
 //! Kernels on a GPU beside their floors: the bytes that they must move over the memory's bandwidth, or the operations that they
 //! must do over the tensor cores' peak. In bf16, of a model's shapes; GPT-2 124M's by default.
 //!
-//! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds. `-- --algorithms 16`
-//! measures only matrix products, with each of the first 16 algorithms that cuBLASLt lists.
+//! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds. With one of these
+//! flags only matrix products are measured: `-- --algorithms 16` with each of the first 16 algorithms that cuBLASLt lists, `-- --occupy 16`
+//! beside a kernel of 16 blocks that takes as many multiprocessors, as NCCL's kernels do while they wait for another rank.
 
+#![allow(unsafe_code, reason = "a kernel of its own, and a word that it and the host share")]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "a program that prints a table, and stops where it cannot"
 )]
 
+use std::sync::Arc;
+
 use candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute as Attribute;
+use candle_core::cuda_backend::cudarc::driver::sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaStream, result};
+use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::gpu::Gpu;
 use runner_compute::kernels::attention::{AttentionMasks, AttentionShape};
@@ -61,39 +68,136 @@ impl GpuLimits {
     }
 }
 
+/// How products are measured, if not only as they are.
+enum Variants {
+    None,
+    /// So many algorithms of cuBLASLt.
+    Algorithms(usize),
+    /// So many multiprocessors in use by another kernel.
+    Occupied(usize),
+}
+
 struct Bench<'a> {
     gpu: &'a Gpu,
     limits: GpuLimits,
     repeats: usize,
-    /// How many algorithms of cuBLASLt are measured.
-    algorithms: usize,
+    variants: Variants,
+}
+
+/// A kernel that takes multiprocessors until it is dropped.
+struct Occupation {
+    stream: Arc<CudaStream>,
+    /// Held, because the driver would unload the kernel with its last handle.
+    _kernel: CudaFunction,
+    /// Of the host, and read by the kernel, which ends when it is not 0.
+    word: *mut u32,
+}
+
+impl Occupation {
+    /// The first thread of each block waits for the word, the others for the first.
+    const KERNEL: &'static str = ".version 7.0
+.target sm_80
+.address_size 64
+.visible .entry hold(.param .u64 word) {
+    .reg .pred rests, waits;
+    .reg .u32 value;
+    .reg .u64 address;
+    mov.u32 value, %tid.x;
+    setp.ne.u32 rests, value, 0;
+    @rests bra meet;
+    ld.param.u64 address, [word];
+look:
+    ld.volatile.global.u32 value, [address];
+    setp.eq.u32 waits, value, 0;
+    @waits bra look;
+meet:
+    bar.sync 0;
+    ret;
+}
+";
+    /// Of NCCL's kernels. A block takes all shared memory that it can have, so that none of a product's has room beside it.
+    const THREADS: u32 = 640;
+
+    fn start(gpu: &Gpu, blocks: usize) -> Self {
+        let context = gpu.stream().context();
+        let module = context.load_module(Ptx::from_src(Self::KERNEL)).unwrap();
+        let function = module.load_function("hold").unwrap();
+        let attribute = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let shared =
+            context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN).unwrap() as u32;
+        function.set_attribute(attribute, shared as i32).unwrap();
+        let stream = context.new_stream().unwrap();
+        // SAFETY: the word lives as long as the kernel, which takes its address alone.
+        unsafe {
+            let mut word = result::malloc_host(size_of::<u32>(), 0).unwrap();
+            word.cast::<u32>().write_volatile(0);
+            let mut parameters = [(&raw mut word).cast()];
+            let (grid, block) = ((blocks as u32, 1, 1), (Self::THREADS, 1, 1));
+            result::launch_kernel(function.cu_function(), grid, block, shared, stream.cu_stream(), &mut parameters)
+                .unwrap();
+            Self { stream, _kernel: function, word: word.cast() }
+        }
+    }
+}
+
+impl Drop for Occupation {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads the word, and nothing else does. It is freed when the kernel has ended.
+        unsafe {
+            self.word.write_volatile(1);
+            self.stream.synchronize().unwrap();
+            result::free_host(self.word.cast()).unwrap();
+        }
+    }
 }
 
 impl Bench<'_> {
-    /// Prints a row; the time of the fastest of several algorithms, and of the first.
+    /// Prints a row; of several algorithms the time of the fastest.
     fn row(&self, name: &str, floor: &Floor, f: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        let mut measured = Vec::new();
-        for choice in 0..self.algorithms {
-            if self.algorithms > 1 {
-                self.gpu.choose_algorithm(choice);
-            }
-            measured.push((self.seconds(f)?, choice));
-        }
-        let first = measured[0].0;
-        let (seconds, choice) = measured.into_iter().fold((f64::INFINITY, 0), |a, b| if b.0 < a.0 { b } else { a });
+        let (seconds, more) = match self.variants {
+            Variants::None => (self.seconds(f)?, String::new()),
+            Variants::Algorithms(number) => self.algorithms(number, f)?,
+            Variants::Occupied(blocks) => self.beside(blocks, f)?,
+        };
         let (amount, limit, unit) = match *floor {
             Floor::Bytes(n) => (n as f64, self.limits.bytes, "GB/s"),
             Floor::Flops(n) => (n as f64, self.limits.flops, "GFLOP/s"),
         };
         let share =
             if limit > 0.0 { format!("{:6.1}%", 100.0 * amount / limit / seconds) } else { "      ?".to_owned() };
-        let best = if self.algorithms > 1 {
-            format!("  algorithm {choice}; the first takes {:.1} µs", first * 1e6)
-        } else {
-            String::new()
-        };
-        println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}{best}", seconds * 1e6, amount / seconds / 1e9);
+        println!("{name:<34} {:>10.1} {:>12.0} {unit:<8} {share}{more}", seconds * 1e6, amount / seconds / 1e9);
         Ok(())
+    }
+
+    /// The time with the fastest of cuBLASLt's algorithms, which that is, and how long the first takes.
+    fn algorithms(&self, number: usize, f: &mut dyn FnMut() -> Result<()>) -> Result<(f64, String)> {
+        let mut measured = Vec::new();
+        for choice in 0..number {
+            self.gpu.choose_algorithm(choice);
+            measured.push((self.seconds(f)?, choice));
+        }
+        let first = measured[0].0;
+        let (seconds, choice) = measured.into_iter().fold((f64::INFINITY, 0), |a, b| if b.0 < a.0 { b } else { a });
+        Ok((seconds, format!("  algorithm {choice}; the first takes {:.1} µs", first * 1e6)))
+    }
+
+    /// The time alone. In words the times beside a kernel of `blocks` blocks: of products made for all multiprocessors, and for the rest.
+    fn beside(&self, blocks: usize, f: &mut dyn FnMut() -> Result<()>) -> Result<(f64, String)> {
+        let alone = self.seconds(f)?;
+        let occupied = |f: &mut dyn FnMut() -> Result<()>| {
+            // A kernel that is loaded now would wait for the other one.
+            f()?;
+            self.gpu.synchronize()?;
+            let occupation = Occupation::start(self.gpu, blocks);
+            let seconds = self.seconds(f)?;
+            drop(occupation);
+            Ok::<_, candle_core::Error>(seconds * 1e6)
+        };
+        let for_all = occupied(f)?;
+        self.gpu.spare_multiprocessors(blocks);
+        let for_rest = occupied(f)?;
+        self.gpu.spare_multiprocessors(0);
+        Ok((alone, format!("  beside {blocks} blocks {for_all:.1} µs, made for the rest {for_rest:.1} µs")))
     }
 
     fn seconds(&self, f: &mut dyn FnMut() -> Result<()>) -> Result<f64> {
@@ -115,14 +219,19 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let shape = if std::env::args().any(|a| a == "--tiny") { TINY } else { GPT2 };
-    let algorithms = std::env::args().skip_while(|a| a != "--algorithms").nth(1).map(|n| n.parse().unwrap());
+    let number = |flag: &str| std::env::args().skip_while(|a| a != flag).nth(1).map(|n| n.parse().unwrap());
+    let variants = match (number("--algorithms"), number("--occupy")) {
+        (Some(number), _) => Variants::Algorithms(number),
+        (None, Some(blocks)) => Variants::Occupied(blocks),
+        (None, None) => Variants::None,
+    };
     let device = runner_compute::gpu::open(0)?;
     let gpu = Gpu::of_device(&device)?;
     let repeats = shape.repeats;
-    let bench = Bench { limits: GpuLimits::of(&gpu), repeats, gpu: &gpu, algorithms: algorithms.unwrap_or(1).max(1) };
+    let bench = Bench { limits: GpuLimits::of(&gpu), repeats, gpu: &gpu, variants };
     println!("bandwidth {:.0} GB/s, bf16 peak {:.0} TFLOP/s", bench.limits.bytes / 1e9, bench.limits.flops / 1e12);
     println!("{:<34} {:>10} {:>12} {:<8} {:>7}", "kernel", "µs", "", "", "of it");
-    if bench.algorithms > 1 {
+    if !matches!(bench.variants, Variants::None) {
         return products(&bench, &shape);
     }
     rows(&bench, &shape)?;
@@ -162,14 +271,16 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
     let heads = d / 64.min(d);
     bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false))?;
-    bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy))?;
+    bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy, None))?;
     let (wide, dwide) = (activations(gpu, (rows, 4 * d))?, activations(gpu, (rows, 4 * d))?);
     bench.row("GELU", &Floor::Bytes(16 * n), &mut || cuda::pointwise::activate(&wide, Activation::Gelu).map(|_| ()))?;
     bench.row("GELU backward", &Floor::Bytes(24 * n), &mut || {
         cuda::pointwise::activate_backward(&dwide, &wide, Activation::Gelu)
     })?;
     let wide_bias = gpu.zeros(DType::F32, 4 * d)?;
-    bench.row("bias gradient, 4 d", &Floor::Bytes(8 * n), &mut || cuda::matmul::bias_backward(&wide_bias, &dwide))?;
+    bench.row("bias gradient, 4 d", &Floor::Bytes(8 * n), &mut || {
+        cuda::matmul::bias_backward(&wide_bias, &dwide, None)
+    })?;
     bench.row("SwiGLU", &Floor::Bytes(12 * n), &mut || cuda::pointwise::swiglu(&wide).map(|_| ()))?;
     let half = activations(gpu, (rows, 2 * d))?;
     bench.row("SwiGLU backward", &Floor::Bytes(20 * n), &mut || {
@@ -220,7 +331,7 @@ fn attentions(bench: &Bench<'_>, s: &Shape) -> Result<()> {
         let (out, lse) = cuda::attention::attention(&qkv, shape, masks)?;
         let dout = activations(bench.gpu, (rows, shape.out_width()))?;
         bench.row(&format!("{name}, backward"), &Floor::Flops(5 * flops / 2), &mut || {
-            cuda::attention::attention_backward(&qkv, &out, &lse, &dout, shape, masks).map(|_| ())
+            cuda::attention::attention_backward(&qkv, &out, &lse, &dout, shape, masks, true).map(|_| ())
         })?;
     }
     Ok(())

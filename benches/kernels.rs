@@ -158,7 +158,9 @@ impl Kernels {
             drop(pointwise::swiglu_backward(&a, &d).unwrap());
         });
         let dwide_bias = f32s(FF);
-        self.add("bias, gradient", passes(rows * FF, 1), move || matmul::bias_backward(&dwide_bias, &dwide).unwrap());
+        self.add("bias, gradient", passes(rows * FF, 1), move || {
+            matmul::bias_backward(&dwide_bias, &dwide.clone().into()).unwrap();
+        });
         let a = x.clone();
         self.add("residual sum", passes(rows * D, 3), move || pointwise::add_assign(&a, &dy).unwrap());
         let rope = Rope::new(LENGTH, 64, 1e4, &x).unwrap();
@@ -194,7 +196,7 @@ impl Kernels {
                 drop(attention(&a, s, AttentionMasks::default()).unwrap());
             });
             self.add(format!("attention over {length}, gradient"), Work::Flops(5 * product), move || {
-                drop(attention_backward(&qkv, &out, &lse, &out, s, AttentionMasks::default()).unwrap());
+                drop(attention_backward(&qkv, &out, &lse, &out, s, AttentionMasks::default(), false).unwrap());
             });
         }
     }

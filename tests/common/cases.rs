@@ -150,33 +150,33 @@ impl Case {
             }
             Layer::Head(h) => {
                 let (_, saved) = h.forward(forward, Self::input(x).clone()).unwrap();
-                Some(h.backward(pass, saved).unwrap())
+                Some(h.backward(pass, saved).unwrap().tensor)
             }
             layer => {
                 let dy = self.weights(self.output(params, x).dims2().unwrap());
                 match layer {
-                    Layer::Linear(l) => Some(l.backward(pass, Self::input(x), &dy).unwrap()),
+                    Layer::Linear(l) => Some(l.backward(pass, Self::input(x), &dy.into()).unwrap()),
                     Layer::Norm { norm, skip } => {
                         let skip = skip.then(|| self.skip());
                         let (_, stats) = norm.forward(forward, Self::input(x)).unwrap();
                         let x = Self::input(x);
-                        Some(norm.backward(pass, x, &stats, &dy, skip.as_ref()).unwrap())
+                        Some(norm.backward(pass, x, &stats, &dy, skip.as_ref()).unwrap().tensor)
                     }
                     Layer::Attention(a, _) => {
                         let (_, saved) = a.forward(forward, Self::input(x)).unwrap();
-                        Some(a.backward(pass, Self::input(x), Some(saved), &dy).unwrap())
+                        Some(a.backward(pass, Self::input(x), Some(saved), &dy.into()).unwrap())
                     }
                     Layer::Mlp(m) => {
                         let (_, saved) = m.forward(forward, Self::input(x)).unwrap();
-                        Some(m.backward(pass, Self::input(x), saved, &dy).unwrap())
+                        Some(m.backward(pass, Self::input(x), saved, &dy.into()).unwrap())
                     }
                     Layer::Embedding(e) => {
-                        e.backward(pass, &dy).unwrap();
+                        e.backward(pass, &dy.into()).unwrap();
                         None
                     }
                     Layer::Transformer(t, _) => {
                         let (_, saved) = t.forward(forward, Self::input(x).clone()).unwrap();
-                        Some(t.backward(pass, saved, &dy).unwrap())
+                        Some(t.backward(pass, saved, &dy.into()).unwrap().tensor)
                     }
                     Layer::Head(_) | Layer::Model(_) => unreachable!("handled above"),
                 }

@@ -775,26 +775,6 @@ API Result cuFuncGetName(const char** name, void* function) {
     *name = ((Entry*)function)->kernel.name;
     return SUCCESS;
 }
-API Result cuFuncGetParamInfo(void* function, size_t i, size_t* offset, size_t* size) {
-    const Kernel& k = ((Entry*)function)->kernel;
-    if (i >= k.parameters) {
-        return ERROR_INVALID_VALUE;
-    }
-    size_t at = 0;
-    for (size_t j = 0; j <= i; j++) {
-        at = (at + k.sizes[j] - 1) / k.sizes[j] * k.sizes[j];
-        *offset = at;
-        at += k.sizes[j];
-    }
-    if (size) {
-        *size = k.sizes[i];
-    }
-    return SUCCESS;
-}
-API Result cuFuncGetParamCount(void* function, size_t* n) {
-    *n = ((Entry*)function)->kernel.parameters;
-    return SUCCESS;
-}
 API Result cuFuncGetAttribute(int* value, int attribute, void* function) {
     const Entry* e = (const Entry*)function;
     switch (attribute) {
@@ -851,18 +831,24 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
         complain("kernel %s: %llu threads, and its launch bounds are %u", k.name, (unsigned long long)bx * by * bz, entry.most_threads);
         return ERROR_INVALID_VALUE;
     }
+    const bool waits_for_host = strcmp(k.name, "hold") == 0;
+    if (waits_for_host && !asynchronous()) {
+        complain("kernel hold waits for the host, which waits for it: set RUNNER_EMULATED_STREAMS=1");
+        return ERROR_NOT_SUPPORTED;
+    }
     for (unsigned i = 0; i < k.parameters; i++) {
         if (k.addresses >> i & 1) {
             // Null is an absent argument. How far a kernel reaches from an address is not known here.
             void* address = *(void**)params[i];
             char what[200];
             snprintf(what, sizeof what, "kernel %s, parameter %u", k.name, i);
-            if (address != nullptr && !check_range(s->device, address, 1, what)) {
+            if (address == nullptr || (waits_for_host && pinned().has(address))) {
+                continue;
+            }
+            if (!check_range(s->device, address, 1, what)) {
                 return ERROR_INVALID_VALUE;
             }
-            if (address != nullptr) {
-                use(s, address, 1, !(k.constants >> i & 1), what);
-            }
+            use(s, address, 1, !(k.constants >> i & 1), what);
         }
     }
     // Kernels are loaded at their first launch, unless the driver has loaded all.
@@ -874,15 +860,18 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     if (!asynchronous()) {
         return emulated::launch(k, {gx, gy, gz}, {bx, by, bz}, shared, params);
     }
-    // A launch takes its arguments with it.
-    const auto values = std::make_shared<std::vector<unsigned long long>>(k.parameters);
+    // A launch takes its arguments with it, each at a multiple of 8 bytes.
+    const auto values = std::make_shared<std::vector<unsigned long long>>();
+    std::vector<size_t> places;
     for (unsigned i = 0; i < k.parameters; i++) {
-        memcpy(&(*values)[i], params[i], k.sizes[i]);
+        places.push_back(values->size());
+        values->resize(values->size() + (k.sizes[i] + 7) / 8);
+        memcpy(&(*values)[places[i]], params[i], k.sizes[i]);
     }
     return submit(s, [=, &k] {
         std::vector<void*> addresses;
-        for (unsigned long long& value : *values) {
-            addresses.push_back(&value);
+        for (size_t place : places) {
+            addresses.push_back(&(*values)[place]);
         }
         addresses.push_back(nullptr);
         return emulated::launch(k, {gx, gy, gz}, {bx, by, bz}, shared, addresses.data());

@@ -65,7 +65,8 @@ struct Kernel {
 
 template <typename... A> Kernel describe(const char* name, void (*kernel)(A...)) {
     static_assert(sizeof...(A) < 63, "too many parameters");
-    static_assert(((std::is_pointer<A>::value || std::is_arithmetic<A>::value) && ...), "parameters are addresses or numbers");
+    static_assert((std::is_trivially_copyable<A>::value && ...), "parameters are addresses, numbers or structs of numbers");
+    static_assert(((sizeof(A) < 256 && alignof(A) <= 8) && ...), "a parameter is too large");
     Kernel k = {name, reinterpret_cast<void (*)()>(kernel), Invoke<A...>::invoke, sizeof...(A), {sizeof(A)..., 0}, 0, 0};
     unsigned i = 0, j = 0;
     ((k.addresses |= (unsigned long long)std::is_pointer<A>::value << i++), ...);

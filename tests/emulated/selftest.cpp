@@ -396,7 +396,6 @@ int cuEventSynchronize(void*);
 int cuModuleLoadData(void**, const void*);
 int cuModuleGetFunction(void**, void*, const char*);
 int cuFuncSetAttribute(void*, int, int);
-int cuFuncGetParamCount(void*, size_t*);
 int cuLaunchKernel(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 int cublasLtCreate(void**);
 int cublasLtDestroy(void*);
@@ -453,8 +452,6 @@ static void test_driver() {
     CHECK(cuModuleLoadData(&module, "image") == 0 && cuModuleGetFunction(&fill, module, "fill_f32") == 0);
     void* none;
     EXPECT(500, "there is no kernel nothing", cuModuleGetFunction(&none, module, "nothing"));
-    size_t parameters = 0;
-    CHECK(cuFuncGetParamCount(fill, &parameters) == 0 && parameters == 3);
 
     const auto launch = [&](void* address, unsigned shared) {
         float value = 2.5f;

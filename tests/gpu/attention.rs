@@ -5,6 +5,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
+use runner_compute::kernels::Gradient;
 use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
@@ -150,6 +151,20 @@ fn device(precision: Precision) -> Option<Device> {
     Some(device)
 }
 
+/// Sums of the rows of `gradient` are sums of the same numbers before they were rounded to what is stored.
+fn check_row_sums(gradient: &Tensor, row_sums: &Tensor, name: &str) {
+    let (rows, width) = gradient.dims2().unwrap();
+    let column = |numbers: &[f64], c: usize| -> Vec<f64> { numbers.iter().skip(c).step_by(width).copied().collect() };
+    let (stored, parts) = (read(gradient), read(row_sums));
+    // Half of the last place of a stored number, which has eight digits; f32 for each sum of two.
+    let unit = if gradient.dtype() == DType::BF16 { 2.0_f64.powi(-8) } else { 0.0 } + rows as f64 * 2.0_f64.powi(-24);
+    for c in 0..width {
+        let (numbers, sum) = (column(&stored, c), column(&parts, c).iter().sum::<f64>());
+        let (right, size) = (numbers.iter().sum::<f64>(), numbers.iter().map(|x| x.abs()).sum::<f64>());
+        assert!((sum - right).abs() <= unit * size + 1e-30, "{name}: column {c} has the sum {sum}, not {right}");
+    }
+}
+
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
     for (case, mask) in CASES.into_iter().flat_map(|case| [(case, Mask::Causal), (case, Mask::Full)]) {
@@ -163,23 +178,26 @@ fn follows_the_cpu(precision: Precision) {
 
         let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
         let (out, lse) = attention(&x, s, masks).unwrap();
-        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks).unwrap();
+        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, false).unwrap().tensor;
 
         let dtype = if precision == Precision::Bf16 { DType::BF16 } else { DType::F32 };
         let (xf, dyf) = (x.to_dtype(dtype).unwrap(), dy.to_dtype(dtype).unwrap());
         let twin = attention(&xf, s, masks).unwrap();
-        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks).unwrap();
+        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks, false).unwrap().tensor;
 
         let x = there(&qkv, (rows, widths[0]), precision, &device, case.shifted);
         let dy = there(&dout, (rows, widths[1]), precision, &device, case.shifted);
         let once = attention(&x, s, masks).unwrap();
-        let gradient = attention_backward(&x, &once.0, &once.1, &dy, s, masks).unwrap();
+        let Gradient { tensor: gradient, row_sums } =
+            attention_backward(&x, &once.0, &once.1, &dy, s, masks, true).unwrap();
         let again = attention(&x, s, masks).unwrap();
-        let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks).unwrap();
+        let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks, false).unwrap().tensor;
         assert_eq!((once.0.dtype(), gradient.dtype(), once.1.dtype()), (x.dtype(), x.dtype(), DType::F32));
         assert_eq!(bits(&once.0), bits(&again.0), "{name}: outputs of two runs");
         assert_eq!(bits(&once.1), bits(&again.1), "{name}: log-sum-exps of two runs");
         assert_eq!(bits(&gradient), bits(&gradient_again), "{name}: gradients of two runs");
+
+        check_row_sums(&gradient, &row_sums.unwrap(), &name);
 
         let unit = precision.unit();
         // Log-sum-exps are f32; of bf16 numbers their products are exact.

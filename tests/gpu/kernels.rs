@@ -1,7 +1,8 @@
 //! Every kernel on a GPU compared with the CPU's kernel, on random numbers: odd sizes, single rows, long rows, padding, unaligned
 //! views.
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Result, Tensor};
+use runner_compute::kernels::Gradient;
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
@@ -11,7 +12,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
-use crate::sides::{Out, compare, normals, read};
+use crate::sides::{Out, Side, compare, normals, read};
 
 #[test]
 fn activations_and_their_gradients_agree_with_the_cpus() {
@@ -65,6 +66,17 @@ fn swiglu_and_its_gradient_agree_with_the_cpus() {
 const NORMS: [(usize, usize); 9] =
     [(1, 8), (3, 5), (1, 768), (70, 768), (33, 250), (5, 1025), (3, 1600), (2, 4096), (3, 8191)];
 
+/// The gradient of a bias has the same bits with the sums that a norm's kernel made as without them: the norm may be on another rank.
+fn check_row_sums(side: &Side, dx: &Gradient) -> Result<()> {
+    let d = dx.tensor.dim(1)?;
+    assert_eq!(dx.row_sums.is_some(), side.is_gpu() && d <= 2048);
+    let [with_sums, without] = [side.numbers(8, &[d]), side.numbers(8, &[d])];
+    matmul::bias_backward(&with_sums, dx)?;
+    matmul::bias_backward(&without, &dx.tensor.clone().into())?;
+    assert_eq!(read(&with_sums), read(&without), "sums of {:?}", dx.tensor);
+    Ok(())
+}
+
 #[test]
 fn layer_norm_and_its_gradients_agree_with_the_cpus() {
     for (rows, d) in NORMS {
@@ -75,7 +87,11 @@ fn layer_norm_and_its_gradients_agree_with_the_cpus() {
             let (dw, db) = (side.numbers(6, &[d]), side.numbers(7, &[d]));
             let (_, y, stats) = norm::normalize(&x, None, &weight, Some(&bias), 1e-5)?;
             let dx = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, None)?;
+            check_row_sums(side, &dx)?;
+            let dx = dx.tensor;
             let skipped = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, Some(&skip))?;
+            check_row_sums(side, &skipped)?;
+            let skipped = skipped.tensor;
             let (sum, y2, stats2) = norm::normalize(&x.copy()?, Some(&skip), &weight, Some(&bias), 1e-5)?;
             Ok(vec![
                 Out::stored("y", &y, d),
@@ -100,8 +116,8 @@ fn rms_norm_and_its_gradient_agree_with_the_cpus() {
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, dw) = (side.numbers(4, &[d]), side.numbers(6, &[d]));
             let (_, y, stats) = norm::normalize(&x, None, &weight, None, 1e-6)?;
-            let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None)?;
-            let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip))?;
+            let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None)?.tensor;
+            let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip))?.tensor;
             let (sum, y2, _) = norm::normalize(&x.copy()?, Some(&skip), &weight, None, 1e-6)?;
             Ok(vec![
                 Out::stored("y", &y, d),
@@ -274,7 +290,7 @@ fn gradients_of_biases_agree_with_the_cpus() {
     for (rows, width) in [(1, 1), (3, 7), (1000, 256), (130, 2305), (2000, 40)] {
         compare(&format!("bias gradient of {rows} x {width}"), |side| {
             let (dy, dbias) = (side.activations(1, &[rows, width]), side.numbers(2, &[width]));
-            matmul::bias_backward(&dbias, &dy)?;
+            matmul::bias_backward(&dbias, &dy.into())?;
             Ok(vec![Out::f32("dbias", &dbias, rows, rows as f64)])
         });
     }

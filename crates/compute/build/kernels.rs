@@ -1,9 +1,9 @@
 //! Compiles the CUDA kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
 //! sm_90) and PTX for newer GPUs. Files whose names end with `_sm90` have code for Hopper alone.
 //!
-//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), `tiles.rs` (`const TILES: &[Tiles]`, the
-//! sizes of attention's tiles as the sources have them), and for each source the compiler's output, from which `scripts/cuda_kernels.sh` shows
-//! the registers, shared memory and spills of each kernel.
+//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), `kernels.rs` (bindings.rs), `tiles.rs`
+//! (`const TILES: &[Tiles]`, the sizes of attention's tiles as the sources have them), and for each source the compiler's output, from which
+//! `scripts/cuda_kernels.sh` shows the registers, shared memory and spills of each kernel.
 //!
 //! Divisions, square roots and denormals are exact, as on the CPU; a kernel that wants fast functions names them.
 
@@ -18,6 +18,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::bindings::{self, Image};
 use crate::nvcc::Nvcc;
 
 const SOURCES: &str = "src/kernels/cuda";
@@ -34,7 +35,9 @@ const ARCHITECTURES: [&str; 6] = [
 /// Machine code with Hopper's own instructions, and PTX without kernels, so that all GPUs can load the image.
 const HOPPER: [&str; 4] = ["-gencode", "arch=compute_90a,code=sm_90a", "-gencode", "arch=compute_80,code=compute_80"];
 
-const FLAGS: [&str; 7] = ["-fatbin", "-O3", "-std=c++17", "-lineinfo", "-Xptxas", "-v", "--Werror=all-warnings"];
+const STANDARD: &str = "-std=c++17";
+
+const FLAGS: [&str; 7] = ["-fatbin", "-O3", STANDARD, "-lineinfo", "-Xptxas", "-v", "--Werror=all-warnings"];
 
 pub(crate) fn build() -> Result<()> {
     println!("cargo::rerun-if-changed={SOURCES}");
@@ -44,12 +47,26 @@ pub(crate) fn build() -> Result<()> {
     let sources = files_with_extension("cu")?;
     compile_all(&nvcc, &sources, &out)?;
     write(&out.join("tiles.rs"), &tiles_source(&sources)?)?;
-    write(&out.join("images.rs"), &images_source(&sources))
+    let images = sources.iter().map(|source| Image::new(&preprocessed(&nvcc, source)?));
+    let images: Vec<Image> = images.collect::<Result<_>>()?;
+    write(&out.join("kernels.rs"), &bindings::source(&images)?)?;
+    write(&out.join("images.rs"), &images_source(&sources, images.iter().map(Image::number_of_kernels).sum()))
 }
 
-/// The text of `tiles.rs`, from the lines `ATTENTION_FORWARD(name, arithmetic, width, pieces of 16 rows, keys, held)`,
-/// `ATTENTION_KEYS(name, arithmetic, width, queries, held)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)` with
-/// the arguments of `ATTENTION_FORWARD`.
+/// A source after preprocessing, with the kernels that are for Hopper alone.
+fn preprocessed(nvcc: &Nvcc, source: &Path) -> Result<String> {
+    let mut command = Command::new(&nvcc.path);
+    let output = command.args(["-E", STANDARD, "-D__CUDA_ARCH_FEAT_SM90_ALL"]).arg(source).output();
+    let output = output.with_context(|| nvcc.path.display().to_string())?;
+    if !output.status.success() {
+        bail!("{}: nvcc -E: {}\n{}", source.display(), output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The text of `tiles.rs`, from the numbers in the lines `ATTENTION_FORWARD(name, …, width, pieces of a warp's or block's rows, keys, …)`,
+/// `ATTENTION_KEYS(name, …, width, queries, …)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)`, which has those of
+/// `ATTENTION_FORWARD`.
 fn tiles_source(sources: &[PathBuf]) -> Result<String> {
     const KINDS: [(&str, usize); 4] =
         [("ATTENTION_FORWARD(", 0), ("ATTENTION_KEYS(", 1), ("ATTENTION_KEYS_APART(", 1), ("ATTENTION_QUERIES(", 2)];
@@ -170,7 +187,7 @@ fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String> {
 }
 
 /// The text of `images.rs`. Each image starts at a multiple of 64 bytes, because the driver reads it in words.
-fn images_source(sources: &[PathBuf]) -> String {
+fn images_source(sources: &[PathBuf], kernels: usize) -> String {
     let image = |source: &PathBuf| {
         let name = stem(source);
         let bytes = format!("include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{name}.fatbin\"))");
@@ -179,7 +196,8 @@ fn images_source(sources: &[PathBuf]) -> String {
     let images: String = sources.iter().map(image).collect();
     format!(
         "#[repr(C, align(64))]\nstruct Image<T: ?Sized>(T);\n\n\
-         /// Name and image of each file of kernels.\npub static IMAGES: &[(&str, &[u8])] = &[\n{images}];\n"
+         /// Name and image of each file of kernels.\npub static IMAGES: &[(&str, &[u8])] = &[\n{images}];\n\n\
+         /// The number of kernels in all of them.\npub const KERNELS: usize = {kernels};\n"
     )
 }
 

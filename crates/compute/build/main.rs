@@ -3,6 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "a build script gives instructions to cargo on standard output")]
 
+mod bindings;
 mod kernels;
 #[path = "../../machine/build/nvcc.rs"]
 mod nvcc;

@@ -115,6 +115,8 @@ pub(super) struct BlasLt {
     plans: HashMap<MatmulKey, Option<MatmulPlan>>,
     /// Which of the algorithms that cuBLASLt lists is taken, the one that it thinks fastest being 0.
     choice: usize,
+    /// The multiprocessors that products are made for, if that is not all of them.
+    multiprocessors: Option<i32>,
 }
 
 /// The most algorithms that cuBLASLt is asked for.
@@ -266,6 +268,7 @@ impl BlasLt {
             workspace: unsafe { device.alloc(bytes / 4)? },
             plans: HashMap::new(),
             choice: 0,
+            multiprocessors: None,
         })
     }
 
@@ -283,6 +286,9 @@ impl BlasLt {
         set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(key.transposed[0]))?;
         set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(key.transposed[1]))?;
         set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(key.epilogue as u32))?;
+        if let Some(multiprocessors) = self.multiprocessors {
+            set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors)?;
+        }
         if product.epilogue.parts().2 != 0 {
             set_descriptor(descriptor, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &(product.m as i64))?;
         }
@@ -364,6 +370,13 @@ impl Gpu {
     pub fn choose_algorithm(&self, choice: usize) {
         let mut blaslt = self.blaslt.lock();
         (blaslt.choice, blaslt.plans) = (choice, HashMap::new());
+    }
+
+    /// From here on makes products for all multiprocessors but `spared`, which other kernels occupy: to measure them.
+    pub fn spare_multiprocessors(&self, spared: usize) {
+        let rest = self.multiprocessors().saturating_sub(spared).max(1);
+        let mut blaslt = self.blaslt.lock();
+        (blaslt.multiprocessors, blaslt.plans) = ((spared > 0).then_some(rest as i32), HashMap::new());
     }
 
     /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue, or with an addend other

@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaStream, DriverError, sys};
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaStream, sys};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 use parking_lot::{Mutex, RwLock};
@@ -14,6 +15,36 @@ use super::blaslt::BlasLt;
 use super::driver_error;
 use super::memory::keep_freed_memory;
 use super::upload::PinnedBuffers;
+
+/// A kernel of one of the images. Its name is its family's and the rest.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) family: &'static str,
+    pub(crate) rest: &'static str,
+    pub(crate) image: usize,
+    /// One after the other through all images.
+    pub(crate) number: usize,
+}
+
+impl Kernel {
+    /// True if the rest of its name is `words`, joined by `_`. Empty ones do not count.
+    pub(crate) fn is_named(&self, words: &[&str]) -> bool {
+        let mut rest = Some(self.rest);
+        for word in words.iter().filter(|word| !word.is_empty()) {
+            rest = rest.and_then(|rest| rest.strip_prefix(word));
+            rest =
+                rest.filter(|rest| rest.is_empty() || rest.starts_with('_')).map(|rest| rest.trim_start_matches('_'));
+        }
+        rest == Some("")
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let between = if self.rest.is_empty() { "" } else { "_" };
+        write!(f, "{}{between}{}", self.family, self.rest)
+    }
+}
 
 /// One image per source, each with code for several architectures: `IMAGES: &[(&str, &[u8])]`, written by build/kernels.rs.
 mod images {
@@ -27,7 +58,8 @@ pub struct Gpu {
     device: CudaDevice,
     stream: Arc<CudaStream>,
     modules: Vec<Arc<CudaModule>>,
-    functions: Mutex<HashMap<String, CudaFunction>>,
+    /// By the kernels' numbers, each loaded when it is first used.
+    functions: Box<[OnceLock<CudaFunction>]>,
     multiprocessors: usize,
     compute_capability: (i32, i32),
     tf32: AtomicBool,
@@ -86,7 +118,7 @@ fn open_anew(ordinal: usize) -> Result<Device> {
     let gpu = Gpu {
         stream,
         modules,
-        functions: Mutex::default(),
+        functions: (0..images::KERNELS).map(|_| OnceLock::new()).collect(),
         multiprocessors: count.max(1) as usize,
         compute_capability,
         tf32: AtomicBool::new(false),
@@ -156,26 +188,17 @@ impl Gpu {
         self.stream.synchronize().map_err(driver_error)
     }
 
-    /// The kernel of this name.
+    /// A kernel, in the context that is current.
     ///
     /// # Errors
-    /// If there is none, or it cannot be loaded.
-    pub(crate) fn function(&self, kernel: &str) -> Result<CudaFunction> {
-        let mut functions = self.functions.lock();
-        if let Some(function) = functions.get(kernel) {
-            return Ok(function.clone());
+    /// If it cannot be loaded.
+    pub(crate) fn function(&self, kernel: &Kernel) -> Result<&CudaFunction> {
+        let place = &self.functions[kernel.number];
+        if let Some(function) = place.get() {
+            return Ok(function);
         }
-        self.stream.context().bind_to_thread().map_err(driver_error)?;
-        for module in &self.modules {
-            match module.load_function(kernel) {
-                Ok(function) => {
-                    functions.insert(kernel.to_owned(), function.clone());
-                    return Ok(function);
-                }
-                Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => {}
-                Err(error) => return Err(driver_error(error).context(format!("loading the kernel `{kernel}`"))),
-            }
-        }
-        bail!("there is no kernel `{kernel}`")
+        let loaded = self.modules[kernel.image].load_function(&kernel.to_string());
+        let loaded = loaded.map_err(|e| driver_error(e).context(format!("loading the kernel {kernel}")))?;
+        Ok(place.get_or_init(|| loaded))
     }
 }

@@ -84,6 +84,34 @@ pub(super) fn keep_freed_memory(context: &CudaContext) -> Result<()> {
     set_pool_attribute(context, sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX)
 }
 
+/// Has the pool of `device` hold `bytes` for tensors, those in use among them, at once and to the end of the process: it then grows only beyond
+/// them.
+///
+/// # Errors
+/// If the device has less, or is not a GPU.
+#[expect(unsafe_code, reason = "FFI")]
+pub fn reserve(device: &Device, bytes: u64) -> Result<()> {
+    use sys::CUmemPool_attribute as Attribute;
+    let gpu = Gpu::of_device(device)?;
+    let context = gpu.stream().context();
+    let used = pool_attribute(context, Attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
+    let held = pool_attribute(context, Attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+    let more = bytes.saturating_sub(used);
+    if held - used >= more {
+        return Ok(());
+    }
+    context.bind_to_thread().map_err(driver_error)?;
+    // What is free in pieces goes back first: it would not be part of the one piece.
+    gpu.synchronize()?;
+    // SAFETY: nothing uses the address; what is freed stays in the pool (`keep_freed_memory`).
+    unsafe {
+        result::mem_pool::trim_to(default_pool(context)?, 0).map_err(driver_error)?;
+        let address = result::malloc_async(gpu.stream().cu_stream(), more as usize).map_err(driver_error)?;
+        result::free_async(address, gpu.stream().cu_stream()).map_err(driver_error)?;
+    }
+    reset_peak(device)
+}
+
 impl Gpu {
     /// A tensor whose elements are whatever the memory held.
     ///

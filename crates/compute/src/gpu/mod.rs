@@ -10,8 +10,9 @@ mod timing;
 mod upload;
 
 pub use blaslt::{Epilogue, MatmulOperand, MatmulRequest};
+pub(crate) use context::Kernel;
 pub use context::{Gpu, gpu_of, open, opened_by_this_thread};
-pub use memory::{DeviceMemory, address, address_of_rows, memory, reset_peak, total_memory};
+pub use memory::{DeviceMemory, address, address_of_rows, memory, reserve, reset_peak, total_memory};
 pub use timing::GpuTimestamp;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{Result, Tensor, bail};
 
+use super::Gradient;
 use super::access::{tensor, write};
 use super::cpu::Stored;
 use super::cpu::attention as cpu;
@@ -20,7 +21,7 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     })
 }
 
-/// Returns dL/d(qkv).
+/// Returns dL/d(qkv). `sums`: whether row sums of it are wanted.
 pub fn attention_backward(
     qkv: &Tensor,
     out: &Tensor,
@@ -28,12 +29,14 @@ pub fn attention_backward(
     dout: &Tensor,
     s: AttentionShape,
     masks: AttentionMasks<'_>,
-) -> Result<Tensor> {
+    sums: bool,
+) -> Result<Gradient> {
     check(s, masks)?;
-    on_gpu!(qkv => super::cuda::attention::attention_backward(qkv, out, lse, dout, s, masks));
+    on_gpu!(qkv => super::cuda::attention::attention_backward(qkv, out, lse, dout, s, masks, sums));
+    let _ = sums;
     with_type!(qkv, S; qkv = qkv, out = out, dout = dout => {
         read!(real!(S); lse = lse);
-        tensor(cpu::backward(s, qkv, out, lse, masks, dout), (s.batch * s.seq, s.qkv_width()))
+        Ok(tensor(cpu::backward(s, qkv, out, lse, masks, dout), (s.batch * s.seq, s.qkv_width()))?.into())
     })
 }
 

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::Gradient;
 use super::access::{copied, tensor, write};
 use super::cpu::gemm::Mat;
 use super::cpu::{Stored, elementwise};
@@ -77,8 +78,10 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor, adds: bool) 
 }
 
 /// dbias += the column sums of dy.
-pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
-    on_gpu!(dy => super::cuda::matmul::bias_backward(dbias, dy));
+pub fn bias_backward(dbias: &Tensor, dy: &Gradient) -> Result<()> {
+    let Gradient { tensor: dy, row_sums } = dy;
+    on_gpu!(dy => super::cuda::matmul::bias_backward(dbias, dy, row_sums.as_ref()));
+    let _ = row_sums;
     with_type!(dy, S; dy = dy => {
         write::<real!(S)>(dbias, "bias_backward", |dbias| elementwise::bias_backward::<S>(dy, dbias))
     })

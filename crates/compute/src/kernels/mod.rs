@@ -14,6 +14,7 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod embedding;
+mod gradient;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
@@ -23,3 +24,4 @@ pub mod pointwise;
 pub mod storage;
 
 pub use access::on_host;
+pub use gradient::Gradient;

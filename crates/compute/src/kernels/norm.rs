@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use super::Gradient;
 use super::access::{copied, tensor, write};
 use super::cpu::{Stored, norm, simd};
 use super::pointwise::add_assign;
@@ -39,7 +40,7 @@ pub fn normalize_backward(
     stats: &Tensor,
     dy: &Tensor,
     skip: Option<&Tensor>,
-) -> Result<Tensor> {
+) -> Result<Gradient> {
     on_gpu!(x => super::cuda::norm::normalize_backward(dweight, dbias, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
     with_type!(x, S => {
@@ -55,6 +56,6 @@ pub fn normalize_backward(
         if let Some(dbias) = dbias {
             write(dbias, "normalize_backward", |sum| simd::add_rows(sum, &db))?;
         }
-        tensor(dx, (rows, d))
+        Ok(tensor(dx, (rows, d))?.into())
     })
 }

@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::block::{Block, SavedActivations};
 use super::blocks::Model;
+use crate::kernels::Gradient;
 use crate::kernels::out_of_memory::with_computation;
 use crate::nn::Params;
 use crate::nn::{BackwardPass, DeferredGradients, GradientSink, MicroBatch};
@@ -28,7 +29,7 @@ impl Model {
         blocks: Range<usize>,
     ) -> Result<Option<Tensor>> {
         self.check_last_blocks(&blocks, saved.len())?;
-        let mut d = dy;
+        let mut d = dy.map(Gradient::from);
         for (index, block) in blocks.clone().zip(self.blocks_in(&blocks)).rev() {
             let dx = self.backward_block(
                 &mut BackwardPass { params, mb, grads: GradientSink::Add(grads) },
@@ -38,7 +39,7 @@ impl Model {
             );
             d = dx.map_err(|e| with_computation(e, || format!("block {index}")))?;
         }
-        Ok(d)
+        Ok(d.map(|gradient| gradient.tensor))
     }
 
     /// Returns the input's gradient, and the deferred weight gradients of each block, in the order of the blocks. Frees the activations
@@ -54,14 +55,14 @@ impl Model {
         mb: &MicroBatch,
     ) -> Result<(Option<Tensor>, Vec<DeferredGradients>)> {
         self.check_last_blocks(&self.range, saved.len())?;
-        let (mut d, mut work) = (dy, Vec::with_capacity(self.blocks.len()));
+        let (mut d, mut work) = (dy.map(Gradient::from), Vec::with_capacity(self.blocks.len()));
         for block in self.blocks.iter().rev() {
             let mut pass = BackwardPass { params, mb, grads: GradientSink::Defer(Vec::new()) };
             d = self.backward_block(&mut pass, block, saved.pop(), d)?;
             work.push(pass.grads.into_deferred());
         }
         work.reverse();
-        Ok((d, work))
+        Ok((d.map(|gradient| gradient.tensor), work))
     }
 
     /// Adds the weight gradients of `blocks` (indexes in the whole model's list), last block first. They are the last that
@@ -93,10 +94,10 @@ impl Model {
         pass: &mut BackwardPass<'_>,
         block: &Block,
         saved: Option<SavedActivations>,
-        dy: Option<Tensor>,
-    ) -> Result<Option<Tensor>> {
+        dy: Option<Gradient>,
+    ) -> Result<Option<Gradient>> {
         if let Some(dy) = &dy {
-            self.check_hidden(dy, pass.mb)?;
+            self.check_hidden(&dy.tensor, pass.mb)?;
         }
         Ok(match (block, saved, dy) {
             (Block::Head(h), Some(SavedActivations::Head(s)), None) => Some(h.backward(pass, s)?),

@@ -135,7 +135,7 @@ fn blocks_keep_the_tensors_that_their_parts_declare() {
             let mut found = [0, 0];
             for task in &work[1] {
                 if let WeightGradientTask::Linear { x, dy, .. } = task {
-                    found = [found[0] + bytes(x), found[1] + bytes(dy)];
+                    found = [found[0] + bytes(x), found[1] + bytes(&dy.tensor)];
                 }
             }
             let deferred = decoder.layers.pattern()[0].deferred().map(|b| b.per_position * ROWS * LENGTH * element);

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
+use crate::kernels::Gradient;
 use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
 use crate::kernels::pointwise::Rope;
 use runner_spec::model::{Heads, Mask};
@@ -72,7 +73,7 @@ impl Attention {
         pass: &mut BackwardPass<'_>,
         x: &Tensor,
         activations: Option<AttentionActivations>,
-        dy: &Tensor,
+        dy: &Gradient,
     ) -> Result<Tensor> {
         let mb = pass.mb;
         let AttentionActivations { qkv, heads, lse } = match activations {
@@ -82,10 +83,11 @@ impl Attention {
         let dheads = self.out.backward(pass, &heads, dy)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
-        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks)?;
+        let sums = self.qkv.bias.is_some() && self.rope.is_none();
+        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, sums)?;
         drop((qkv, heads, lse, dheads));
         if let Some(rope) = &self.rope {
-            rope.rotate(&dqkv, self.heads.queries + self.heads.kv, mb.seq, 0, true)?;
+            rope.rotate(&dqkv.tensor, self.heads.queries + self.heads.kv, mb.seq, 0, true)?;
         }
         self.qkv.backward(pass, x, &dqkv)
     }

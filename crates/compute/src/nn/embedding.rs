@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, WeightGradientTask};
+use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::nn::Params;
 
@@ -42,8 +43,8 @@ impl Embedding {
     }
 
     /// The whole backward is one weight-gradient task, which keeps the gradient before the dropout mask.
-    pub fn backward(&self, pass: &mut BackwardPass<'_>, dy: &Tensor) -> Result<()> {
-        let (mb, dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?);
+    pub fn backward(&self, pass: &mut BackwardPass<'_>, dy: &Gradient) -> Result<()> {
+        let (mb, dy) = (pass.mb, self.dropout.backward(dy, pass.mb)?.tensor);
         pass.grads.accept(WeightGradientTask::Embedding { layer: self.clone(), ids: mb.ids.clone(), seq: mb.seq, dy })
     }
 

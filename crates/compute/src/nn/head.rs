@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use super::{BackwardPass, ForwardPass, Linear, Norm};
+use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::kernels::loss::{self, Losses};
 use runner_spec::data::IGNORED_TARGET;
@@ -46,13 +47,13 @@ impl Head {
 
     /// Returns dL/dx for L = scale · Σ losses. Deferred tasks keep the projection's input and the logits' gradient, [rows,
     /// vocab].
-    pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: HeadActivations) -> Result<Tensor> {
+    pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: HeadActivations) -> Result<Gradient> {
         let HeadActivations { norm, normed, dlogits } = activations;
-        let dnormed = self.project.backward(pass, &normed, &dlogits)?;
-        drop((normed, dlogits));
+        let dnormed = self.project.backward(pass, &normed, &dlogits.into())?;
+        drop(normed);
         match (self.norm, norm) {
             (Some(layer), Some((x, stats))) => layer.backward(pass, &x, &stats, &dnormed, None),
-            _ => Ok(dnormed),
+            _ => Ok(dnormed.into()),
         }
     }
 

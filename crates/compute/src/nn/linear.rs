@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, ForwardPass, WeightGradientTask};
-use crate::kernels::{matmul, pointwise};
+use crate::kernels::{Gradient, matmul, pointwise};
 use crate::nn::Params;
 use runner_spec::experiment::Activation;
 
@@ -57,9 +57,9 @@ impl Linear {
     }
 
     /// `x` is the forward's input, `dy`: `[rows, out]`. Returns dL/dx. A deferred task keeps `x` and `dy`.
-    pub fn backward(&self, pass: &mut BackwardPass<'_>, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
+    pub fn backward(&self, pass: &mut BackwardPass<'_>, x: &Tensor, dy: &Gradient) -> Result<Tensor> {
         pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
-        matmul::linear_backward_input(dy, &pass.params.view(self.weight, self.stacked)?)
+        matmul::linear_backward_input(&dy.tensor, &pass.params.view(self.weight, self.stacked)?)
     }
 
     /// [`Self::backward`] where `x` is the GELU of `before`. Returns the gradient of `before`.
@@ -68,18 +68,18 @@ impl Linear {
         pass: &mut BackwardPass<'_>,
         x: &Tensor,
         before: &Tensor,
-        dy: &Tensor,
+        dy: &Gradient,
     ) -> Result<Tensor> {
         pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
-        matmul::linear_backward_gelu(dy, &pass.params.view(self.weight, self.stacked)?, before)
+        matmul::linear_backward_gelu(&dy.tensor, &pass.params.view(self.weight, self.stacked)?, before)
     }
 
     /// Adds the weights' gradients.
-    pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Tensor) -> Result<()> {
+    pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Gradient) -> Result<()> {
         if let Some(bias) = self.bias {
             grads.accumulate(bias, 1, |dbias| matmul::bias_backward(dbias, dy))?;
         }
         let adds = !grads.take_outdated(self.weight, self.stacked);
-        grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, dy, x, adds))
+        grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, &dy.tensor, x, adds))
     }
 }

@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::kernels::Gradient;
 use crate::kernels::attention::ValidLengths;
 use crate::kernels::cpu::dropout::DropoutMask;
 use crate::kernels::pointwise;
@@ -77,12 +78,12 @@ impl DropoutSite {
     }
 
     /// Returns the gradient before the mask, given the gradient after it.
-    pub fn backward(&self, dy: &Tensor, mb: &MicroBatch) -> Result<Tensor> {
+    pub fn backward(&self, dy: &Gradient, mb: &MicroBatch) -> Result<Gradient> {
         match self.mask(mb) {
             Some(mask) => {
-                let dx = dy.copy()?;
+                let dx = dy.tensor.copy()?;
                 pointwise::dropout(&dx, mb.seq, &mask)?;
-                Ok(dx)
+                Ok(dx.into())
             }
             None => Ok(dy.clone()),
         }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
-use crate::kernels::pointwise;
+use crate::kernels::{Gradient, pointwise};
 use runner_spec::experiment::Activation;
 
 /// A feed-forward layer.
@@ -80,7 +80,7 @@ impl Mlp {
         pass: &mut BackwardPass<'_>,
         x: &Tensor,
         activations: MlpActivations,
-        dy: &Tensor,
+        dy: &Gradient,
     ) -> Result<Tensor> {
         let ((up, down), mb) = (self.projections(), pass.mb);
         let MlpActivations { before, after } = activations;
@@ -101,6 +101,6 @@ impl Mlp {
             Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter)?,
         };
         drop(before);
-        up.backward(pass, x, &dbefore)
+        up.backward(pass, x, &dbefore.into())
     }
 }

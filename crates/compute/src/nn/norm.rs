@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, ForwardPass};
-use crate::kernels::norm;
+use crate::kernels::{Gradient, norm};
 use crate::nn::Params;
 
 /// Normalization of rows: LayerNorm with a bias, RMSNorm without one. `weight` and `bias` are indexes of parameters.
@@ -44,7 +44,7 @@ impl Norm {
         stats: &Tensor,
         dy: &Tensor,
         skip: Option<&Tensor>,
-    ) -> Result<Tensor> {
+    ) -> Result<Gradient> {
         let weight = pass.params.parameter(self.weight)?;
         pass.grads.accumulate_vectors(pass.params, self.weight, self.bias, |dweight, dbias| {
             norm::normalize_backward(dweight, dbias, x, &weight, stats, dy, skip)

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor};
 use super::attention::AttentionActivations;
 use super::mlp::MlpActivations;
 use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm};
-use crate::kernels::pointwise;
+use crate::kernels::{Gradient, pointwise};
 use runner_spec::experiment::{NormPlace, Recompute};
 
 /// A layer of GPT-2 or Llama, which differ in its parts.
@@ -127,7 +127,12 @@ impl TransformerLayer {
     /// Returns dL/dx. Deferred tasks keep the tensors that [`Attention::backward`] and [`Mlp::backward`] list, `dy` among them: for each
     /// position 5·d_model + qkv + the MLP's widths. They also keep the norms' gradients: four vectors for LayerNorm, two for RMSNorm. The
     /// residual stream and the statistics are freed.
-    pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: LayerActivations, dy: &Tensor) -> Result<Tensor> {
+    pub fn backward(
+        &self,
+        pass: &mut BackwardPass<'_>,
+        activations: LayerActivations,
+        dy: &Gradient,
+    ) -> Result<Gradient> {
         let (again, mb) = (pass.forward(), pass.mb);
         let activations = match (activations, self.norm_place) {
             (LayerActivations::PreNorm(activations), _) => activations,
@@ -144,12 +149,12 @@ impl TransformerLayer {
         let dmlp = self.dropout[1].backward(dy, mb)?;
         let dnormed = self.mlp.backward(pass, &normed2, mlp, &dmlp)?;
         drop((normed2, dmlp));
-        let dmiddle = self.norm2.backward(pass, &middle, &stats2, &dnormed, Some(dy))?;
+        let dmiddle = self.norm2.backward(pass, &middle, &stats2, &dnormed, Some(&dy.tensor))?;
         drop((middle, dnormed));
         let dattention = self.dropout[0].backward(&dmiddle, mb)?;
         let dnormed = self.attention.backward(pass, &normed1, attention, &dattention)?;
         drop((normed1, dattention));
-        self.norm1.backward(pass, &x, &stats1, &dnormed, Some(&dmiddle))
+        self.norm1.backward(pass, &x, &stats1, &dnormed, Some(&dmiddle.tensor))
     }
 
     /// Returns the layer's output and its activations. `attend` runs the attention.
@@ -176,21 +181,21 @@ impl TransformerLayer {
         &self,
         pass: &mut BackwardPass<'_>,
         activations: PostNormActivations,
-        dy: &Tensor,
-    ) -> Result<Tensor> {
+        dy: &Gradient,
+    ) -> Result<Gradient> {
         let mb = pass.mb;
         let PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = activations;
-        let dsum = self.norm2.backward(pass, &sum2, &stats2, dy, None)?;
+        let dsum = self.norm2.backward(pass, &sum2, &stats2, &dy.tensor, None)?;
         drop(sum2);
         let dmlp = self.dropout[1].backward(&dsum, mb)?;
         let dmiddle = self.mlp.backward(pass, &middle, mlp, &dmlp)?;
         drop((middle, dmlp));
-        pointwise::add_assign(&dmiddle, &dsum)?;
+        pointwise::add_assign(&dmiddle, &dsum.tensor)?;
         let dsum = self.norm1.backward(pass, &sum1, &stats1, &dmiddle, None)?;
         drop((sum1, dmiddle));
         let dattention = self.dropout[0].backward(&dsum, mb)?;
         let dx = self.attention.backward(pass, &x, attention, &dattention)?;
-        pointwise::add_assign(&dx, &dsum)?;
-        Ok(dx)
+        pointwise::add_assign(&dx, &dsum.tensor)?;
+        Ok(dx.into())
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Embedding, Linear};
-use crate::kernels::pointwise;
+use crate::kernels::{Gradient, pointwise};
 use crate::nn::Params;
 
 /// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
@@ -20,7 +20,7 @@ pub enum GradientSink<'a> {
 #[derive(Debug)]
 pub enum WeightGradientTask {
     /// A product: the layer's input and the gradient of its output.
-    Linear { layer: Linear, x: Tensor, dy: Tensor },
+    Linear { layer: Linear, x: Tensor, dy: Gradient },
     /// A norm's weight or bias. The norm's kernel computes dx and these in one pass, so only the sum is left to do.
     Vector { parameter: usize, gradient: Tensor },
     /// Rows of the embedding's tables: `dy` is the gradient before the dropout mask.
@@ -38,7 +38,12 @@ impl GradientSink<'_> {
         match self {
             Self::Add(grads) => task.run(grads),
             Self::Defer(tasks) => {
-                tasks.push(task);
+                tasks.push(match task {
+                    WeightGradientTask::Linear { layer, x, dy } => {
+                        WeightGradientTask::Linear { layer, x, dy: dy.summed()? }
+                    }
+                    other => other,
+                });
                 Ok(())
             }
         }

@@ -40,10 +40,10 @@ impl RoundedCopy {
 
 /// An optimizer's update, which computes each weight and its moments from nothing but them and their gradient.
 pub trait ElementUpdate<const SCALARS: usize, const MOMENTS: usize>: Sync {
-    /// The name of the CUDA kernel, without its type.
+    /// The last words of the CUDA kernel's name: `adamw` of `update_f32_adamw`.
     const KERNEL: &'static str;
 
-    /// The numbers that all elements share, in the order of the CUDA kernel's parameters.
+    /// The numbers that all elements share, in the order of the fields of the CUDA kernel's struct.
     fn scalars(&self) -> [f64; SCALARS];
 
     /// The new weight and moments from the old ones and the gradient `g`. Implementations must be `#[inline(always)]`, because [`vectorize`]

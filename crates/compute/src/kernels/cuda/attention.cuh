@@ -9,13 +9,13 @@
 //   product:    S = A·Bᵀ, rows of both from tiles    (Q·Kᵀ, dO·Vᵀ and their transposes)
 //   accumulate: O += P·B, P from registers, B a tile (P·V, dS·K, Pᵀ·dO, dSᵀ·Q): a result's fragments are the next product's operand.
 //
-// On Hopper the block's four warps multiply as a group: together, asynchronously, with both tiles read from shared memory. The functions
-// below then only start a product, and `finish` waits for it.
+// Hopper's kernels (attention_sm90.cuh) have products of their own, of the block's four warps together, whose results are spread over
+// registers in the same way. All else is the same, and here.
 //
 // Performance bounds: a bf16 product of 16 × 8 × 16 takes a multiprocessor of an A100 2 clocks (1024 multiply-adds each), and its right
 // operand, 256 bytes, as long to come from shared memory (128 bytes a clock). So a warp has two pieces of 16 rows (MT = 2) where
 // registers allow: then reads take half of the products' time on an A100. The kernel for dK and dV has two sums, and so one piece: on an A100
-// its reads take as long as its products. An H100's full rate, 2048 multiply-adds, needs products of a group.
+// its reads take as long as its products.
 #pragma once
 
 #include "attention_common.cuh"
@@ -25,7 +25,7 @@
 
 struct Bf16 {
     typedef bf16 T;
-    static const bool TENSOR = true, GROUP = false;
+    static const bool TENSOR = true;
     static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
         mma_bf16(d, a, b);
     }
@@ -34,7 +34,7 @@ struct Bf16 {
 
 struct Tf32 {
     typedef float T;
-    static const bool TENSOR = true, GROUP = false;
+    static const bool TENSOR = true;
     static __device__ __forceinline__ void mma(float d[4], const unsigned a[4], const unsigned b[2]) {
         mma_tf32(d, a, b);
     }
@@ -48,14 +48,9 @@ struct Tf32 {
 
 struct Exact {
     typedef float T;
-    static const bool TENSOR = false, GROUP = false;
+    static const bool TENSOR = false;
     static __device__ __forceinline__ void mma(float*, const unsigned*, const unsigned*) {}
     static __device__ __forceinline__ void round(unsigned*) {}
-};
-
-// bf16, multiplied by a group. Results are spread over registers as those of Bf16.
-struct Grouped : Bf16 {
-    static const bool GROUP = true;
 };
 
 // ---- tiles ----
@@ -149,11 +144,10 @@ template <class M, int D, int MT, bool HELD> struct Rows {
     typedef Tile<typename M::T, D> Of;
     static const int STEPS = Of::C / 2;
     unsigned words[HELD ? STEPS : 1][MT][4];
-    const unsigned char* tile; // from the warp's first row on, or the group's
+    const unsigned char* tile; // from the warp's first row on
 
     // `block`: the block's rows.
-    __device__ __forceinline__ explicit Rows(const unsigned char* block)
-        : tile(block + (M::GROUP ? 0 : threadIdx.x / 32 * 16 * MT * Of::ROW)) {}
+    __device__ __forceinline__ explicit Rows(const unsigned char* block) : tile(block + threadIdx.x / 32 * 16 * MT * Of::ROW) {}
 
     __device__ __forceinline__ void read(unsigned a[MT][4], int step) const {
         const int lane = threadIdx.x % 32, i = lane / 8;
@@ -202,41 +196,10 @@ template <int MT, int NT> __device__ __forceinline__ void clear(float (&x)[MT][N
     }
 }
 
-// Eight of a result's pieces of 8 columns, from piece `n` on: what an instruction of a group computes.
-template <int NT> __device__ __forceinline__ float (&eight(float (&x)[NT][4], int n))[8][4] {
-    return *reinterpret_cast<float(*)[8][4]>(&x[n]);
-}
-
-// Waits until at most `LATER` of the group's latest products are still on their way, and so until `x` may be used.
-template <class M, int LATER, int NT> __device__ __forceinline__ void finish(float (&x)[1][NT][4]) {
-    if constexpr (M::GROUP) {
-        group_wait<LATER>();
-#pragma unroll
-        for (int n = 0; n < NT; n += 8) {
-            group_use(eight(x[0], n));
-        }
-    }
-}
-
-template <class M, int LATER, int MT, int NT> __device__ __forceinline__ void finish(float (&)[MT][NT][4]) {
-    static_assert(!M::GROUP, "a group has one piece of rows");
-}
-
-// Waits for the copies that this thread started, and for all warps: then all see the tiles, and none reads older ones. A group's
-// products see what other instructions stored only after a fence.
-template <class M> __device__ __forceinline__ void all_loaded() {
+// Waits for the copies that this thread started, and for all warps: then all see the tiles, and none reads older ones.
+__device__ __forceinline__ void all_loaded() {
     copy_wait<0>();
-    if constexpr (M::GROUP) {
-        group_fence_shared();
-    }
     __syncthreads();
-}
-
-// After the last products: the tiles that a group read may be overwritten.
-template <class M> __device__ __forceinline__ void all_read() {
-    if (M::GROUP) {
-        __syncthreads();
-    }
 }
 
 // s = A·Bᵀ of the warp's rows and 8·NT rows of the tile `b`.
@@ -244,17 +207,6 @@ template <class M, int D, int MT, int NT, bool HELD>
 __device__ __forceinline__ void product(float (&s)[MT][NT][4], const Rows<M, D, MT, HELD>& rows, const unsigned char* b) {
     typedef Tile<typename M::T, D> Of;
     const int lane = threadIdx.x % 32;
-    if constexpr (M::GROUP) {
-        const unsigned left = group_matrix<Of::ROW>(rows.tile), right = group_matrix<Of::ROW>(b);
-        group_begin();
-#pragma unroll
-        for (int k = 0; k < D / 16; k++) {
-            const int columns = (k / 4 * 1024 + k % 4 * 32) / 16;
-            group_product<Of::ROW>(s[0], left + columns, right + columns, k > 0);
-        }
-        group_commit();
-        return;
-    }
     clear(s);
     if (M::TENSOR) {
         const int i = lane / 8;
@@ -318,23 +270,7 @@ template <class M, int D, int MT, int NT>
 __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float (&p)[MT][NT][4], const unsigned char* b) {
     typedef Tile<typename M::T, D> Of;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    if constexpr (M::GROUP) {
-        unsigned a[NT / 2][4];
-#pragma unroll
-        for (int k = 0; k < NT / 2; k++) {
-            pack_step(a[k], p[0], k);
-        }
-        const unsigned right = group_matrix<Of::ROW>(b);
-        group_begin();
-#pragma unroll
-        for (int k = 0; k < NT / 2; k++) {
-#pragma unroll
-            for (int n = 0; n < D / 8; n += 8) {
-                group_accumulate<Of::ROW>(eight(o[0], n), a[k], right + (k * 16 * Of::ROW + n / 8 * 1024) / 16);
-            }
-        }
-        group_commit();
-    } else if (M::TENSOR && sizeof(typename M::T) == 2) {
+    if (M::TENSOR && sizeof(typename M::T) == 2) {
         const int i = lane / 8;
 #pragma unroll
         for (int k = 0; k < NT / 2; k++) {
@@ -409,3 +345,324 @@ __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float
         }
     }
 }
+
+// ---- what is done to scores between products ----
+//
+// A warp's fragment x[m][n][i] of lane (g, t) is row 16·m + g + 8·(i / 2), column 8·n + 2·t + i % 2. Where rows are queries, columns are
+// keys; "transposed" it is the other way around, for one piece of rows.
+
+// Sets what belongs to keys that a query does not see to `to`. `sees` is the last key that the first row's query sees, `at` the first key.
+template <int MT, int NT> __device__ __forceinline__ void hide(float (&x)[MT][NT][4], float to, int sees, int at, int visible) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int last = sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                if (key > last || key >= visible) {
+                    x[m][n][i] = to;
+                }
+            }
+        }
+    }
+}
+
+// `sees` is the last key that the first column's query sees, `at` the first row's key.
+template <int NT> __device__ __forceinline__ void hide_transposed(float (&x)[1][NT][4], int sees, int at, int visible) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int last = sees + n * 8 + 2 * t + i % 2, key = at + g + i / 2 * 8;
+            if (key > last || key >= visible) {
+                x[0][n][i] = 0.f;
+            }
+        }
+    }
+}
+
+// The forward's running softmax over a row's scores (Dao et al. 2022).
+template <int MT> struct Softmax {
+    float top[MT][2], sum[MT][2];
+
+    __device__ __forceinline__ Softmax() {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                top[m][half] = -INFINITY;
+                sum[m][half] = 0.f;
+            }
+        }
+    }
+
+    // Turns the next scores into their exponentials, in proportion to those of which `o` is the weighted sum so far, which shrinks.
+    template <int NT, int COLUMNS>
+    __device__ __forceinline__ void add(float (&s)[MT][NT][4], float (&o)[MT][COLUMNS][4], float scale_log2) {
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float high = top[m][half];
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    high = fmaxf(high, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+                }
+                high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 1));
+                high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
+                // All queries see key 0, so `high` is finite unless the scores are not.
+                const float base = __fmul_rn(high, scale_log2);
+                // Both products are rounded before the difference, without a fused multiply-add: so `shrink` is exactly 1 while the
+                // maximum stays the same.
+                const float shrink = fast_exp2(__fmul_rn(top[m][half], scale_log2) - base);
+                top[m][half] = high;
+                sum[m][half] *= shrink;
+#pragma unroll
+                for (int n = 0; n < COLUMNS; n++) {
+                    o[m][n][2 * half] *= shrink;
+                    o[m][n][2 * half + 1] *= shrink;
+                }
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+#pragma unroll
+                    for (int i = 2 * half; i < 2 * half + 2; i++) {
+                        s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -base));
+                        sum[m][half] += s[m][n][i];
+                    }
+                }
+            }
+        }
+    }
+
+    // Stores log-sum-exps of the warp's rows, of queries from `from` on, below `seq`; `inverse` are the factors on `o`, times `keep`.
+    __device__ __forceinline__ void finish(float (&inverse)[MT][2], float* lse, int from, int seq, float scale, float keep) const {
+        const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int m = 0; m < MT; m++) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float total = sum[m][half];
+                total += __shfl_xor_sync(FULL_MASK, total, 1);
+                total += __shfl_xor_sync(FULL_MASK, total, 2);
+                inverse[m][half] = keep / total;
+                const int query = from + m * 16 + half * 8 + g;
+                if (t == 0 && query < seq) {
+                    lse[query] = top[m][half] * scale + logf(total);
+                }
+            }
+        }
+    }
+};
+
+// Sets the dropped elements to 0. `query` and `key` are those of the first row and column.
+template <int MT, int NT> __device__ __forceinline__ void drop(float (&p)[MT][NT][4], const Dropped& dropped, int query, int key) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const unsigned kept = dropped.kept(query + m * 16 + g, key + n * 8 + 2 * t);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                p[m][n][i] = kept >> i & 1 ? p[m][n][i] : 0.f;
+            }
+        }
+    }
+}
+
+// Turns scores into probabilities. `lse` are the rows' log-sum-exps times log2(e).
+template <int MT, int NT> __device__ __forceinline__ void probabilities(float (&s)[MT][NT][4], const float (&lse)[MT][2], float scale_log2) {
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[m][n][i] = fast_exp2(fmaf(s[m][n][i], scale_log2, -lse[m][i / 2]));
+            }
+        }
+    }
+}
+
+// `lse` are those of the columns, in shared memory.
+template <int NT> __device__ __forceinline__ void probabilities_transposed(float (&s)[1][NT][4], const float* lse, float scale_log2) {
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[0][n][i] = fast_exp2(fmaf(s[0][n][i], scale_log2, -lse[n * 8 + 2 * t + i % 2]));
+        }
+    }
+}
+
+// Turns gradients of probabilities `p` into gradients of scores. `delta` are the rows'; `query` and `key` as in `drop`.
+template <bool DROPOUT, int MT, int NT>
+__device__ __forceinline__ void score_gradients(float (&ds)[MT][NT][4], const float (&p)[MT][NT][4], const float (&delta)[MT][2],
+                                                const Dropped& dropped, int query, int key, float keep) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const unsigned kept = DROPOUT ? dropped.kept(query + m * 16 + g, key + n * 8 + 2 * t) : 15;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float dp = !DROPOUT ? ds[m][n][i] : kept >> i & 1 ? ds[m][n][i] * keep : 0.f;
+                ds[m][n][i] = p[m][n][i] * (dp - delta[m][i / 2]);
+            }
+        }
+    }
+}
+
+// `delta` are those of the columns, in shared memory. Dropped probabilities become 0, the others are multiplied by `keep`.
+template <bool DROPOUT, bool OF_KEYS, int NT>
+__device__ __forceinline__ void score_gradients_transposed(float (&ds)[1][NT][4], float (&p)[1][NT][4], const float* delta,
+                                                           const Dropped& dropped, int query, int key, float keep) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const unsigned kept = DROPOUT ? dropped.kept_transposed(query + n * 8 + 2 * t, key + g) : 15;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (OF_KEYS) {
+                const float dp = !DROPOUT ? ds[0][n][i] : kept >> i & 1 ? ds[0][n][i] * keep : 0.f;
+                ds[0][n][i] = p[0][n][i] * (dp - delta[n * 8 + 2 * t + i % 2]);
+            }
+            if (DROPOUT) {
+                p[0][n][i] = kept >> i & 1 ? p[0][n][i] * keep : 0.f;
+            }
+        }
+    }
+}
+
+// ---- where a block's head lies ----
+
+// One query head and its key-value head in a matrix like qkv: in it, its gradients, or sums of their rows.
+template <typename T> struct HeadColumns {
+    int stride;
+    T *q, *k, *v;
+
+    // `first`: the number of the row at which the pointers start.
+    __device__ __forceinline__ HeadColumns(T* qkv, const AttentionCall& call, i64 first, int head, int kv)
+        : stride((call.heads + 2 * call.kv_heads) * call.width), q(qkv + first * stride + head * call.width),
+          k(qkv + first * stride + (call.heads + kv) * call.width), v(k + call.kv_heads * call.width) {}
+};
+
+// The statistics of a warp's rows, of queries from `from` on: log-sum-exps times log2(e), and deltas. Rows after the end have probabilities
+// of zero.
+template <int MT> __device__ __forceinline__ void load_statistics(float (&row_lse)[MT][2], float (&row_delta)[MT][2], const float* lse,
+                                                                  const float* delta, int from, int seq) {
+    const int g = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int query = from + m * 16 + half * 8 + g;
+            row_lse[m][half] = query < seq ? lse[query] * LOG2_E : INFINITY;
+            row_delta[m][half] = query < seq ? delta[query] : 0.f;
+        }
+    }
+}
+
+// The walk of a block that makes gradients of keys or values: over the heads that share its key-value head, and in each over the tiles of QN
+// queries that see its first key. A stage of the walk holds the tiles of queries and of dOut, and the queries' statistics.
+template <typename T, int D, int QN> struct QueryWalk {
+    typedef Tile<T, D> Of;
+    static const int STAGES = Of::STAGES, TILE = QN * Of::ROW;
+    const AttentionCall& call;
+    const T *qkv, *dout;
+    const float *lse, *delta;
+    int sample, start, tiles; // the first query, and the number of tiles in each head
+    bool aligned;
+    unsigned char *queries, *gradients;
+    float* stats; // [QN] log-sum-exps times log2(e), [QN] deltas
+
+    // `from`: the block's first key.
+    __device__ __forceinline__ QueryWalk(const AttentionCall& call, const T* qkv, const T* dout, const float* lse, const float* delta, int sample,
+                                         int from, bool aligned, unsigned char* shared)
+        : call(call), qkv(qkv), dout(dout), lse(lse), delta(delta), sample(sample), start(max(from - call.later_keys, 0) / QN * QN),
+          tiles((call.seq + QN - 1) / QN - start / QN), aligned(aligned), queries(shared), gradients(queries + STAGES * TILE),
+          stats(reinterpret_cast<float*>(gradients + STAGES * TILE)) {}
+
+    __device__ __forceinline__ void advance(int& head, int& at) const {
+        const bool is_last = at + QN >= call.seq;
+        head += is_last;
+        at = is_last ? start : at + QN;
+    }
+
+    // Starts to load a head's tiles of queries from `at` on into a stage; returns the statistic that this thread stores there later.
+    __device__ __forceinline__ float fetch(int head, int at, int stage) const {
+        const int seq = call.seq, width = call.width, out_stride = call.heads * width, stride = out_stride + 2 * call.kv_heads * width;
+        const i64 row = (i64)sample * seq + at;
+        Of::template load<QN>(queries + stage * TILE, qkv + row * stride + head * width, stride, seq - at, width, aligned);
+        Of::template load<QN>(gradients + stage * TILE, dout + row * out_stride + head * width, out_stride, seq - at, width, aligned);
+        const bool is_lse = threadIdx.x < QN;
+        const int query = at + threadIdx.x % QN;
+        if (threadIdx.x >= 2 * QN) {
+            return 0.f;
+        }
+        if (query >= seq) {
+            return is_lse ? INFINITY : 0.f; // probabilities of zero
+        }
+        const i64 statistic = ((i64)sample * call.heads + head) * seq + query;
+        return is_lse ? lse[statistic] * LOG2_E : delta[statistic];
+    }
+
+    __device__ __forceinline__ void keep(int stage, float stat) const {
+        if (threadIdx.x < 2 * QN) {
+            stats[stage * 2 * QN + threadIdx.x] = stat;
+        }
+    }
+};
+
+// ---- sums over rows ----
+
+// Stores the sums of a block's rows of a result, times `scale`, at `to`: a part of the gradient of a bias that was added to each row. It uses
+// `shared`, 4·D floats, after a barrier. Whoever uses them next needs one, too.
+template <int D, int MT> __device__ __forceinline__ void store_row_sums(float* to, const float (&x)[MT][D / 8][4], float scale, int width,
+                                                                       unsigned char* shared) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    float* const sums = reinterpret_cast<float*>(shared);
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            float sum = 0.f;
+#pragma unroll
+            for (int m = 0; m < MT; m++) {
+                sum += x[m][n][odd] + x[m][n][2 + odd];
+            }
+#pragma unroll
+            for (int y = 4; y < 32; y *= 2) {
+                sum += __shfl_xor_sync(FULL_MASK, sum, y);
+            }
+            if (g == 0) {
+                sums[warp * D + n * 8 + 2 * t + odd] = sum;
+            }
+        }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < width; c += THREADS) {
+        to[c] = scale * (sums[c] + sums[D + c] + sums[2 * D + c] + sums[3 * D + c]);
+    }
+}
+
+// ---- entry points ----
+
+#define ATTENTION_FORWARD_KERNEL(name, T, CALL)                                                                                           \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                    \
+        const T* qkv, T* out, float* lse, const unsigned* valid_lengths, AttentionCall call) {                                            \
+        CALL(qkv, out, lse, valid_lengths, call);                                                                                         \
+    }
+
+#define ATTENTION_BACKWARD_KERNEL(name, T, CALL)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_backward_##name(                                                   \
+        const T* qkv, const T* dout, const float* lse, const float* delta, T* dqkv, float* sums, const unsigned* valid_lengths,           \
+        AttentionCall call) {                                                                                                             \
+        CALL(qkv, dout, lse, delta, dqkv, sums, valid_lengths, call);                                                                     \
+    }

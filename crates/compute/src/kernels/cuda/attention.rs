@@ -3,8 +3,12 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, LaunchDims, kernel_for_type};
+use super::launch::{
+    AttentionBackward, AttentionCall, AttentionDelta, AttentionForward, AttentionRows, CacheAppend, Launch, LaunchDims,
+    int,
+};
 use crate::gpu::Gpu;
+use crate::kernels::Gradient;
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
 
@@ -18,7 +22,7 @@ const MAX_GRID_Y_Z: usize = 65_535;
 /// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
-    /// The end of the kernels' names.
+    /// The start of the kernels' names after their families'.
     name: &'static str,
     arithmetic: &'static str,
     width: usize,
@@ -57,12 +61,6 @@ impl Tiles {
             Some(tiles) => Ok(*tiles),
             None => bail!("attention on a GPU accepts heads of up to {MAX_HEAD_DIM}, not {head_dim}"),
         }
-    }
-
-    /// The name of the kernel for `what`: `forward`, `keys`, `queries` or `values`.
-    fn kernel(&self, what: &str, dropout: Option<&DropoutMask>) -> String {
-        let dropout = if dropout.is_some() { "_dropout" } else { "" };
-        format!("attention_{what}_{}{dropout}", self.name)
     }
 
     /// How many tiles of a walk the backward's blocks hold at a time: `STAGES` of attention.cuh.
@@ -119,16 +117,28 @@ fn device_lengths(lengths: Option<&ValidLengths>) -> Result<Option<&Tensor>> {
     Ok(lengths.device.as_ref())
 }
 
-/// Adds the last parameters of every attention kernel, `MASK_PARAMETERS` of attention_common.cuh.
-fn with_masks(launch: Launch, s: AttentionShape, dropout: Option<&DropoutMask>) -> Result<Launch> {
-    let launch = launch.ints([s.later_keys()])?;
-    let Some(d) = dropout else {
-        return Ok(launch.uints([0, 0, 0, 0, 0, 0]).floats([1.0]));
+/// What the kernels over tiles take besides arrays, and the last word of their names.
+fn call(s: AttentionShape, dropout: Option<&DropoutMask>) -> Result<(AttentionCall, &'static str)> {
+    let call = AttentionCall {
+        seq: int(s.seq)?,
+        heads: int(s.heads.queries)?,
+        kv_heads: int(s.heads.kv)?,
+        width: int(s.heads.width)?,
+        scale: s.scale() as f32,
+        later_keys: int(s.later_keys())?,
+        key0: 0,
+        key1: 0,
+        first_sample: 0,
+        sample_stride: 0,
+        step: 0,
+        threshold: 0,
+        keep: 1.0,
     };
+    let Some(d) = dropout else { return Ok((call, "")) };
     let Ok(threshold) = u32::try_from(d.threshold()) else { bail!("dropout of {} drops everything", d.p) };
-    let [key0, key1] = d.stream.key();
-    let launch = launch.uints([key0, key1, d.first_sample as u32, d.sample_stride as u32]);
-    Ok(launch.uints([d.step as u32, threshold]).floats([1.0 / (1.0 - d.p)]))
+    let ([key0, key1], keep) = (d.stream.key(), (1.0 / (1.0 - d.p)) as f32);
+    let (first_sample, sample_stride, step) = (d.first_sample as u32, d.sample_stride as u32, d.step as u32);
+    Ok((AttentionCall { key0, key1, first_sample, sample_stride, step, threshold, keep, ..call }, "dropout"))
 }
 
 /// [`attention`](crate::kernels::attention::attention) on a GPU; the log-sum-exps are f32.
@@ -141,16 +151,16 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
     let lse = gpu.empty(DType::F32, statistics)?;
     let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
-    let launch = launch
-        .array("qkv", qkv, dtype, rows * s.qkv_width())?
-        .array("out", &out, dtype, rows * s.out_width())?
-        .array("lse", &lse, DType::F32, statistics)?
-        .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
-        .ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?
-        .floats([s.scale()]);
-    let launch = with_masks(launch, s, masks.dropout)?;
-    // SAFETY: (qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, masks); lengths beyond seq count as seq.
-    unsafe { launch.run(&tiles.kernel("forward", masks.dropout), tiles.forward_dims(s))? }
+    let (call, dropout) = call(s, masks.dropout)?;
+    let parameters = AttentionForward {
+        qkv: launch.array("qkv", qkv, rows * s.qkv_width())?,
+        out: launch.array("out", &out, rows * s.out_width())?,
+        lse: launch.array("lse", &lse, statistics)?,
+        valid_lengths: launch.array("valid_lengths", valid_lengths, s.batch)?,
+        call,
+    };
+    // SAFETY: a block for each tile; lengths beyond seq count as seq.
+    unsafe { launch.run_named(&[tiles.name, dropout], &parameters, tiles.forward_dims(s))? }
     Ok((out, lse))
 }
 
@@ -162,44 +172,48 @@ pub fn attention_backward(
     dout: &Tensor,
     s: AttentionShape,
     masks: AttentionMasks<'_>,
-) -> Result<Tensor> {
+    sums: bool,
+) -> Result<Gradient> {
     check_limits(s)?;
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, statistics) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.queries * s.seq);
     let valid_lengths = device_lengths(masks.valid_lengths)?;
     let delta = gpu.empty(DType::F32, statistics)?;
-    let launch = launch
-        .array("out", out, dtype, rows * s.out_width())?
-        .array("dout", dout, dtype, rows * s.out_width())?
-        .array("delta", &delta, DType::F32, statistics)?
-        .ints([s.seq, s.heads.queries, s.heads.width])?
-        .longs([statistics]);
-    // Eight lanes for each head of a row.
-    let dims = LaunchDims::linear((statistics * 8).div_ceil(256), 256);
-    // SAFETY: (out, dout, delta, seq, heads, width, count).
-    unsafe { launch.run(&kernel_for_type("attention_delta", dtype)?, dims)? }
+    let parameters = AttentionDelta {
+        out: launch.array("out", out, rows * s.out_width())?,
+        dout: launch.array("dout", dout, rows * s.out_width())?,
+        delta: launch.array("delta", &delta, statistics)?,
+        seq: int(s.seq)?,
+        heads: int(s.heads.queries)?,
+        width: int(s.heads.width)?,
+        count: statistics as i64,
+    };
+    // SAFETY: eight lanes for each head of a row.
+    unsafe { launch.run(&parameters, LaunchDims::linear((statistics * 8).div_ceil(256), 256))? }
 
     let dqkv = gpu.empty(dtype, (rows, s.qkv_width()))?;
-    let arrays = || {
-        Launch::for_tensor(qkv)?
-            .array("qkv", qkv, dtype, rows * s.qkv_width())?
-            .array("dout", dout, dtype, rows * s.out_width())?
-            .array("lse", lse, DType::F32, statistics)?
-            .array("delta", &delta, DType::F32, statistics)?
-            .array("dqkv", &dqkv, dtype, rows * s.qkv_width())?
-            .array("valid_lengths", valid_lengths, DType::U32, s.batch)
+    let parts = s.batch * s.seq.div_ceil(KEYS);
+    let row_sums = sums.then(|| gpu.empty(DType::F32, (parts, s.qkv_width()))).transpose()?;
+    let (call, dropout) = call(s, masks.dropout)?;
+    let parameters = AttentionBackward {
+        qkv: launch.array("qkv", qkv, rows * s.qkv_width())?,
+        dout: launch.array("dout", dout, rows * s.out_width())?,
+        lse: launch.array("lse", lse, statistics)?,
+        delta: launch.array("delta", &delta, statistics)?,
+        dqkv: launch.array("dqkv", &dqkv, rows * s.qkv_width())?,
+        sums: launch.array("row sums", row_sums.as_ref(), parts * s.qkv_width())?,
+        valid_lengths: launch.array("valid_lengths", valid_lengths, s.batch)?,
+        call,
     };
     let tiles = Tiles::select(&gpu, dtype, s.heads.width)?;
     let mut kernels = vec![("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))];
     kernels.extend(tiles.apart.then(|| ("values", tiles.keys_dims(s))));
     for (what, dims) in kernels {
-        let launch = arrays()?.ints([s.seq, s.heads.queries, s.heads.kv, s.heads.width])?.floats([s.scale()]);
-        let launch = with_masks(launch, s, masks.dropout)?;
-        // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, masks).
-        unsafe { launch.run(&tiles.kernel(what, masks.dropout), dims)? }
+        // SAFETY: a block for each tile; lengths beyond seq count as seq.
+        unsafe { launch.run_named(&[tiles.name, what, dropout], &parameters, dims)? }
     }
-    Ok(dqkv)
+    Ok(Gradient { tensor: dqkv, row_sums })
 }
 
 /// [`attend_with_cache`](crate::kernels::attention::attend_with_cache) on a GPU. `cache` has the keys of `capacity` tokens, then their
@@ -216,15 +230,20 @@ pub fn attend_with_cache(
     let gpu = launch.gpu.clone();
     let (dtype, rows, held) = (qkv.dtype(), s.batch * s.seq, s.batch * s.heads.kv * capacity * s.heads.width);
     let new = rows * s.heads.kv * s.heads.width;
-    let dims = launch.dims_for_elements(new);
-    let launch = launch
-        .array("qkv", qkv, dtype, rows * s.qkv_width())?
-        .array_part("keys", cache, dtype, 0, held)?
-        .array_part("values", cache, dtype, held, held)?
-        .ints([s.seq, start, capacity, s.heads.queries, s.heads.kv, s.heads.width])?
-        .longs([new]);
-    // SAFETY: (qkv, keys, values, seq, start, capacity, heads, kv_heads, width, count); start + seq is within the capacity.
-    unsafe { launch.run(&kernel_for_type("cache_append", dtype)?, dims)? }
+    let parameters = CacheAppend {
+        qkv: launch.array("qkv", qkv, rows * s.qkv_width())?,
+        keys: launch.array_part("keys", cache, 0, held)?,
+        values: launch.array_part("values", cache, held, held)?,
+        seq: int(s.seq)?,
+        start: int(start)?,
+        capacity: int(capacity)?,
+        heads: int(s.heads.queries)?,
+        kv_heads: int(s.heads.kv)?,
+        width: int(s.heads.width)?,
+        count: new as i64,
+    };
+    // SAFETY: start + seq is within the capacity.
+    unsafe { launch.run(&parameters, launch.dims_for_elements(new))? }
     if start == 0 && s.seq > 1 {
         // The cache holds only these tokens: the kernels over tiles are faster.
         return Ok(attention(qkv, s, AttentionMasks::default())?.0);
@@ -233,18 +252,22 @@ pub fn attend_with_cache(
         bail!("attention on a GPU accepts heads of up to {MAX_HEAD_DIM}, not {}", s.heads.width)
     }
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
-    let launch = Launch::for_tensor(qkv)?
-        .array("qkv", qkv, dtype, rows * s.qkv_width())?
-        .longs([s.qkv_width()])
-        .array_part("keys", cache, dtype, 0, held)?
-        .array_part("values", cache, dtype, held, held)?
-        .array("out", &out, dtype, rows * s.out_width())?
-        .ints([start, capacity, s.heads.kv, s.heads.width])?
-        .floats([s.scale()]);
+    let parameters = AttentionRows {
+        q: launch.array("qkv", qkv, rows * s.qkv_width())?,
+        q_stride: s.qkv_width() as i64,
+        keys: launch.array_part("keys", cache, 0, held)?,
+        values: launch.array_part("values", cache, held, held)?,
+        out: launch.array("out", &out, rows * s.out_width())?,
+        start: int(start)?,
+        capacity: int(capacity)?,
+        kv_heads: int(s.heads.kv)?,
+        width: int(s.heads.width)?,
+        scale: s.scale() as f32,
+    };
     let grid = [s.seq as u32, s.heads.queries as u32, s.batch as u32];
     let dims = LaunchDims { grid, block: [THREADS as u32, 1, 1], shared: 0 };
-    let kernel = if s.heads.width > MAX_NARROW_HEAD_DIM { "attention_rows_wide" } else { "attention_rows" };
-    // SAFETY: (q, its stride, keys, values, out, start, capacity, kv_heads, width, scale); the grid says queries, heads and samples.
-    unsafe { launch.run(&kernel_for_type(kernel, dtype)?, dims)? }
+    let name = [dtype.as_str(), if s.heads.width > MAX_NARROW_HEAD_DIM { "wide" } else { "" }];
+    // SAFETY: the grid says queries, heads and samples.
+    unsafe { launch.run_named(&name, &parameters, dims)? }
     Ok(out)
 }

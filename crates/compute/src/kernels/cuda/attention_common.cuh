@@ -6,17 +6,16 @@
 #define THREADS 128
 #define LOG2_E 1.4426950408889634f
 
-// The last parameters of every attention kernel: how many keys after its own position a query sees, if there are that many
-// (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the
-// optimizer step, the threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
-#define MASK_PARAMETERS                                                                                                                   \
-    int later_keys, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep
-#define MASK_ARGUMENTS later_keys, key0, key1, first_sample, sample_stride, step, threshold, keep
-
-// The first parameters of every backward kernel, of element type T.
-#define BACKWARD_PARAMETERS(T)                                                                                                            \
-    const T *qkv, const T *dout, const float *lse, const float *delta, T *dqkv, const unsigned *valid_lengths
-#define BACKWARD_ARGUMENTS qkv, dout, lse, delta, dqkv, valid_lengths
+// What the kernels over tiles are given besides arrays: the shape; how many keys after its own position a query sees, if there are that
+// many (`Mask::reach`); and the dropout's random key, the place of the batch's samples in the global batch, the optimizer step, the
+// threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
+struct AttentionCall {
+    int seq, heads, kv_heads, width;
+    float scale;
+    int later_keys;
+    unsigned key0, key1, first_sample, sample_stride, step, threshold;
+    float keep;
+};
 
 // The number of a sample's first `keys` keys that lie before its padding: at least one, and all of them without padding.
 __device__ __forceinline__ int visible_keys(const unsigned* valid_lengths, int sample, int keys) {
@@ -53,8 +52,9 @@ struct Dropped {
     int seq;
     u64 base;
 
-    __device__ __forceinline__ Dropped(unsigned key0, unsigned key1, unsigned sample, unsigned step, unsigned threshold, int seq, int head)
-        : key0(key0), key1(key1), sample(sample), step(step), threshold(threshold), seq(seq), base((u64)head * seq * seq) {}
+    __device__ __forceinline__ Dropped(const AttentionCall& call, int sample, int head)
+        : key0(call.key0), key1(call.key1), sample(call.first_sample + (unsigned)sample * call.sample_stride), step(call.step),
+          threshold(call.threshold), seq(call.seq), base((u64)head * call.seq * call.seq) {}
 
     __device__ __forceinline__ u64 element(int query, int key) const {
         return base + (u64)query * seq + key;

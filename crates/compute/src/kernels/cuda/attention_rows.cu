@@ -179,7 +179,7 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
 
 ATTENTION_ROWS(f32, 8, float)
 ATTENTION_ROWS(bf16, 8, bf16)
-ATTENTION_ROWS(wide_f32, 16, float)
-ATTENTION_ROWS(wide_bf16, 16, bf16)
+ATTENTION_ROWS(f32_wide, 16, float)
+ATTENTION_ROWS(bf16_wide, 16, bf16)
 CACHE_APPEND(f32, float)
 CACHE_APPEND(bf16, bf16)

@@ -1,58 +1,48 @@
-// Sums over the rows of a matrix, column by column, in a fixed order: gradients of biases and gains. First each block sums some
-// rows, then the blocks' sums are added up.
+// Sums over the rows of a matrix, column by column, in a fixed order: gradients of biases and gains. First each part's rows are summed,
+// then the parts' sums.
 #include "rows.cuh"
 
-// partial[split][column] = the sum of rows [split · per, (split + 1) · per). A block of eight warps takes 256 columns
-// (blockIdx.x) of one split (blockIdx.y): each warp every eighth row, each lane eight columns.
-template <typename T> __device__ __forceinline__ void column_sums(float* partial, const T* x, i64 rows, int width, i64 per) {
-    __shared__ float sums[8][256];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, from = blockIdx.x * 256;
-    const i64 begin = blockIdx.y * per, end = begin + per < rows ? begin + per : rows;
+// partial[part][column] = the sum of rows part, part + parts, ... in this order, as norm_backward sums what it stores. A thread takes eight
+// columns of a part. Grid: (columns, parts).
+template <typename T> __device__ __forceinline__ void column_sums(float* partial, const T* x, i64 rows, int width) {
+    const int c = (blockIdx.x * blockDim.x + threadIdx.x) * PIECE, columns = min(width - c, PIECE);
+    const bool vector = width % PIECE == 0 && is_vector(x);
     float sum[PIECE] = {};
-    if (width % PIECE == 0) {
-        const bool vector = is_vector(x);
-        const int c = from + lane * PIECE;
-        if (c < width) {
+    if (columns <= 0) {
+        return;
+    }
+    if (columns == PIECE) {
 #pragma unroll 4
-            for (i64 row = begin + warp; row < end; row += 8) {
-                float v[PIECE];
-                load_piece(v, x + row * width + c, vector);
+        for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
+            float v[PIECE];
+            load_piece(v, x + row * width + c, vector);
 #pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    sum[j] += v[j];
-                }
+            for (int j = 0; j < PIECE; j++) {
+                sum[j] = __fadd_rn(sum[j], v[j]);
             }
         }
     } else {
-        for (i64 row = begin + warp; row < end; row += 8) {
+        for (i64 row = blockIdx.y; row < rows; row += gridDim.y) {
 #pragma unroll
             for (int j = 0; j < PIECE; j++) {
-                const int c = from + j * 32 + lane;
-                sum[j] += c < width ? to_float(x[row * width + c]) : 0.0f;
+                sum[j] += j < columns ? to_float(x[row * width + c + j]) : 0.0f;
             }
         }
     }
 #pragma unroll
     for (int j = 0; j < PIECE; j++) {
-        sums[warp][width % PIECE == 0 ? lane * PIECE + j : j * 32 + lane] = sum[j];
-    }
-    __syncthreads();
-    const int c = from + threadIdx.x;
-    if (c < width) {
-        float all = 0.0f;
-        for (int w = 0; w < 8; w++) {
-            all += sums[w][threadIdx.x];
+        if (j < columns) {
+            partial[(i64)blockIdx.y * width + c + j] = sum[j];
         }
-        partial[(i64)blockIdx.y * width + c] = all;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) column_sums_f32(float* partial, const float* x, i64 rows, int width, i64 per) {
-    column_sums(partial, x, rows, width, per);
+extern "C" __global__ void __launch_bounds__(256) column_sums_f32(float* partial, const float* x, i64 rows, int width) {
+    column_sums(partial, x, rows, width);
 }
 
-extern "C" __global__ void __launch_bounds__(256) column_sums_bf16(float* partial, const bf16* x, i64 rows, int width, i64 per) {
-    column_sums(partial, x, rows, width, per);
+extern "C" __global__ void __launch_bounds__(256) column_sums_bf16(float* partial, const bf16* x, i64 rows, int width) {
+    column_sums(partial, x, rows, width);
 }
 
 // Adds the column sums of `partial` ([rows][width]) to `out`; those of columns from `split` on to `other`. A block of sixteen

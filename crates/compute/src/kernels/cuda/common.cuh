@@ -1,7 +1,7 @@
 // The parts that all kernels share: bf16 numbers, vector loads, reductions over warps and blocks, random numbers.
 //
 // The sources also compile as plain C++ against tests/emulated/emulate.h, where a block's threads are fibers: so their logic is
-// tested on machines without a GPU. Inline PTX therefore stands only here and in mma.cuh, beside a software twin.
+// tested on machines without a GPU. Inline PTX therefore stands only here, in mma.cuh and in mma_sm90.cuh, beside a software twin.
 #pragma once
 
 #ifdef RUNNER_EMULATED

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, LaunchDims, kernel_for_type};
+use super::launch::{AddColumns, ColumnSums, Launch, LaunchDims, PIECE, int, whole_warps};
 use super::pointwise;
-use crate::gpu::{Epilogue, MatmulOperand, MatmulRequest, address, address_of_rows, gpu_of};
+use crate::gpu::{Epilogue, Gpu, MatmulOperand, MatmulRequest, address, address_of_rows, gpu_of};
 use runner_spec::experiment::Activation;
 
 /// cuBLASLt's fast kernels need rows and sizes of multiples of 16 bytes: 8 numbers of bf16.
@@ -194,27 +194,32 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor, adds: bool) 
     Ok(())
 }
 
-/// dbias (f32) += the column sums of dy.
-pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
-    const COLUMNS: usize = 256;
-    const ROWS: usize = 32;
+/// The parts in which `rows` rows of `width` numbers are summed, and the threads of a part, each for eight numbers of a row. Part p has the rows p,
+/// p + parts, ... They are enough to keep memory busy; more would only make more partial sums.
+pub(super) fn row_parts(gpu: &Gpu, rows: usize, width: usize) -> (usize, usize) {
+    let threads = whole_warps(width.div_ceil(PIECE)).min(1024);
+    ((gpu.multiprocessors() * (768 / threads).clamp(1, 8)).min(rows).max(1), threads)
+}
+
+/// dbias (f32) += the column sums of dy, whose kernel may have made `row_sums`.
+pub fn bias_backward(dbias: &Tensor, dy: &Tensor, row_sums: Option<&Tensor>) -> Result<()> {
+    if let Some(row_sums) = row_sums {
+        return add_columns(dbias, None, row_sums);
+    }
     let (rows, width) = dy.dims2()?;
     let launch = Launch::for_tensor(dy)?;
-    let tiles = width.div_ceil(COLUMNS).max(1);
-    // Eight blocks for each multiprocessor, but none for a few rows.
-    let splits = (launch.gpu.multiprocessors() * 8 / tiles).clamp(1, rows.div_ceil(ROWS).max(1));
-    let per = rows.div_ceil(splits).max(1);
-    let splits = rows.div_ceil(per).max(1);
-    let partial = launch.gpu.empty(DType::F32, (splits, width))?;
-    let launch = launch
-        .array("partial", &partial, DType::F32, splits * width)?
-        .array("dy", dy, dy.dtype(), rows * width)?
-        .longs([rows])
-        .ints([width])?
-        .longs([per]);
-    let dims = LaunchDims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
-    // SAFETY: (partial, x, rows, width, per), blocks of 256 columns and of `per` rows.
-    unsafe { launch.run(&kernel_for_type("column_sums", dy.dtype())?, dims)? }
+    let (parts, threads) = row_parts(&launch.gpu, rows, width);
+    let threads = threads.min(256);
+    let partial = launch.gpu.empty(DType::F32, (parts, width))?;
+    let parameters = ColumnSums {
+        partial: launch.array("partial", &partial, parts * width)?,
+        x: launch.array("dy", dy, rows * width)?,
+        rows: rows as i64,
+        width: int(width)?,
+    };
+    let grid = [width.div_ceil(threads * PIECE).max(1) as u32, parts as u32, 1];
+    // SAFETY: a thread for each eight columns of a part.
+    unsafe { launch.run(&parameters, LaunchDims { grid, block: [threads as u32, 1, 1], shared: 0 })? }
     add_columns(dbias, None, &partial)
 }
 
@@ -222,17 +227,18 @@ pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
 pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor) -> Result<()> {
     let (rows, width) = partial.dims2()?;
     let first = out.elem_count();
-    if first > width {
+    if first > width || (other.is_none() && first != width) {
         bail!("{first} sums of {width} columns")
     }
-    let launch = Launch::for_tensor(out)?
-        .array("sums", out, DType::F32, first)?
-        .array("sums", other, DType::F32, width - first)?
-        .array("partial", partial, DType::F32, rows * width)?
-        .ints([rows, width, first])?;
-    if other.is_none() && first != width {
-        bail!("{first} sums of {width} columns")
-    }
-    // SAFETY: (out, other, partial, rows, width, split), blocks of 32 columns.
-    unsafe { launch.run("add_columns", LaunchDims::linear(width.div_ceil(32), 512)) }
+    let launch = Launch::for_tensor(out)?;
+    let parameters = AddColumns {
+        out: launch.array("sums", out, first)?,
+        other: launch.array("sums", other, width - first)?,
+        partial: launch.array("partial", partial, rows * width)?,
+        rows: int(rows)?,
+        width: int(width)?,
+        split: int(first)?,
+    };
+    // SAFETY: blocks of 32 columns.
+    unsafe { launch.run(&parameters, LaunchDims::linear(width.div_ceil(32), 512)) }
 }

@@ -63,13 +63,14 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
 }
 
 // dx = rstd · (g − mean(g) − hat · mean(g · hat)) + skip with g = dy · weight, where RMSNorm has no mean(g). Each block takes
-// every gridDim.x-th row, and leaves its sums of dy · hat, and for LayerNorm of dy, in `partial` ([blocks][1 or 2][d]).
-template <typename T, bool LAYER, bool VECTOR>
-__device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
+// every gridDim.x-th row, and leaves its sums of dy · hat, and for LayerNorm of dy, in `partial` ([blocks][1 or 2][d]); with SUMS, those of dx in
+// `sums` ([blocks][d]), from which the gradient of a bias follows that was added to each row of x.
+template <typename T, bool LAYER, bool SUMS, bool VECTOR>
+__device__ __forceinline__ void norm_backward(T* dx, float* partial, float* sums, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
     constexpr int COUNT = PIECE;
     __shared__ float scratch[64];
     const int t = threadIdx.x, threads = blockDim.x;
-    float w[COUNT], dweight[COUNT] = {}, dbias[COUNT] = {};
+    float w[COUNT], dweight[COUNT] = {}, dbias[COUNT] = {}, stored_sums[COUNT] = {};
     load_held<COUNT, VECTOR>(w, weight, d, t, threads);
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         float hat[COUNT], g[COUNT], s[COUNT];
@@ -118,6 +119,10 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
         for (int e = 0; e < COUNT; e++) {
             const float v = rstd * (g[e] - mean_g - hat[e] * mean_gh);
             hat[e] = skip ? v + s[e] : v;
+            if (SUMS) {
+                // Not fused with the product above, so that a pass over dx has the same sums.
+                stored_sums[e] = __fadd_rn(stored_sums[e], stored<T>(hat[e]));
+            }
         }
         store_held<COUNT, VECTOR>(dx + row * d, hat, d, t, threads);
     }
@@ -125,6 +130,9 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     store_held<COUNT, VECTOR>(to, dweight, d, t, threads);
     if (LAYER) {
         store_held<COUNT, VECTOR>(to + d, dbias, d, t, threads);
+    }
+    if (SUMS) {
+        store_held<COUNT, VECTOR>(sums + (i64)blockIdx.x * d, stored_sums, d, t, threads);
     }
 }
 
@@ -137,44 +145,42 @@ __device__ __forceinline__ void forward(T* y, float* stats, T* sum, const T* x, 
     }
 }
 
-template <typename T, bool LAYER>
-__device__ __forceinline__ void backward(T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
-    if (d % PIECE == 0 && are_vectors(dx, partial, x, weight, dy, skip)) {
-        norm_backward<T, LAYER, true>(dx, partial, x, weight, stats, dy, skip, rows, d);
+template <typename T, bool LAYER, bool SUMS>
+__device__ __forceinline__ void backward(T* dx, float* partial, float* sums, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows, int d) {
+    if (d % PIECE == 0 && are_vectors(dx, partial, sums, x, weight, dy, skip)) {
+        norm_backward<T, LAYER, SUMS, true>(dx, partial, sums, x, weight, stats, dy, skip, rows, d);
     } else {
-        norm_backward<T, LAYER, false>(dx, partial, x, weight, stats, dy, skip, rows, d);
+        norm_backward<T, LAYER, SUMS, false>(dx, partial, sums, x, weight, stats, dy, skip, rows, d);
     }
 }
 
 // Rows of up to 1,024 elements are held by a warp, of up to 8,192 by a block, eight elements by each thread.
-#define FORWARD(suffix, T, COUNT, BOUND)                                                                                       \
-    extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_##suffix(                                                   \
+#define FORWARD(suffix, T, COUNT, LAYER, BOUND)                                                                                \
+    extern "C" __global__ void __launch_bounds__(BOUND) norm_##suffix(                                                         \
         T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
         float eps, int threads) {                                                                                              \
-        forward<T, COUNT, true>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                              \
-    }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_##suffix(                                                     \
-        T* y, float* stats, T* sum, const T* x, const T* residual, const float* weight, const float* bias, i64 rows, int d,    \
-        float eps, int threads) {                                                                                              \
-        forward<T, COUNT, false>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                             \
+        forward<T, COUNT, LAYER>(y, stats, sum, x, residual, weight, bias, rows, d, eps, threads);                             \
     }
-FORWARD(f32, float, 8, 1024)
-FORWARD(bf16, bf16, 8, 1024)
-FORWARD(warp_f32, float, 32, 128)
-FORWARD(warp_bf16, bf16, 32, 128)
+FORWARD(f32_layer, float, 8, true, 1024)
+FORWARD(f32_rms, float, 8, false, 1024)
+FORWARD(bf16_layer, bf16, 8, true, 1024)
+FORWARD(bf16_rms, bf16, 8, false, 1024)
+FORWARD(f32_layer_warp, float, 32, true, 128)
+FORWARD(f32_rms_warp, float, 32, false, 128)
+FORWARD(bf16_layer_warp, bf16, 32, true, 128)
+FORWARD(bf16_rms_warp, bf16, 32, false, 128)
 
-#define BACKWARD(suffix, T, BOUND)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(BOUND) layer_norm_backward_##suffix(                                          \
-        T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
-        int d) {                                                                                                               \
-        backward<T, true>(dx, partial, x, weight, stats, dy, skip, rows, d);                                                   \
-    }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(BOUND) rms_norm_backward_##suffix(                                            \
-        T* dx, float* partial, const T* x, const float* weight, const float* stats, const T* dy, const T* skip, i64 rows,      \
-        int d) {                                                                                                               \
-        backward<T, false>(dx, partial, x, weight, stats, dy, skip, rows, d);                                                  \
+#define BACKWARD(suffix, T, LAYER, SUMS, BOUND)                                                                                \
+    extern "C" __global__ void __launch_bounds__(BOUND) norm_backward_##suffix(                                                \
+        T* dx, float* partial, float* sums, const T* x, const float* weight, const float* stats, const T* dy, const T* skip,   \
+        i64 rows, int d) {                                                                                                     \
+        backward<T, LAYER, SUMS>(dx, partial, sums, x, weight, stats, dy, skip, rows, d);                                      \
     }
-BACKWARD(f32, float, 256)
-BACKWARD(bf16, bf16, 256)
-BACKWARD(block_f32, float, 1024)
-BACKWARD(block_bf16, bf16, 1024)
+BACKWARD(f32_layer, float, true, true, 256)
+BACKWARD(f32_rms, float, false, false, 256)
+BACKWARD(bf16_layer, bf16, true, true, 256)
+BACKWARD(bf16_rms, bf16, false, false, 256)
+BACKWARD(f32_layer_block, float, true, false, 1024)
+BACKWARD(f32_rms_block, float, false, false, 1024)
+BACKWARD(bf16_layer_block, bf16, true, false, 1024)
+BACKWARD(bf16_rms_block, bf16, false, false, 1024)

@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, LaunchDims, kernel_for_type, whole_warps};
-use super::matmul::add_columns;
+use super::launch::{Launch, LaunchDims, Norm, NormBackward, int, whole_warps};
+use super::matmul::{add_columns, row_parts};
+use crate::kernels::Gradient;
 use crate::kernels::cpu::norm::statistics_per_row;
 
 /// Elements of a row that one thread holds, where a block or where one warp holds the row.
@@ -20,9 +21,9 @@ fn threads_per_row(d: usize) -> Result<usize> {
     }
 }
 
-/// The kernel for LayerNorm or RMSNorm.
-fn kernel_of_norm(has_bias: bool, suffix: &str, dtype: DType) -> Result<String> {
-    kernel_for_type(&format!("{}_norm{suffix}", if has_bias { "layer" } else { "rms" }), dtype)
+/// What the kernels of LayerNorm and RMSNorm are called.
+fn kind(has_bias: bool) -> &'static str {
+    if has_bias { "layer" } else { "rms" }
 }
 
 /// The norm of `x`, or of x + residual in one pass: (the sum, or `x` itself; its norm; statistics).
@@ -43,26 +44,26 @@ pub fn normalize(
     let statistics = statistics_per_row(bias.is_some());
     let stats = gpu.empty(DType::F32, (rows, statistics))?;
     let sum = residual.map(|_| gpu.empty(dtype, (rows, d))).transpose()?;
-    let launch = launch
-        .array("y", &y, dtype, n)?
-        .array("stats", &stats, DType::F32, rows * statistics)?
-        .array("sum", sum.as_ref(), dtype, n)?
-        .array("x", x, dtype, n)?
-        .array("residual", residual, dtype, n)?
-        .array("weight", weight, DType::F32, d)?
-        .array("bias", bias, DType::F32, d)?
-        .longs([rows])
-        .ints([d])?
-        .floats([eps])
-        .ints([threads])?;
-    let kernel = kernel_of_norm(bias.is_some(), if one_warp { "_warp" } else { "" }, dtype)?;
-    let dims = LaunchDims::linear(rows.div_ceil(block / threads), block);
-    // SAFETY: (y, stats, sum, x, residual, weight, bias, rows, d, eps, threads); the blocks' threads hold a row of d elements.
-    unsafe { launch.run(&kernel, dims)? }
+    let parameters = Norm {
+        y: launch.array("y", &y, n)?,
+        stats: launch.array("stats", &stats, rows * statistics)?,
+        sum: launch.array("sum", sum.as_ref(), n)?,
+        x: launch.array("x", x, n)?,
+        residual: launch.array("residual", residual, n)?,
+        weight: launch.array("weight", weight, d)?,
+        bias: launch.array("bias", bias, d)?,
+        rows: rows as i64,
+        d: int(d)?,
+        eps: eps as f32,
+        threads: int(threads)?,
+    };
+    let name = [dtype.as_str(), kind(bias.is_some()), if one_warp { "warp" } else { "" }];
+    // SAFETY: the blocks' threads hold a row of d elements.
+    unsafe { launch.run_named(&name, &parameters, LaunchDims::linear(rows.div_ceil(block / threads), block))? }
     Ok((sum.unwrap_or_else(|| x.clone()), y, stats))
 }
 
-/// Gradients are added to `dweight` and, for LayerNorm, `dbias`, both f32; returns dL/dx.
+/// Gradients are added to `dweight` and, for LayerNorm, `dbias`, both f32; returns dL/dx, whose rows LayerNorm sums if they are short.
 pub fn normalize_backward(
     dweight: &Tensor,
     dbias: Option<&Tensor>,
@@ -71,30 +72,33 @@ pub fn normalize_backward(
     stats: &Tensor,
     dy: &Tensor,
     skip: Option<&Tensor>,
-) -> Result<Tensor> {
+) -> Result<Gradient> {
     let (rows, d) = x.dims2()?;
     let threads = threads_per_row(d)?;
     let launch = Launch::for_tensor(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
+    let (blocks, _) = row_parts(&gpu, rows, d);
     let vectors = statistics_per_row(dbias.is_some());
-    // Enough blocks to keep memory busy; more would only make more partial sums.
-    let blocks = (gpu.multiprocessors() * (768 / threads).clamp(1, 8)).min(rows).max(1);
+    // Threads of blocks of up to 256 may have more registers than those of larger ones.
+    let is_narrow = threads <= 256;
     let dx = gpu.empty(dtype, (rows, d))?;
     let partial = gpu.empty(DType::F32, (blocks, vectors * d))?;
-    let launch = launch
-        .array("dx", &dx, dtype, n)?
-        .array("partial", &partial, DType::F32, blocks * vectors * d)?
-        .array("x", x, dtype, n)?
-        .array("weight", weight, DType::F32, d)?
-        .array("stats", stats, DType::F32, vectors * rows)?
-        .array("dy", dy, dtype, n)?
-        .array("skip", skip, dtype, n)?
-        .longs([rows])
-        .ints([d])?;
-    // Threads of blocks of up to 256 may have more registers than those of larger ones.
-    let kernel = kernel_of_norm(dbias.is_some(), if threads > 256 { "_backward_block" } else { "_backward" }, dtype)?;
-    // SAFETY: (dx, partial, x, weight, stats, dy, skip, rows, d); a block's threads hold a row of d elements.
-    unsafe { launch.run(&kernel, LaunchDims::linear(blocks, threads))? }
+    let row_sums = (is_narrow && dbias.is_some()).then(|| gpu.empty(DType::F32, (blocks, d))).transpose()?;
+    let parameters = NormBackward {
+        dx: launch.array("dx", &dx, n)?,
+        partial: launch.array("partial", &partial, blocks * vectors * d)?,
+        sums: launch.array("row sums", row_sums.as_ref(), blocks * d)?,
+        x: launch.array("x", x, n)?,
+        weight: launch.array("weight", weight, d)?,
+        stats: launch.array("stats", stats, vectors * rows)?,
+        dy: launch.array("dy", dy, n)?,
+        skip: launch.array("skip", skip, n)?,
+        rows: rows as i64,
+        d: int(d)?,
+    };
+    let name = [dtype.as_str(), kind(dbias.is_some()), if is_narrow { "" } else { "block" }];
+    // SAFETY: a block's threads hold a row of d elements.
+    unsafe { launch.run_named(&name, &parameters, LaunchDims::linear(blocks, threads))? }
     add_columns(dweight, dbias, &partial)?;
-    Ok(dx)
+    Ok(Gradient { tensor: dx, row_sums })
 }

@@ -51,3 +51,27 @@ __device__ __forceinline__ void update_group(S* w, const S* g, bf16* copy, i64 n
         }
     });
 }
+
+// The numbers that an optimizer's elements share, as ElementUpdate::scalars has them.
+struct Scalars {
+    float at[12];
+};
+
+// The kernels of an optimizer, for state of each type. Of<ROUNDED> is a struct of floats, to which the scalars are copied in order, and its
+// operator()(float& w, float* m, float g) const updates an element.
+#define UPDATE(name, Of, MOMENTS)                                                                                              \
+    UPDATE_OF_TYPE(f32_##name, float, Of<false>, MOMENTS)                                                                      \
+    UPDATE_OF_TYPE(bf16_##name, bf16, Of<true>, MOMENTS)
+
+#define UPDATE_OF_TYPE(suffix, S, Rule, MOMENTS)                                                                               \
+    extern "C" __global__ void __launch_bounds__(256) update_##suffix(S* state, const S* grads, bf16* copy, i64 n, i64 start,  \
+                                                                      i64 end, i64 copied, Scalars scalars) {                  \
+        update_group<MOMENTS>(state, grads, copy, n, start, end, copied, first_scalars<Rule>(scalars));                        \
+    }
+
+template <typename Rule> __device__ __forceinline__ Rule first_scalars(const Scalars& scalars) {
+    static_assert(sizeof(Rule) <= sizeof(Scalars), "more scalars than there is room for");
+    Rule rule;
+    memcpy(&rule, &scalars, sizeof rule);
+    return rule;
+}

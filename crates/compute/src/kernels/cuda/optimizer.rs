@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, LaunchDims, kernel_for_type};
+use super::launch::{CountBad, Launch, LaunchDims, Scalars, Squares, Update};
 use super::loss;
 use crate::kernels::cpu::element_update::ElementUpdate;
 use crate::kernels::on_host;
@@ -19,20 +19,31 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     copy: Option<&Tensor>,
 ) -> Result<()> {
     let n = grads.elem_count();
-    let (dtype, copied) = (state.dtype(), copy.map_or(0, Tensor::elem_count));
+    let copied = copy.map_or(0, Tensor::elem_count);
     if copied > n {
         bail!("a copy of {copied} of {n} weights")
     }
     let launch = Launch::for_tensor(state)?;
-    let dims = launch.dims_for_elements(elements.len());
-    let launch = launch
-        .array("weights and moments", state, dtype, (1 + MOMENTS) * n)?
-        .array("gradients", grads, dtype, n)?
-        .array("copy", copy, DType::BF16, copied)?
-        .longs([n, elements.start, elements.end, copied])
-        .floats(update.scalars());
-    // SAFETY: (state, g, copy, n, start, end, copied, scalars...), as the kernels of optimizer.cuh take them.
-    unsafe { launch.run(&kernel_for_type(U::KERNEL, dtype)?, dims) }
+    let mut scalars = Scalars { at: Default::default() };
+    const { assert!(SCALARS <= 12, "more scalars than optimizer.cuh has room for") }
+    for (to, scalar) in scalars.at.iter_mut().zip(update.scalars()) {
+        *to = scalar as f32;
+    }
+    let parameters = Update {
+        state: launch.array("weights and moments", state, (1 + MOMENTS) * n)?,
+        grads: launch.array("gradients", grads, n)?,
+        copy: launch.array("copy", copy, copied)?,
+        n: n as i64,
+        start: elements.start as i64,
+        end: elements.end as i64,
+        copied: copied as i64,
+        scalars,
+    };
+    // SAFETY: the caller has checked that `elements` are some of the n.
+    unsafe {
+        let name = [launch.dtype.as_str(), U::KERNEL];
+        launch.run_named(&name, &parameters, launch.dims_for_elements(elements.len()))
+    }
 }
 
 /// Σ x² in f64, left on the device: `[1]`.
@@ -41,11 +52,10 @@ pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     let (n, launch) = (x.elem_count(), Launch::for_tensor(x)?);
     let blocks = n.div_ceil(THREADS * 8).clamp(1, launch.gpu.multiprocessors() * 4);
     let partial = launch.gpu.empty(DType::F64, blocks)?;
-    let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.longs([n]);
-    // SAFETY: (partial, x, n), an element of partial for each block.
-    unsafe {
-        launch.run(&kernel_for_type("squares", x.dtype())?, LaunchDims::linear(blocks, THREADS))?;
-    }
+    let parameters =
+        Squares { partial: launch.array("partial", &partial, blocks)?, x: launch.array("x", x, n)?, n: n as i64 };
+    // SAFETY: an element of partial for each block.
+    unsafe { launch.run(&parameters, LaunchDims::linear(blocks, THREADS))? }
     loss::sum(&partial)
 }
 
@@ -53,9 +63,8 @@ pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     let (n, launch) = (x.elem_count(), Launch::for_tensor(x)?);
     let count = launch.gpu.zeros(DType::U32, 1)?;
-    let dims = launch.dims_for_elements(n);
-    let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.longs([n]);
-    // SAFETY: (count, x, n).
-    unsafe { launch.run(&kernel_for_type("count_bad", x.dtype())?, dims)? }
+    let parameters = CountBad { count: launch.array("count", &count, 1)?, x: launch.array("x", x, n)?, n: n as i64 };
+    // SAFETY: each element is read once, for one number.
+    unsafe { launch.run(&parameters, launch.dims_for_elements(n))? }
     Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }

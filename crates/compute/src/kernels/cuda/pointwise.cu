@@ -166,44 +166,44 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
 
 // ---- entry points: bounds keep as many blocks on a multiprocessor as memory needs to be busy ----
 
-#define POINTWISE(suffix, T)                                                                                               \
-    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                                                    \
-        map(n, [](float x) { return gelu<T>(x); }, y, x);                                                                  \
-    }                                                                                                                      \
-    extern "C" __global__ void gelu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
-        map(n, [](float dy, float x) { return dy * gelu_slope<T>(x); }, dy, dy, x);                                        \
-    }                                                                                                                      \
-    extern "C" __global__ void relu_##suffix(T* y, const T* x, i64 n) {                                                    \
-        map(n, [](float x) { return x < 0.0f ? 0.0f : x; }, y, x);                                                         \
-    }                                                                                                                      \
-    extern "C" __global__ void relu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
-        map(n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; }, dy, dy, x);                                         \
-    }                                                                                                                      \
-    extern "C" __global__ void relu2_##suffix(T* y, const T* x, i64 n) {                                                   \
-        map(n, [](float x) { return x < 0.0f ? 0.0f : x * x; }, y, x);                                                     \
-    }                                                                                                                      \
-    extern "C" __global__ void relu2_backward_##suffix(T* dy, const T* x, i64 n) {                                         \
-        map(n, [](float dy, float x) { return x > 0.0f ? dy * (x + x) : 0.0f; }, dy, dy, x);                               \
-    }                                                                                                                      \
-    extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                     \
-        map(n, [](float y, float x) { return y + x; }, y, y, x);                                                           \
-    }                                                                                                                      \
-    extern "C" __global__ void __launch_bounds__(256, 8) add_bias_##suffix(T* x, T* y, const float* bias, int width) {     \
-        add_bias(x, y, bias, width);                                                                                       \
-    }                                                                                                                      \
-    extern "C" __global__ void swiglu_##suffix(T* y, const T* gate_up, int width) {                                        \
-        swiglu(y, gate_up, width);                                                                                         \
-    }                                                                                                                      \
-    extern "C" __global__ void swiglu_backward_##suffix(T* dgate_up, const T* gate_up, const T* dy, int width) {           \
-        swiglu_backward(dgate_up, gate_up, dy, width);                                                                     \
-    }                                                                                                                      \
-    extern "C" __global__ void dropout_##suffix(T* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold, \
-                                                float keep, u64 first, u64 stride, unsigned step) {                        \
-        dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);                                      \
-    }                                                                                                                      \
+#define POINTWISE(suffix, T)                                                                                                   \
+    extern "C" __global__ void activate_##suffix##_gelu(T* y, const T* x, i64 n) {                                             \
+        map(n, [](float x) { return gelu<T>(x); }, y, x);                                                                      \
+    }                                                                                                                          \
+    extern "C" __global__ void activate_backward_##suffix##_gelu(T* dy, const T* x, i64 n) {                                   \
+        map(n, [](float dy, float x) { return dy * gelu_slope<T>(x); }, dy, dy, x);                                            \
+    }                                                                                                                          \
+    extern "C" __global__ void activate_##suffix##_relu(T* y, const T* x, i64 n) {                                             \
+        map(n, [](float x) { return x < 0.0f ? 0.0f : x; }, y, x);                                                             \
+    }                                                                                                                          \
+    extern "C" __global__ void activate_backward_##suffix##_relu(T* dy, const T* x, i64 n) {                                   \
+        map(n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; }, dy, dy, x);                                             \
+    }                                                                                                                          \
+    extern "C" __global__ void activate_##suffix##_relu2(T* y, const T* x, i64 n) {                                            \
+        map(n, [](float x) { return x < 0.0f ? 0.0f : x * x; }, y, x);                                                         \
+    }                                                                                                                          \
+    extern "C" __global__ void activate_backward_##suffix##_relu2(T* dy, const T* x, i64 n) {                                  \
+        map(n, [](float dy, float x) { return x > 0.0f ? dy * (x + x) : 0.0f; }, dy, dy, x);                                   \
+    }                                                                                                                          \
+    extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                         \
+        map(n, [](float y, float x) { return y + x; }, y, y, x);                                                               \
+    }                                                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256, 8) add_bias_##suffix(T* x, T* y, const float* bias, int width) {         \
+        add_bias(x, y, bias, width);                                                                                           \
+    }                                                                                                                          \
+    extern "C" __global__ void swiglu_##suffix(T* y, const T* gate_up, int width) {                                            \
+        swiglu(y, gate_up, width);                                                                                             \
+    }                                                                                                                          \
+    extern "C" __global__ void swiglu_backward_##suffix(T* dgate_up, const T* gate_up, const T* dy, int width) {               \
+        swiglu_backward(dgate_up, gate_up, dy, width);                                                                         \
+    }                                                                                                                          \
+    extern "C" __global__ void dropout_##suffix(T* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold,     \
+                                                float keep, u64 first, u64 stride, unsigned step) {                            \
+        dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);                                          \
+    }                                                                                                                          \
     extern "C" __global__ void __launch_bounds__(256, 8) rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int half, \
-                                             int seq, int start, float sign) {                                             \
-        rope(x, cos, sin, stride, heads, half, seq, start, sign);                                                          \
+                                             int seq, int start, float sign) {                                                 \
+        rope(x, cos, sin, stride, heads, half, seq, start, sign);                                                              \
     }
 POINTWISE(f32, float)
 POINTWISE(bf16, bf16)

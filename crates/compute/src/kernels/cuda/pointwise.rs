@@ -2,45 +2,36 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, LaunchDims, block_per_row, kernel_for_type};
+use super::launch::{
+    Activate, ActivateBackward, Add, AddBias, Cast, Dropout, Launch, LaunchDims, Rope, Swiglu, SwigluBackward,
+    block_per_row, int,
+};
 use crate::kernels::cpu::dropout::DropoutMask;
 use runner_spec::experiment::Activation;
 
-/// y = f(x), of the shape of `x` and of type `dtype`.
-fn map(x: &Tensor, dtype: DType, kernel: &str) -> Result<Tensor> {
-    let y = Launch::for_tensor(x)?.gpu.empty(dtype, x.shape())?;
-    map_into(&y, x, kernel)?;
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    let launch = Launch::for_tensor(x)?;
+    let (y, n) = (launch.gpu.empty(x.dtype(), x.shape())?, x.elem_count());
+    let parameters = Activate { y: launch.array("y", &y, n)?, x: launch.array("x", x, n)?, n: n as i64 };
+    let name = [launch.dtype.as_str(), activation.names().name];
+    // SAFETY: n elements of each.
+    unsafe { launch.run_named(&name, &parameters, launch.dims_for_elements(n))? }
     Ok(y)
 }
 
-/// y = f(x). `kernel` must be for the types of both.
-fn map_into(y: &Tensor, x: &Tensor, kernel: &str) -> Result<()> {
-    let launch = Launch::for_tensor(x)?;
-    let (n, dims) = (x.elem_count(), launch.dims_for_elements(x.elem_count()));
-    let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, x.dtype(), n)?.longs([n]);
-    // SAFETY: (y, x, n).
-    unsafe { launch.run(kernel, dims) }
-}
-
-/// y = f(y, x).
-fn zip(y: &Tensor, x: &Tensor, kernel: &str) -> Result<()> {
-    let launch = Launch::for_tensor(y)?;
-    let (n, dims) = (y.elem_count(), launch.dims_for_elements(y.elem_count()));
-    let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, y.dtype(), n)?.longs([n]);
-    // SAFETY: (y, x, n).
-    unsafe { launch.run(&kernel_for_type(kernel, y.dtype())?, dims) }
-}
-
-pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
-    map(x, x.dtype(), &kernel_for_type(activation.names().name, x.dtype())?)
-}
-
 pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Result<()> {
-    zip(dy, x, &format!("{}_backward", activation.names().name))
+    let (launch, n) = (Launch::for_tensor(dy)?, dy.elem_count());
+    let parameters = ActivateBackward { dy: launch.array("dy", dy, n)?, x: launch.array("x", x, n)?, n: n as i64 };
+    let name = [launch.dtype.as_str(), activation.names().name];
+    // SAFETY: n elements of each.
+    unsafe { launch.run_named(&name, &parameters, launch.dims_for_elements(n)) }
 }
 
 pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {
-    zip(y, x, "add")
+    let (launch, n) = (Launch::for_tensor(y)?, y.elem_count());
+    let parameters = Add { y: launch.array("y", y, n)?, x: launch.array("x", x, n)?, n: n as i64 };
+    // SAFETY: n elements of each.
+    unsafe { launch.run(&parameters, launch.dims_for_elements(n)) }
 }
 
 /// Converts f32 to bf16, or bf16 to f32.
@@ -53,11 +44,10 @@ pub fn cast(x: &Tensor) -> Result<Tensor> {
 
 /// Overwrites `y` with the numbers of `x`, which is of the other of the types f32 and bf16.
 pub fn cast_into(y: &Tensor, x: &Tensor) -> Result<()> {
-    match (x.dtype(), y.dtype()) {
-        (DType::F32, DType::BF16) => map_into(y, x, "cast_f32_bf16"),
-        (DType::BF16, DType::F32) => map_into(y, x, "cast_bf16_f32"),
-        (from, to) => bail!("GPU kernels convert f32 and bf16, not {from:?} to {to:?}"),
-    }
+    let (launch, n) = (Launch::for_tensor(x)?, x.elem_count());
+    let parameters = Cast { y: launch.array_of("y", y, y.dtype(), n)?, x: launch.array("x", x, n)?, n: n as i64 };
+    // SAFETY: n elements of each, of the types that the name says.
+    unsafe { launch.run_named(&[x.dtype().as_str(), y.dtype().as_str()], &parameters, launch.dims_for_elements(n)) }
 }
 
 /// Adds the f32 `bias` to the rows of `x` (`[rows, bias.len()]`), in place. With `activated`, returns the GELU of the result.
@@ -65,13 +55,14 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Opt
     let (rows, width) = x.dims2()?;
     let launch = Launch::for_tensor(x)?;
     let y = if activated { Some(launch.gpu.empty(x.dtype(), x.shape())?) } else { None };
-    let launch = launch
-        .array("x", x, x.dtype(), rows * width)?
-        .array("y", y.as_ref(), x.dtype(), rows * width)?
-        .array("bias", bias, DType::F32, width)?
-        .ints([width])?;
-    // SAFETY: (x, y, bias, width), a block for each row.
-    unsafe { launch.run(&kernel_for_type("add_bias", x.dtype())?, block_per_row(rows, width))? }
+    let parameters = AddBias {
+        x: launch.array("x", x, rows * width)?,
+        y: launch.array("y", y.as_ref(), rows * width)?,
+        bias: launch.array("bias", bias, width)?,
+        width: int(width)?,
+    };
+    // SAFETY: a block for each row.
+    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -80,12 +71,13 @@ pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     let (width, dtype) = (twice / 2, gate_up.dtype());
     let launch = Launch::for_tensor(gate_up)?;
     let y = launch.gpu.empty(dtype, (rows, width))?;
-    let launch = launch
-        .array("y", &y, dtype, rows * width)?
-        .array("gate_up", gate_up, dtype, rows * 2 * width)?
-        .ints([width])?;
-    // SAFETY: (y, gate_up, width), a block for each row.
-    unsafe { launch.run(&kernel_for_type("swiglu", dtype)?, block_per_row(rows, width))? }
+    let parameters = Swiglu {
+        y: launch.array("y", &y, rows * width)?,
+        gate_up: launch.array("gate_up", gate_up, rows * 2 * width)?,
+        width: int(width)?,
+    };
+    // SAFETY: a block for each row.
+    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -94,13 +86,14 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
     let (width, dtype) = (twice / 2, gate_up.dtype());
     let launch = Launch::for_tensor(gate_up)?;
     let dx = launch.gpu.empty(dtype, (rows, twice))?;
-    let launch = launch
-        .array("dx", &dx, dtype, rows * 2 * width)?
-        .array("gate_up", gate_up, dtype, rows * 2 * width)?
-        .array("dy", dy, dtype, rows * width)?
-        .ints([width])?;
-    // SAFETY: (dx, gate_up, dy, width), a block for each row.
-    unsafe { launch.run(&kernel_for_type("swiglu_backward", dtype)?, block_per_row(rows, width))? }
+    let parameters = SwigluBackward {
+        dgate_up: launch.array("dx", &dx, rows * 2 * width)?,
+        gate_up: launch.array("gate_up", gate_up, rows * 2 * width)?,
+        dy: launch.array("dy", dy, rows * width)?,
+        width: int(width)?,
+    };
+    // SAFETY: a block for each row.
+    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
     Ok(dx)
 }
 
@@ -117,17 +110,20 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     let dims =
         LaunchDims { grid: [wide.grid[0], samples.min(65_535) as u32, 1], block: [THREADS as u32, 1, 1], shared: 0 };
     let [key0, key1] = dropout.stream.key();
-    let launch = launch
-        .array("x", x, x.dtype(), samples * width)?
-        .ints([samples])?
-        .longs([width])
-        .uints([key0, key1])
-        .longs([dropout.threshold() as usize])
-        .floats([1.0 / (1.0 - dropout.p)])
-        .longs([dropout.first_sample as usize, dropout.sample_stride as usize])
-        .uints([dropout.step as u32]);
-    // SAFETY: (x, samples, width, key0, key1, threshold, keep, first, stride, step).
-    unsafe { launch.run(&kernel_for_type("dropout", x.dtype())?, dims) }
+    let parameters = Dropout {
+        x: launch.array("x", x, samples * width)?,
+        samples: int(samples)?,
+        width: width as i64,
+        key0,
+        key1,
+        threshold: dropout.threshold(),
+        keep: (1.0 / (1.0 - dropout.p)) as f32,
+        first: dropout.first_sample,
+        stride: dropout.sample_stride,
+        step: dropout.step as u32,
+    };
+    // SAFETY: `samples` rows of `width`.
+    unsafe { launch.run(&parameters, dims) }
 }
 
 /// `cos` and `sin`, f32, have a row of head_dim/2 for each position.
@@ -145,13 +141,18 @@ pub fn rotate(
     if seq == 0 || start + seq > positions || heads * 2 * half > stride {
         bail!("{heads} heads of {} in rows of {stride}, positions to {} of {positions}", 2 * half, start + seq)
     }
-    let dims = block_per_row(rows, heads * half);
-    let launch = Launch::for_tensor(x)?
-        .array("x", x, x.dtype(), rows * stride)?
-        .array("cos", cos, DType::F32, positions * half)?
-        .array("sin", sin, DType::F32, positions * half)?
-        .ints([stride, heads, half, seq, start])?
-        .floats([if inverse { -1.0 } else { 1.0 }]);
-    // SAFETY: (x, cos, sin, stride, heads, half, seq, start, sign), a block for each row; positions are below start + seq.
-    unsafe { launch.run(&kernel_for_type("rope", x.dtype())?, dims) }
+    let launch = Launch::for_tensor(x)?;
+    let parameters = Rope {
+        x: launch.array("x", x, rows * stride)?,
+        cos: launch.array("cos", cos, positions * half)?,
+        sin: launch.array("sin", sin, positions * half)?,
+        stride: int(stride)?,
+        heads: int(heads)?,
+        half: int(half)?,
+        seq: int(seq)?,
+        start: int(start)?,
+        sign: if inverse { -1.0 } else { 1.0 },
+    };
+    // SAFETY: a block for each row; positions are below start + seq.
+    unsafe { launch.run(&parameters, block_per_row(rows, heads * half)) }
 }
