@@ -203,8 +203,7 @@ def planned(run_dir):
 def planned_tensors(run_dir):
     """Bytes that the plan counts for each rank's tensors: without the driver's context and NCCL's buffers."""
     plan = json.loads((run_dir / "plan.json").read_text())
-    outside = lambda item: item["category"] == "context" or item["what"].startswith("communicators")
-    return [sum(i["bytes"] * i["count"] for i in rank["memory"]["items"] if not outside(i)) for rank in plan["ranks"]]
+    return [sum(i["bytes"] * i["count"] for i in rank["memory"]["items"] if i["category"] != "context") for rank in plan["ranks"]]
 
 
 def driver():

@@ -1,5 +1,7 @@
 //! Whole runs of the program on a GPU.
 
+use runner_compute::gpu;
+use runner_compute::kernels::out_of_memory::is_out_of_memory;
 use serde_json::Value;
 
 use crate::device::gpus;
@@ -15,6 +17,21 @@ fn new_sandbox(more: &str) -> Sandbox {
          checkpoint: {{every: 4, keep: 2}}\n{more}\n"
     );
     Sandbox::new().with_numbers(4000).with("exp.yaml", yaml)
+}
+
+/// As a rank does with what is planned for its tensors. Other tests may use the pool meanwhile.
+#[test]
+fn a_pool_holds_what_was_reserved() {
+    const BYTES: u64 = 64 << 20;
+    if gpus(1).is_none() {
+        return;
+    }
+    let device = gpu::open(0).unwrap();
+    gpu::reserve(&device, BYTES).unwrap();
+    let memory = gpu::memory(&device).unwrap();
+    assert!(memory.reserved >= BYTES, "{memory:?}");
+    let error = gpu::reserve(&device, 2 * memory.total).unwrap_err();
+    assert!(is_out_of_memory(&error), "{error}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use runner_spec::program::{self, Program};
 use runner_threads::heap;
 #[cfg(feature = "cuda")]
 use {
+    super::memory_shortage,
     runner_compute::gpu::{self, DeviceMemory, Gpu},
     runner_spec::cluster::ComputeCapability,
 };
@@ -35,6 +36,22 @@ pub(super) fn open(device: program::Device, precision: Precision) -> std::result
         let _ = (ordinal, precision);
         Err(ExecError::Program("this build does not include CUDA; build it with `make cuda`".into()))
     }
+}
+
+/// Opens the GPU of `program`'s rank, and reserves the memory that is planned for its tensors: what is short is short before the first step, and
+/// no step waits until the pool has grown. Does nothing on a CPU.
+///
+/// # Errors
+/// If the GPU cannot be opened, or has less memory.
+pub(super) fn reserve(program: &Program) -> std::result::Result<(), ExecError> {
+    #[cfg(feature = "cuda")]
+    if program.device != program::Device::Cpu {
+        let device = open(program.device, program.precision)?;
+        let planned = memory_shortage::planned_tensors(program, driver_memory(&device).as_ref());
+        gpu::reserve(&device, planned)?;
+    }
+    let _ = program;
+    Ok(())
 }
 
 /// Copies `tensor` to `device`, and waits for the copy: the host's memory may be freed afterwards.

@@ -86,6 +86,7 @@ pub fn run<'a>(
     let context = RankContext::new(program, comm, monitor)?;
     let first_step = state.step;
     let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
+    device::reserve(program).map_err(explain)?;
     let mut trainer = Trainer::new(program, state).map_err(explain)?;
     let is_rehearsed = trainer.device.is_cuda() && program.world_size() > 1;
     if is_rehearsed {

@@ -32,6 +32,8 @@ pub struct MemoryShortage {
     pub planned: MemoryEstimate,
     /// `None` where the driver does not report it.
     pub memory: Option<DriverMemory>,
+    /// Bytes that are planned for what this process holds besides tensors: until it starts without NCCL's buffers.
+    pub beside_tensors: u64,
     /// A smaller setting that would fit, in words.
     pub suggestion: Option<String>,
 }
@@ -50,18 +52,31 @@ impl MemoryShortage {
             Some(instruction) => format!("in step {} at {instruction}{inside}", step + 1),
             None => "while starting".to_owned(),
         };
-        let hardware = device_facts(program, memory.as_ref());
-        let kernels = runner_compute::kernel_workspace();
-        // Of a GPU: the processes on the host do not count.
-        let basis = MemoryBasis { kernels, slots: INITIAL_CHANNEL_SLOTS, is_launched: false };
+        let (hardware, basis) = (device_facts(program, memory.as_ref()), basis());
         let planned = estimate(program, &live_activations(program), &hardware, basis);
         // On a device that could not be opened, what other processes hold is unknown.
         let known = memory.filter(|memory| memory.free.is_some());
+        let beside_tensors = match instruction {
+            Some(_) => planned.context,
+            None => device::context_bytes(hardware.compute_capability),
+        };
         let suggestion = known.and_then(|memory| {
-            suggest_change_for_rank(program, &hardware, basis, memory.usable_by_this_process(&planned))
+            suggest_change_for_rank(program, &hardware, basis, memory.usable_by_this_process(beside_tensors))
         });
-        Self { rank: program.rank, device: program.device, place, planned, memory, suggestion }
+        Self { rank: program.rank, device: program.device, place, planned, memory, beside_tensors, suggestion }
     }
+}
+
+/// Of a GPU: the processes on the host do not count.
+fn basis() -> MemoryBasis {
+    let kernels = runner_compute::kernel_workspace();
+    MemoryBasis { kernels, slots: INITIAL_CHANNEL_SLOTS, is_launched: false }
+}
+
+/// The bytes that are planned for the tensors of `program`'s rank on a GPU of this memory, with the fewest slots of channels.
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPUs reserve their memory"))]
+pub(super) fn planned_tensors(program: &Program, memory: Option<&DriverMemory>) -> u64 {
+    estimate(program, &live_activations(program), &device_facts(program, memory), basis()).tensors()
 }
 
 /// The activations that the program keeps at once; one of each chunk where the program cannot be executed.
@@ -79,22 +94,21 @@ fn device_facts(program: &Program, memory: Option<&DriverMemory>) -> DeviceFacts
 }
 
 impl DriverMemory {
-    /// An estimate of the bytes that other processes hold: what is neither free, nor this process's tensors, nor its context as
-    /// planned.
-    fn held_by_others(&self, planned: &MemoryEstimate) -> u64 {
+    /// An estimate of the bytes that other processes hold: what is neither free, nor held by this process for tensors, nor `beside_tensors`.
+    fn held_by_others(&self, beside_tensors: u64) -> u64 {
         let Some(free) = self.free else { return 0 };
-        self.total.saturating_sub(free).saturating_sub(self.reserved).saturating_sub(planned.context)
+        self.total.saturating_sub(free).saturating_sub(self.reserved).saturating_sub(beside_tensors)
     }
 
     /// The bytes that a plan may fill beside other processes.
-    fn usable_by_this_process(&self, planned: &MemoryEstimate) -> u64 {
-        device::usable(self.total).saturating_sub(self.held_by_others(planned))
+    fn usable_by_this_process(&self, beside_tensors: u64) -> u64 {
+        device::usable(self.total).saturating_sub(self.held_by_others(beside_tensors))
     }
 }
 
 impl fmt::Display for MemoryShortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, device, place, planned, memory, suggestion } = self;
+        let Self { rank, device, place, planned, memory, beside_tensors, suggestion } = self;
         write!(f, "rank {rank}, {place}: out of memory on {device}; planned ")?;
         let parts = planned.categories().into_iter().filter(|(_, sum)| *sum > 0);
         let parts: Vec<String> = parts.map(|(category, sum)| format!("{} {}", category.name(), bytes(sum))).collect();
@@ -103,11 +117,11 @@ impl fmt::Display for MemoryShortage {
             write!(f, "; the device has {}", bytes(memory.total))?;
             match memory.free {
                 Some(free) => {
-                    write!(f, ": {} in this process's tensors, {} free", bytes(memory.reserved), bytes(free))?;
+                    write!(f, ": {} held by this process for tensors, {} free", bytes(memory.reserved), bytes(free))?;
                 }
                 None => f.write_str(", but even its context could not be created")?,
             }
-            let others = memory.held_by_others(planned);
+            let others = memory.held_by_others(*beside_tensors);
             if others > 0 {
                 write!(f, ", about {} held by other processes", bytes(others))?;
             }

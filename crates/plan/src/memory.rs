@@ -164,7 +164,15 @@ pub fn estimate(
         }
     } else {
         let what = "the driver's context and the kernels' code (assumed)";
-        items.push(item(MemoryCategory::Context, what, device::context_bytes(hardware.compute_capability), 1));
+        let mut push = |what: &str, bytes: u64, count: u64| {
+            if count > 0 {
+                items.push(item(MemoryCategory::Context, what, bytes, count));
+            }
+        };
+        let (groups, channels) = device::communicators(program);
+        push(what, device::context_bytes(hardware.compute_capability), 1);
+        push("communicators of groups (assumed)", device::GROUP_COMMUNICATOR_BYTES, groups);
+        push("communicators of channels (assumed)", device::CHANNEL_COMMUNICATORS_BYTES, channels);
     }
     items.extend(communication(program, slots as u64, &sizes));
 
@@ -281,9 +289,6 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients in flight", message, channels);
         push("activations and gradients that were sent", message, channels * slots);
-        let (groups, channels) = device::communicators(program);
-        push("communicators of groups (assumed)", device::GROUP_COMMUNICATOR_BYTES, groups);
-        push("communicators of channels (assumed)", device::CHANNEL_COMMUNICATORS_BYTES, channels);
     }
     items
 }

@@ -133,7 +133,7 @@ pub struct MemoryEstimate {
     /// The copy of the training state that is written to a checkpoint while training continues.
     #[serde(default, skip_serializing_if = "is_default")]
     pub checkpoint: u64,
-    /// GPU memory of a process before its first tensor.
+    /// GPU memory of a process that is not for tensors: of the driver, of kernels, and of NCCL.
     #[serde(default, skip_serializing_if = "is_default")]
     pub context: u64,
     pub items: Vec<MemoryItem>,
@@ -154,7 +154,8 @@ impl MemoryEstimate {
         ]
     }
 
-    /// Bytes of the tensors of a step: of all categories, without the process itself, a GPU's context and the copy for a checkpoint.
+    /// Bytes of the tensors of a step: of all categories, without the process itself, what a GPU needs besides tensors, and the copy for a
+    /// checkpoint.
     pub fn tensors(&self) -> u64 {
         let is_process = |item: &&MemoryItem| item.what == PROCESS_ITEM || item.what == COMMAND_ITEM;
         let process = self.items.iter().filter(is_process).map(|i| i.bytes).sum();
