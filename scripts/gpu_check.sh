@@ -10,7 +10,7 @@
 #   --out      where log, results and table go: gpu-check-DATE.log, .jsonl, .md [default: the current folder]
 #   --seconds  for all parts together [default: 520; with small sizes 1800]
 #   --parts    some of doctor,tests,parity,bench,kernels,start,ranks,sanitize, and of what only --session does:
-#              clocks,gaps,calls,algorithms,killed,loading
+#              clocks,gaps,calls,algorithms,occupied,killed,loading
 #   --session  a card's quarter of an hour, what decides most first, in 780 s. Its files have no date: called again with the same --out, it
 #              continues with the parts that are missing
 #   --python   the interpreter, with PyTorch if there is one [default: $PYTHON, or python3]
@@ -28,10 +28,10 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 ALL=doctor,tests,parity,bench,kernels,start,ranks,sanitize
 # The time of bench comes last: it takes what is left.
-SESSION=doctor,tests,clocks,gaps,calls,algorithms,kernels,sanitize,ranks,killed,loading,bench
+SESSION=doctor,tests,clocks,gaps,calls,algorithms,occupied,kernels,sanitize,ranks,killed,loading,bench
 # Seconds a part may take; what the parts before leave is bench's.
 declare -A LIMITS=([doctor]=15 [tests]=50 [parity]=70 [bench]=200 [kernels]=30 [start]=90 [ranks]=35 [sanitize]=60
-    [clocks]=45 [gaps]=45 [calls]=40 [algorithms]=60 [killed]=40 [loading]=30)
+    [clocks]=45 [gaps]=45 [calls]=40 [algorithms]=60 [occupied]=40 [killed]=40 [loading]=30)
 
 fail() {
     echo "error: $1" >&2
@@ -274,6 +274,7 @@ run_loading() { script gpu_session $(($1 - 6)) loading; }
 run_killed() { script gpu_session $(($1 - 6)) killed; }
 run_calls() { script gpu_calls $(($1 - 6)); }
 run_algorithms() { run_gpu_bench "$1" algorithms "algorithms of cuBLASLt" --algorithms 16; }
+run_occupied() { run_gpu_bench "$1" occupied "products beside kernels that wait" --occupy 16; }
 run_kernels() { run_gpu_bench "$1" kernels "kernels beside their floors"; }
 
 run_sanitize() {
@@ -284,8 +285,8 @@ run_sanitize() {
         [ -n "$sanitizer" ] || { [ -x "$candidate" ] && sanitizer=$candidate; }
     done
     [ -n "$sanitizer" ] || { note sanitize "compute-sanitizer" null "" "the tool is not on this machine" && return 0; }
-    # Without initcheck, which does not see what cuBLASLt stores with Hopper's copy engine. API errors are not reported: a kernel is looked
-    # up in one image after the other.
+    # Without initcheck, which does not see what cuBLASLt stores with Hopper's copy engine. API errors are not
+    # reported: the program ends at those that it does not expect.
     for tool in "memcheck gpt2 bf16" "memcheck llama fp32" "synccheck gpt2 bf16" "racecheck gpt2 bf16" "racecheck llama tf32"; do
         read -r tool model precision <<<"$tool"
         if [ $((until - SECONDS)) -lt 5 ]; then

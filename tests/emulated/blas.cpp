@@ -29,6 +29,7 @@ struct Desc {
     void *bias, *aux;
     long long bias_stride, aux_ld, aux_stride;
     int bias_type, aux_type;
+    int multiprocessors; // that a product is made for: here they are all the same
 };
 struct Preference {
     unsigned long long workspace;
@@ -90,6 +91,7 @@ Field field_of(Desc& d, int attribute) {
     case 11: return {&d.aux, 8};
     case 12: return {&d.aux_ld, 8};
     case 13: return {&d.aux_stride, 8};
+    case 15: return {&d.multiprocessors, 4};
     case 22: return {&d.aux_type, 4};
     case 26: return {&d.bias_type, 4};
     default: return {nullptr, 0};

@@ -203,7 +203,7 @@ class Script(unittest.TestCase):
             whole = begin()
             self.assertEqual(whole.returncode, 0, whole.stdout[-4000:] + whole.stderr)
             parts = [line.split("\t")[0] for line in done.read_text().splitlines()]
-            self.assertEqual(parts, ["doctor", "tests", "clocks", "gaps", "calls", "algorithms", "kernels", "sanitize", "ranks", "killed", "loading", "bench"])
+            self.assertEqual(parts, ["doctor", "tests", "clocks", "gaps", "calls", "algorithms", "occupied", "kernels", "sanitize", "ranks", "killed", "loading", "bench"])
             self.assertIn("| killed | ddp 2: one rank killed in a step | ok |", whole.stdout)
             # As if it had stopped before its last two parts.
             done.write_text("".join(done.read_text().splitlines(keepends=True)[:-2]))
