@@ -19,7 +19,8 @@ const ladderWords = (paragraphs) =>
  * and tokens. */
 function lawChart(fit, width) {
   const ends = ({ interval }) => [interval.low, interval.high];
-  const { measured, curve, predictions } = fit;
+  const { measured, curve } = fit;
+  const predictions = fit.predictions.filter((prediction) => prediction.loss);
   const law = {
     kind: "line",
     colour: "var(--run-0)",

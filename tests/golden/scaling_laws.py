@@ -6,7 +6,18 @@ import json
 import numpy as np
 from scipy.optimize import least_squares
 
-DELTA = 1e-3  # as in Hoffmann et al. 2022
+LEAST_DELTA = 1e-3  # as in Hoffmann et al. 2022
+
+
+def huber_delta(scales, losses):
+    """1.345 standard deviations of the runs of a rung, if there are several."""
+    _, rungs = np.unique(scales, axis=0, return_inverse=True)
+    rungs = rungs.ravel()
+    logs, count = np.log(losses), rungs.max() + 1
+    if len(logs) == count:
+        return LEAST_DELTA
+    within = sum(((logs[rungs == r] - logs[rungs == r].mean()) ** 2).sum() for r in range(count))
+    return max(LEAST_DELTA, 1.345 * np.sqrt(within / (len(logs) - count)))
 
 
 def log_loss(parameters, log_scales):
@@ -16,6 +27,7 @@ def log_loss(parameters, log_scales):
 
 def fit(scales, losses):
     """The best of many starts; scales relative to their geometric means."""
+    delta = huber_delta(scales, losses)
     references = np.exp(np.log(scales).mean(axis=0))
     log_scales = np.log(scales / references)
     terms = scales.shape[1]
@@ -35,7 +47,7 @@ def fit(scales, losses):
             starts[-1] += [rng.uniform(-7, 1) + exponent * log_scales[:, k].min(), exponent]
     for start in starts:
         found = least_squares(
-            lambda p: log_loss(p, log_scales) - np.log(losses), start, bounds=(lower, upper), loss="huber", f_scale=DELTA,
+            lambda p: log_loss(p, log_scales) - np.log(losses), start, bounds=(lower, upper), loss="huber", f_scale=delta,
             x_scale="jac", xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=1000,
         )
         if best is None or found.cost < best.cost:
@@ -58,7 +70,7 @@ def case(truth, scales, noise, seed):
 
 
 def case_of(scales, losses):
-    return {"scales": scales.tolist(), "losses": losses.tolist(), "fit": fit(scales, losses)}
+    return {"delta": huber_delta(scales, losses), "scales": scales.tolist(), "losses": losses.tolist(), "fit": fit(scales, losses)}
 
 
 compute = [[10**x] for x in np.repeat(np.linspace(12, 15, 6), 2)]
@@ -87,5 +99,5 @@ cases = [
     case((0.2, [(1.0, 0.1), (1.0, 0.1)]), small_grid, 0.1, 12),
 ]
 with open("scaling_laws.json", "w") as out:
-    json.dump({"delta": DELTA, "cases": cases}, out, indent=1)
+    json.dump({"cases": cases}, out, indent=1)
     out.write("\n")

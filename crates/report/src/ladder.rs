@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use runner_spec::format::{count, loss, percent, printable, significant};
+use runner_spec::format::{count, loss, percent, printable, short_hash, significant};
 use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
-    ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
+    CheckedForecast, ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
+    LadderPrediction, LeftOutRung, RegisteredForecast,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
@@ -47,16 +48,15 @@ pub fn paragraphs_text(paragraphs: &[LadderParagraph]) -> String {
 pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     // A larger rung may be unfinished, or have failed.
     let largest = if fit.missing > 0 { "largest rung with a result" } else { "largest rung" };
-    let mut paragraphs = vec![LadderParagraph { subject: "law", lines: describe_law(fit) }];
-    let mut check: Vec<String> = fit.held_out.iter().flat_map(|rung| describe_held_out(rung, largest)).collect();
-    check.extend(fit.why_not_held_out.clone());
+    // What decides comes first.
+    let mut paragraphs: Vec<LadderParagraph> =
+        fit.predictions.iter().map(|prediction| describe_prediction(&fit.metric, prediction, largest)).collect();
+    paragraphs.push(LadderParagraph { subject: "law", lines: describe_law(fit) });
+    let mut check = describe_checks(&fit.checks, largest);
+    check.extend(fit.why_not_checked.clone());
     if !check.is_empty() {
         paragraphs.push(LadderParagraph { subject: "check", lines: check });
     }
-    paragraphs.extend(fit.predictions.iter().map(|prediction| LadderParagraph {
-        subject: "predict",
-        lines: describe_prediction(&fit.metric, prediction, largest),
-    }));
     paragraphs
 }
 
@@ -107,8 +107,9 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
     })
 }
 
-fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> Vec<String> {
-    let LadderPrediction { target, loss: predicted, parameters, tokens, flops, extrapolation } = prediction;
+fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> LadderParagraph {
+    let LadderPrediction { target, loss: predicted, not_supported, without, parameters, tokens, flops, extrapolation } =
+        prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
     let assumed: Vec<String> = figures
@@ -116,37 +117,59 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
         .filter(|(name, _)| !target.contains_key(name))
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
-    vec![
-        format!("{metric} {} at {}", with_interval(predicted, loss), given.join(", ")),
-        format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation)),
-    ]
+    let given = given.join(", ");
+    let first = match (predicted, not_supported) {
+        (Some(predicted), _) => format!("{metric} {} at {given}", with_interval(predicted, loss)),
+        (None, reason) => format!("not supported at {given}: {}", reason.as_deref().unwrap_or_default()),
+    };
+    let mut lines =
+        vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
+    lines.extend(describe_left_out(without, predicted.as_ref()));
+    LadderParagraph { subject: "forecast", lines }
 }
 
-fn describe_held_out(rung: &HeldOutRung, largest: &str) -> Vec<String> {
-    let HeldOutRung { predicted, range_of_losses, .. } = rung;
-    let Prediction { interval, .. } = predicted;
-    let inside = if rung.is_in_interval { "lies in" } else { "lies outside" };
-    let mut lines = vec![
-        format!(
-            "without the {largest} ({} parameters, {} tokens, {:.3e} FLOPs), the law predicts {}",
-            count(rung.parameters as u64),
-            count(rung.tokens as u64),
-            rung.flops,
-            loss(predicted.value),
-        ),
-        format!(
-            "the measured {} {inside} {} to {}; its FLOPs are {} the FLOPs of the rung below",
-            loss(rung.measured),
+/// How far the forecast moves without one rung.
+fn describe_left_out(without: &[LeftOutRung], predicted: Option<&Prediction>) -> Option<String> {
+    let away = |rung: &LeftOutRung| (rung.loss - predicted?.value).abs().into();
+    let furthest = without.iter().max_by(|a, b| {
+        let [a, b]: [Option<f64>; 2] = [away(a), away(b)];
+        a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0))
+    })?;
+    let ends = |end: fn(f64, f64) -> f64, start: f64| loss(without.iter().map(|rung| rung.loss).fold(start, end));
+    Some(format!(
+        "without one rung {} to {}; the rung of {} parameters matters most",
+        ends(f64::min, f64::INFINITY),
+        ends(f64::max, f64::NEG_INFINITY),
+        count(furthest.parameters as u64)
+    ))
+}
+
+/// A line for each check: its reach, and how far the prediction of the largest rung was off.
+fn describe_checks(checks: &[HeldOutRung], largest: &str) -> Vec<String> {
+    let Some(first) = checks.first() else { return Vec::new() };
+    let mut lines = vec![format!(
+        "the {largest} ({} parameters, {} tokens, {:.3e} FLOPs) measured {}",
+        count(first.parameters as u64),
+        count(first.tokens as u64),
+        first.flops,
+        loss(first.measured)
+    )];
+    for check in checks {
+        let Prediction { value, interval } = check.predicted;
+        let inside = if check.is_in_interval { "" } else { ", which it missed" };
+        let weak = if check.is_strong {
+            String::new()
+        } else {
+            format!("; too wide to be a strong check, as all rungs range over {}", loss(check.range_of_losses))
+        };
+        lines.push(format!(
+            "predicted from the {} rungs of up to {} times less compute: {} ({} to {}), {}{inside}{weak}",
+            check.rungs_left,
+            significant(check.extrapolation, 2),
+            loss(value),
             loss(interval.low),
             loss(interval.high),
-            times(rung.extrapolation)
-        ),
-    ];
-    if !rung.is_strong {
-        lines.push(format!(
-            "the interval is too wide to be a strong check: {} wide, and the losses of all rungs range over {}",
-            loss(interval.high - interval.low),
-            loss(*range_of_losses)
+            off(value / check.measured - 1.0)
         ));
     }
     lines
@@ -185,6 +208,52 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
             writeln!(out, "{other} reaches a {metric} of {reached} with {share} of the compute of {base}: {verdict}");
     }
     out
+}
+
+/// The forecasts that were stored.
+#[must_use]
+pub fn recorded_text(recorded: &[RegisteredForecast]) -> String {
+    let line = |forecast: &RegisteredForecast| {
+        let RegisteredForecast { made, flops, hash, .. } = forecast;
+        format!("recorded {made}, for a run of {flops:.3e} FLOPs: {}\n", short_hash(hash))
+    };
+    recorded.iter().map(line).collect()
+}
+
+/// Stored forecasts beside the run that they were for.
+#[must_use]
+pub fn checked_text(checked: &[CheckedForecast]) -> String {
+    let mut out = String::new();
+    for CheckedForecast { forecast, is_intact, run, started, is_registered_before, measured, is_in_interval, error } in
+        checked
+    {
+        let RegisteredForecast { made, metric, hash, loss: predicted, extrapolation, .. } = forecast;
+        let inside = if *is_in_interval { "in" } else { "outside" };
+        let (run, when) = (printable(run), if *is_registered_before { "before" } else { "after" });
+        let changed = if *is_intact { "" } else { "; the line has changed since it was written" };
+        let _ = writeln!(
+            out,
+            "{run} measured a {metric} of {}, {inside} the forecast {} at {} the FLOPs of the ladder, which is {}",
+            loss(*measured),
+            with_interval(predicted, loss),
+            times(*extrapolation),
+            off(*error)
+        );
+        let _ = writeln!(
+            out,
+            "made {}, {when} the run started ({}): {}{changed}",
+            printable(made),
+            printable(started),
+            short_hash(&printable(hash))
+        );
+    }
+    out
+}
+
+/// `1.2% too high`.
+fn off(error: f64) -> String {
+    let direction = if error < 0.0 { "low" } else { "high" };
+    format!("{:.1}% too {direction}", 100.0 * error.abs())
 }
 
 /// `0.81 (0.74 to 0.90)`.

@@ -95,7 +95,7 @@ fn step_within_bounds(hessian: &[Vec<f64>], descent: &[f64], at: &[f64], bounds:
 }
 
 /// Solves a system of linear equations by elimination with pivots; `None` if it has no single solution.
-fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
+pub(crate) fn solve(mut matrix: Vec<Vec<f64>>, mut right: Vec<f64>) -> Option<Vec<f64>> {
     let n = right.len();
     for column in 0..n {
         let pivot = (column..n).max_by(|a, b| matrix[*a][column].abs().total_cmp(&matrix[*b][column].abs()))?;

@@ -13,6 +13,7 @@ mod quantile;
 mod sample;
 mod scaling_law;
 mod students_t;
+mod trend;
 
 pub use holm::{holm, holm_of_leader, pairs_of};
 pub use paired::{
@@ -24,3 +25,4 @@ pub use sample::{Interval, Sample};
 pub use scaling_law::{
     ExponentBound, LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed,
 };
+pub use trend::{Trend, trend};

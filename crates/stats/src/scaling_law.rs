@@ -6,15 +6,18 @@
 //! to them. Resampling the few rungs of a ladder would leave too few different ones.
 
 use runner_spec::philox::Philox;
-use serde::Serialize;
-use statrs::function::beta::beta_reg;
+use serde::{Deserialize, Serialize};
 
 use crate::levenberg_marquardt::{Residuals, minimize};
 use crate::quantile::middle;
 use crate::sample::Interval;
+use crate::students_t::f_tail;
 
-/// The residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
-pub(crate) const HUBER_DELTA: f64 = 1e-3;
+/// The least residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
+const LEAST_HUBER_DELTA: f64 = 1e-3;
+/// The same residual in standard deviations of normal noise: the fit then loses 5% beside least squares (Huber 1964, "Robust estimation of a
+/// location parameter"). With less, it drops whole rungs as outliers.
+const HUBER_DEVIATIONS: f64 = 1.345;
 /// Fits to drawn losses.
 const DRAWS: u32 = 500;
 /// The level of the test whether rungs deviate from the law by more than their runs do from each other.
@@ -108,7 +111,7 @@ struct Draw {
 }
 
 /// A predicted value with its interval of 95%.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
     pub value: f64,
     pub interval: Interval,
@@ -267,7 +270,8 @@ impl LawFit {
             scales: runs.iter().map(relative).collect(),
             log_losses: runs.iter().map(|run| run.loss.ln()).collect(),
         };
-        let best = fit_from(&losses, HUBER_DELTA, &starts(&losses, terms));
+        let delta = huber_delta(&losses.log_losses, &rung_of_run, rungs);
+        let best = fit_from(&losses, delta, &starts(&losses, terms));
         let noise = Noise::new(&losses, &best, &rung_of_run, rungs);
         let is_irreducible_zero = losses.is_irreducible_zero(&best);
         let exponent_bounds = (0..terms).map(|k| losses.exponent_bound(&best, k)).collect();
@@ -276,7 +280,7 @@ impl LawFit {
         let draw = |number: u32| {
             let (drawn, sd) = noise.draw(stream, number, &rung_of_run);
             losses.log_losses = fitted.iter().zip(drawn).map(|(fitted, noise)| fitted + noise).collect();
-            Draw { law: law(&fit_from(&losses, HUBER_DELTA, std::slice::from_ref(&best)), &references), noise: sd }
+            Draw { law: law(&fit_from(&losses, delta, std::slice::from_ref(&best)), &references), noise: sd }
         };
         let draws = (0..DRAWS).map(draw).collect();
         Ok(Self {
@@ -335,6 +339,18 @@ impl LawFit {
             not_reached,
         }
     }
+}
+
+/// The residual from which on the Huber loss is linear: by the standard deviation of runs of a rung, if there are several.
+fn huber_delta(log_losses: &[f64], rung_of_run: &[usize], rungs: usize) -> f64 {
+    let freedom = log_losses.len() - rungs;
+    let within = |rung: usize| {
+        let own: Vec<f64> = log_losses.iter().zip(rung_of_run).filter(|(_, r)| **r == rung).map(|(y, _)| *y).collect();
+        let mean = own.iter().sum::<f64>() / own.len() as f64;
+        own.iter().map(|y| (y - mean).powi(2)).sum::<f64>()
+    };
+    let sd = ((0..rungs).map(within).sum::<f64>() / freedom.max(1) as f64).sqrt();
+    LEAST_HUBER_DELTA.max(HUBER_DEVIATIONS * sd)
 }
 
 /// The number of each run's rung. Runs of one rung have the same scale.
@@ -423,7 +439,7 @@ impl SumsOfSquares {
             return 1.0;
         }
         let (a, b) = (self.rung_freedom as f64, self.run_freedom as f64);
-        beta_reg(b / 2.0, a / 2.0, b / (b + a * (self.of_rungs / a) / (self.within / b)))
+        f_tail(self.of_rungs / a / (self.within / b), a, b)
     }
 }
 

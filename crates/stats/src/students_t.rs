@@ -1,4 +1,4 @@
-//! Student's t distribution: central, and noncentral for the power of tests.
+//! Student's t distribution, central, and noncentral for the power of tests; and the F distribution.
 
 use statrs::function::beta::beta_reg;
 use statrs::function::erf::erfc;
@@ -17,6 +17,11 @@ pub(crate) fn two_sided_p(t: f64, freedom: f64) -> f64 {
         return 0.0;
     }
     beta_reg(freedom / 2.0, 0.5, freedom / (freedom + t * t))
+}
+
+/// The probability that F is at least `ratio`, for `a` and `b` degrees of freedom.
+pub(crate) fn f_tail(ratio: f64, a: f64, b: f64) -> f64 {
+    beta_reg(b / 2.0, a / 2.0, b / (b + a * ratio))
 }
 
 /// The value that |T| exceeds with the probability `p`. The quantiles of `statrs` lack digits for few degrees of freedom.

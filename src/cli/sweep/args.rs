@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::training::TrainingArgs;
 use crate::cli::common::{JobThreadArgs, RunsFolderArgs, ThreadArgs};
-use crate::cli::machine::completions::sweeps_completer;
+use crate::cli::machine::completions::{runs_completer, sweeps_completer};
 use runner_sweep::ladder::LadderTarget;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
@@ -144,6 +144,12 @@ pub(crate) struct FitArgs {
     /// Another ladder: how much compute does the first one need for the same loss?
     #[arg(long, value_name = "LADDER", add = sweeps_completer())]
     pub against: Option<String>,
+    /// Store the forecasts with the time and a hash, before their runs are trained.
+    #[arg(long)]
+    pub record: bool,
+    /// A finished run: how far were the stored forecasts for runs of its size from what it measured?
+    #[arg(long, value_name = "RUN", add = runs_completer(), conflicts_with_all = ["target", "against", "record"])]
+    pub check: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

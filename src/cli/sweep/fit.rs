@@ -1,4 +1,4 @@
-//! `runner sweep fit`: the scaling law of a ladder, its predictions, and its comparison with another ladder.
+//! `runner sweep fit`: the scaling law of a ladder, its forecasts, which can be stored and checked, and its comparison with another ladder.
 
 use serde::Serialize;
 
@@ -6,8 +6,13 @@ use super::args::{FitArgs, SweepNameArgs};
 use super::results::read_sweep;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::print_result;
-use runner_report::ladder::{comparison_text, describe_fit, paragraphs_text};
-use runner_sweep::ladder::{LadderComparison, LadderFit, LadderResults, find_incomparable_ladders};
+use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_record::catalog;
+use runner_report::ladder::{checked_text, comparison_text, describe_fit, paragraphs_text, recorded_text};
+use runner_sweep::ladder::{
+    self, CheckedForecast, LadderComparison, LadderFit, LadderResults, RegisteredForecast, find_incomparable_ladders,
+};
+use runner_sweep::stopped_points;
 use runner_sweep::summary::ReadSweep;
 
 /// The output of `--json`.
@@ -17,6 +22,9 @@ struct FitJson {
     fit: LadderFit,
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<LadderComparison>,
+    /// The forecasts that were stored.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    recorded: Vec<RegisteredForecast>,
     /// What the screen shows.
     text: String,
 }
@@ -25,6 +33,9 @@ struct FitJson {
 /// If there is no such ladder, it has too few results, or the ladders do not compare.
 pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     let (sweep, ladder) = read_ladder(&args.sweep)?;
+    if let Some(run) = &args.check {
+        return check_run(args, &sweep, run);
+    }
     let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
     let mut text = paragraphs_text(&describe_fit(&fit));
     let mut comparison = None;
@@ -38,7 +49,31 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
         text.push_str(&comparison_text(&found));
         comparison = Some(found);
     }
-    let json = FitJson { id: sweep.record.id.clone(), fit, comparison, text };
+    let recorded = if args.record { ladder::register(&sweep, &fit)? } else { Vec::new() };
+    if args.record && recorded.is_empty() {
+        let why = fit.predictions.iter().find_map(|prediction| prediction.not_supported.as_deref());
+        refuse!("nothing is recorded, since no forecast is supported: {}", why.unwrap_or("there is none"));
+    }
+    text.push_str(&recorded_text(&recorded));
+    let json = FitJson { id: sweep.record.id.clone(), fit, comparison, recorded, text };
+    print_result(args.json, &json, || json.text.clone())
+}
+
+/// The output of `--check --json`.
+#[derive(Debug, Serialize)]
+struct CheckJson {
+    id: String,
+    checked: Vec<CheckedForecast>,
+    /// What the screen shows.
+    text: String,
+}
+
+fn check_run(args: &FitArgs, sweep: &ReadSweep, run: &str) -> Result<Exit> {
+    let path = catalog::resolve(&args.sweep.root.root(), run)?;
+    let record = RunRecord::read(&path, stopped_points::describe(&path).status)?;
+    let (_, plan) = read_experiment_and_plan(&path)?;
+    let checked = ladder::check(sweep, &record, &plan).map_err(CommandError::request)?;
+    let json = CheckJson { id: sweep.record.id.clone(), text: checked_text(&checked), checked };
     print_result(args.json, &json, || json.text.clone())
 }
 

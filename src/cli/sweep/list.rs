@@ -95,8 +95,10 @@ fn ladder_text(ladder: &LadderOutcome) -> String {
     match (&ladder.fit, &ladder.no_fit) {
         (Some(fit), _) => {
             let forecast = |prediction: &LadderPrediction| {
-                let interval = prediction.loss.interval;
-                let [value, low, high] = [prediction.loss.value, interval.low, interval.high].map(metric_loss);
+                let Some(loss) = prediction.loss else {
+                    return format!("law: {}; no forecast is supported", fit.formula);
+                };
+                let [value, low, high] = [loss.value, loss.interval.low, loss.interval.high].map(metric_loss);
                 format!("law: {} at flops {:.3e} forecast as {value} ({low} to {high})", fit.metric, prediction.flops)
             };
             fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast)

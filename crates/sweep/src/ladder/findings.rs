@@ -36,11 +36,11 @@ pub struct LadderFit {
     /// The validation rows of the losses, with the largest standard error over them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
-    /// The rung with the most FLOPs, predicted from the others.
-    pub held_out: Option<HeldOutRung>,
+    /// The rung with the most FLOPs, predicted from the others, from these without the next one, and so on.
+    pub checks: Vec<HeldOutRung>,
     /// Why it is not predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why_not_held_out: Option<String>,
+    pub why_not_checked: Option<String>,
     /// The losses at the targets. The default target has ten times the FLOPs of the largest rung.
     pub predictions: Vec<LadderPrediction>,
     /// The rungs, by their FLOPs.
@@ -102,7 +102,7 @@ pub struct FittedTerm {
     pub bound: Option<ExponentBound>,
 }
 
-/// The largest rung, predicted by a law that was fitted without it.
+/// The largest rung, predicted by a law that was fitted without it, and perhaps without the next ones.
 #[derive(Debug, Clone, Serialize)]
 pub struct HeldOutRung {
     pub flops: f64,
@@ -110,6 +110,8 @@ pub struct HeldOutRung {
     pub tokens: f64,
     /// Its FLOPs as a multiple of those of the largest rung that was fitted.
     pub extrapolation: f64,
+    /// The number of rungs that were fitted.
+    pub rungs_left: usize,
     pub runs: usize,
     /// The geometric mean of its runs.
     pub measured: f64,
@@ -126,14 +128,28 @@ pub struct HeldOutRung {
 #[derive(Debug, Clone, Serialize)]
 pub struct LadderPrediction {
     pub target: BTreeMap<&'static str, f64>,
-    /// The expected loss, with its interval of 95%.
-    pub loss: Prediction,
+    /// The expected loss, with its interval of 95%; `None` if what was measured does not support a forecast.
+    pub loss: Option<Prediction>,
+    /// Why it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_supported: Option<String>,
+    /// The loss by the laws that are fitted without one rung each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<LeftOutRung>,
     /// The run of the target. What the target does not give follows from how the rungs grow.
     pub parameters: f64,
     pub tokens: f64,
     pub flops: f64,
     /// Its FLOPs as a multiple of the largest rung's.
     pub extrapolation: f64,
+}
+
+/// A rung, and the loss at a target by the law of the others.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct LeftOutRung {
+    pub parameters: f64,
+    pub tokens: f64,
+    pub loss: f64,
 }
 
 /// How much compute one ladder needs for the loss of another.

@@ -1,8 +1,10 @@
-//! What a ladder's results say: the fitted scaling law, how well it predicts the largest rung without it, predictions, and the compute
-//! that another ladder needs for the same loss.
+//! What a ladder's results say: the fitted scaling law, how well it predicts the largest rungs without them, predictions where these checks
+//! support them, and the compute that another ladder needs for the same loss.
 
 mod findings;
+mod registered;
 mod scale;
+mod support;
 
 use std::collections::BTreeMap;
 
@@ -16,8 +18,9 @@ use crate::results::{PointStatus, SweepResults};
 use crate::summary::ReadSweep;
 pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
-    RungLoss,
+    LeftOutRung, RungLoss,
 };
+pub use registered::{CheckedForecast, RegisteredForecast, check, register};
 pub use scale::{LadderTarget, Scale};
 
 /// The largest squared correlation of ln N and ln D at which L(N, D) is fitted.
@@ -155,12 +158,18 @@ impl LadderResults {
         range(rungs(&self.runs).into_iter().map(|rung| mean_loss(&rung)))
     }
 
-    /// Fits the law, holds the largest rung out, and predicts `targets`.
+    /// Fits the law, holds the largest rungs out, and predicts `targets`.
     ///
     /// # Errors
-    /// If there are too few rungs, or a target does not fit the law.
+    /// If there are too few rungs, no law describes their losses, or a target does not fit the law.
     pub fn fit(&self, targets: &[LadderTarget]) -> Result<LadderFit, String> {
         let (scales, why_not) = self.scales()?;
+        if scales == [Scale::Flops]
+            && rungs(&self.runs).len() >= rungs_needed(1)
+            && let Some(reason) = support::contradiction(&self.runs)
+        {
+            return Err(reason);
+        }
         let fitted = fit(&self.runs, &scales, "ladder")?;
         let terms = scales.iter().zip(&fitted.law.terms).enumerate().map(|(k, (scale, term))| {
             let interval = fitted.interval_of(|law| law.terms.get(k).map_or(f64::NAN, |term| term.exponent));
@@ -173,9 +182,10 @@ impl LadderResults {
         });
         let default = [self.default_target(&scales)?];
         let targets = if targets.is_empty() { &default } else { targets };
-        let predictions: Vec<LadderPrediction> =
-            targets.iter().map(|target| self.predict(target, &scales, &fitted)).collect::<Result<_, _>>()?;
-        let held_out = self.hold_out(&scales);
+        let (checks, why_no_more_checks) = self.checks(&scales);
+        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted);
+        let predict = |target| self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks);
+        let predictions: Vec<LadderPrediction> = targets.iter().map(predict).collect::<Result<_, _>>()?;
         let exponents = EXPONENT_NAMES.into_iter().zip(fitted.exponent_bounds.iter().map(Option::is_some));
         let at_bound = [("E", fitted.is_irreducible_zero)].into_iter().chain(exponents);
         Ok(LadderFit {
@@ -194,8 +204,8 @@ impl LadderResults {
             lack_of_fit: fitted.has_lack_of_fit,
             why_not_parameters_and_tokens: why_not,
             measured_on: self.measured_on,
-            why_not_held_out: held_out.as_ref().err().cloned(),
-            held_out: held_out.ok(),
+            why_not_checked: checks.is_empty().then_some(why_no_more_checks),
+            checks,
             at_bound: at_bound.filter(|(_, is_at_bound)| *is_at_bound).map(|(name, _)| name).collect(),
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
@@ -231,19 +241,35 @@ impl LadderResults {
     }
 
     fn curve(&self, fitted: &LawFit, predictions: &[LadderPrediction]) -> Vec<CurvePoint> {
-        let flops = self.runs.iter().map(|run| run.flops).chain(predictions.iter().map(|p| p.flops));
+        let predicted = predictions.iter().filter(|prediction| prediction.loss.is_some()).map(|p| p.flops);
+        let flops = self.runs.iter().map(|run| run.flops).chain(predicted);
         let (low, high) = range(flops);
         let at = |i: usize| low * (high / low).powf(i as f64 / (CURVE_POINTS - 1) as f64);
         (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]) }).collect()
     }
 
-    /// Predicts the rung with the most FLOPs from the others.
-    fn hold_out(&self, scales: &[Scale]) -> Result<HeldOutRung, String> {
+    /// Predictions of the rung with the most FLOPs from those without the largest one, two, ...: as many as leave enough rungs for the law, with
+    /// the reason why there are no more.
+    fn checks(&self, scales: &[Scale]) -> (Vec<HeldOutRung>, String) {
+        let (mut checks, mut others) = (Vec::new(), self.runs.clone());
+        loop {
+            let Some(largest) = others.last().map(LadderRun::rung) else {
+                return (checks, "there are no results".into());
+            };
+            others.retain(|run| run.rung() != largest);
+            match self.hold_out(scales, &others) {
+                Ok(check) => checks.push(check),
+                Err(reason) => return (checks, reason),
+            }
+        }
+    }
+
+    /// Predicts the rung with the most FLOPs from the runs `others`.
+    fn hold_out(&self, scales: &[Scale], others: &[LadderRun]) -> Result<HeldOutRung, String> {
         let largest = self.runs.last().ok_or("there are no results")?;
-        let (held_out, others): (Vec<LadderRun>, Vec<LadderRun>) =
-            self.runs.iter().partition(|run| run.rung() == largest.rung());
+        let held_out: Vec<LadderRun> = self.runs.iter().filter(|run| run.rung() == largest.rung()).copied().collect();
         let below = others.last().map_or(f64::NAN, |run| run.flops);
-        let fitted = fit(&others, scales, "ladder without its largest rung")
+        let fitted = fit(others, scales, "ladder without its largest rungs")
             .map_err(|error| format!("the largest rung is not held out: without it, {error}"))?;
         let scale: Vec<f64> = scales.iter().map(|scale| scale.of(largest)).collect();
         let stream = Philox::new(0, "measurement of the largest rung");
@@ -255,6 +281,7 @@ impl LadderResults {
             parameters: largest.parameters,
             tokens: largest.tokens,
             extrapolation: largest.flops / below,
+            rungs_left: rungs(others).len(),
             runs: held_out.len(),
             measured,
             predicted,
@@ -264,26 +291,49 @@ impl LadderResults {
         })
     }
 
-    fn predict(&self, target: &LadderTarget, scales: &[Scale], fitted: &LawFit) -> Result<LadderPrediction, String> {
+    fn predict(
+        &self,
+        target: &LadderTarget,
+        scales: &[Scale],
+        fitted: &LawFit,
+        unsupported: Option<&String>,
+        checks: &[HeldOutRung],
+    ) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
-        let loss = match (scales, given.as_slice()) {
+        let (of, at): (Vec<Scale>, Vec<f64>) = match (scales, given.as_slice()) {
             ([_, _], _) => {
                 let both: Option<Vec<f64>> = scales.iter().map(|scale| target.value_of(*scale)).collect();
                 let both = both.filter(|both| both.len() == given.len());
                 let rule = "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`";
-                fitted.predict(&both.ok_or(rule)?)
+                (scales.to_vec(), both.ok_or(rule)?)
             }
             // Along the ladder, each scale determines the others.
-            (_, [(scale, value)]) => fit(&self.runs, &[*scale], "ladder")?.predict(&[*value]),
+            (_, [(scale, value)]) => (vec![*scale], vec![*value]),
             _ => {
                 return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
             }
         };
+        let loss = if of == scales { fitted.predict(&at) } else { fit(&self.runs, &of, "ladder")?.predict(&at) };
         let [parameters, tokens, flops] = self.run_at(target);
         let largest = self.runs.last().map_or(f64::NAN, |run| run.flops);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
         let extrapolation = flops / largest;
-        Ok(LadderPrediction { target, loss, parameters, tokens, flops, extrapolation })
+        let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(extrapolation, checks));
+        let is_supported = not_supported.is_none();
+        let without = if is_supported { self.without_each_rung(&of, &at) } else { Vec::new() };
+        let loss = is_supported.then_some(loss);
+        Ok(LadderPrediction { target, loss, not_supported, without, parameters, tokens, flops, extrapolation })
+    }
+
+    /// The loss at `scale` that the law of the other rungs gives, for each rung; nothing if there are too few.
+    fn without_each_rung(&self, scales: &[Scale], scale: &[f64]) -> Vec<LeftOutRung> {
+        let all = rungs(&self.runs);
+        let without = |rung: &Vec<LadderRun>| {
+            let others: Vec<LadderRun> = self.runs.iter().filter(|run| run.rung() != rung[0].rung()).copied().collect();
+            let law = fit(&others, scales, "ladder without a rung").ok()?;
+            Some(LeftOutRung { parameters: rung[0].parameters, tokens: rung[0].tokens, loss: law.law.loss(scale) })
+        };
+        all.iter().filter_map(without).collect()
     }
 
     /// Parameters, tokens and FLOPs of a run with the scales of `target`: the largest rung, grown as the rungs grow. FLOPs that are not given

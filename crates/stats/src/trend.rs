@@ -1,0 +1,224 @@
+//! How losses change with scale, before a law is fitted to them: whether they fall, and whether they fall as a power law can.
+//!
+//! ln L of L = E + A·x^−α with E ≥ 0 is convex in ln x: each doubling lowers it by at most as much as the one before. So a quadratic of ln L
+//! in ln x that bends the other way contradicts every such law, whatever its parameters.
+
+use serde::Serialize;
+
+use crate::levenberg_marquardt::solve;
+use crate::students_t::{f_tail, two_sided_p};
+
+/// The level of both one-sided tests. A power law without an irreducible loss is straight, so the test of the curve refuses one in a hundred.
+const LEVEL: f64 = 0.01;
+/// The level of the test whether rungs deviate from a curve by more than their runs do from each other. Where it misses that, runs count for
+/// more than they show: at 5% the tests above would refuse up to 6% of right laws, at this level 2.5%.
+const LACK_OF_FIT_LEVEL: f64 = 0.25;
+
+/// How losses change with scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trend {
+    /// They fall, and no faster and faster.
+    Falls,
+    /// Neither a straight line through ln L nor the order of the rungs shows that they fall: they are flat, rise, or go up and down.
+    DoesNotFall,
+    /// They fall faster and faster.
+    FallsFasterAndFaster,
+}
+
+/// The trend of positive `losses` at the positive `scales`. Runs of a rung have the same scale. Too few rungs for a test (two for the line,
+/// three for the curve, without more runs) count as falling.
+#[must_use]
+pub fn trend(scales: &[f64], losses: &[f64]) -> Trend {
+    let x: Vec<f64> = scales.iter().map(|scale| scale.ln()).collect();
+    let y: Vec<f64> = losses.iter().map(|loss| loss.ln()).collect();
+    let on_a_line = |c: Coefficient| c.value < 0.0 && c.p / 2.0 < LEVEL;
+    let falls = highest_coefficient(&x, &y, 1).is_none_or(on_a_line) || order_p(&x, &y) < LEVEL;
+    let ends_lower = order_ends(&x, &y).is_some_and(|(first, last)| last < first);
+    let bends = ends_lower && highest_coefficient(&x, &y, 2).is_some_and(|c| c.value < 0.0 && c.p / 2.0 < LEVEL);
+    match (bends, falls) {
+        (true, _) => Trend::FallsFasterAndFaster,
+        (false, true) => Trend::Falls,
+        (false, false) => Trend::DoesNotFall,
+    }
+}
+
+/// The means of the smallest and of the largest rung.
+fn order_ends(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
+    let (places, means, _) = rungs(x, y);
+    let ends = places.iter().zip(&means);
+    let (_, first) = ends.clone().min_by(|a, b| a.0.total_cmp(b.0))?;
+    let (_, last) = ends.max_by(|a, b| a.0.total_cmp(b.0))?;
+    Some((*first, *last))
+}
+
+/// The probability that the means of rungs in a random order fall with x in at least as many pairs as these do (Mann 1945, "Nonparametric tests
+/// against trend"). Losses that fall steeply and then hardly are not on a line.
+fn order_p(x: &[f64], y: &[f64]) -> f64 {
+    let (places, means, _) = rungs(x, y);
+    let mut ordered: Vec<(f64, f64)> = places.into_iter().zip(means).collect();
+    ordered.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let rises = (1..ordered.len()).map(|j| ordered[..j].iter().filter(|(_, before)| *before <= ordered[j].1).count());
+    let found: usize = rises.sum();
+    // The share of the orders of n numbers with each number of rising pairs: the last one of n may rise above 0 to n - 1 others.
+    let mut shares = vec![1.0];
+    for n in 2..=ordered.len() {
+        let more = (0..shares.len() + n - 1).map(|k| {
+            let before = shares.iter().skip((k + 1).saturating_sub(n)).take(k + 1 - (k + 1).saturating_sub(n));
+            before.sum::<f64>() / n as f64
+        });
+        shares = more.collect();
+    }
+    shares.iter().take(found + 1).sum()
+}
+
+struct Coefficient {
+    value: f64,
+    /// Two-sided.
+    p: f64,
+}
+
+/// The coefficient of x^`degree` of the polynomial of this degree through (x, y) by least squares. Its error is that of runs, or that of
+/// rungs, if these deviate from the polynomial by more than their runs do from each other. `None` if nothing shows the error.
+fn highest_coefficient(x: &[f64], y: &[f64], degree: usize) -> Option<Coefficient> {
+    let (rung_x, means, within) = rungs(x, y);
+    let (runs, rungs) = (y.len(), means.len());
+    let own = rungs.checked_sub(degree + 1)?;
+    let of_runs = Polynomial::fit(x, y, degree)?;
+    let (a, b) = (own as f64, (runs - rungs) as f64);
+    let ratio = (of_runs.sum_of_squares - within) / a / (within / b);
+    let deviates = runs == rungs || (own > 0 && f_tail(ratio, a, b) < LACK_OF_FIT_LEVEL);
+    let (fit, freedom) =
+        if deviates { (Polynomial::fit(&rung_x, &means, degree)?, own) } else { (of_runs, runs - degree - 1) };
+    if freedom == 0 {
+        return None;
+    }
+    let error = (fit.sum_of_squares / freedom as f64 * fit.inverse).sqrt();
+    // Numbers on a line without noise, up to their rounding.
+    let is_exact = error <= 1e-12 * y.iter().fold(f64::MIN_POSITIVE, |most, y| most.max(y.abs()));
+    let p = if is_exact {
+        f64::from(u8::from(fit.value.abs() <= 1e-9))
+    } else {
+        two_sided_p(fit.value / error, freedom as f64)
+    };
+    Some(Coefficient { value: fit.value, p })
+}
+
+/// The rungs of runs: their x, the means of their y, and the sum of squares within them.
+fn rungs(x: &[f64], y: &[f64]) -> (Vec<f64>, Vec<f64>, f64) {
+    let mut places: Vec<f64> = Vec::new();
+    x.iter().for_each(|x| {
+        if !places.contains(x) {
+            places.push(*x)
+        }
+    });
+    let members = |place: &f64| -> Vec<f64> { x.iter().zip(y).filter(|(x, _)| *x == place).map(|(_, y)| *y).collect() };
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let all: Vec<Vec<f64>> = places.iter().map(members).collect();
+    let within = all.iter().map(|own| own.iter().map(|y| (y - mean(own)).powi(2)).sum::<f64>()).sum();
+    (places, all.iter().map(|own| mean(own)).collect(), within)
+}
+
+struct Polynomial {
+    /// The coefficient of the highest power, and its variance beside that of y.
+    value: f64,
+    inverse: f64,
+    sum_of_squares: f64,
+}
+
+impl Polynomial {
+    fn fit(x: &[f64], y: &[f64], degree: usize) -> Option<Self> {
+        let center = x.iter().sum::<f64>() / x.len() as f64;
+        let powers = |x: f64| -> Vec<f64> { (0..=degree).map(|k| (x - center).powi(k as i32)).collect() };
+        let n = degree + 1;
+        let (mut matrix, mut right) = (vec![vec![0.0; n]; n], vec![0.0; n]);
+        for (x, y) in x.iter().zip(y) {
+            let row = powers(*x);
+            for a in 0..n {
+                right[a] += row[a] * y;
+                for b in 0..n {
+                    matrix[a][b] += row[a] * row[b];
+                }
+            }
+        }
+        let coefficients = solve(matrix.clone(), right)?;
+        let mut unit = vec![0.0; n];
+        unit[degree] = 1.0;
+        let inverse = solve(matrix, unit)?[degree];
+        let residual = |(x, y): (&f64, &f64)| y - powers(*x).iter().zip(&coefficients).map(|(p, c)| p * c).sum::<f64>();
+        let sum_of_squares = x.iter().zip(y).map(residual).map(|r| r * r).sum();
+        Some(Self { value: coefficients[degree], inverse, sum_of_squares })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runner_spec::philox::Philox;
+
+    use super::*;
+
+    /// `seeds` runs of rungs 2.5 times apart, with the noise of a run and of a rung.
+    fn ladder(
+        law: impl Fn(f64) -> f64,
+        rungs: usize,
+        seeds: usize,
+        noise: [f64; 2],
+        number: u64,
+    ) -> (Vec<f64>, Vec<f64>) {
+        let stream = Philox::new(number, "a ladder");
+        let run = |i: usize| {
+            let (rung, x) = (i / seeds, 1e9 * 2.5_f64.powi((i / seeds) as i32));
+            let ([own, ..], [_, of_rung, ..]) = (stream.normals(i as u64), stream.normals(1000 + rung as u64));
+            (x, law(x) * (noise[0] * own + noise[1] * of_rung).exp())
+        };
+        (0..rungs * seeds).map(run).unzip()
+    }
+
+    fn share(expected: Trend, law: impl Fn(f64) -> f64, rungs: usize, seeds: usize, noise: [f64; 2]) -> f64 {
+        let found = (0..1000).filter(|number| {
+            let (x, y) = ladder(&law, rungs, seeds, noise, *number);
+            trend(&x, &y) == expected
+        });
+        found.count() as f64 / 1000.0
+    }
+
+    #[test]
+    fn losses_that_no_law_describes_are_told_from_those_that_one_does() {
+        let chinchilla = |x: f64| 1.7 + 12.0 * (x / 1e9).powf(-0.15);
+        // One in a hundred is allowed, with noise of rungs three, and three standard errors of such a share are 0.016.
+        for (rungs, seeds) in [(5, 1), (5, 3), (8, 2)] {
+            for noise in [[0.003, 0.0], [0.01, 0.0], [0.003, 0.01]] {
+                assert!(share(Trend::Falls, chinchilla, rungs, seeds, noise) > 0.98, "{rungs} {seeds} {noise:?}");
+                let straight =
+                    share(Trend::FallsFasterAndFaster, |x| 30.0 * (x / 1e9).powf(-0.08), rungs, seeds, noise);
+                assert!(straight < 0.04, "{straight} with {rungs} {seeds} {noise:?}");
+                let flat = share(Trend::DoesNotFall, |_| 4.0, rungs, seeds, noise);
+                assert!(flat > 0.96, "{flat} with {rungs} {seeds} {noise:?}");
+            }
+        }
+        // Exponents of 0.029, 0.059, 0.064 and 0.076 between rungs, as a real ladder had.
+        let steeper = |x: f64| 3.0 * (-0.03 * (x / 1e9).ln() - 0.008 * (x / 1e9).ln().powi(2)).exp();
+        assert!(share(Trend::FallsFasterAndFaster, steeper, 5, 3, [0.003, 0.0]) > 0.95);
+        assert!(share(Trend::DoesNotFall, |x| 3.0 * (x / 1e9).powf(0.02), 5, 3, [0.01, 0.0]) > 0.99);
+    }
+
+    #[test]
+    fn exact_numbers_have_a_trend_too() {
+        let x: Vec<f64> = (0..6).map(|i| 1e9 * 4_f64.powi(i)).collect();
+        let of = |law: &dyn Fn(f64) -> f64| trend(&x, &x.iter().map(|x| law(*x)).collect::<Vec<_>>());
+        assert_eq!(of(&|x| 30.0 * x.powf(-0.1)), Trend::Falls);
+        assert_eq!(of(&|x| 2.0 + 30.0 * x.powf(-0.1)), Trend::Falls);
+        assert_eq!(of(&|_| 4.0), Trend::DoesNotFall);
+        assert_eq!(of(&|x| 1.0 + 0.01 * x.ln()), Trend::DoesNotFall);
+        assert_eq!(of(&|x| 9.0 - 0.2 * x.ln()), Trend::FallsFasterAndFaster);
+        assert_eq!(of(&|x| 1.0 + 0.5 * (x / 1e9).powi(-5)), Trend::Falls);
+        // Of the 24 orders of four numbers, 1, 3, 5, 6, 5, 3 and 1 have 0 to 6 rising pairs.
+        let p = |y: [f64; 4]| order_p(&[1.0, 2.0, 3.0, 4.0], &y) * 24.0;
+        assert!(
+            [(p([4.0, 3.0, 2.0, 1.0]), 1.0), (p([4.0, 3.0, 1.0, 2.0]), 4.0), (p([1.0, 2.0, 3.0, 4.0]), 24.0)]
+                .iter()
+                .all(|(p, expected)| (p - expected).abs() < 1e-9)
+        );
+        assert_eq!(trend(&[1.0, 2.0], &[3.0, 2.0]), Trend::Falls, "two numbers show no error");
+    }
+}
