@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use runner_spec::format::{count, loss, percent, printable, short_hash, significant};
+use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
     CheckedForecast, ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
-    LadderPrediction, LeftOutRung, RegisteredForecast,
+    LadderPrediction, LeftOutRung, RecordedForecast,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
@@ -52,8 +52,8 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     let mut paragraphs: Vec<LadderParagraph> =
         fit.predictions.iter().map(|prediction| describe_prediction(&fit.metric, prediction, largest)).collect();
     paragraphs.push(LadderParagraph { subject: "law", lines: describe_law(fit) });
-    let mut check = describe_checks(&fit.checks, largest);
-    check.extend(fit.why_not_checked.clone());
+    let mut check = describe_checks(&fit.held_out, largest);
+    check.extend(fit.why_not_held_out.clone());
     if !check.is_empty() {
         paragraphs.push(LadderParagraph { subject: "check", lines: check });
     }
@@ -61,8 +61,13 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
 }
 
 fn describe_law(fit: &LadderFit) -> Vec<String> {
-    let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, degrees_of_freedom, noise, .. } = fit;
-    let without = if *missing > 0 { format!("; {missing} without a result") } else { String::new() };
+    let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, diverged, .. } = fit;
+    let LadderFit { degrees_of_freedom, noise, .. } = fit;
+    let without = match (*missing, *diverged) {
+        (0, _) => String::new(),
+        (missing, 0) => format!("; {missing} without a result"),
+        (missing, diverged) => format!("; {missing} without a result, of which {diverged} diverged"),
+    };
     let mut lines = vec![format!("{formula} for {metric}, of {runs} runs on {rungs} rungs{without}")];
     let undetermined = match irreducible.interval.low {
         _ if fit.at_bound.contains(&"E") => "; it is at its bound, 0, and not an estimate",
@@ -108,8 +113,8 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
 }
 
 fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> LadderParagraph {
-    let LadderPrediction { target, loss: predicted, not_supported, without, parameters, tokens, flops, extrapolation } =
-        prediction;
+    let LadderPrediction { target, loss: predicted, measurement, not_supported, without, .. } = prediction;
+    let LadderPrediction { parameters, tokens, flops, extrapolation, .. } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
     let assumed: Vec<String> = figures
@@ -124,23 +129,22 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
     };
     let mut lines =
         vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
+    lines.extend(measurement.map(|one| format!("one run measures {} to {}", loss(one.low), loss(one.high))));
     lines.extend(describe_left_out(without, predicted.as_ref()));
     LadderParagraph { subject: "forecast", lines }
 }
 
 /// How far the forecast moves without one rung.
 fn describe_left_out(without: &[LeftOutRung], predicted: Option<&Prediction>) -> Option<String> {
-    let away = |rung: &LeftOutRung| (rung.loss - predicted?.value).abs().into();
-    let furthest = without.iter().max_by(|a, b| {
-        let [a, b]: [Option<f64>; 2] = [away(a), away(b)];
-        a.unwrap_or(0.0).total_cmp(&b.unwrap_or(0.0))
-    })?;
+    let away = |rung: &&LeftOutRung| predicted.map_or(0.0, |predicted| (rung.loss - predicted.value).abs());
+    let furthest = without.iter().max_by(|a, b| away(a).total_cmp(&away(b)))?;
     let ends = |end: fn(f64, f64) -> f64, start: f64| loss(without.iter().map(|rung| rung.loss).fold(start, end));
     Some(format!(
-        "without one rung {} to {}; the rung of {} parameters matters most",
+        "without one rung {} to {}; that of {} parameters and {} tokens matters most",
         ends(f64::min, f64::INFINITY),
         ends(f64::max, f64::NEG_INFINITY),
-        count(furthest.parameters as u64)
+        count(furthest.parameters as u64),
+        count(furthest.tokens as u64)
     ))
 }
 
@@ -163,9 +167,9 @@ fn describe_checks(checks: &[HeldOutRung], largest: &str) -> Vec<String> {
             format!("; too wide to be a strong check, as all rungs range over {}", loss(check.range_of_losses))
         };
         lines.push(format!(
-            "predicted from the {} rungs of up to {} times less compute: {} ({} to {}), {}{inside}{weak}",
+            "predicted from the {} rungs of at most 1/{} of its compute: {} ({} to {}), {}{inside}{weak}",
             check.rungs_left,
-            significant(check.extrapolation, 2),
+            significant(check.extrapolation, 3),
             loss(value),
             loss(interval.low),
             loss(interval.high),
@@ -210,42 +214,42 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
     out
 }
 
-/// The forecasts that were stored.
+/// The forecasts that were stored, and those of `fit` that were not.
 #[must_use]
-pub fn recorded_text(recorded: &[RegisteredForecast]) -> String {
-    let line = |forecast: &RegisteredForecast| {
-        let RegisteredForecast { made, flops, hash, .. } = forecast;
-        format!("recorded {made}, for a run of {flops:.3e} FLOPs: {}\n", short_hash(hash))
+pub fn recorded_text(fit: &LadderFit, recorded: &[RecordedForecast]) -> String {
+    let line = |RecordedForecast { made, flops, hash, .. }: &RecordedForecast| {
+        format!("recorded {made}, for a run of {flops:.3e} FLOPs: {hash}\n")
     };
-    recorded.iter().map(line).collect()
+    let left_out = fit.predictions.iter().filter(|prediction| prediction.loss.is_none());
+    let left_out = left_out.map(|prediction| format!("not recorded, for a run of {:.3e} FLOPs\n", prediction.flops));
+    recorded.iter().map(line).chain(left_out).collect()
 }
 
 /// Stored forecasts beside the run that they were for.
 #[must_use]
 pub fn checked_text(checked: &[CheckedForecast]) -> String {
     let mut out = String::new();
-    for CheckedForecast { forecast, is_intact, run, started, is_registered_before, measured, is_in_interval, error } in
-        checked
-    {
-        let RegisteredForecast { made, metric, hash, loss: predicted, extrapolation, .. } = forecast;
+    for CheckedForecast { forecast, run, started, is_recorded_before, measured, is_in_interval, error, .. } in checked {
+        let RecordedForecast { made, objective, hash, loss: predicted, measurement, extrapolation, .. } = forecast;
         let inside = if *is_in_interval { "in" } else { "outside" };
-        let (run, when) = (printable(run), if *is_registered_before { "before" } else { "after" });
-        let changed = if *is_intact { "" } else { "; the line has changed since it was written" };
+        let when = match is_recorded_before {
+            Some(true) => format!("made {}, before the run started ({})", printable(made), printable(started)),
+            Some(false) => format!("made {}, after the run started ({})", printable(made), printable(started)),
+            None => "the line does not have its hash: it was changed after it was written".to_owned(),
+        };
         let _ = writeln!(
             out,
-            "{run} measured a {metric} of {}, {inside} the forecast {} at {} the FLOPs of the ladder, which is {}",
+            "{} measured a {objective} of {}, {inside} the interval of one run, {} to {}; the forecast of {}, for {} the FLOPs of the \
+             largest rung, was {}",
+            printable(run),
             loss(*measured),
+            loss(measurement.low),
+            loss(measurement.high),
             with_interval(predicted, loss),
             times(*extrapolation),
             off(*error)
         );
-        let _ = writeln!(
-            out,
-            "made {}, {when} the run started ({}): {}{changed}",
-            printable(made),
-            printable(started),
-            short_hash(&printable(hash))
-        );
+        let _ = writeln!(out, "{when}: {}", printable(hash));
     }
     out
 }

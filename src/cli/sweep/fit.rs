@@ -5,12 +5,12 @@ use serde::Serialize;
 use super::args::{FitArgs, SweepNameArgs};
 use super::results::read_sweep;
 use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
-use crate::cli::terminal::output::print_result;
+use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_record::catalog;
 use runner_report::ladder::{checked_text, comparison_text, describe_fit, paragraphs_text, recorded_text};
 use runner_sweep::ladder::{
-    self, CheckedForecast, LadderComparison, LadderFit, LadderResults, RegisteredForecast, find_incomparable_ladders,
+    self, CheckedForecast, LadderComparison, LadderFit, LadderResults, RecordedForecast, find_incomparable_ladders,
 };
 use runner_sweep::stopped_points;
 use runner_sweep::summary::ReadSweep;
@@ -24,7 +24,7 @@ struct FitJson {
     comparison: Option<LadderComparison>,
     /// The forecasts that were stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    recorded: Vec<RegisteredForecast>,
+    recorded: Vec<RecordedForecast>,
     /// What the screen shows.
     text: String,
 }
@@ -49,12 +49,14 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
         text.push_str(&comparison_text(&found));
         comparison = Some(found);
     }
-    let recorded = if args.record { ladder::register(&sweep, &fit)? } else { Vec::new() };
+    let recorded = if args.record { ladder::record_forecasts(&sweep, &fit)? } else { Vec::new() };
     if args.record && recorded.is_empty() {
         let why = fit.predictions.iter().find_map(|prediction| prediction.not_supported.as_deref());
         refuse!("nothing is recorded, since no forecast is supported: {}", why.unwrap_or("there is none"));
     }
-    text.push_str(&recorded_text(&recorded));
+    if args.record {
+        text.push_str(&recorded_text(&fit, &recorded));
+    }
     let json = FitJson { id: sweep.record.id.clone(), fit, comparison, recorded, text };
     print_result(args.json, &json, || json.text.clone())
 }
@@ -72,7 +74,10 @@ fn check_run(args: &FitArgs, sweep: &ReadSweep, run: &str) -> Result<Exit> {
     let path = catalog::resolve(&args.sweep.root.root(), run)?;
     let record = RunRecord::read(&path, stopped_points::describe(&path).status)?;
     let (_, plan) = read_experiment_and_plan(&path)?;
-    let checked = ladder::check(sweep, &record, &plan).map_err(CommandError::request)?;
+    let (checked, warning) = ladder::check(sweep, &record, &plan).map_err(CommandError::request)?;
+    if let Some(warning) = warning {
+        print_to_stderr(&format!("warning: {warning}"));
+    }
     let json = CheckJson { id: sweep.record.id.clone(), text: checked_text(&checked), checked };
     print_result(args.json, &json, || json.text.clone())
 }

@@ -96,7 +96,10 @@ fn ladder_text(ladder: &LadderOutcome) -> String {
         (Some(fit), _) => {
             let forecast = |prediction: &LadderPrediction| {
                 let Some(loss) = prediction.loss else {
-                    return format!("law: {}; no forecast is supported", fit.formula);
+                    return format!(
+                        "law: {}; no forecast for {:.0} times the compute",
+                        fit.formula, prediction.extrapolation
+                    );
                 };
                 let [value, low, high] = [loss.value, loss.interval.low, loss.interval.high].map(metric_loss);
                 format!("law: {} at flops {:.3e} forecast as {value} ({low} to {high})", fit.metric, prediction.flops)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use runner_spec::measure::LossSample;
-use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
+use runner_stats::{ExponentBound, Interval, Prediction, ScaleMultiple};
 use serde::Serialize;
 
 use super::{LadderResults, Scale};
@@ -22,8 +22,9 @@ pub struct LadderFit {
     pub at_bound: Vec<&'static str>,
     pub runs: usize,
     pub rungs: usize,
-    /// The number of points that have no result.
+    /// The number of points that have no result, and of those among them that diverged.
     pub missing: usize,
+    pub diverged: usize,
     /// Degrees of freedom of the noise from which intervals follow.
     pub degrees_of_freedom: usize,
     /// The standard deviation of the noise, as a share of the loss.
@@ -37,15 +38,15 @@ pub struct LadderFit {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
     /// The rung with the most FLOPs, predicted from the others, from these without the next one, and so on.
-    pub checks: Vec<HeldOutRung>,
-    /// Why it is not predicted.
+    pub held_out: Vec<HeldOutRung>,
+    /// Why the list is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why_not_checked: Option<String>,
+    pub why_not_held_out: Option<String>,
     /// The losses at the targets. The default target has ten times the FLOPs of the largest rung.
     pub predictions: Vec<LadderPrediction>,
     /// The rungs, by their FLOPs.
     pub measured: Vec<RungLoss>,
-    /// The law L(C) from the smallest rung to the largest prediction; empty for L(N, D), where FLOPs do not determine the loss.
+    /// The law L(C) from the smallest rung to the largest supported prediction; empty for L(N, D), where FLOPs do not determine the loss.
     pub curve: Vec<CurvePoint>,
 }
 
@@ -130,6 +131,9 @@ pub struct LadderPrediction {
     pub target: BTreeMap<&'static str, f64>,
     /// The expected loss, with its interval of 95%; `None` if what was measured does not support a forecast.
     pub loss: Option<Prediction>,
+    /// Where the loss of one run will lie, also with 95%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measurement: Option<Interval>,
     /// Why it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_supported: Option<String>,

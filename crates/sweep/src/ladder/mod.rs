@@ -2,7 +2,7 @@
 //! support them, and the compute that another ladder needs for the same loss.
 
 mod findings;
-mod registered;
+mod recorded;
 mod scale;
 mod support;
 
@@ -20,7 +20,7 @@ pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
     LeftOutRung, RungLoss,
 };
-pub use registered::{CheckedForecast, RegisteredForecast, check, register};
+pub use recorded::{CheckedForecast, RecordedForecast, check, record_forecasts};
 pub use scale::{LadderTarget, Scale};
 
 /// The largest squared correlation of ln N and ln D at which L(N, D) is fitted.
@@ -59,8 +59,9 @@ pub struct LadderResults {
     id: String,
     runs: Vec<LadderRun>,
     measured_on: Option<LossSample>,
-    /// Points without a result.
+    /// Points without a result, and those among them that diverged.
     missing: usize,
+    diverged: usize,
 }
 
 /// The lowest and the highest of `values`, which are positive.
@@ -110,8 +111,9 @@ impl LadderResults {
         let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
         let missing = distinct().count() - runs.len();
+        let diverged = distinct().filter(|row| row.diverged).count();
         let (metric, id) = (record.objective.metric.key().into_owned(), record.id.clone());
-        Ok(Self { metric, id, runs, measured_on: results.measured_on(), missing })
+        Ok(Self { metric, id, runs, measured_on: results.measured_on(), missing, diverged })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -164,13 +166,12 @@ impl LadderResults {
     /// If there are too few rungs, no law describes their losses, or a target does not fit the law.
     pub fn fit(&self, targets: &[LadderTarget]) -> Result<LadderFit, String> {
         let (scales, why_not) = self.scales()?;
+        let fitted = fit(&self.runs, &scales, "ladder")?;
         if scales == [Scale::Flops]
-            && rungs(&self.runs).len() >= rungs_needed(1)
             && let Some(reason) = support::contradiction(&self.runs)
         {
             return Err(reason);
         }
-        let fitted = fit(&self.runs, &scales, "ladder")?;
         let terms = scales.iter().zip(&fitted.law.terms).enumerate().map(|(k, (scale, term))| {
             let interval = fitted.interval_of(|law| law.terms.get(k).map_or(f64::NAN, |term| term.exponent));
             FittedTerm {
@@ -183,7 +184,7 @@ impl LadderResults {
         let default = [self.default_target(&scales)?];
         let targets = if targets.is_empty() { &default } else { targets };
         let (checks, why_no_more_checks) = self.checks(&scales);
-        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted);
+        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted, self.diverged);
         let predict = |target| self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks);
         let predictions: Vec<LadderPrediction> = targets.iter().map(predict).collect::<Result<_, _>>()?;
         let exponents = EXPONENT_NAMES.into_iter().zip(fitted.exponent_bounds.iter().map(Option::is_some));
@@ -199,13 +200,14 @@ impl LadderResults {
             runs: fitted.runs,
             rungs: fitted.rungs,
             missing: self.missing,
+            diverged: self.diverged,
             degrees_of_freedom: fitted.freedom,
             noise: fitted.noise,
             lack_of_fit: fitted.has_lack_of_fit,
             why_not_parameters_and_tokens: why_not,
             measured_on: self.measured_on,
-            why_not_checked: checks.is_empty().then_some(why_no_more_checks),
-            checks,
+            why_not_held_out: checks.is_empty().then_some(why_no_more_checks),
+            held_out: checks,
             at_bound: at_bound.filter(|(_, is_at_bound)| *is_at_bound).map(|(name, _)| name).collect(),
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
@@ -300,29 +302,68 @@ impl LadderResults {
         checks: &[HeldOutRung],
     ) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
-        let (of, at): (Vec<Scale>, Vec<f64>) = match (scales, given.as_slice()) {
+        let [parameters, tokens, flops] = self.run_at(target);
+        let at = match (scales, given.as_slice()) {
             ([_, _], _) => {
                 let both: Option<Vec<f64>> = scales.iter().map(|scale| target.value_of(*scale)).collect();
                 let both = both.filter(|both| both.len() == given.len());
                 let rule = "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`";
-                (scales.to_vec(), both.ok_or(rule)?)
+                both.ok_or(rule)?
             }
             // Along the ladder, each scale determines the others.
-            (_, [(scale, value)]) => (vec![*scale], vec![*value]),
+            (_, [(scale, _)]) if self.range_of(*scale) >= scale.least_span() => vec![flops],
+            (_, [(scale, _)]) => {
+                return Err(format!(
+                    "{} of the rungs hardly differ, so they determine no run; give flops as the target",
+                    scale.name()
+                ));
+            }
             _ => {
                 return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
             }
         };
-        let loss = if of == scales { fitted.predict(&at) } else { fit(&self.runs, &of, "ladder")?.predict(&at) };
-        let [parameters, tokens, flops] = self.run_at(target);
-        let largest = self.runs.last().map_or(f64::NAN, |run| run.flops);
+        let extrapolation = flops / self.runs.last().map_or(f64::NAN, |run| run.flops);
+        let reach = self.reach(parameters, tokens, flops);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
-        let extrapolation = flops / largest;
-        let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(extrapolation, checks));
-        let is_supported = not_supported.is_none();
-        let without = if is_supported { self.without_each_rung(&of, &at) } else { Vec::new() };
-        let loss = is_supported.then_some(loss);
-        Ok(LadderPrediction { target, loss, not_supported, without, parameters, tokens, flops, extrapolation })
+        let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(reach, checks));
+        let supported = |found: Prediction| not_supported.is_none().then_some(found);
+        let loss = supported(fitted.predict(&at));
+        let stream = Philox::new(0, "measurement of a forecast's run");
+        let measurement = supported(fitted.predict_measurement(&at, 1, stream)).map(|found| found.interval);
+        let without = if loss.is_some() { self.without_each_rung(scales, &at) } else { Vec::new() };
+        Ok(LadderPrediction {
+            target,
+            loss,
+            measurement,
+            not_supported,
+            without,
+            parameters,
+            tokens,
+            flops,
+            extrapolation,
+        })
+    }
+
+    /// The factor from the smallest to the largest rung.
+    fn range_of(&self, scale: Scale) -> f64 {
+        let (low, high) = range(self.runs.iter().map(|run| scale.of(run)));
+        high / low
+    }
+
+    /// How far a run lies outside of the rungs, as a factor of FLOPs; 1 within them. A factor in parameters or tokens counts twice, because FLOPs
+    /// grow with both.
+    fn reach(&self, parameters: f64, tokens: f64, flops: f64) -> f64 {
+        let outside = |scale: Scale, value: f64| {
+            let (low, high) = range(self.runs.iter().map(|run| scale.of(run)));
+            (value / high).max(low / value).max(1.0)
+        };
+        let size = outside(Scale::Parameters, parameters).max(outside(Scale::Tokens, tokens));
+        outside(Scale::Flops, flops).max(if self.varies_both() { size * size } else { 1.0 })
+    }
+
+    /// True if the law is one of parameters and tokens.
+    fn varies_both(&self) -> bool {
+        self.scales().is_ok_and(|(scales, _)| scales.len() == 2)
     }
 
     /// The loss at `scale` that the law of the other rungs gives, for each rung; nothing if there are too few.
@@ -370,7 +411,9 @@ impl LadderResults {
             }
         }
         let of = |ladder: &Self, purpose: &str| {
-            fit(&ladder.runs, &[Scale::Flops], purpose).map_err(|error| format!("{}: {error}", ladder.id))
+            let fitted = fit(&ladder.runs, &[Scale::Flops], purpose);
+            let fitted = fitted.and_then(|fitted| support::contradiction(&ladder.runs).map_or(Ok(fitted), Err));
+            fitted.map_err(|error| format!("{}: {error}", ladder.id))
         };
         let (own, other) = (of(self, "compared ladder")?, of(base, "base of comparison")?);
         let ((own_low, own_high), (base_low, base_high)) = (self.losses(), base.losses());

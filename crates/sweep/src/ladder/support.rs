@@ -1,21 +1,25 @@
 //! Whether what a ladder measured supports its forecasts: the losses fall as a power law can, the law predicted the rungs that it was not
 //! fitted to, and the reach of a forecast is within that of these checks.
 
-use runner_spec::format::{count, loss, significant};
+use runner_spec::format::{count, counted, loss, significant};
 use runner_stats::{ExponentBound, LawFit, Trend, trend};
 
 use super::{EXPONENT_NAMES, HeldOutRung, LadderRun, Scale, mean_loss, rungs};
 
 /// A rung whose loss is above that of a smaller one by so many standard errors is not noise.
 const RISE: f64 = 3.0;
+/// No smaller rise of ln L counts, even if all seeds of a rung measure the same.
+const LEAST_RISE: f64 = 1e-4;
+/// With fewer, seeds say too little about their noise.
+const FEWEST_DEGREES_OF_FREEDOM: usize = 3;
 
-/// Why no power law over FLOPs describes the losses of `runs`; `None` if one may.
+/// Why no power law over FLOPs is fitted to the losses of `runs`; `None` if one may describe them.
 pub(super) fn contradiction(runs: &[LadderRun]) -> Option<String> {
     let (flops, losses): (Vec<f64>, Vec<f64>) = runs.iter().map(|run| (run.flops, run.loss)).unzip();
     let rungs = rungs_by_flops(runs);
     match trend(&flops, &losses) {
         Trend::Falls => None,
-        Trend::DoesNotFall => {
+        Trend::NotShownToFall => {
             let losses: Vec<String> = rungs.iter().map(|rung| loss(mean_loss(rung))).collect();
             Some(format!(
                 "the losses do not fall steadily with compute ({} from rung to rung); larger rungs or more seeds may show whether they do",
@@ -39,15 +43,26 @@ pub(super) fn contradiction(runs: &[LadderRun]) -> Option<String> {
 }
 
 /// Why no forecast of the law `fitted` over `scales` is supported, whatever its reach.
-pub(super) fn unsupported_law(runs: &[LadderRun], scales: &[Scale], fitted: &LawFit) -> Option<String> {
+pub(super) fn unsupported_law(
+    runs: &[LadderRun],
+    scales: &[Scale],
+    fitted: &LawFit,
+    diverged: usize,
+) -> Option<String> {
+    if diverged > 0 {
+        return Some(format!(
+            "{} diverged, so the others of their rungs are a selection",
+            counted(diverged as u64, "run")
+        ));
+    }
     let bounds = scales.iter().zip(&fitted.exponent_bounds).zip(EXPONENT_NAMES);
-    let at_bound = bounds.filter_map(|((scale, bound), name)| {
+    let mut at_bound = bounds.filter_map(|((scale, bound), name)| {
         Some(match (*bound)? {
             ExponentBound::NoTerm => format!("the losses do not fall with {}", scale.name()),
             ExponentBound::Lower | ExponentBound::Upper => format!("the exponent {name} is at a bound of the fit"),
         })
     });
-    if let Some(reason) = at_bound.last() {
+    if let Some(reason) = at_bound.next_back() {
         return Some(reason);
     }
     if scales.len() > 1 {
@@ -58,34 +73,36 @@ pub(super) fn unsupported_law(runs: &[LadderRun], scales: &[Scale], fitted: &Law
     let within =
         |rung: &Vec<LadderRun>| rung.iter().map(|run| (run.loss.ln() - mean_loss(rung).ln()).powi(2)).sum::<f64>();
     let noise = match runs.len() - rungs.len() {
-        0 => fitted.noise,
+        0..FEWEST_DEGREES_OF_FREEDOM => fitted.noise,
         freedom => (rungs.iter().map(within).sum::<f64>() / freedom as f64).sqrt(),
     };
-    let rise = |pair: &[Vec<LadderRun>]| {
-        let [below, above] = [mean_loss(&pair[0]), mean_loss(&pair[1])];
-        let error = noise * (1.0 / pair[0].len() as f64 + 1.0 / pair[1].len() as f64).sqrt();
-        ((above / below).ln() > RISE * error).then(|| {
+    let rise = |(i, larger): (usize, &Vec<LadderRun>)| {
+        let smaller = rungs[..i].iter().min_by(|a, b| mean_loss(a).total_cmp(&mean_loss(b)))?;
+        let [below, above] = [mean_loss(smaller), mean_loss(larger)];
+        let error = noise * (1.0 / smaller.len() as f64 + 1.0 / larger.len() as f64).sqrt();
+        ((above / below).ln() > (RISE * error).max(LEAST_RISE)).then(|| {
             format!(
                 "the loss rises from {} to {} between the rungs of {:.3e} and {:.3e} FLOPs",
                 loss(below),
                 loss(above),
-                pair[0][0].flops,
-                pair[1][0].flops
+                smaller[0].flops,
+                larger[0].flops
             )
         })
     };
-    rungs.windows(2).find_map(rise)
+    rungs.iter().enumerate().find_map(rise)
 }
 
-/// Why a forecast at `reach` times the FLOPs of the largest rung is not supported by `checks`, which are in the order of their reach. A check
-/// must reach at least half as far, counted in doublings, and be a strong one, and those before it must not fail.
+/// Why a forecast whose run lies outside of the rungs by the factor `reach` of FLOPs is not supported by `checks`, which are in the order of their
+/// reach. A strong check must reach at least half as far, counted in doublings, and none up to it may fail.
 pub(super) fn unsupported_reach(reach: f64, checks: &[HeldOutRung]) -> Option<String> {
-    let needed = reach.max(1.0).sqrt();
-    let enough = checks.iter().position(|check| check.extrapolation >= needed);
-    let used = &checks[..enough.map_or(checks.len(), |last| last + 1)];
-    if let Some(missed) = used.iter().find(|check| !check.is_in_interval) {
+    let needed = reach.sqrt();
+    let is_enough = |check: &&HeldOutRung| check.extrapolation >= needed * (1.0 - 1e-9);
+    let enough = checks.iter().find(|check| is_enough(check) && check.is_strong);
+    let until = enough.map_or(f64::INFINITY, |check| check.extrapolation);
+    if let Some(missed) = checks.iter().find(|check| check.extrapolation <= until && !check.is_in_interval) {
         return Some(format!(
-            "the law missed the largest rung: {} ({} to {}) from rungs of {} times less compute, measured {}",
+            "the law missed the largest rung: {} ({} to {}) from rungs of at most 1/{} of its compute, measured {}",
             loss(missed.predicted.value),
             loss(missed.predicted.interval.low),
             loss(missed.predicted.interval.high),
@@ -93,26 +110,26 @@ pub(super) fn unsupported_reach(reach: f64, checks: &[HeldOutRung]) -> Option<St
             loss(missed.measured)
         ));
     }
-    if let Some(weak) = enough.map(|last| &checks[last]).filter(|check| !check.is_strong) {
+    if enough.is_some() {
+        return None;
+    }
+    if let Some(weak) = checks.iter().find(is_enough) {
         return Some(format!(
-            "the check over {} times is weak: its interval, {} to {}, would contain almost any loss",
+            "the check over {} times the compute is weak: its interval, {} to {}, would contain almost any loss",
             times(weak.extrapolation),
             loss(weak.predicted.interval.low),
             loss(weak.predicted.interval.high)
         ));
     }
-    if enough.is_some() || reach <= 1.0 {
-        return None;
-    }
     let asked = format!("asked for {} times, which needs a check over {} times", times(reach), times(needed));
     Some(match checks.last() {
-        Some(furthest) => format!("checked to {} times the compute, {asked}", times(furthest.extrapolation)),
+        Some(furthest) => format!("checked over {} times the compute, {asked}", times(furthest.extrapolation)),
         None => format!("no rung could be held out, {asked}"),
     })
 }
 
 fn times(x: f64) -> String {
-    if x < 100.0 { format!("{x:.1}") } else { count(x as u64) }
+    if x < 100.0 { significant(x, 3) } else { count(x as u64) }
 }
 
 fn rungs_by_flops(runs: &[LadderRun]) -> Vec<Vec<LadderRun>> {

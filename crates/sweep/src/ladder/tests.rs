@@ -64,11 +64,11 @@ fn a_law_of_compute_predicts_the_largest_rung() {
     assert_eq!((fit.formula, fit.runs, fit.rungs, fit.missing), ("L(C) = E + A·C^-a", 12, 6, 0));
     assert!(fit.why_not_parameters_and_tokens.clone().unwrap().contains("vary independently"), "{fit:?}");
     // Six rungs, of which a law needs four.
-    for (check, (reach, left)) in fit.checks.iter().zip([(4.0, 5), (16.0, 4)]) {
+    for (check, (reach, left)) in fit.held_out.iter().zip([(4.0, 5), (16.0, 4)]) {
         assert!(check.is_in_interval && (check.extrapolation - reach).abs() < 1e-9, "{check:?}");
         assert_eq!((check.runs, check.parameters, check.rungs_left), (2, 320_000.0, left));
     }
-    assert!(fit.checks.len() == 2 && fit.checks[0].is_strong, "{fit:?}");
+    assert!(fit.held_out.len() == 2 && fit.held_out[0].is_strong, "{fit:?}");
     // 1e6 parameters are 3.125 times those of the largest rung, with as many times its tokens.
     let by_parameters = &fit.predictions[1];
     assert!((by_parameters.extrapolation / 3.125_f64.powi(2) - 1.0).abs() < 1e-9, "{by_parameters:?}");
@@ -83,7 +83,7 @@ fn a_law_of_compute_predicts_the_largest_rung() {
     assert!(near.loss.is_some() && near.not_supported.is_none(), "{near:?}");
     assert_eq!(
         (far.loss, far.not_supported.as_deref()),
-        (None, Some("checked to 16.0 times the compute, asked for 260 times, which needs a check over 16.1 times"))
+        (None, Some("checked over 16.0 times the compute, asked for 260 times, which needs a check over 16.1 times"))
     );
     let both = [LadderTarget::parse("parameters=1e6,tokens=1e7").unwrap()];
     assert!(results_of(&ladder).fit(&both).unwrap_err().contains("together"));
@@ -111,9 +111,9 @@ fn few_rungs_are_refused_with_the_number_needed() {
     let error = results_of(&three).fit(&[]).unwrap_err();
     assert_eq!(error, "a law of 3 parameters needs at least 4 rungs with a result, got 3");
     let four = results_of(&ladder("a", &along_one_ratio()[..4], 1.0)).fit(&[]).unwrap();
-    assert!(four.why_not_checked.unwrap().contains("not held out"));
+    assert!(four.why_not_held_out.unwrap().contains("not held out"));
     let reason = four.predictions[0].not_supported.as_deref();
-    assert_eq!(reason, Some("no rung could be held out, asked for 10.0 times, which needs a check over 3.2 times"));
+    assert_eq!(reason, Some("no rung could be held out, asked for 10.0 times, which needs a check over 3.16 times"));
     assert!(four.why_not_parameters_and_tokens.unwrap().contains("at least 6 rungs, got 4"));
 }
 
@@ -128,7 +128,12 @@ fn flops_that_hardly_vary_are_refused() {
     let fit = results.fit(&[LadderTarget::parse("parameters=1e6").unwrap()]).unwrap();
     assert!((fit.predictions[0].tokens - 1e6).abs() < 1e-3, "{fit:?}");
     let error = results.fit(&[LadderTarget::parse("tokens=1e7").unwrap()]).unwrap_err();
-    assert!(error.contains("a law over tokens needs rungs"), "{error}");
+    assert!(error.contains("tokens of the rungs hardly differ"), "{error}");
+    // A budget of FLOPs is kept up to a step.
+    let budget = constant.iter().enumerate().map(|(i, (n, d))| (*n, d * (1.0 + 1e-3 * (i % 3) as f64)));
+    let budget: Vec<(f64, f64)> = budget.collect();
+    let error = results_of(&ladder("a", &budget, 1.0)).fit(&[]).unwrap_err();
+    assert!(error.contains("a law over flops needs rungs"), "{error}");
 }
 
 #[test]
@@ -226,6 +231,13 @@ fn losses_that_contradict_every_law_are_not_extrapolated() {
     let [prediction] = rising.fit(&[]).unwrap().predictions.try_into().unwrap();
     let reason = prediction.not_supported.unwrap();
     assert!(reason.starts_with("the loss rises from") && prediction.loss.is_none(), "{reason}");
+    let vanished = with_losses(ladder("a", &along_one_ratio(), 1.0), |n, _| if n > 1e5 { 0.0 } else { 1.0 });
+    assert_eq!(vanished.fit(&[]).unwrap_err(), "a law needs positive losses");
+    // Far below the rungs is as far as above them.
+    let law = results_of(&ladder("a", &along_one_ratio(), 1.0));
+    let targets = ["flops=1e10", "flops=1e7"].map(|text| LadderTarget::parse(text).unwrap());
+    let [inside, below] = law.fit(&targets).unwrap().predictions.try_into().unwrap();
+    assert!(inside.loss.is_some() && below.loss.is_none(), "{inside:?} {below:?}");
     // L(N, D) whose losses do not depend on the tokens.
     let rungs: Vec<(f64, f64)> =
         [1e4, 4e4, 1.6e5].iter().flat_map(|n| [5.0, 20.0, 80.0].map(|ratio| (*n, ratio * n))).collect();
@@ -265,6 +277,7 @@ fn refused_and_right(ladders: usize, measured: impl Fn(f64) -> f64, truth: impl 
             runs: (0..18).map(run).collect(),
             measured_on: None,
             missing: 0,
+            diverged: 0,
         };
         let flops = 33.0 * results.runs[17].flops;
         let fit = results.fit(&[LadderTarget(vec![(Scale::Flops, flops)])]);
