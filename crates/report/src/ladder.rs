@@ -114,7 +114,7 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
 
 fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> LadderParagraph {
     let LadderPrediction { target, loss: predicted, measurement, not_supported, without, .. } = prediction;
-    let LadderPrediction { parameters, tokens, flops, extrapolation, .. } = prediction;
+    let LadderPrediction { optimum, parameters, tokens, flops, extrapolation, .. } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
     let figures = [("parameters", parameters), ("tokens", tokens), ("flops", flops)];
     let assumed: Vec<String> = figures
@@ -129,6 +129,10 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
     };
     let mut lines =
         vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
+    lines.extend(optimum.as_ref().map(|best| {
+        let [low, high] = [best.interval.low, best.interval.high].map(|end| format!("{end:.3e}"));
+        format!("the best size for these FLOPs is {low} to {high} parameters")
+    }));
     lines.extend(measurement.map(|one| format!("one run measures {} to {}", loss(one.low), loss(one.high))));
     lines.extend(describe_left_out(without, predicted.as_ref()));
     LadderParagraph { subject: "forecast", lines }

@@ -134,6 +134,9 @@ pub struct LadderPrediction {
     /// Where the loss of one run will lie, also with 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Interval>,
+    /// Of L(N, D) and a target that gives FLOPs alone: the parameters with the lowest loss for them, with their interval of 95%.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<Prediction>,
     /// Why it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_supported: Option<String>,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use runner_plan::comparability::find_incomparable;
 use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
-use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
+use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, ScalingLaw, rungs_needed};
 
 use crate::record::SweepRecord;
 use crate::results::{PointStatus, SweepResults};
@@ -302,12 +302,21 @@ impl LadderResults {
         checks: &[HeldOutRung],
     ) -> Result<LadderPrediction, String> {
         let LadderTarget(given) = target;
-        let [parameters, tokens, flops] = self.run_at(target);
+        let [mut parameters, mut tokens, flops] = self.run_at(target);
+        let mut optimum = None;
         let at = match (scales, given.as_slice()) {
+            ([_, _], [(Scale::Flops, _)]) => {
+                let best = |law: &ScalingLaw| self.optimal_parameters(law, flops);
+                parameters = best(&fitted.law);
+                tokens = flops / (self.flops_per_pair() * parameters);
+                optimum = Some(Prediction { value: parameters, interval: fitted.interval_of(best) });
+                vec![parameters, tokens]
+            }
             ([_, _], _) => {
                 let both: Option<Vec<f64>> = scales.iter().map(|scale| target.value_of(*scale)).collect();
                 let both = both.filter(|both| both.len() == given.len());
-                let rule = "this ladder fits L(N, D), so a target gives both: `--target parameters=X,tokens=X`";
+                let rule = "this ladder fits L(N, D), so a target gives both, `--target parameters=X,tokens=X`, or flops=X, whose best size is \
+                            then taken";
                 both.ok_or(rule)?
             }
             // Along the ladder, each scale determines the others.
@@ -331,10 +340,12 @@ impl LadderResults {
         let stream = Philox::new(0, "measurement of a forecast's run");
         let measurement = supported(fitted.predict_measurement(&at, 1, stream)).map(|found| found.interval);
         let without = if loss.is_some() { self.without_each_rung(scales, &at) } else { Vec::new() };
+        let optimum = optimum.filter(|_| loss.is_some());
         Ok(LadderPrediction {
             target,
             loss,
             measurement,
+            optimum,
             not_supported,
             without,
             parameters,
@@ -342,6 +353,21 @@ impl LadderResults {
             flops,
             extrapolation,
         })
+    }
+
+    /// The FLOPs of a run for each parameter and token: the geometric mean of the rungs.
+    fn flops_per_pair(&self) -> f64 {
+        let logs = self.runs.iter().map(|run| (run.flops / (run.parameters * run.tokens)).ln());
+        (logs.sum::<f64>() / self.runs.len() as f64).exp()
+    }
+
+    /// The N of the lowest loss E + A·N^-a + B·D^-b with `flops` = k·N·D: ((a·A / b·B) · (flops / k)^b)^(1 / (a + b)) (Hoffmann et al. 2022,
+    /// equation 4).
+    fn optimal_parameters(&self, law: &ScalingLaw, flops: f64) -> f64 {
+        let [of_size, of_tokens] = law.terms.as_slice() else { return f64::NAN };
+        let (a, b) = (of_size.exponent, of_tokens.exponent);
+        let share = (a * of_size.coefficient / (b * of_tokens.coefficient)).ln();
+        ((share + b * (flops / self.flops_per_pair()).ln()) / (a + b)).exp()
     }
 
     /// The factor from the smallest to the largest rung.

@@ -100,7 +100,16 @@ fn independent_parameters_and_tokens_give_both_exponents() {
     for (term, truth) in fit.terms.iter().zip([0.4, 0.3]) {
         assert!(term.exponent.interval.contains(truth), "{term:?}");
     }
-    assert!(results_of(&ladder).fit(&[LadderTarget::parse("flops=1e15").unwrap()]).unwrap_err().contains("both"));
+    assert!(results_of(&ladder).fit(&[LadderTarget::parse("tokens=1e9").unwrap()]).unwrap_err().contains("both"));
+    // FLOPs alone: the best size for them, which the law's terms determine.
+    let target = [LadderTarget::parse("flops=1e14").unwrap()];
+    let [best] = results_of(&ladder).fit(&target).unwrap().predictions.try_into().unwrap();
+    let loss = |n: f64| 1.5 + 30.0 * n.powf(-0.4) + 20.0 * (1e14 / (6.0 * n)).powf(-0.3);
+    let sizes = (1..4000).map(|i| 1e4 * 1.002_f64.powi(i));
+    let truth = sizes.min_by(|a, b| loss(*a).total_cmp(&loss(*b))).unwrap();
+    assert!(best.optimum.unwrap().interval.contains(truth), "{best:?} {truth}");
+    assert!((6.0 * best.parameters * best.tokens / 1e14 - 1.0).abs() < 1e-6, "{best:?}");
+    assert!(best.loss.unwrap().interval.contains(loss(truth)), "{best:?}");
     let error = results_of(&ladder).compare(&results_of(&ladder)).unwrap_err();
     assert!(error.contains("independently"), "{error}");
 }
