@@ -53,7 +53,7 @@ function lawChart(fit, width) {
     y: predictions.map((prediction) => prediction.loss.value),
     ends: predictions.map((prediction) => ends(prediction.loss)),
   };
-  const series = [curve.length ? law : ofRungs, rungs, forecast];
+  const series = [curve.length ? law : ofRungs, rungs, ...(predictions.length ? [forecast] : [])];
   return el(
     "div",
     { class: "axis-chart" },

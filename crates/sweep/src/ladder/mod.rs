@@ -306,10 +306,10 @@ impl LadderResults {
         let mut optimum = None;
         let at = match (scales, given.as_slice()) {
             ([_, _], [(Scale::Flops, _)]) => {
-                let best = |law: &ScalingLaw| self.optimal_parameters(law, flops);
-                parameters = best(&fitted.law);
+                parameters = self.optimal_parameters(&fitted.law, flops);
                 tokens = flops / (self.flops_per_pair() * parameters);
-                optimum = Some(Prediction { value: parameters, interval: fitted.interval_of(best) });
+                let interval = fitted.interval_of(|law| self.optimal_parameters(law, flops));
+                optimum = Some(Prediction { value: parameters, interval });
                 vec![parameters, tokens]
             }
             ([_, _], _) => {
