@@ -1,4 +1,4 @@
-//! A ladder's fitted law, its held-out rung, its predictions, and the comparison of two ladders, as text.
+//! A ladder's forecasts, its fitted law, its held-out rungs, and the comparison of two ladders, as text.
 
 use std::fmt::Write as _;
 
@@ -43,7 +43,7 @@ pub fn paragraphs_text(paragraphs: &[LadderParagraph]) -> String {
     out
 }
 
-/// The law, how well it predicts the largest rung, and what it predicts.
+/// The forecasts, the law, and how well it predicts the largest rung.
 #[must_use]
 pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     // A larger rung may be unfinished, or have failed.
@@ -125,7 +125,8 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
     let given = given.join(", ");
     let first = match (predicted, not_supported) {
         (Some(predicted), _) => format!("{metric} {} at {given}", with_interval(predicted, loss)),
-        (None, reason) => format!("not supported at {given}: {}", reason.as_deref().unwrap_or_default()),
+        (None, Some(reason)) => format!("not supported at {given}: {reason}"),
+        (None, None) => format!("not supported at {given}"),
     };
     let mut lines =
         vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
@@ -144,7 +145,7 @@ fn describe_left_out(without: &[LeftOutRung], predicted: Option<&Prediction>) ->
     let furthest = without.iter().max_by(|a, b| away(a).total_cmp(&away(b)))?;
     let ends = |end: fn(f64, f64) -> f64, start: f64| loss(without.iter().map(|rung| rung.loss).fold(start, end));
     Some(format!(
-        "without one rung {} to {}; that of {} parameters and {} tokens matters most",
+        "without one rung {} to {}; the rung of {} parameters and {} tokens matters most",
         ends(f64::min, f64::INFINITY),
         ends(f64::max, f64::NEG_INFINITY),
         count(furthest.parameters as u64),
@@ -229,16 +230,19 @@ pub fn recorded_text(fit: &LadderFit, recorded: &[RecordedForecast]) -> String {
     recorded.iter().map(line).chain(left_out).collect()
 }
 
-/// Stored forecasts beside the run that they were for.
+/// Stored forecasts compared with the run that they were for.
 #[must_use]
 pub fn checked_text(checked: &[CheckedForecast]) -> String {
     let mut out = String::new();
-    for CheckedForecast { forecast, run, started, is_recorded_before, measured, is_in_interval, error, .. } in checked {
+    for checked in checked {
+        let CheckedForecast { forecast, has_its_hash, run, started, is_recorded_before, .. } = checked;
+        let CheckedForecast { measured, is_in_interval, error, .. } = checked;
         let RecordedForecast { made, objective, hash, loss: predicted, measurement, extrapolation, .. } = forecast;
         let inside = if *is_in_interval { "in" } else { "outside" };
         let when = match is_recorded_before {
             Some(true) => format!("made {}, before the run started ({})", printable(made), printable(started)),
             Some(false) => format!("made {}, after the run started ({})", printable(made), printable(started)),
+            None if *has_its_hash => format!("made {}, which is not a time", printable(made)),
             None => "the line does not have its hash: it was changed after it was written".to_owned(),
         };
         let _ = writeln!(

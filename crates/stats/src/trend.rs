@@ -3,8 +3,6 @@
 //! ln L of L = E + A·x^−α with E ≥ 0 is convex in ln x: each doubling lowers it by at most as much as the one before. So a quadratic of ln L
 //! in ln x that bends the other way contradicts every such law, whatever its parameters.
 
-use serde::Serialize;
-
 use crate::levenberg_marquardt::solve;
 use crate::students_t::{f_tail, two_sided_p};
 
@@ -15,10 +13,9 @@ const LEVEL: f64 = 0.01;
 const LACK_OF_FIT_LEVEL: f64 = 0.25;
 
 /// How losses change with scale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trend {
-    /// They fall, and no faster and faster.
+    /// They fall, and not faster and faster.
     Falls,
     /// Nothing shows that they fall, neither a straight line through ln L, nor the order of the rungs, nor the first and the last one: they
     /// are flat, rise, or go up and down.
@@ -33,11 +30,13 @@ pub enum Trend {
 pub fn trend(scales: &[f64], losses: &[f64]) -> Trend {
     let x: Vec<f64> = scales.iter().map(|scale| scale.ln()).collect();
     let y: Vec<f64> = losses.iter().map(|loss| loss.ln()).collect();
+    let rungs = Rungs::new(&x, &y);
     let on_a_line = |c: Coefficient| c.value < 0.0 && c.p / 2.0 < LEVEL;
-    let falls =
-        highest_coefficient(&x, &y, 1).is_none_or(on_a_line) || falls_in_order(&x, &y) || falls_from_end_to_end(&x, &y);
-    let ends_lower = order_ends(&x, &y).is_some_and(|(first, last)| last < first);
-    let bends = ends_lower && highest_coefficient(&x, &y, 2).is_some_and(|c| c.value < 0.0 && c.p / 2.0 < LEVEL);
+    let falls = highest_coefficient(&x, &y, &rungs, 1).is_none_or(on_a_line)
+        || rungs.fall_in_order()
+        || rungs.fall_from_end_to_end();
+    let bends =
+        rungs.end_lower() && highest_coefficient(&x, &y, &rungs, 2).is_some_and(|c| c.value < 0.0 && c.p / 2.0 < LEVEL);
     match (bends, falls) {
         (true, _) => Trend::FallsFasterAndFaster,
         (false, true) => Trend::Falls,
@@ -45,53 +44,69 @@ pub fn trend(scales: &[f64], losses: &[f64]) -> Trend {
     }
 }
 
-/// True if the order of rungs shows a fall. All orders of four rungs are too few for the level: there only a fall at each rung does.
-fn falls_in_order(x: &[f64], y: &[f64]) -> bool {
-    let rungs = rungs(x, y).0.len();
-    let least = (1..=rungs).map(|n| 1.0 / n as f64).product::<f64>();
-    rungs > 3 && order_p(x, y) <= LEVEL.max(least) * (1.0 + 1e-9)
+/// The rungs of runs, in the order of x.
+struct Rungs {
+    x: Vec<f64>,
+    means: Vec<f64>,
+    /// The number of runs of each.
+    counts: Vec<usize>,
+    /// The sum of squares within rungs, and its degrees of freedom.
+    within: f64,
+    freedom: usize,
 }
 
-/// True if the largest rung is below the smallest one by more than seeds are apart.
-fn falls_from_end_to_end(x: &[f64], y: &[f64]) -> bool {
-    let (places, _, within) = rungs(x, y);
-    let freedom = y.len() - places.len();
-    let runs_at = |place: f64| x.iter().filter(|x| **x == place).count() as f64;
-    let ends = (places.iter().copied().reduce(f64::min), places.iter().copied().reduce(f64::max));
-    let ((Some(low), Some(high)), Some((first, last)), true) = (ends, order_ends(x, y), freedom > 0) else {
-        return false;
-    };
-    let error = (within / freedom as f64 * (1.0 / runs_at(low) + 1.0 / runs_at(high))).sqrt();
-    last < first && (error == 0.0 || two_sided_p((first - last) / error, freedom as f64) / 2.0 < LEVEL)
-}
-
-/// The means of the smallest and of the largest rung.
-fn order_ends(x: &[f64], y: &[f64]) -> Option<(f64, f64)> {
-    let (places, means, _) = rungs(x, y);
-    let ends = places.iter().zip(&means);
-    let (_, first) = ends.clone().min_by(|a, b| a.0.total_cmp(b.0))?;
-    let (_, last) = ends.max_by(|a, b| a.0.total_cmp(b.0))?;
-    Some((*first, *last))
-}
-
-/// The probability that the means of rungs in a random order fall with x in at least as many pairs as these do (Mann 1945, "Nonparametric tests
-/// against trend"). Losses that fall steeply and then hardly are not on a line.
-fn order_p(x: &[f64], y: &[f64]) -> f64 {
-    let (places, means, _) = rungs(x, y);
-    let mut ordered: Vec<(f64, f64)> = places.into_iter().zip(means).collect();
-    ordered.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let rises = (1..ordered.len()).map(|j| ordered[..j].iter().filter(|(_, before)| *before <= ordered[j].1).count());
-    let found: usize = rises.sum();
-    // The share of the orders of n numbers with each number of rising pairs: the last one of n may rise above 0 to n - 1 others.
-    let mut shares = vec![1.0];
-    for n in 2..=ordered.len() {
-        let more = (0..shares.len() + n - 1).map(|k| {
-            let before = shares.iter().skip((k + 1).saturating_sub(n)).take(k + 1 - (k + 1).saturating_sub(n));
-            before.sum::<f64>() / n as f64
-        });
-        shares = more.collect();
+impl Rungs {
+    fn new(x: &[f64], y: &[f64]) -> Self {
+        let mut places = x.to_vec();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        let members =
+            |place: &f64| -> Vec<f64> { x.iter().zip(y).filter(|(x, _)| *x == place).map(|(_, y)| *y).collect() };
+        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+        let all: Vec<Vec<f64>> = places.iter().map(members).collect();
+        let within = all.iter().map(|own| own.iter().map(|y| (y - mean(own)).powi(2)).sum::<f64>()).sum();
+        let (means, counts) = all.iter().map(|own| (mean(own), own.len())).unzip();
+        Self { freedom: x.len() - places.len(), x: places, means, counts, within }
     }
-    shares.iter().take(found + 1).sum()
+
+    fn end_lower(&self) -> bool {
+        self.means.last() < self.means.first()
+    }
+
+    /// True if the order of rungs shows a fall. All orders of four rungs are too few for the level: there only a fall at each rung does.
+    fn fall_in_order(&self) -> bool {
+        let rungs = self.x.len();
+        let least = (1..=rungs).map(|n| 1.0 / n as f64).product::<f64>();
+        rungs > 3 && self.order_p() <= LEVEL.max(least) * (1.0 + 1e-9)
+    }
+
+    /// True if the largest rung is below the smallest one by more than seeds are apart.
+    fn fall_from_end_to_end(&self) -> bool {
+        let ([first, .., last], [n, .., m]) = (self.means.as_slice(), self.counts.as_slice()) else { return false };
+        if self.freedom == 0 || last >= first {
+            return false;
+        }
+        let error = (self.within / self.freedom as f64 * (1.0 / *n as f64 + 1.0 / *m as f64)).sqrt();
+        error == 0.0 || two_sided_p((first - last) / error, self.freedom as f64) / 2.0 < LEVEL
+    }
+
+    /// The probability that the means in a random order fall with x in at least as many pairs as these do (Mann 1945, "Nonparametric tests
+    /// against trend"). Losses that fall steeply and then hardly are not on a line.
+    fn order_p(&self) -> f64 {
+        let means = &self.means;
+        let rises = (1..means.len()).map(|j| means[..j].iter().filter(|before| **before <= means[j]).count());
+        let found: usize = rises.sum();
+        // The share of the orders of n numbers with each number of rising pairs: the last one of n may rise above 0 to n - 1 others.
+        let mut shares = vec![1.0];
+        for n in 2..=means.len() {
+            let more = (0..shares.len() + n - 1).map(|k| {
+                let first = (k + 1).saturating_sub(n);
+                shares.iter().skip(first).take(k + 1 - first).sum::<f64>() / n as f64
+            });
+            shares = more.collect();
+        }
+        shares.iter().take(found + 1).sum()
+    }
 }
 
 struct Coefficient {
@@ -102,18 +117,16 @@ struct Coefficient {
 
 /// The coefficient of x^`degree` of the polynomial of this degree through (x, y) by least squares. Its error is that of runs, or that of
 /// rungs, if these deviate from the polynomial by more than their runs do from each other. `None` if nothing shows the error.
-fn highest_coefficient(x: &[f64], y: &[f64], degree: usize) -> Option<Coefficient> {
-    let (rung_x, means, within) = rungs(x, y);
-    let (runs, rungs) = (y.len(), means.len());
-    let own = rungs.checked_sub(degree + 1)?;
+fn highest_coefficient(x: &[f64], y: &[f64], rungs: &Rungs, degree: usize) -> Option<Coefficient> {
+    let own = rungs.x.len().checked_sub(degree + 1)?;
     let of_runs = Polynomial::fit(x, y, degree)?;
-    let (a, b) = (own as f64, (runs - rungs) as f64);
+    let (a, b, within) = (own as f64, rungs.freedom as f64, rungs.within);
     // Rounding may leave less than nothing.
     let lack = (of_runs.sum_of_squares - within).max(0.0);
     let is_lack = || if within > 0.0 { f_tail(lack / a / (within / b), a, b) < LACK_OF_FIT_LEVEL } else { lack > 0.0 };
-    let deviates = runs == rungs || (own > 0 && is_lack());
+    let deviates = rungs.freedom == 0 || (own > 0 && is_lack());
     let (fit, freedom) =
-        if deviates { (Polynomial::fit(&rung_x, &means, degree)?, own) } else { (of_runs, runs - degree - 1) };
+        if deviates { (Polynomial::fit(&rungs.x, &rungs.means, degree)?, own) } else { (of_runs, own + rungs.freedom) };
     if freedom == 0 {
         return None;
     }
@@ -128,23 +141,8 @@ fn highest_coefficient(x: &[f64], y: &[f64], degree: usize) -> Option<Coefficien
     Some(Coefficient { value: fit.value, p })
 }
 
-/// The rungs of runs: their x, the means of their y, and the sum of squares within them.
-fn rungs(x: &[f64], y: &[f64]) -> (Vec<f64>, Vec<f64>, f64) {
-    let mut places: Vec<f64> = Vec::new();
-    for place in x {
-        if !places.contains(place) {
-            places.push(*place);
-        }
-    }
-    let members = |place: &f64| -> Vec<f64> { x.iter().zip(y).filter(|(x, _)| *x == place).map(|(_, y)| *y).collect() };
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-    let all: Vec<Vec<f64>> = places.iter().map(members).collect();
-    let within = all.iter().map(|own| own.iter().map(|y| (y - mean(own)).powi(2)).sum::<f64>()).sum();
-    (places, all.iter().map(|own| mean(own)).collect(), within)
-}
-
 struct Polynomial {
-    /// The coefficient of the highest power, and its variance beside that of y.
+    /// The coefficient of the highest power, and its variance as a multiple of that of y.
     value: f64,
     inverse: f64,
     sum_of_squares: f64,
@@ -243,7 +241,7 @@ mod tests {
         assert_eq!(of(&|x| 9.0 - 0.2 * x.ln()), Trend::FallsFasterAndFaster);
         assert_eq!(of(&|x| 1.0 + 0.5 * (x / 1e9).powi(-5)), Trend::Falls);
         // Of the 24 orders of four numbers, 1, 3, 5, 6, 5, 3 and 1 have 0 to 6 rising pairs.
-        let p = |y: [f64; 4]| order_p(&[1.0, 2.0, 3.0, 4.0], &y) * 24.0;
+        let p = |y: [f64; 4]| Rungs::new(&[1.0, 2.0, 3.0, 4.0], &y).order_p() * 24.0;
         assert!(
             [(p([4.0, 3.0, 2.0, 1.0]), 1.0), (p([4.0, 3.0, 1.0, 2.0]), 4.0), (p([1.0, 2.0, 3.0, 4.0]), 24.0)]
                 .iter()

@@ -237,9 +237,7 @@ impl LadderResults {
                 law: fitted.predict(&scales.iter().map(|scale| scale.of(&runs[0])).collect::<Vec<_>>()),
             })
         };
-        let mut measured: Vec<RungLoss> = rungs(&self.runs).into_iter().filter_map(rung).collect();
-        measured.sort_by(|a, b| a.flops.total_cmp(&b.flops));
-        measured
+        rungs(&self.runs).into_iter().filter_map(rung).collect()
     }
 
     fn curve(&self, fitted: &LawFit, predictions: &[LadderPrediction]) -> Vec<CurvePoint> {
@@ -306,10 +304,13 @@ impl LadderResults {
         let mut optimum = None;
         let at = match (scales, given.as_slice()) {
             ([_, _], [(Scale::Flops, _)]) => {
-                parameters = self.optimal_parameters(&fitted.law, flops);
-                tokens = flops / (self.flops_per_pair() * parameters);
-                let interval = fitted.interval_of(|law| self.optimal_parameters(law, flops));
-                optimum = Some(Prediction { value: parameters, interval });
+                let best = self.optimal_parameters(&fitted.law, flops);
+                // There is none if a term is 0.
+                if best.is_normal() {
+                    (parameters, tokens) = (best, flops / (self.flops_per_pair() * best));
+                    let interval = fitted.interval_of(|law| self.optimal_parameters(law, flops));
+                    optimum = Some(Prediction { value: best, interval });
+                }
                 vec![parameters, tokens]
             }
             ([_, _], _) => {
@@ -332,7 +333,7 @@ impl LadderResults {
             }
         };
         let extrapolation = flops / self.runs.last().map_or(f64::NAN, |run| run.flops);
-        let reach = self.reach(parameters, tokens, flops);
+        let reach = self.reach(scales, [parameters, tokens, flops]);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
         let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(reach, checks));
         let supported = |found: Prediction| not_supported.is_none().then_some(found);
@@ -378,18 +379,13 @@ impl LadderResults {
 
     /// How far a run lies outside of the rungs, as a factor of FLOPs; 1 within them. A factor in parameters or tokens counts twice, because FLOPs
     /// grow with both.
-    fn reach(&self, parameters: f64, tokens: f64, flops: f64) -> f64 {
+    fn reach(&self, scales: &[Scale], [parameters, tokens, flops]: [f64; 3]) -> f64 {
         let outside = |scale: Scale, value: f64| {
             let (low, high) = range(self.runs.iter().map(|run| scale.of(run)));
             (value / high).max(low / value).max(1.0)
         };
         let size = outside(Scale::Parameters, parameters).max(outside(Scale::Tokens, tokens));
-        outside(Scale::Flops, flops).max(if self.varies_both() { size * size } else { 1.0 })
-    }
-
-    /// True if the law is one of parameters and tokens.
-    fn varies_both(&self) -> bool {
-        self.scales().is_ok_and(|(scales, _)| scales.len() == 2)
+        outside(Scale::Flops, flops).max(if scales.len() == 2 { size * size } else { 1.0 })
     }
 
     /// The loss at `scale` that the law of the other rungs gives, for each rung; nothing if there are too few.
@@ -472,13 +468,15 @@ pub fn find_incomparable_ladders(a: &ReadSweep, b: &ReadSweep) -> Option<String>
     find_incomparable(bases, &a.record.objective.metric.quantity())
 }
 
-/// The runs of each rung: those with the same parameters and tokens.
+/// The runs of each rung, those with the same parameters and tokens, in the order of their FLOPs.
 fn rungs(runs: &[LadderRun]) -> Vec<Vec<LadderRun>> {
     let mut rungs: BTreeMap<[u64; 2], Vec<LadderRun>> = BTreeMap::new();
     for run in runs {
         rungs.entry(run.rung()).or_default().push(*run);
     }
-    rungs.into_values().collect()
+    let mut rungs: Vec<Vec<LadderRun>> = rungs.into_values().collect();
+    rungs.sort_by(|a, b| a[0].flops.total_cmp(&b[0].flops));
+    rungs
 }
 
 /// The geometric mean of the losses of runs.

@@ -16,7 +16,7 @@ const FEWEST_DEGREES_OF_FREEDOM: usize = 3;
 /// Why no power law over FLOPs is fitted to the losses of `runs`; `None` if one may describe them.
 pub(super) fn contradiction(runs: &[LadderRun]) -> Option<String> {
     let (flops, losses): (Vec<f64>, Vec<f64>) = runs.iter().map(|run| (run.flops, run.loss)).unzip();
-    let rungs = rungs_by_flops(runs);
+    let rungs = rungs(runs);
     match trend(&flops, &losses) {
         Trend::Falls => None,
         Trend::NotShownToFall => {
@@ -68,7 +68,7 @@ pub(super) fn unsupported_law(
     if scales.len() > 1 {
         return None;
     }
-    let rungs = rungs_by_flops(runs);
+    let rungs = rungs(runs);
     // That of seeds, if rungs have several: the law's also contains how far rungs are from it, such as by a rise.
     let within =
         |rung: &Vec<LadderRun>| rung.iter().map(|run| (run.loss.ln() - mean_loss(rung).ln()).powi(2)).sum::<f64>();
@@ -130,10 +130,4 @@ pub(super) fn unsupported_reach(reach: f64, checks: &[HeldOutRung]) -> Option<St
 
 fn times(x: f64) -> String {
     if x < 100.0 { significant(x, 3) } else { count(x as u64) }
-}
-
-fn rungs_by_flops(runs: &[LadderRun]) -> Vec<Vec<LadderRun>> {
-    let mut rungs = rungs(runs);
-    rungs.sort_by(|a, b| a[0].flops.total_cmp(&b[0].flops));
-    rungs
 }
