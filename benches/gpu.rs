@@ -3,9 +3,9 @@
 //!
 //! `cargo bench --features cuda --bench gpu`, or `-- --tiny` for shapes that an emulated driver computes in seconds. With one of these
 //! flags only matrix products are measured: `-- --algorithms 16` with each of the first 16 algorithms that cuBLASLt lists, `-- --occupy 16`
-//! beside a kernel of 16 blocks that takes as many multiprocessors, as NCCL's kernels do while they wait for another rank.
+//! while a kernel of 16 blocks takes as many multiprocessors, as NCCL's kernels do while they wait for another rank.
 
-#![allow(unsafe_code, reason = "a kernel of its own, and a word that it and the host share")]
+#![allow(unsafe_code, reason = "launches a kernel that waits for a word of the host")]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -115,7 +115,7 @@ meet:
     ret;
 }
 ";
-    /// Of NCCL's kernels. A block takes all shared memory that it can have, so that none of a product's has room beside it.
+    /// Of NCCL's kernels. A block takes all shared memory that it can have, so that no block of a product fits on the same multiprocessor.
     const THREADS: u32 = 640;
 
     fn start(gpu: &Gpu, blocks: usize) -> Self {
@@ -127,7 +127,7 @@ meet:
             context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN).unwrap() as u32;
         function.set_attribute(attribute, shared as i32).unwrap();
         let stream = context.new_stream().unwrap();
-        // SAFETY: the word lives as long as the kernel, which takes its address alone.
+        // SAFETY: the word lives as long as the kernel, which only takes its address.
         unsafe {
             let mut word = result::malloc_host(size_of::<u32>(), 0).unwrap();
             word.cast::<u32>().write_volatile(0);
@@ -181,7 +181,8 @@ impl Bench<'_> {
         Ok((seconds, format!("  algorithm {choice}; the first takes {:.1} µs", first * 1e6)))
     }
 
-    /// The time alone. In words the times beside a kernel of `blocks` blocks: of products made for all multiprocessors, and for the rest.
+    /// The time without another kernel. The text has the times while a kernel of `blocks` blocks waits, for a product made for all
+    /// multiprocessors, and for one made for the rest.
     fn beside(&self, blocks: usize, f: &mut dyn FnMut() -> Result<()>) -> Result<(f64, String)> {
         let alone = self.seconds(f)?;
         let occupied = |f: &mut dyn FnMut() -> Result<()>| {
@@ -197,7 +198,7 @@ impl Bench<'_> {
         self.gpu.spare_multiprocessors(blocks);
         let for_rest = occupied(f)?;
         self.gpu.spare_multiprocessors(0);
-        Ok((alone, format!("  beside {blocks} blocks {for_all:.1} µs, made for the rest {for_rest:.1} µs")))
+        Ok((alone, format!("  while {blocks} blocks wait {for_all:.1} µs, made for the rest {for_rest:.1} µs")))
     }
 
     fn seconds(&self, f: &mut dyn FnMut() -> Result<()>) -> Result<f64> {

@@ -21,7 +21,7 @@ fn new_sandbox(more: &str) -> Sandbox {
 
 /// As a rank does with what is planned for its tensors. Other tests may use the pool meanwhile.
 #[test]
-fn a_pool_holds_what_was_reserved() {
+fn the_pool_holds_the_reserved_bytes() {
     const BYTES: u64 = 64 << 20;
     if gpus(1).is_none() {
         return;

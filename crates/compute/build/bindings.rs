@@ -1,8 +1,8 @@
 //! What Rust knows of the kernels, read from their sources after preprocessing: the parameters of each, and where to find it.
 //!
-//! A kernel's name is its family's, the type of its tensors, and what else tells it from the rest of the family: `norm_bf16_layer_warp`. The
-//! kernels of a family have the same parameters, for which `kernels.rs` has a struct with their names and types. An address whose type
-//! differs from kernel to kernel is that of `Elements`. A parameter may be a struct of numbers, which `kernels.rs` then has, too.
+//! A kernel's name has the name of its family, the type of its tensors, and its variant: `norm_bf16_layer_warp`. The kernels of a family have
+//! the same parameters, for which `kernels.rs` has a struct with their names and types. An address whose type differs from kernel to kernel
+//! has the type `Elements`. A parameter may be a struct of numbers, which `kernels.rs` then has, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -187,7 +187,7 @@ fn rust_type(kind: &str) -> Result<String> {
         "unsigned" => "u32",
         "u64" => "u64",
         "float" => "f32",
-        other => bail!("parameters of type {other} are not known here"),
+        other => bail!("parameters of the unknown type {other}"),
     };
     Ok(kind.to_owned())
 }

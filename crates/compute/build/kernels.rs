@@ -53,7 +53,7 @@ pub(crate) fn build() -> Result<()> {
     write(&out.join("images.rs"), &images_source(&sources, images.iter().map(Image::number_of_kernels).sum()))
 }
 
-/// A source after preprocessing, with the kernels that are for Hopper alone.
+/// A source after preprocessing, including the kernels that only Hopper runs.
 fn preprocessed(nvcc: &Nvcc, source: &Path) -> Result<String> {
     let mut command = Command::new(&nvcc.path);
     let output = command.args(["-E", STANDARD, "-D__CUDA_ARCH_FEAT_SM90_ALL"]).arg(source).output();
@@ -65,8 +65,8 @@ fn preprocessed(nvcc: &Nvcc, source: &Path) -> Result<String> {
 }
 
 /// The text of `tiles.rs`, from the numbers in the lines `ATTENTION_FORWARD(name, …, width, pieces of a warp's or block's rows, keys, …)`,
-/// `ATTENTION_KEYS(name, …, width, queries, …)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)`, which has those of
-/// `ATTENTION_FORWARD`.
+/// `ATTENTION_KEYS(name, …, width, queries, …)` or `ATTENTION_KEYS_APART(…)`, and `ATTENTION_QUERIES(…)`, with the
+/// same arguments as `ATTENTION_FORWARD`.
 fn tiles_source(sources: &[PathBuf]) -> Result<String> {
     const KINDS: [(&str, usize); 4] =
         [("ATTENTION_FORWARD(", 0), ("ATTENTION_KEYS(", 1), ("ATTENTION_KEYS_APART(", 1), ("ATTENTION_QUERIES(", 2)];

@@ -219,7 +219,7 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
     out
 }
 
-/// The forecasts that were stored, and those of `fit` that were not.
+/// Names the forecasts of `fit` that were stored, and the targets without a supported forecast.
 #[must_use]
 pub fn recorded_text(fit: &LadderFit, recorded: &[RecordedForecast]) -> String {
     let line = |RecordedForecast { made, flops, hash, .. }: &RecordedForecast| {

@@ -15,7 +15,7 @@ use crate::students_t::f_tail;
 
 /// The least residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
 const LEAST_HUBER_DELTA: f64 = 1e-3;
-/// The same residual in standard deviations of normal noise: the fit then loses 5% beside least squares (Huber 1964, "Robust estimation of a
+/// The same residual in standard deviations of normal noise: the fit then has 95% of the efficiency of least squares (Huber 1964, "Robust estimation of a
 /// location parameter"). With less, it drops whole rungs as outliers.
 const HUBER_DEVIATIONS: f64 = 1.345;
 /// Fits to drawn losses.

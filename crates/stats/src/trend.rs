@@ -115,8 +115,8 @@ struct Coefficient {
     p: f64,
 }
 
-/// The coefficient of x^`degree` of the polynomial of this degree through (x, y) by least squares. Its error is that of runs, or that of
-/// rungs, if these deviate from the polynomial by more than their runs do from each other. `None` if nothing shows the error.
+/// The coefficient of x^`degree` of the polynomial of this degree through (x, y) by least squares. Its error follows from the scatter of runs, or of
+/// rungs, if rungs deviate from the polynomial by more than their runs do from each other. `None` if nothing shows the error.
 fn highest_coefficient(x: &[f64], y: &[f64], rungs: &Rungs, degree: usize) -> Option<Coefficient> {
     let own = rungs.x.len().checked_sub(degree + 1)?;
     let of_runs = Polynomial::fit(x, y, degree)?;
@@ -142,7 +142,7 @@ fn highest_coefficient(x: &[f64], y: &[f64], rungs: &Rungs, degree: usize) -> Op
 }
 
 struct Polynomial {
-    /// The coefficient of the highest power, and its variance as a multiple of that of y.
+    /// The coefficient of the highest power, and its variance divided by the variance of y.
     value: f64,
     inverse: f64,
     sum_of_squares: f64,

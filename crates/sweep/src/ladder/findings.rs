@@ -129,12 +129,12 @@ pub struct HeldOutRung {
 #[derive(Debug, Clone, Serialize)]
 pub struct LadderPrediction {
     pub target: BTreeMap<&'static str, f64>,
-    /// The expected loss, with its interval of 95%; `None` if what was measured does not support a forecast.
+    /// The expected loss, with its interval of 95%; `None` if the rungs do not support a forecast.
     pub loss: Option<Prediction>,
     /// Where the loss of one run will lie, also with 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measurement: Option<Interval>,
-    /// Of L(N, D) and a target that gives FLOPs alone: the parameters with the lowest loss for them, with their interval of 95%.
+    /// Of L(N, D) and a target that gives only FLOPs: the parameters with the lowest loss for them, with their interval of 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<Prediction>,
     /// Why it does not.

@@ -20,12 +20,12 @@ use crate::summary::ReadSweep;
 
 /// The file in a ladder's folder: a line for each forecast.
 const FORECASTS: &str = "forecasts.jsonl";
-/// A run is that of a forecast if its scales differ by at most these factors: those that the target gives, because steps and widths are whole
-/// numbers, and those that follow from how the rungs grow.
+/// A forecast is for a run if their scales differ by at most these factors: the first for scales that the target gives, because steps and widths
+/// are whole numbers, the second for scales that follow from how the rungs grow.
 const SAME_SCALE: f64 = 1.05;
 const GROWN_SCALE: f64 = 1.2;
 
-/// A forecast as it was made.
+/// A line of the file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedForecast {
@@ -50,7 +50,7 @@ pub struct RecordedForecast {
     pub hash: String,
 }
 
-/// A recorded forecast beside the run that it was for.
+/// A recorded forecast, and what its run measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct CheckedForecast {
     pub forecast: RecordedForecast,
@@ -88,7 +88,7 @@ impl RecordedForecast {
     }
 }
 
-/// Stores the supported forecasts of `fit`, which is that of `ladder`; nothing if there is none.
+/// Stores the supported forecasts of `fit`, the fit of `ladder`, if there are any.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -122,8 +122,8 @@ pub fn record_forecasts(ladder: &ReadSweep, fit: &LadderFit) -> Result<Vec<Recor
     Ok(forecasts)
 }
 
-/// The recorded forecasts of `ladder` for runs of the size of `run`, whose plan is `plan`, beside what it measured, the oldest first; and a
-/// warning of lines that cannot be read.
+/// Compares the recorded forecasts of `ladder` for runs of the size of `run` with its result, the oldest first. `plan` is the plan of the run. The
+/// second value is a warning of lines that cannot be read.
 ///
 /// # Errors
 /// If the run has no result, or none that compares with the ladder's; if no forecast is for it, or the file cannot be read.

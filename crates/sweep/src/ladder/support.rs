@@ -1,12 +1,12 @@
-//! Whether what a ladder measured supports its forecasts: the losses fall as a power law can, the law predicted the rungs that it was not
-//! fitted to, and the reach of a forecast is within that of these checks.
+//! Whether the rungs of a ladder support its forecasts: the losses fall as a power law can, the law predicted rungs that it was not fitted to,
+//! and these checks reach far enough for the forecast.
 
 use runner_spec::format::{count, counted, loss, significant};
 use runner_stats::{ExponentBound, LawFit, Trend, trend};
 
 use super::{EXPONENT_NAMES, HeldOutRung, LadderRun, Scale, mean_loss, rungs};
 
-/// A rung whose loss is above that of a smaller one by so many standard errors is not noise.
+/// A rise of the loss from a smaller rung to a larger one by so many standard errors is not noise.
 const RISE: f64 = 3.0;
 /// No smaller rise of ln L counts, even if all seeds of a rung measure the same.
 const LEAST_RISE: f64 = 1e-4;
@@ -69,7 +69,7 @@ pub(super) fn unsupported_law(
         return None;
     }
     let rungs = rungs(runs);
-    // That of seeds, if rungs have several: the law's also contains how far rungs are from it, such as by a rise.
+    // The noise of seeds, if rungs have several. The noise of the fit also contains how far rungs are from the law, for instance by a rise.
     let within =
         |rung: &Vec<LadderRun>| rung.iter().map(|run| (run.loss.ln() - mean_loss(rung).ln()).powi(2)).sum::<f64>();
     let noise = match runs.len() - rungs.len() {

@@ -101,7 +101,7 @@ fn independent_parameters_and_tokens_give_both_exponents() {
         assert!(term.exponent.interval.contains(truth), "{term:?}");
     }
     assert!(results_of(&ladder).fit(&[LadderTarget::parse("tokens=1e9").unwrap()]).unwrap_err().contains("both"));
-    // FLOPs alone: the best size for them, which the law's terms determine.
+    // A target of FLOPs gets the best size for them, which the law's terms determine.
     let target = [LadderTarget::parse("flops=1e14").unwrap()];
     let [best] = results_of(&ladder).fit(&target).unwrap().predictions.try_into().unwrap();
     let loss = |n: f64| 1.5 + 30.0 * n.powf(-0.4) + 20.0 * (1e14 / (6.0 * n)).powf(-0.3);
@@ -253,6 +253,11 @@ fn losses_that_contradict_every_law_are_not_extrapolated() {
     let of_size = with_losses(ladder("a", &rungs, 1.0), |n, _| 1.0 + 20.0 * n.powf(-0.3));
     let [prediction] = of_size.fit(&[]).unwrap().predictions.try_into().unwrap();
     assert_eq!(prediction.not_supported.as_deref(), Some("the losses do not fall with tokens"));
+    // No size is the best where one of the terms is 0.
+    let target = [LadderTarget::parse("flops=1e13").unwrap()];
+    let [prediction] = of_size.fit(&target).unwrap().predictions.try_into().unwrap();
+    assert!(prediction.not_supported.is_some() && prediction.optimum.is_none(), "{prediction:?}");
+    assert!(prediction.parameters.is_normal() && prediction.tokens.is_normal(), "{prediction:?}");
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub fn normalize_backward(
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let (blocks, _) = row_parts(&gpu, rows, d);
     let vectors = statistics_per_row(dbias.is_some());
-    // Threads of blocks of up to 256 may have more registers than those of larger ones.
+    // In blocks of up to 256 threads, each thread may have more registers.
     let is_narrow = threads <= 256;
     let dx = gpu.empty(dtype, (rows, d))?;
     let partial = gpu.empty(DType::F32, (blocks, vectors * d))?;

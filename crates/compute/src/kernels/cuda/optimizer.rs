@@ -25,7 +25,7 @@ pub fn update<U: ElementUpdate<SCALARS, MOMENTS>, const SCALARS: usize, const MO
     }
     let launch = Launch::for_tensor(state)?;
     let mut scalars = Scalars { at: Default::default() };
-    const { assert!(SCALARS <= 12, "more scalars than optimizer.cuh has room for") }
+    const { assert!(SCALARS <= size_of::<Scalars>() / size_of::<f32>(), "more scalars than optimizer.cuh has room for") }
     for (to, scalar) in scalars.at.iter_mut().zip(update.scalars()) {
         *to = scalar as f32;
     }
