@@ -65,7 +65,7 @@ fn fields_of_struct(text: &str, kind: &str) -> Option<Fields> {
 
 /// From what follows the attribute: ` void __attribute__((…)) name(type name, …) { …`.
 fn kernel(text: &str) -> Result<Kernel> {
-    let head = text.split('{').next().unwrap_or_default();
+    let (head, _) = text.split_once('{').context("a kernel without a body")?;
     let declared = || {
         let (before, parameters) = head[..head.rfind(')')?].rsplit_once('(')?;
         let name = before.split_whitespace().last()?;
