@@ -19,8 +19,8 @@ const describeValues = (values, names) =>
 /** The settings whose mean is known, the best first. */
 const measuredSettings = ({ verdict }) => verdict.settings.filter((setting) => setting.sample);
 
-/** Half the width of the interval of a mean; null for one seed. */
-const halfWidth = ({ sample }) => (sample.interval ? (sample.interval.high - sample.interval.low) / 2 : null);
+/** The standard deviation over the seeds; null for one seed. */
+const deviation = ({ sample }) => sample.sd ?? null;
 
 /** A number with as many places as its uncertainty has, which keeps two digits. */
 function withUncertainty(value, half) {
@@ -29,21 +29,19 @@ function withUncertainty(value, half) {
   return value.toFixed(places);
 }
 
-const meanText = (setting) => {
-  const half = halfWidth(setting);
-  const mean = withUncertainty(setting.sample.mean, half);
-  return half === null ? mean : `${mean} ± ${withUncertainty(half, half)}`;
-};
+const meanText = (setting) => withUncertainty(setting.sample.mean, deviation(setting));
 
 /** What the results show, in words. */
 function conclusion({ verdict }) {
-  const [answer, ...more] = verdict.words;
+  const [answer, ...details] = verdict.words;
   if (!answer) return null;
+  const next = details[0]?.startsWith("next: ") ? details.shift() : null;
   return el(
     "div",
     { class: "answer", "data-conclusion": verdict.conclusion.kind },
     el("p", { class: "verdict" }, answer),
-    more.map((line) => el("p", { class: "muted" }, line)),
+    next && el("p", {}, next),
+    details.map((line) => el("p", { class: "muted" }, line)),
   );
 }
 
@@ -60,23 +58,25 @@ function settingsTable(sweep) {
     return [
       ...names.map((name) => valueText(setting.values[name])),
       setting.sample ? meanText(setting) : MISSING,
+      setting.sample?.sd ? significant(setting.sample.sd, 2) : MISSING,
       `${setting.measured} of ${setting.points.length}`,
       comparison ? signed(comparison.difference, half) : MISSING,
       ends ? `${signed(ends.low, half)} to ${signed(ends.high, half)}` : MISSING,
-      comparison?.test ? significant(comparison.adjusted_p, 2) : MISSING,
+      comparison ? significant(comparison.p, 2) : MISSING,
       setting.label,
     ];
   });
   const columns = [
     ...names.map((name) => ({ name: shortName(name, names), number: true })),
-    { name: metric, unit: "mean ± 95%", number: true },
+    { name: metric, unit: "mean", number: true },
+    { name: "sd", unit: "over seeds", number: true },
     { name: "seeds", number: true },
     { name: "to leader", number: true },
     { name: "95% interval", number: true },
-    { name: "p", unit: "corrected", number: true },
+    { name: "p", number: true },
     { name: "" },
   ];
-  return table("Settings: means over their seeds, and paired differences to the leading one", columns, rows);
+  return table("Settings: means over their seeds, and differences to the leading one", columns, rows);
 }
 
 /** The lines of the chart over `name`: the settings that agree in everything else, or, if these are many, in one other parameter. */
@@ -110,7 +110,7 @@ function axisChart(sweep, name, names, width) {
     label,
     x: group.map((setting) => setting.values[name]),
     y: group.map((setting) => setting.sample.mean),
-    error: group.map(halfWidth),
+    error: group.map(deviation),
   }));
   const best = left.length ? `; the best of all ${left.map((other) => shortName(other, names)).join(", ")}` : "";
   return el(
@@ -120,14 +120,14 @@ function axisChart(sweep, name, names, width) {
       group: "answer",
       name: `axis-${name}`,
       title: `${sweep.label} against ${short}`,
-      unit: `means; bars: 95% intervals${best}`,
+      unit: `means; bars: standard deviations over the seeds${best}`,
       x: { name: short, label: short, format: (v) => `${short} ${significant(v, 4)}`, tick: (v) => significant(v, 3) },
       xTicks: [...new Set(values)].sort((a, b) => a - b),
       logX: lo > 0 && hi / lo >= 8,
       pad: 0.06,
       format: (v) => significant(v, 5),
       tick: (v) => significant(v, 4),
-      reading: (s, i) => withUncertainty(s.y[i], s.error[i]) + (s.error[i] ? ` ± ${withUncertainty(s.error[i], s.error[i])}` : ""),
+      reading: (s, i) => withUncertainty(s.y[i], s.error[i]) + (s.error[i] ? `, sd ${withUncertainty(s.error[i], s.error[i])}` : ""),
       series,
       width,
       height: 300,

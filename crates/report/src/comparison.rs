@@ -203,7 +203,7 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
     notes.extend(runs.iter().flat_map(|run| notes_on_figures(&run.record)));
     notes.extend(describe_samples(&compared));
     let picked = find_picked(runs);
-    let groups = group_runs(runs, &all, &picked.ladders, &mut notes);
+    let groups = group_runs(runs, &all, &picked, &mut notes);
     notes.extend(picked.notes);
     Comparison { runs: compared, differing, keys, incomparable, notes, groups }
 }

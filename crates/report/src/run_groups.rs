@@ -15,8 +15,8 @@ use runner_record::catalog::ListedStatus;
 use runner_spec::format::printable;
 use runner_spec::measure::Measure;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
-use runner_sweep::verdict::SweepVerdict;
-use runner_sweep::{MeasurementChoice, Objective, PointStatus, PointValues, ResultsRow, SweepResults};
+use runner_sweep::verdict::{Background, SweepVerdict};
+use runner_sweep::{MeasurementChoice, Objective, PickedSettings, PointStatus, PointValues, ResultsRow, SweepResults};
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -35,12 +35,12 @@ const MEASURES: [Measure; 2] = [Measure::VAL_LOSS, Measure::BITS_PER_BYTE];
 
 /// Groups `runs`, which have these settings, by what they have in common besides their seed, and compares the groups by the first metric
 /// that all finished runs have and that compares between them. `None` if fewer than two runs are finished, or no metric compares; adds to
-/// `notes` why runs are not compared. Several of the settings are rungs of `ladders`, if there are any.
+/// `notes` why runs are not compared. `picked`: the sweeps from which runs were picked.
 #[must_use]
 pub fn group_runs(
     runs: &[RunToCompare],
     settings: &[RunSettings],
-    ladders: &[String],
+    picked: &PickedSettings,
     notes: &mut Vec<String>,
 ) -> Option<RunGroups> {
     let figures: Vec<RunFigures> = runs.iter().map(|run| run.record.figures()).collect();
@@ -61,13 +61,14 @@ pub fn group_runs(
         return None;
     };
     let recorded = settings_of(runs, settings, notes);
-    let objective = Objective { metric: metric.clone(), at: MeasurementChoice::Last };
+    let objective = Objective::new(metric.clone(), MeasurementChoice::Last);
     let row = |(i, run): (usize, &RunToCompare)| {
         let evaluated = &figures[i].evaluated;
         let objective = evaluated.get(&metric);
         let status = if is_finished(run) { PointStatus::Done } else { PointStatus::Interrupted };
         ResultsRow {
             steps: figures[i].steps,
+            tokens: figures[i].tokens,
             diverged: objective.is_some_and(|value| !value.is_finite()),
             objective,
             run: Some(run.record.manifest.id.clone()),
@@ -80,7 +81,8 @@ pub fn group_runs(
         }
     };
     let results = SweepResults::new(objective.clone(), runs.iter().enumerate().map(row).collect(), None);
-    let verdict = SweepVerdict::of_settings(&recorded, &results, finished.len() == runs.len(), ladders);
+    let background = Background { ladders: picked.ladders.clone(), left_out: picked.left_out, ..Background::default() };
+    let verdict = SweepVerdict::of_settings(&recorded, &results, finished.len() == runs.len(), &background);
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }

@@ -7,7 +7,7 @@ use crate::sweep_preview::{add_values, value_names};
 use crate::table::{Align, Column, RowTable};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
 use runner_spec::measure::Measure;
-use runner_stats::{Interval, PairedComparison};
+use runner_stats::Interval;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::verdict::words::{number_text, p_value_text};
@@ -189,28 +189,29 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
     let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();
     let mean = format!("mean {}", objective.label());
     let dash = || "-".to_owned();
-    let half = |setting: &SettingResult| setting.sample.and_then(|sample| Some(sample.interval?.half_width()));
-    let paired = |setting: &SettingResult| Some(setting.comparison.as_ref()?.paired);
-    let signed = |value: f64, paired: PairedComparison| {
-        let scale = paired.interval.map_or(0.0, Interval::half_width);
+    let sd = |setting: &SettingResult| setting.sample.and_then(|sample| sample.sd);
+    let ends = |setting: &SettingResult| setting.comparison.and_then(|comparison| comparison.interval());
+    let signed = |value: f64, setting: &SettingResult| {
+        let scale = ends(setting).map_or(0.0, Interval::half_width);
         format!("{}{}", if value < 0.0 { "" } else { "+" }, number_text(value, scale))
     };
     let right = |head, importance| Column::new(head, Align::Right, importance);
     let mut table = RowTable::new(&verdict.settings);
     add_values(&mut table, &names, |setting| &setting.values);
     table.add(right(&mean, 9), |setting| {
-        setting.sample.map_or_else(dash, |sample| number_text(sample.mean, half(setting).unwrap_or(0.0)))
+        setting.sample.map_or_else(dash, |sample| number_text(sample.mean, sample.sd.unwrap_or(0.0)))
     });
-    table.add(right("±", 7), |setting| half(setting).map_or_else(dash, |half| number_text(half, half)));
+    table.add(right("sd", 7), |setting| sd(setting).map_or_else(dash, |sd| number_text(sd, sd)));
     table.add(right("seeds", 5), |setting| step_share(setting.measured as u64, setting.points.len() as u64));
-    table.add(right("to leader", 6), |setting| paired(setting).map_or_else(dash, |p| signed(p.difference, p)));
+    table.add(right("to leader", 6), |setting| {
+        setting.comparison.map_or_else(dash, |comparison| signed(comparison.difference(), setting))
+    });
     table.add(right("95% interval", 3), |setting| {
-        let ends = paired(setting).and_then(|p| Some((p.interval?, p)));
-        ends.map_or_else(dash, |(ends, p)| format!("{} to {}", signed(ends.low, p), signed(ends.high, p)))
+        ends(setting)
+            .map_or_else(dash, |ends| format!("{} to {}", signed(ends.low, setting), signed(ends.high, setting)))
     });
     table.add(right("p", 4), |setting| {
-        let decided = setting.comparison.as_ref().filter(|comparison| comparison.test.is_some());
-        decided.map_or_else(dash, |comparison| p_value_text(comparison.adjusted_p))
+        setting.comparison.map_or_else(dash, |comparison| p_value_text(comparison.compared.contrast.p))
     });
     table.add(Column::new("", Align::Left, 8), |setting| setting.label.clone());
     table.text(width)

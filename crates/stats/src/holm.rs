@@ -1,38 +1,26 @@
-//! The correction of Holm (1979, "A simple sequentially rejective multiple test procedure") for several comparisons.
-
-/// The adjusted p-values of `ps`, in their order: comparing each with α keeps the probability of any false claim at α or below, however
-/// the comparisons depend on each other. The smallest of m p-values is multiplied by m, the next by m − 1, and none may be below the one
-/// before.
-#[must_use]
-pub fn holm(ps: &[f64]) -> Vec<f64> {
-    step_down(ps, |left| left)
-}
+//! The correction of Holm (1979, "A simple sequentially rejective multiple test procedure") for the comparisons of a leader.
 
 /// The adjusted p-values of the comparisons of a leader with each other setting, in their order, if the same results have chosen the leader.
 /// Then all pairs of settings were compared: the smallest p-value is multiplied by their number, and the next by the number of pairs of the
-/// settings that are left when one is set apart. The last one is not changed.
+/// settings that are left when one is set apart. The last one is not changed. Comparing each with α keeps the probability of any false claim
+/// at α or below.
 #[must_use]
-pub fn holm_of_leader(ps: &[f64]) -> Vec<f64> {
-    step_down(ps, |left| pairs_of(left + 1))
-}
-
-/// The number of pairs of `settings` settings.
-#[must_use]
-pub fn pairs_of(settings: usize) -> usize {
-    settings * settings.saturating_sub(1) / 2
-}
-
-/// Multiplies the p-values, the smallest first, by `factor` of the number of those that are left.
-fn step_down(ps: &[f64], factor: impl Fn(usize) -> usize) -> Vec<f64> {
+pub(crate) fn holm_of_leader(ps: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ps.len()).collect();
     order.sort_by(|&a, &b| ps[a].total_cmp(&ps[b]));
     let mut adjusted = vec![0.0; ps.len()];
     let mut largest: f64 = 0.0;
     for (rank, &i) in order.iter().enumerate() {
-        largest = largest.max((ps[i] * factor(ps.len() - rank) as f64).min(1.0));
+        largest = largest.max((ps[i] * pairs_of(ps.len() - rank + 1) as f64).min(1.0));
         adjusted[i] = largest;
     }
     adjusted
+}
+
+/// The number of pairs of `settings` settings.
+#[must_use]
+pub(crate) fn pairs_of(settings: usize) -> usize {
+    settings * settings.saturating_sub(1) / 2
 }
 
 #[cfg(test)]
@@ -41,9 +29,7 @@ mod tests {
 
     #[test]
     fn p_values_equal_those_by_hand() {
-        assert_eq!(holm(&[0.01, 0.04, 0.03]), [0.03, 0.06, 0.06]);
-        assert_eq!(holm(&[0.5, 0.9]), [1.0, 1.0]);
-        assert_eq!(holm(&[]), Vec::<f64>::new());
+        assert_eq!(holm_of_leader(&[]), Vec::<f64>::new());
         // Three settings have three pairs, two have one.
         assert_eq!(holm_of_leader(&[0.04, 0.01]), [0.04, 0.03]);
         assert_eq!(holm_of_leader(&[0.02]), [0.02]);

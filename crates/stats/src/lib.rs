@@ -1,10 +1,12 @@
-//! Statistics of runs that differ in their seed: means with their intervals, paired comparisons, corrections for many of them, and how
-//! many seeds a difference needs. Scaling laws of ladders.
+//! Statistics of runs that differ in their seed: means with their intervals, comparisons of settings, the rule that decides which one is the
+//! best, and how many seeds a difference needs. Scaling laws of ladders.
 //!
 //! Plain numbers in, plain numbers out. Every function is pure: random draws come from [`Philox`](runner_spec::philox::Philox).
 
 #![forbid(unsafe_code)]
 
+mod contrast;
+mod decision;
 mod holm;
 mod levenberg_marquardt;
 mod paired;
@@ -15,11 +17,9 @@ mod scaling_law;
 mod students_t;
 mod trend;
 
-pub use holm::{holm, holm_of_leader, pairs_of};
-pub use paired::{
-    DecidingTest, MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, deciding_test,
-    smallest_permutation_p,
-};
+pub use contrast::{Contrast, Detectable, MAX_NEW_SEEDS, POWER, Test};
+pub use decision::{Compared, Decision, Outcome, Rule, Standing, decide};
+pub use paired::{MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest};
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};
 pub use scaling_law::{

@@ -26,8 +26,6 @@ pub struct PairedComparison {
     /// The interval of the difference by Student's t; `None` for one pair, and if all differences are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
-    /// True if the two results of every pair are the same number.
-    pub is_identical: bool,
     pub permutation: PermutationTest,
     /// The paired t-test; `None` for one pair, and if all differences are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -81,7 +79,6 @@ impl PairedComparison {
             difference: mean,
             sd,
             interval: interval.filter(|_| spread.is_some()),
-            is_identical: differences.iter().all(|difference| *difference == 0.0),
             permutation: permutation_test(&differences),
             t,
         })
@@ -89,8 +86,7 @@ impl PairedComparison {
 }
 
 /// The smallest p that the permutation test can give for `n` pairs: the observed signs and their opposite, of all 2^n.
-#[must_use]
-pub fn smallest_permutation_p(n: usize) -> f64 {
+fn smallest_permutation_p(n: usize) -> f64 {
     let exact = 2_f64.powi(1 - i32::try_from(n).unwrap_or(i32::MAX));
     if n <= MAX_EXACT_PAIRS { exact.min(1.0) } else { 1.0 / (f64::from(MONTE_CARLO_DRAWS) + 1.0) }
 }
@@ -141,29 +137,6 @@ fn monte_carlo_p(differences: &[f64], threshold: f64) -> f64 {
     (reaching as f64 + 1.0) / (f64::from(MONTE_CARLO_DRAWS) + 1.0)
 }
 
-/// The test that decides on a difference.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecidingTest {
-    Permutation,
-    /// The paired t-test, which assumes normal differences. It decides where no result of so few seeds could be shown by permutations.
-    T,
-}
-
-/// The test that decides on `paired`, one of `pairs` comparisons at the level `alpha`, and its p; `None` for one pair. The choice depends on
-/// the number of seeds and pairs. Of the results, only equal differences matter, which have no t-test.
-#[must_use]
-pub fn deciding_test(paired: &PairedComparison, pairs: usize, alpha: f64) -> Option<(DecidingTest, f64)> {
-    if paired.n < 2 {
-        return None;
-    }
-    let by_permutation = (smallest_permutation_p(paired.n) * pairs as f64) < alpha;
-    match paired.t {
-        Some(t) if !by_permutation => Some((DecidingTest::T, t.p)),
-        _ => Some((DecidingTest::Permutation, paired.permutation.p)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,11 +158,10 @@ mod tests {
     #[test]
     fn equal_results_are_identical_and_show_no_difference() {
         let found = compare(&[0.0; 4]);
-        assert!(found.is_identical);
         assert_eq!((found.permutation.p, found.t, found.interval, found.difference), (1.0, None, None, 0.0));
         // Without any spread the t-test has nothing to divide by.
         let found = compare(&[0.5; 4]);
-        assert_eq!((found.is_identical, found.t, found.interval, found.permutation.p), (false, None, None, 0.125));
+        assert_eq!((found.t, found.interval, found.permutation.p), (None, None, 0.125));
         let single = compare(&[1.0]);
         assert_eq!((single.n, single.sd, single.t, single.interval), (1, None, None, None));
         assert_eq!(PairedComparison::new(&[1.0], &[], 0.95), None);

@@ -12,6 +12,12 @@ pub struct Interval {
 }
 
 impl Interval {
+    /// The interval of `half_width` on each side of `center`.
+    #[must_use]
+    pub fn around(center: f64, half_width: f64) -> Self {
+        Self { low: center - half_width, high: center + half_width }
+    }
+
     /// Half its width: the `±` of a symmetric interval.
     #[must_use]
     pub fn half_width(self) -> f64 {
@@ -55,7 +61,7 @@ impl Sample {
         let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
         let sd = if is_constant { 0.0 } else { (squares / freedom).sqrt() };
         let half = two_sided_quantile(1.0 - confidence, freedom) * sd / (n as f64).sqrt();
-        Some(Self { n, mean, sd: Some(sd), interval: Some(Interval { low: mean - half, high: mean + half }) })
+        Some(Self { n, mean, sd: Some(sd), interval: Some(Interval::around(mean, half)) })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use statrs::function::beta::beta_reg;
 use statrs::function::erf::erfc;
-use statrs::function::gamma::ln_gamma;
+use statrs::function::gamma::{gamma_lr, ln_gamma};
 
 /// The number of halvings of an interval until a float has no digits left.
 const HALVINGS: usize = 200;
@@ -26,16 +26,26 @@ pub(crate) fn f_tail(ratio: f64, a: f64, b: f64) -> f64 {
 
 /// The value that |T| exceeds with the probability `p`. The quantiles of `statrs` lack digits for few degrees of freedom.
 pub(crate) fn two_sided_quantile(p: f64, freedom: f64) -> f64 {
+    first_positive(|t| two_sided_p(t, freedom) <= p)
+}
+
+/// The value that a chi-square variable exceeds with the probability 1 − `p`.
+pub(crate) fn chi_square_quantile(p: f64, freedom: f64) -> f64 {
+    first_positive(|x| x > 0.0 && gamma_lr(freedom / 2.0, x / 2.0) >= p)
+}
+
+/// The smallest positive number from which on `holds` is true.
+fn first_positive(holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
-    while two_sided_p(high, freedom) > p && high < 1e300 {
+    while !holds(high) && high < 1e300 {
         high *= 2.0;
     }
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        if two_sided_p(middle, freedom) > p {
-            low = middle;
-        } else {
+        if holds(middle) {
             high = middle;
+        } else {
+            low = middle;
         }
     }
     f64::midpoint(low, high)

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use runner_stats::{PairedComparison, Sample, holm, paired_t_power, seeds_needed};
+use runner_stats::{PairedComparison, Sample, paired_t_power, seeds_needed};
 use serde_json::Value;
 
 /// Both sides compute in f64, with different series for the same functions.
@@ -49,12 +49,8 @@ fn means_intervals_and_tests_are_those_of_scipy() {
 }
 
 #[test]
-fn corrections_and_powers_are_those_of_statsmodels() {
+fn powers_are_those_of_statsmodels() {
     let fixture = fixture();
-    let adjusted = holm(&numbers(&fixture["holm"]["p"]));
-    for (x, y) in adjusted.iter().zip(numbers(&fixture["holm"]["adjusted"])) {
-        assert!((x - y).abs() < TOLERANCE, "{adjusted:?}");
-    }
     for case in fixture["power"].as_array().unwrap() {
         let n = case["n"].as_u64().unwrap() as usize;
         let [effect, alpha, power] = ["effect", "alpha", "power"].map(|name| case[name].as_f64().unwrap());

@@ -3,7 +3,11 @@
 #![allow(clippy::unwrap_used)]
 
 use runner_spec::philox::Philox;
-use runner_stats::{PairedComparison, Sample, holm, holm_of_leader, paired_t_power};
+use runner_stats::{PairedComparison, Sample, paired_t_power};
+use simulated::{Case, Noise, RULE, cases_without_best};
+
+#[path = "../benches/simulated.rs"]
+mod simulated;
 
 const TRIALS: u64 = 1000;
 const SEEDS: usize = 8;
@@ -68,57 +72,27 @@ fn different_settings_are_shown_as_often_as_computed() {
 }
 
 #[test]
-fn a_family_of_comparisons_claims_a_difference_in_at_most_five_of_a_hundred() {
-    let stream = Philox::new(39, "families");
-    let claims = share(|trial| {
-        // Ten independent comparisons.
-        let ps: Vec<f64> = (0..10)
-            .map(|i| {
-                let [a, b] = results(stream, trial * 10 + i, 0.0);
-                PairedComparison::new(&a, &b, 0.95).unwrap().t.unwrap().p
-            })
-            .collect();
-        holm(&ps).iter().any(|p| *p < 0.05)
-    });
-    assert!(claims < 0.05 + slack(0.05), "{claims}");
-}
-
-/// The settings of a family whose mean is `means[i]` and whose noise is `noise[i]`: the index of the one with the smallest mean result, and
-/// those that are shown to be worse than it.
-fn shown_worse(stream: Philox, trial: u64, means: &[f64], noise: &[f64]) -> (usize, Vec<usize>) {
-    let results: Vec<Vec<f64>> = (0..means.len())
-        .map(|setting| {
-            let draw =
-                |seed: u64| stream.normals((trial * means.len() as u64 + setting as u64) * SEEDS as u64 + seed)[0];
-            (0..SEEDS as u64).map(|seed| means[setting] + noise[setting] * draw(seed)).collect()
-        })
-        .collect();
-    let mean = |setting: usize| results[setting].iter().sum::<f64>();
-    let leader = (0..means.len()).min_by(|&a, &b| mean(a).total_cmp(&mean(b))).unwrap();
-    let others: Vec<usize> = (0..means.len()).filter(|&setting| setting != leader).collect();
-    let p = |&other: &usize| PairedComparison::new(&results[other], &results[leader], 0.95).unwrap().t.unwrap().p;
-    let adjusted = holm_of_leader(&others.iter().map(p).collect::<Vec<f64>>());
-    (leader, others.into_iter().zip(adjusted).filter(|(_, p)| *p < 0.05).map(|(other, _)| other).collect())
+fn the_rule_is_wrong_in_at_most_five_of_a_hundred_sweeps() {
+    for case in cases_without_best() {
+        let claims = case.claims(Philox::new(40, case.name), TRIALS, &RULE);
+        // Skewed results are not normal, and a skewed setting beside a quiet one often looks better than it is.
+        let promise = match case.name {
+            "a quiet and a skewed one" => 0.13,
+            _ => 0.053,
+        };
+        for wrong in [claims.wrong_best, claims.wrong_worse] {
+            assert!(wrong < promise + slack(promise), "{case:?}: {claims:?}");
+        }
+    }
 }
 
 #[test]
-fn a_sweep_over_equal_settings_claims_a_difference_in_at_most_five_of_a_hundred_cases() {
-    let stream = Philox::new(40, "sweeps");
-    for (means, noise) in [
-        (vec![0.0; 3], vec![1.0; 3]),
-        (vec![0.0; 10], vec![1.0; 10]),
-        (vec![0.0, 0.0, 9.0, 9.0, 9.0], vec![1.0; 5]),
-        // The best setting among noisy ones that are worse.
-        (vec![0.0, 1.0, 1.0, 1.0, 1.0], vec![0.2, 3.0, 3.0, 3.0, 3.0]),
-        (vec![0.0, 0.3, 0.6, 0.9], vec![1.0; 4]),
-    ] {
-        let wrong = share(|trial| {
-            let (leader, worse) = shown_worse(stream, trial, &means, &noise);
-            worse.iter().any(|&other| means[other] <= means[leader])
-        });
-        assert!(wrong < 0.05 + slack(0.05), "{means:?}: {wrong}");
+fn the_rule_finds_the_best_of_eight_settings() {
+    // The shares of the bench `decisions`, of 20,000 sweeps.
+    for (gap, seeds, power) in [(2.0, 5, 0.20), (2.0, 8, 0.71), (3.0, 5, 0.72)] {
+        let settings = (0..8).map(|i| (if i == 0 { 0.0 } else { gap }, 1.0, Noise::Normal)).collect();
+        let case = Case { name: "gap", settings, seeds, correlation: 0.0 };
+        let found = case.claims(Philox::new(41, "gap"), TRIALS, &RULE).right_best;
+        assert!((found - power).abs() < slack(power), "{gap} {seeds}: {found}");
     }
-    // Of two settings it is as often as of a single comparison.
-    let wrong = share(|trial| !shown_worse(stream, trial, &[0.0; 2], &[1.0; 2]).1.is_empty());
-    assert!((wrong - 0.05).abs() < slack(0.05), "{wrong}");
 }

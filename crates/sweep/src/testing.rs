@@ -40,13 +40,15 @@ pub fn sweep() -> SweepRecord {
         sources: Vec::new(),
         overrides: Vec::new(),
         environment: BTreeMap::new(),
-        objective: Objective { metric: Measure::VAL_LOSS, at: MeasurementChoice::Last },
+        objective: Objective::new(Measure::VAL_LOSS, MeasurementChoice::Last),
         early_stop: Some(AshaSettings { unit: MilestoneUnit::Steps, first: 10.0, reduction: 2 }),
         budget: None,
         is_ladder: false,
         workers: 2,
         excluded: 0,
         seeds: vec!["seed".to_owned()],
+        drawn: Vec::new(),
+        seen: Vec::new(),
         points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
     }
 }

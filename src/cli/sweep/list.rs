@@ -65,17 +65,19 @@ impl ListedSweep {
     }
 }
 
-/// The conclusion of a sweep in a few words, such as `best val_loss 1.9256 ± 0.0083 (4 seeds), lr=0.01`.
+/// The conclusion of a sweep in a few words, such as `best: val_loss 1.9256 (4 seeds), lr=0.01`.
 fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<String> {
     let (metric, label) = (&record.objective.metric, record.objective.label());
     Some(if let Some(ladder) = &summary.ladder {
         ladder_text(ladder)
     } else if let Some(leader) = summary.verdict.leader() {
         let kind = match &summary.verdict.conclusion {
-            Conclusion::Best => "best ",
-            Conclusion::BestOfFinished => "best with all steps: ",
-            Conclusion::Tie { .. } => "tie: ",
-            Conclusion::WithinNoise { .. } => "within noise: ",
+            Conclusion::Best => "best: ",
+            Conclusion::BestOfCompared => "best of those compared: ",
+            Conclusion::Same => "same: ",
+            Conclusion::Equal { .. } => "equal: ",
+            Conclusion::Undecided { .. } => "not decided: ",
+            Conclusion::OneSeed => "no conclusion: ",
             _ => "",
         };
         let name = if leader.values.is_empty() { String::new() } else { format!(", {}", leader.name) };

@@ -1,6 +1,7 @@
 //! The progress of a sweep's points, read from their run directories, whichever process trained them. It is recorded nowhere else.
 
 pub mod needed_runs;
+mod seen_seeds;
 pub mod stopped_points;
 
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use runner_record::{MetricLine, RunLock, checkpoint};
 use runner_spec::event::Evaluation;
 use runner_spec::format::printable;
 use runner_spec::measure::{Measure, Measured, Quantity};
+
+pub(crate) use self::seen_seeds::find_seen_seeds;
 
 /// The progress of all points of a sweep.
 #[derive(Debug, Default)]
@@ -364,7 +367,7 @@ mod tests {
         {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
 
     fn value(metric: Measure, at: MeasurementChoice, until: u64) -> f64 {
-        let objective = Objective { metric, at };
+        let objective = Objective::new(metric, at);
         progress(RunStatus::Done, &objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
     }
 
@@ -387,7 +390,7 @@ mod tests {
             {\"kind\":\"eval\",\"step\":4,\"val_loss\":1.0,\"hellaswag_acc\":0.25,\"hellaswag_n\":4}\n\
             {\"kind\":\"eval\",\"step\":5,\"hellaswag_n\":4}\n";
         let value = |metric: &Measure, at, until| {
-            let objective = Objective { metric: metric.clone(), at };
+            let objective = Objective::new(metric.clone(), at);
             progress(RunStatus::Done, &objective, lines, &[until]).rungs[0].value
         };
         let (loss, acc) = (Measure::VAL_LOSS, Measure::of_key("hellaswag_acc").unwrap());

@@ -242,6 +242,7 @@ impl SweepReader<'_> {
             (spec.objective.metric, spec.names_metric) = (metric, true);
         }
         spec.objective.at = value(section, "/objective/at").unwrap_or(MeasurementChoice::Last);
+        spec.objective.smallest_difference = value(section, "/objective/smallest_difference");
         spec.parallel = value(section, "/parallel").unwrap_or(1);
         spec.retries = value(section, "/retries").unwrap_or(0);
         spec.settings = std::mem::take(&mut self.settings);

@@ -54,10 +54,7 @@ fn a_whole_file_is_read() {
         place: Place { line: 9, column: 13, length: 27 },
     };
     assert_eq!(spec.exclude, [exclude]);
-    assert_eq!(
-        spec.objective,
-        Objective { metric: Measure::of_key("hellaswag_acc").unwrap(), at: MeasurementChoice::Best }
-    );
+    assert_eq!(spec.objective, Objective::new(Measure::of_key("hellaswag_acc").unwrap(), MeasurementChoice::Best));
     assert_eq!(spec.early_stop, Some(AshaSettings { unit: MilestoneUnit::Steps, first: 100.0, reduction: 4 }));
     assert_eq!((spec.parallel, spec.retries), (2, 1));
     assert_eq!((spec.text.as_str(), spec.path.as_path()), (WHOLE, Path::new("dir/s.yaml")));
@@ -67,7 +64,7 @@ fn a_whole_file_is_read() {
 fn a_short_file_gets_the_defaults() {
     let spec = read_text("\u{FEFF}sweep: {base: /abs/exp.yaml, grid: {optimizer.adamw.lr: [3e-4]}}").unwrap();
     assert_eq!(spec.base, PathBuf::from("/abs/exp.yaml"));
-    assert_eq!(spec.objective, Objective { metric: Measure::VAL_LOSS, at: MeasurementChoice::Last });
+    assert_eq!(spec.objective, Objective::new(Measure::VAL_LOSS, MeasurementChoice::Last));
     assert_eq!((spec.early_stop, spec.parallel, spec.retries), (None, 1, 0));
     assert!(spec.exclude.is_empty() && spec.set.is_empty() && spec.vars.is_empty());
     // Keys that a section without a value leaves out have their defaults, and an explicit null is null.

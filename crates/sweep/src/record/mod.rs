@@ -1,16 +1,20 @@
 //! `sweep.json`: the definition of a sweep, fixed when it starts. Its progress is in the run directories of its points.
 
 pub(crate) mod file_changes;
+mod seen_seeds;
 pub mod sweep_dir;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use crate::points::{PointValues, ordered, value_text};
 use crate::spec::{AshaSettings, Budget, Objective};
+use runner_compare::run_names::shortest_name;
 use runner_spec::format::json_bytes;
+
+pub use self::seen_seeds::SeenSeeds;
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -48,6 +52,12 @@ pub struct SweepRecord {
     pub excluded: usize,
     /// The names of what varies that change nothing but the seed.
     pub seeds: Vec<String>,
+    /// The names whose values were drawn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drawn: Vec<String>,
+    /// The seeds that earlier sweeps in the folder of runs had shown when this sweep started.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seen: Vec<SeenSeeds>,
     pub points: Vec<PlannedPoint>,
 }
 
@@ -148,13 +158,28 @@ pub struct SeedPoint {
     pub seed: PointValues,
 }
 
-/// `lr=0.01`; of a setting with one point, `point 3 (lr=0.01)`.
-fn name_of_setting(setting: &PointSetting) -> String {
-    let values = describe_values(&setting.values);
+/// Names `settings` by what differs between them: `lr=0.01`; a setting with one point is `point 3 (lr=0.01)`.
+fn name_settings(settings: &mut [PointSetting]) {
+    let Some(first) = settings.first() else { return };
+    let names: BTreeSet<String> = first.values.iter().map(|(name, _)| name.clone()).collect();
+    let differs = |pair: &&(String, serde_json::Value)| settings.iter().any(|other| !other.values.contains(pair));
+    let varying: BTreeSet<String> = first.values.iter().filter(differs).map(|(name, _)| name.clone()).collect();
+    let shown = |(name, value): &(String, serde_json::Value)| {
+        let is_shown = varying.is_empty() || varying.contains(name);
+        is_shown.then(|| (shortest_name(name, &names, &[]), value.clone()))
+    };
+    let named: Vec<String> = settings
+        .iter()
+        .map(|setting| name_of_setting(setting, &describe_values(&setting.values.iter().filter_map(shown).collect())))
+        .collect();
+    settings.iter_mut().zip(named).for_each(|(setting, name)| setting.name = name);
+}
+
+fn name_of_setting(setting: &PointSetting, values: &str) -> String {
     match setting.points.as_slice() {
         [one] => format!("point {} ({values})", one.point),
         _ if values.is_empty() => "this setting".to_owned(),
-        _ => values,
+        _ => values.to_owned(),
     }
 }
 
@@ -180,9 +205,7 @@ impl SweepRecord {
             });
             settings[at].points.push(member);
         }
-        for setting in &mut settings {
-            setting.name = name_of_setting(setting);
-        }
+        name_settings(&mut settings);
         settings
     }
 

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::progress::SweepProgress;
+use crate::progress::{SweepProgress, find_seen_seeds};
 use crate::record::sweep_dir::absolute_path;
 use crate::record::{FORMAT, PlannedPoint, SweepRecord};
 use crate::spec::measurement_interval;
@@ -207,8 +207,11 @@ pub(super) fn plan_points(
         workers: request.parallel,
         excluded: expanded.excluded.len(),
         seeds: spec.names().into_iter().filter(is_seed).map(str::to_owned).collect(),
+        drawn: spec.drawn_names().map(str::to_owned).collect(),
+        seen: Vec::new(),
         points: points_of_record,
     };
+    record.seen = find_seen_seeds(&host.runs, &record);
     let progress = SweepProgress::read(&host.runs, &record);
     drop_passed_trunks(&mut record, &progress);
     let trained = progress.points.iter().flatten().count();
@@ -279,9 +282,12 @@ fn sweep_id(spec: &SweepSpec, objective: &Objective, points: &[PlannedPoint]) ->
         metric: &'a Measure,
         goal: Goal,
         at: MeasurementChoice,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        smallest_difference: Option<f64>,
     }
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
-    let judged = Judged { metric: &objective.metric, goal: objective.goal(), at: objective.at };
+    let Objective { metric, at, smallest_difference } = objective;
+    let judged = Judged { metric, goal: objective.goal(), at: *at, smallest_difference: *smallest_difference };
     let early_stop = spec.early_stop.map(|AshaSettings { unit, first, reduction }| {
         let first = if unit == MilestoneUnit::Flops { json!(first) } else { json!(first as u64) };
         json!({(unit.key()): first, "reduction": reduction})

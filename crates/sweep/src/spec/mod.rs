@@ -77,8 +77,6 @@ pub struct SweepSpec {
 impl SweepSpec {
     /// The sweep of the file `path` with the content `text`, without what varies. A file without a name in its path is called `kind`.
     pub(crate) fn new(path: &Path, text: &str, kind: &str) -> Self {
-        let metric = Measure::VAL_LOSS;
-        let at = MeasurementChoice::Last;
         Self {
             name: name_of_file(path, kind),
             base: PathBuf::new(),
@@ -90,7 +88,7 @@ impl SweepSpec {
             rules: Vec::new(),
             budget: None,
             is_ladder: false,
-            objective: Objective { metric, at },
+            objective: Objective::new(Measure::VAL_LOSS, MeasurementChoice::Last),
             names_metric: false,
             early_stop: None,
             parallel: 1,
@@ -106,6 +104,11 @@ impl SweepSpec {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.axes.iter().flat_map(Dimension::names).collect()
+    }
+
+    /// The names whose values are drawn.
+    pub(crate) fn drawn_names(&self) -> impl Iterator<Item = &str> {
+        self.axes.iter().filter(|axis| matches!(axis, Dimension::Random(_))).flat_map(Dimension::names)
     }
 
     /// The name of the axis that `seeds` makes, which sets a key even if the other names are variables of a template.

@@ -12,9 +12,18 @@ pub(crate) const CONFIDENCE: f64 = 0.95;
 pub struct Objective {
     pub metric: Measure,
     pub at: MeasurementChoice,
+    /// Settings whose values differ by less count as equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub smallest_difference: Option<f64>,
 }
 
 impl Objective {
+    /// Points compared by `metric`, where every difference matters.
+    #[must_use]
+    pub fn new(metric: Measure, at: MeasurementChoice) -> Self {
+        Self { metric, at, smallest_difference: None }
+    }
+
     /// Whether lower or higher values of the metric are better.
     #[must_use]
     pub fn goal(&self) -> Goal {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::points::value_text;
 use crate::results::{ResultsRow, SweepResults};
-use crate::verdict::SweepVerdict;
+use crate::verdict::{SettingComparison, SweepVerdict};
 
 impl SweepResults {
     /// The table as CSV: a header and one line for each row. The first columns are `point` and one for each name that varies; a name that is
@@ -72,13 +72,13 @@ fn figures<'m>(row: &ResultsRow, metric: &'m str, verdict: &SweepVerdict) -> Vec
         let setting = rank.map(|rank| &verdict.settings[rank]);
         let sample = setting.and_then(|setting| setting.sample);
         let comparison = setting.and_then(|setting| setting.comparison.as_ref());
-        let tested = comparison.filter(|comparison| comparison.test.is_some());
         out.extend([
             ("setting", rank.map_or_else(String::new, |rank| (rank + 1).to_string())),
             ("setting_mean", number(sample.map(|sample| sample.mean))),
-            ("setting_half_width", number(sample.and_then(|sample| Some(sample.interval?.half_width())))),
-            ("difference_to_leader", number(comparison.map(|comparison| comparison.paired.difference))),
-            ("adjusted_p", number(tested.map(|comparison| comparison.adjusted_p))),
+            ("setting_sd", number(sample.and_then(|sample| sample.sd))),
+            ("difference_to_leader", number(comparison.map(SettingComparison::difference))),
+            ("p", number(comparison.map(|comparison| comparison.compared.contrast.p))),
+            ("adjusted_p", number(comparison.map(|comparison| comparison.compared.adjusted_p))),
         ]);
     }
     out
@@ -97,17 +97,11 @@ mod tests {
     use super::*;
     use crate::results::PointStatus;
     use crate::results::tests::{results, row};
-    use crate::verdict::Conclusion;
+    use crate::verdict::Background;
 
     fn no_settings() -> SweepVerdict {
-        SweepVerdict {
-            conclusion: Conclusion::NoResult,
-            settings: Vec::new(),
-            noise: None,
-            row_noise: None,
-            edges: Vec::new(),
-            words: Vec::new(),
-        }
+        let results = results(Measure::VAL_LOSS, Vec::new());
+        SweepVerdict::of_settings(&[], &results, true, &Background::default())
     }
 
     #[test]
@@ -116,11 +110,11 @@ mod tests {
         let (record, table) = crate::testing::finished(&points);
         let verdict = SweepVerdict::new(&record, &table, true);
         let text = table.csv(&verdict).unwrap();
-        let header = "setting,setting_mean,setting_half_width,difference_to_leader,adjusted_p\n";
+        let header = "setting,setting_mean,setting_sd,difference_to_leader,p,adjusted_p\n";
         assert!(text.lines().next().unwrap().ends_with(header.trim_end()), "{text}");
         let cells = |point: &str| -> Vec<&str> {
             let line = text.lines().find(|line| line.starts_with(point)).unwrap();
-            line.split(',').rev().take(5).collect::<Vec<_>>().into_iter().rev().collect()
+            line.split(',').rev().take(6).collect::<Vec<_>>().into_iter().rev().collect()
         };
         let (worse, leader) = (cells("1,"), cells("4,"));
         assert_eq!((worse[0], worse[1], worse[3]), ("2", "2.25", "1.125"));

@@ -13,7 +13,7 @@ use crate::progress::{PointProgress, SweepProgress};
 use crate::record::{PlannedPoint, SweepRecord, sweep_dir};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
 use crate::schedule::SegmentResult;
-use crate::verdict::{SweepVerdict, rank_settings};
+use crate::verdict::{Background, SweepVerdict, rank_settings};
 use runner_plan::MeasurementBasis;
 use runner_plan::comparability::find_incomparable;
 use runner_record::RecordError;
@@ -190,7 +190,7 @@ pub fn leading_setting(record: &SweepRecord, progress: &SweepProgress) -> Option
         return None;
     }
     let (results, settings) = (SweepResults::new(record.objective.clone(), rows, None), record.settings());
-    let (leader, _) = rank_settings(&settings, &results).into_iter().next()?;
+    let leader = rank_settings(&settings, &results, &Background::of_sweep(record)).settings.into_iter().next()?;
     let sample = leader.sample?;
     Some(LeadingSetting { point: *leader.points.first()?, mean: sample.mean, seeds: sample.n })
 }

@@ -16,6 +16,8 @@ pub struct PickedSettings {
     pub notes: Vec<String>,
     /// The ladders of which several of the settings are rungs.
     pub ladders: Vec<String>,
+    /// The number of settings that these sweeps compared and that are not among the settings.
+    pub left_out: usize,
 }
 
 impl PickedSettings {
@@ -44,9 +46,9 @@ impl PickedSettings {
                 found.ladders.extend((compared > 1).then(|| id.to_owned()));
             } else if compared < settings.len() && !(is_alone && compared < 2) {
                 let (which, all) = (counted(compared as u64, "setting"), settings.len());
+                found.left_out += all - compared;
                 found.notes.push(format!(
-                    "picked: {which} of the {all} that the sweep {sweep} compared; if they were picked by their results, a p-value of \
-                     them is too small: `runner sweep results {sweep}` compares all of them"
+                    "picked: {which} of the {all} that the sweep {sweep} compared; `runner sweep results {sweep}` compares all of them"
                 ));
             }
         }

@@ -1,53 +1,68 @@
-//! What the results of a sweep show: the mean of each setting over its seeds, the comparison of every setting with the one whose mean is
-//! best, and the conclusion.
-//!
-//! A setting is compared with the leader pair by pair of equal seeds. The p-values are corrected for all pairs of settings, because the same
-//! results have chosen the leader ([`holm_of_leader`]). One test decides all comparisons of a number of seeds: the permutation test if it
-//! can show a difference at all, else the paired t-test.
+//! What the results of a sweep show: the mean of each setting over its seeds, the comparison of every setting with the leader, and the
+//! conclusion. [`runner_stats::decide`] has the rule. Here it meets settings that diverged, were stopped or wait for results, seeds that an
+//! earlier sweep has judged, and budgets that were not kept.
 
+mod background;
+mod edges;
 pub mod words;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use runner_stats::{
-    DecidingTest, PairedComparison, Sample, deciding_test, holm_of_leader, pairs_of, seeds_needed,
-    smallest_detectable_difference, smallest_permutation_p,
-};
+use runner_stats::{Compared, Detectable, Interval, Outcome, Rule, Sample, Standing, decide};
 use serde::Serialize;
-use serde_json::Value;
 
+pub use self::background::Background;
+pub use self::edges::EdgeOfRange;
 use crate::points::{PointValues, ordered};
-use crate::record::{PointSetting, SweepRecord};
+use crate::record::{PointSetting, SeenSeeds, SweepRecord};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
-use crate::spec::{CONFIDENCE, Goal};
-use runner_spec::measure::LossSample;
+use crate::spec::{BudgetKind, CONFIDENCE, Goal};
+use runner_spec::measure::{LossSample, Measure};
 
-/// The power at which numbers of seeds and differences are computed.
-pub const POWER: f64 = 0.8;
+/// Costs of settings that differ by more than this factor are said.
+const EQUAL_COST: f64 = 1.05;
 
 /// What the results of a sweep show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepVerdict {
+    /// What the settings are compared by.
+    pub metric: Measure,
+    /// The probability of the intervals; a p-value below 1 − it shows a difference.
+    pub confidence: f64,
     pub conclusion: Conclusion,
     /// The settings. The first one leads: of those with the most seeds it has the best mean, unless a setting with fewer seeds is better than it
     /// over their common seeds. The others follow by their means, after them those with fewer seeds, stopped early, diverged, not measured.
     pub settings: Vec<SettingResult>,
-    /// What the seeds of the leader and of its rival can show; `None` if there is no rival, or nothing differs.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub noise: Option<NoiseFloor>,
+    /// The seeds that an earlier sweep has judged. They are left out of the means and tests.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reused_seeds: Vec<SeenSeeds>,
+    /// The number of settings from which these were picked by their results; 0 if they are all. The p-values that decide are multiplied by the
+    /// number of their pairs.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub picked_from: usize,
+    /// Values for the key `seeds` of a new group of the settings that may be the best, if they are not decided. As many show the difference to
+    /// each of them with a probability of 80%, if it is as large as the smallest difference of interest, or as observed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub new_seeds: Vec<u64>,
     /// How far the choice of validation rows moves a result; `None` if it is not measured on rows, or their number was not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub row_noise: Option<RowNoise>,
-    /// The values of the leading setting that are the lowest or the highest that were tried.
+    /// The costs of the settings, if they are not equal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unequal_cost: Option<UnequalCost>,
+    /// The values that all settings that may be the best have, if these are the lowest or the highest that were tried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub edges: Vec<EdgeOfRange>,
-    /// The conclusion in words, as the screen shows it, a line each.
+    /// The conclusion in words, as the screen shows it, a line each: the answer, what to do next, and the details.
     pub words: Vec<String>,
 }
 
+fn is_zero(n: &usize) -> bool {
+    *n == 0
+}
+
 /// The conclusion. The numbers in it are positions in [`SweepVerdict::settings`]; the leader is at 0.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Conclusion {
     /// No setting has a result after all its steps.
@@ -58,19 +73,19 @@ pub enum Conclusion {
     Rungs { ladders: Vec<String> },
     /// There is nothing to compare the only setting with.
     OneSetting,
-    /// The leader, or what it is compared with, has one seed: nothing shows the noise. `tied`: the settings with exactly the leader's result.
-    OneSeed { tied: Vec<usize> },
-    /// The results of these settings are the same numbers, and every other setting that did all its steps is worse.
-    Tie { settings: Vec<usize> },
-    /// No setting that may be the best has a seed in common with the first one, and a seed moves all settings alike: none leads.
-    NotCompared,
-    /// Every other setting is worse than the leader.
+    /// Fewer than two settings have several seeds: nothing shows the noise.
+    OneSeed,
+    /// All settings have the same numbers with every seed.
+    Same,
+    /// Every other setting is worse than the leader, apart from those with the same numbers.
     Best,
-    /// Every other setting that did all its steps is worse than the leader, if there is one. Others were not tested: early stopping ended
-    /// them after fewer steps, or they have no result.
-    BestOfFinished,
+    /// Every setting that was compared is worse than the leader. Others were not compared: early stopping ended them after fewer steps, or
+    /// they have no result, or one seed.
+    BestOfCompared,
+    /// These settings, the leader first, differ by less than the smallest difference of interest. Every other one that was compared is worse.
+    Equal { settings: Vec<usize>, within: f64 },
     /// These settings, the leader first, may be the best one.
-    WithinNoise { settings: Vec<usize> },
+    Undecided { settings: Vec<usize> },
 }
 
 /// The results of a setting over its seeds.
@@ -78,7 +93,7 @@ pub enum Conclusion {
 pub struct SettingResult {
     /// The name in the sentences.
     pub name: String,
-    /// What a table says of it, such as `best`, `worse` or `within noise`.
+    /// What a table says of it, such as `best`, `worse` or `may be best`.
     pub label: String,
     /// What varies, without seeds.
     #[serde(with = "ordered")]
@@ -90,11 +105,37 @@ pub struct SettingResult {
     pub measured: usize,
     /// The number of its points that diverged.
     pub diverged: usize,
-    /// The mean of the measured points; `None` if there is none, or a point diverged.
+    /// The mean of the measured points, without seeds that were judged before; `None` if there is none, or a point diverged. It has an interval
+    /// only if there is one setting: the results have chosen the leader, so an interval of its mean would miss the true mean too often.
     pub sample: Option<Sample>,
-    /// The comparison with the leader; `None` for the leader, and if no seed is measured in both.
+    pub standing: Standing,
+    /// The comparison with the leader; `None` for the leader, for a setting with its numbers, and for those that are not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<SettingComparison>,
+}
+
+/// The comparison of a setting with the leader. A positive difference is a higher objective, whether or not that is better.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SettingComparison {
+    #[serde(flatten)]
+    pub compared: Compared,
+    /// The smallest true difference to the leader that as many new seeds would show; only of settings that may be the best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<Detectable>,
+    /// The number of new seeds that would show the smallest difference of interest, or the observed one; only of settings that may be the
+    /// best, and none above a hundred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seeds_needed: Option<usize>,
+}
+
+impl SettingComparison {
+    pub fn difference(&self) -> f64 {
+        self.compared.contrast.difference
+    }
+
+    pub fn interval(&self) -> Option<Interval> {
+        self.compared.contrast.interval
+    }
 }
 
 impl SettingResult {
@@ -117,42 +158,8 @@ pub enum SettingState {
     Stopped,
     /// A point diverged: the mean is worse than any number.
     Diverged,
-    /// No point is measured.
+    /// No point is measured, or none with a new seed.
     Unmeasured,
-}
-
-/// The comparison of a setting with the leader. A positive difference is a higher objective, whether or not that is better.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SettingComparison {
-    #[serde(flatten)]
-    pub paired: PairedComparison,
-    /// The test that decides; `None` for one pair.
-    pub test: Option<DecidingTest>,
-    /// The p-value of this test, corrected for the number of comparisons.
-    pub adjusted_p: f64,
-    /// The smallest corrected p that permutations could give to any of these settings with so many seeds.
-    pub smallest_permutation_p: f64,
-    /// The number of pairs of settings, by which the smallest p is multiplied.
-    pub pairs: usize,
-    /// True if the setting is shown to be worse than the leader. A setting that is better than the leader over their common seeds is not.
-    pub is_worse: bool,
-}
-
-/// The differences that the seeds of the leader and its rival show.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct NoiseFloor {
-    /// The position of the rival.
-    pub rival: usize,
-    /// The number of seeds that both have.
-    pub seeds: usize,
-    /// The standard deviation of the difference from seed to seed.
-    pub sd: f64,
-    /// The smallest difference that these seeds show with the probability [`POWER`].
-    pub smallest_shown: f64,
-    /// The observed difference.
-    pub observed: f64,
-    /// The number of seeds that show it with the probability [`POWER`]; `None` if that is more than a million.
-    pub seeds_needed: Option<usize>,
 }
 
 /// The validation rows that the results were measured on. Seeds share these rows, so a mean over seeds has the same error.
@@ -167,18 +174,18 @@ pub struct RowNoise {
     pub may_hide_difference: bool,
 }
 
-/// A value of the leading setting that is the lowest or the highest of those that a parameter has in the sweep.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct EdgeOfRange {
-    pub name: String,
-    pub value: Value,
-    pub is_highest: bool,
-    /// The number of different values.
-    pub values: usize,
+/// What training a setting cost, where settings of one verdict differ in it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct UnequalCost {
+    /// What is unequal: the budget's unit, or tokens.
+    pub unit: BudgetKind,
+    /// True if the sweep has a budget in this unit.
+    pub is_budget: bool,
+    /// The mean of the leader, and the lowest and the highest mean of any setting that was compared.
+    pub leader: f64,
+    pub lowest: f64,
+    pub highest: f64,
 }
-
-/// The number of different values from which on the lowest and the highest of them are edges of a range.
-const MIN_RANGE_VALUES: usize = 3;
 
 /// The measured points of a setting: values of its seeds, and the objective.
 type Measured<'r> = Vec<(&'r PointValues, f64)>;
@@ -187,37 +194,48 @@ impl SweepVerdict {
     /// The verdict on `results`, which are those of the sweep `record`. `is_finished`: nothing is left to do.
     #[must_use]
     pub fn new(record: &SweepRecord, results: &SweepResults, is_finished: bool) -> Self {
-        let ladders: Vec<String> = record.is_ladder.then(|| record.id.clone()).into_iter().collect();
-        Self::of_settings(&record.settings(), results, is_finished, &ladders)
+        Self::of_settings(&record.settings(), results, is_finished, &Background::of_sweep(record))
     }
 
-    /// The verdict on `results`, whose points belong to the settings `recorded`. Several of these are rungs of `ladders`, if there are any.
+    /// The verdict on `results`, whose points belong to the settings `recorded`.
     #[must_use]
     pub fn of_settings(
         recorded: &[PointSetting],
         results: &SweepResults,
         is_finished: bool,
-        ladders: &[String],
+        background: &Background,
     ) -> Self {
-        let mut settings = rank_settings(recorded, results);
-        let has_leader = settings.first().is_some_and(|(leader, _)| leader.sample.is_some());
-        let are_rungs = !ladders.is_empty();
-        if are_rungs {
-            settings.sort_by_key(|(setting, _)| setting.points.first().copied());
-        } else if results.incomparable.is_none() && has_leader {
-            compare_with_leader(&mut settings, results.objective.goal() == Goal::Maximize);
+        let Ranked { mut settings, outcome, reused_seeds, picked_from } = rank_settings(recorded, results, background);
+        let has_leader = settings.first().is_some_and(|leader| leader.sample.is_some());
+        if !background.ladders.is_empty() {
+            settings.sort_by_key(|setting| setting.points.first().copied());
         }
-        let settings: Vec<SettingResult> = settings.into_iter().map(|(setting, _)| setting).collect();
         let conclusion = match &results.incomparable {
             Some(reason) => Conclusion::Incomparable { reason: reason.clone() },
             None if !has_leader => Conclusion::NoResult,
-            None if are_rungs => Conclusion::Rungs { ladders: ladders.to_vec() },
-            None => conclude(&settings),
+            None if !background.ladders.is_empty() => Conclusion::Rungs { ladders: background.ladders.clone() },
+            None => conclude(&settings, outcome, results.objective.smallest_difference),
         };
-        let noise = noise_floor(&settings, &conclusion);
-        let row_noise = row_noise(results, &settings);
-        let mut verdict = Self { conclusion, settings, noise, row_noise, edges: Vec::new(), words: Vec::new() };
-        verdict.edges = verdict.leader().map_or_else(Vec::new, |leader| find_edges(results, leader));
+        let mut verdict = Self {
+            metric: results.objective.metric.clone(),
+            confidence: CONFIDENCE,
+            conclusion,
+            settings,
+            reused_seeds,
+            picked_from,
+            new_seeds: Vec::new(),
+            row_noise: None,
+            unequal_cost: None,
+            edges: Vec::new(),
+            words: Vec::new(),
+        };
+        if verdict.leader().is_none() {
+            verdict.settings.iter_mut().for_each(|setting| setting.comparison = None);
+        }
+        verdict.plan_new_seeds(recorded, results);
+        verdict.row_noise = row_noise(results, &verdict.settings);
+        verdict.unequal_cost = verdict.find_unequal_cost(results, background);
+        verdict.edges = edges::find_edges(results, &verdict, &background.drawn);
         let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
         verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
         verdict.words = words::describe(&verdict, &results.objective, is_finished);
@@ -229,15 +247,23 @@ impl SweepVerdict {
     pub fn leader(&self) -> Option<&SettingResult> {
         let is_known = !matches!(
             self.conclusion,
-            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::NotCompared | Conclusion::Rungs { .. }
+            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::Rungs { .. }
         );
         self.settings.first().filter(|_| is_known)
     }
 
-    /// The setting that every other one is shown to be worse than.
+    /// The setting that every other one is shown to be worse than, apart from those with the same numbers.
     #[must_use]
     pub fn best(&self) -> Option<&SettingResult> {
         self.settings.first().filter(|_| self.conclusion == Conclusion::Best)
+    }
+
+    /// The positions of the settings that may be the best: the leader, and those that are not shown to be worse.
+    #[must_use]
+    pub fn may_be_best(&self) -> Vec<usize> {
+        let may_be = |standing| matches!(standing, Standing::Leader | Standing::Open | Standing::Equal);
+        let all = self.settings.iter().enumerate();
+        all.filter(|(_, setting)| setting.may_win() && may_be(setting.standing)).map(|(i, _)| i).collect()
     }
 
     /// Sorts the rows of `results` by the rank of their settings, and those of a setting by their number.
@@ -251,52 +277,110 @@ impl SweepVerdict {
     pub fn has_seeds(&self) -> bool {
         self.settings.iter().any(|setting| setting.points.len() > 1)
     }
+
+    /// Computes what seeds show for the settings that may be as good as the leader, and proposes new ones.
+    fn plan_new_seeds(&mut self, recorded: &[PointSetting], results: &SweepResults) {
+        if !matches!(self.conclusion, Conclusion::Undecided { .. }) {
+            return;
+        }
+        let of_interest = results.objective.smallest_difference;
+        let mut needed = Some(0);
+        for setting in self.settings.iter_mut().filter(|setting| setting.standing == Standing::Open) {
+            let Some(comparison) = &mut setting.comparison else { continue };
+            let contrast = comparison.compared.contrast;
+            comparison.detectable = contrast.detectable(CONFIDENCE);
+            comparison.seeds_needed = contrast.seeds_needed(of_interest, CONFIDENCE);
+            needed = needed.zip(comparison.seeds_needed).map(|(most, own)| most.max(own));
+        }
+        let used = recorded.iter().flat_map(|setting| &setting.points).map(|point| match point.seed.as_slice() {
+            [(_, seed)] => seed.as_u64(),
+            _ => None,
+        });
+        let highest = used.collect::<Option<Vec<u64>>>().and_then(|used| used.into_iter().max());
+        if let Some((needed, highest)) = needed.zip(highest) {
+            self.new_seeds = (1..=needed as u64).filter_map(|i| highest.checked_add(i)).collect();
+        }
+    }
+
+    /// The costs of the settings that were compared, if they differ: in the unit of the budget, or else in tokens.
+    fn find_unequal_cost(&self, results: &SweepResults, background: &Background) -> Option<UnequalCost> {
+        self.leader()?;
+        let unit = background.budget.unwrap_or(BudgetKind::Tokens);
+        let cost = |row: &ResultsRow| match unit {
+            BudgetKind::Flops => row.flops,
+            BudgetKind::Tokens => row.tokens.map(|tokens| tokens as f64),
+            BudgetKind::Time => row.seconds,
+        };
+        let mean = |setting: &SettingResult| {
+            let rows = results.rows.iter().filter(|row| setting.points.contains(&row.point));
+            let costs: Vec<f64> = rows.filter(|row| row.objective.is_some()).map(cost).collect::<Option<_>>()?;
+            Sample::new(&costs, CONFIDENCE).map(|sample| sample.mean)
+        };
+        let means: Vec<f64> =
+            self.settings.iter().filter(|setting| setting.may_win()).map(mean).collect::<Option<_>>()?;
+        let (lowest, highest) = means.iter().fold((f64::INFINITY, 0.0), |(low, high), &x| (x.min(low), x.max(high)));
+        let leader = *means.first()?;
+        let is_budget = background.budget.is_some();
+        (highest > EQUAL_COST * lowest).then_some(UnequalCost { unit, is_budget, leader, lowest, highest })
+    }
 }
 
-/// The settings of a sweep with their measured points, in the order of [`SweepVerdict::settings`].
-pub(crate) fn rank_settings<'r>(
-    recorded: &'r [PointSetting],
-    results: &SweepResults,
-) -> Vec<(SettingResult, Measured<'r>)> {
+/// The settings of a sweep, ranked and compared.
+pub(crate) struct Ranked {
+    pub settings: Vec<SettingResult>,
+    outcome: Outcome,
+    reused_seeds: Vec<SeenSeeds>,
+    picked_from: usize,
+}
+
+/// The settings of a sweep in the order of [`SweepVerdict::settings`].
+pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, background: &Background) -> Ranked {
     let rows: BTreeMap<usize, &ResultsRow> = results.rows.iter().map(|row| (row.point, row)).collect();
-    let mut settings: Vec<(SettingResult, Measured<'r>)> =
+    let mut settings: Vec<(SettingResult, Measured<'_>)> =
         recorded.iter().map(|setting| setting_result(setting, &rows)).collect();
-    let ranked = |setting: &SettingResult| setting.state == SettingState::Ranked;
-    let most = settings.iter().filter(|(s, _)| ranked(s)).map(|(s, _)| s.measured).max().unwrap_or(0);
-    for (setting, _) in settings.iter_mut().filter(|(s, _)| ranked(s) && s.measured < most) {
-        setting.state = SettingState::Incomplete;
-    }
-    let mean = |setting: &SettingResult| setting.sample.map_or(f64::NAN, |sample| sample.mean);
     let goal = results.objective.goal();
-    settings.sort_by(|(a, _), (b, _)| a.state.cmp(&b.state).then(goal.order(mean(a), mean(b))));
-    if let Some(leader) = unbeaten_setting(&settings, goal) {
-        settings[..=leader].rotate_right(1);
+    let measured = settings.iter().filter(|(setting, _)| setting.may_win()).map(|(_, measured)| measured.as_slice());
+    let reused_seeds = background.seeds_to_leave_out(&measured.collect::<Vec<_>>());
+    for (setting, measured) in settings.iter_mut().filter(|_| !reused_seeds.is_empty()) {
+        measured.retain(|(seed, _)| !reused_seeds.iter().any(|seen| seen.seeds.contains(seed)));
+        if setting.sample.is_some() {
+            setting.sample = sample_of(measured);
+            setting.state =
+                if measured.is_empty() && setting.may_win() { SettingState::Unmeasured } else { setting.state };
+        }
     }
-    settings
-}
-
-/// The first of the sorted `settings` that no other one is better than over at least two common seeds. Means over different seeds do not
-/// compare, as a seed moves all settings alike. `None` if all settings have the same number of seeds, or each one is worse than another.
-fn unbeaten_setting(settings: &[(SettingResult, Measured<'_>)], goal: Goal) -> Option<usize> {
-    let candidates = || settings.iter().enumerate().filter(|(_, (setting, _))| setting.may_win());
-    if candidates().all(|(_, (setting, _))| setting.state == SettingState::Ranked) {
-        return None;
-    }
-    let is_beaten = |i: usize, own: &Measured<'_>| {
-        candidates()
-            .filter(|(j, _)| *j != i)
-            .filter_map(|(_, (_, other))| compare_seeds(other, own))
-            .any(|paired| paired.n > 1 && goal.order(paired.difference, 0.0) == Ordering::Less)
+    let candidates: Vec<usize> = (0..settings.len()).filter(|&i| settings[i].0.may_win()).collect();
+    let tested: Vec<Measured<'_>> = candidates.iter().map(|&i| settings[i].1.clone()).collect();
+    let rule = Rule {
+        is_less_better: goal == Goal::Minimize,
+        confidence: CONFIDENCE,
+        smallest_difference: results.objective.smallest_difference,
+        picked_from: background.picked_from(candidates.len(), !reused_seeds.is_empty()),
     };
-    candidates().find(|(i, (_, measured))| !is_beaten(*i, measured)).map(|(i, _)| i)
+    let (decision, picked_from) = (decide(&tested, &rule), rule.picked_from);
+    let most = tested.iter().map(Vec::len).max().unwrap_or(0);
+    for (k, &i) in candidates.iter().enumerate() {
+        let setting = &mut settings[i].0;
+        setting.standing = decision.standings[k];
+        let compared = decision.comparisons[k];
+        setting.comparison =
+            compared.map(|compared| SettingComparison { compared, detectable: None, seeds_needed: None });
+        setting.state = if tested[k].len() < most { SettingState::Incomplete } else { SettingState::Ranked };
+    }
+    let mut found: Vec<Option<SettingResult>> = settings.into_iter().map(|(setting, _)| Some(setting)).collect();
+    let mut ranked: Vec<SettingResult> =
+        decision.order.iter().filter_map(|&k| found.get_mut(candidates[k])?.take()).collect();
+    let mut others: Vec<SettingResult> = found.into_iter().flatten().collect();
+    others.sort_by_key(|setting| setting.state);
+    ranked.extend(others);
+    if ranked.len() > 1 {
+        ranked.iter_mut().filter_map(|setting| setting.sample.as_mut()).for_each(|sample| sample.interval = None);
+    }
+    Ranked { settings: ranked, outcome: decision.outcome, reused_seeds, picked_from }
 }
 
-/// The comparison of `measured` with `leader` over the seeds that both have; `None` if there is none.
-fn compare_seeds(measured: &Measured<'_>, leader: &Measured<'_>) -> Option<PairedComparison> {
-    let value_of = |seed: &PointValues| leader.iter().find(|(other, _)| *other == seed).map(|(_, value)| *value);
-    let pairs = measured.iter().filter_map(|(seed, value)| Some((*value, value_of(seed)?)));
-    let (own, leaders): (Vec<f64>, Vec<f64>) = pairs.unzip();
-    PairedComparison::new(&own, &leaders, CONFIDENCE)
+fn sample_of(measured: &Measured<'_>) -> Option<Sample> {
+    Sample::new(&measured.iter().map(|(_, value)| *value).collect::<Vec<f64>>(), CONFIDENCE)
 }
 
 fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &ResultsRow>) -> (SettingResult, Measured<'r>) {
@@ -305,8 +389,7 @@ fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &Results
     let measured: Measured<'_> = done.filter_map(|(member, row)| Some((&member.seed, row.objective?))).collect();
     let diverged = rows().filter(|(_, row)| row.diverged).count();
     let was_stopped = rows().any(|(_, row)| row.status == PointStatus::Stopped);
-    let values: Vec<f64> = measured.iter().map(|(_, value)| *value).collect();
-    let sample = Sample::new(&values, CONFIDENCE).filter(|_| diverged == 0);
+    let sample = sample_of(&measured).filter(|_| diverged == 0);
     let state = match (diverged, was_stopped, sample) {
         (1.., ..) => SettingState::Diverged,
         (0, true, _) => SettingState::Stopped,
@@ -322,120 +405,47 @@ fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &Results
         measured: measured.len(),
         diverged,
         sample,
+        standing: Standing::NotCompared,
         comparison: None,
     };
     (result, measured)
 }
 
-/// Compares each setting that has a mean with the first one.
-fn compare_with_leader(settings: &mut [(SettingResult, Measured<'_>)], is_more_better: bool) {
-    let Some(((_, leader), others)) = settings.split_first_mut() else { return };
-    let compared: Vec<(usize, PairedComparison)> = others
-        .iter()
-        .enumerate()
-        .filter(|(_, (setting, _))| setting.sample.is_some())
-        .filter_map(|(i, (_, measured))| Some((i, compare_seeds(measured, leader)?)))
-        .collect();
-    let pairs = pairs_of(compared.len() + 1);
-    let tests: Vec<Option<(DecidingTest, f64)>> =
-        compared.iter().map(|(_, paired)| deciding_test(paired, pairs, 1.0 - CONFIDENCE)).collect();
-    let ps: Vec<f64> = tests.iter().map(|test| test.map_or(1.0, |(_, p)| p)).collect();
-    let adjusted = holm_of_leader(&ps);
-    for (((i, paired), test), adjusted_p) in compared.into_iter().zip(tests).zip(adjusted) {
-        let is_behind = if is_more_better { paired.difference < 0.0 } else { paired.difference > 0.0 };
-        others[i].0.comparison = Some(SettingComparison {
-            test: test.map(|(test, _)| test),
-            adjusted_p,
-            smallest_permutation_p: (smallest_permutation_p(paired.n) * pairs as f64).min(1.0),
-            pairs,
-            is_worse: is_behind && adjusted_p < 1.0 - CONFIDENCE,
-            paired,
-        });
-    }
-}
-
-/// The conclusion from settings that were compared with the first one, which has a result.
-fn conclude(settings: &[SettingResult]) -> Conclusion {
-    let compared = || settings.iter().enumerate().skip(1).filter_map(|(i, s)| Some((i, s.comparison.as_ref()?)));
-    let is_equal = |i: usize, c: &SettingComparison| c.paired.is_identical && settings[i].may_win();
-    let identical: Vec<usize> = compared().filter(|(i, c)| is_equal(*i, c)).map(|(i, _)| i).collect();
-    if settings.len() == 1 {
-        return Conclusion::OneSetting;
-    }
-    if settings[0].measured < 2 || compared().any(|(i, c)| c.paired.n < 2 && settings[i].may_win()) {
-        return Conclusion::OneSeed { tied: identical };
-    }
-    let rivals = || settings.iter().skip(1).filter(|setting| setting.may_win());
-    if rivals().next().is_some() && rivals().all(|setting| setting.comparison.is_none()) {
-        return Conclusion::NotCompared;
-    }
-    let open: Vec<usize> = (1..settings.len())
-        .filter(|&i| settings[i].may_win())
-        .filter(|&i| !settings[i].comparison.as_ref().is_some_and(|comparison| comparison.is_worse))
-        .collect();
-    let is_untested =
-        |setting: &SettingResult| matches!(setting.state, SettingState::Stopped | SettingState::Unmeasured);
-    match (open.is_empty(), open == identical) {
-        (true, _) if settings.iter().any(is_untested) => Conclusion::BestOfFinished,
-        (true, _) => Conclusion::Best,
-        (false, true) => Conclusion::Tie { settings: [vec![0], identical].concat() },
-        (false, false) => Conclusion::WithinNoise { settings: [vec![0], open].concat() },
-    }
-}
-
-/// The values of `leader` that bound those of the points that have a result.
-fn find_edges(results: &SweepResults, leader: &SettingResult) -> Vec<EdgeOfRange> {
-    let edge = |(name, value): &(String, Value)| {
-        let own = value.as_f64()?;
-        // A value without a result bounds nothing yet.
-        let tried = results.rows.iter().filter(|row| row.objective.is_some() || row.diverged);
-        let all = tried.flat_map(|row| &row.values).filter(|(other, _)| other == name);
-        let mut numbers: Vec<f64> = all.map(|(_, value)| value.as_f64()).collect::<Option<_>>()?;
-        numbers.sort_by(f64::total_cmp);
-        numbers.dedup();
-        let (lowest, highest) = (*numbers.first()?, *numbers.last()?);
-        let is_edge = numbers.len() >= MIN_RANGE_VALUES && (own <= lowest || own >= highest);
-        let (name, value, is_highest) = (name.clone(), value.clone(), own >= highest);
-        is_edge.then_some(EdgeOfRange { name, value, is_highest, values: numbers.len() })
+/// The conclusion from ranked settings, the first of which has a result.
+fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: Option<f64>) -> Conclusion {
+    let is_compared =
+        |setting: &&SettingResult| setting.standing != Standing::NotCompared || setting.state == SettingState::Diverged;
+    let are_all_compared = settings.iter().all(|setting| is_compared(&setting));
+    let standing_of = |standings: &[Standing]| {
+        let all = settings.iter().enumerate();
+        all.filter(|(_, setting)| standings.contains(&setting.standing)).map(|(i, _)| i).collect::<Vec<usize>>()
     };
-    leader.values.iter().filter_map(edge).collect()
+    match outcome {
+        Outcome::Nothing => Conclusion::NoResult,
+        Outcome::OneSetting if settings.len() == 1 => Conclusion::OneSetting,
+        Outcome::OneSetting | Outcome::Same if settings[0].measured < 2 => Conclusion::OneSeed,
+        Outcome::Same if are_all_compared => Conclusion::Same,
+        Outcome::OneSeed => Conclusion::OneSeed,
+        Outcome::Best if are_all_compared => Conclusion::Best,
+        Outcome::OneSetting if are_all_compared => Conclusion::Best,
+        Outcome::OneSetting | Outcome::Same | Outcome::Best => Conclusion::BestOfCompared,
+        Outcome::Equal => Conclusion::Equal {
+            settings: standing_of(&[Standing::Leader, Standing::Equal]),
+            within: smallest_difference.unwrap_or(0.0),
+        },
+        Outcome::Undecided => {
+            Conclusion::Undecided { settings: standing_of(&[Standing::Leader, Standing::Equal, Standing::Open]) }
+        }
+    }
 }
 
 /// The rows behind the results that have all steps.
 fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNoise> {
     let sample = results.measured_on()?;
-    let differs = |comparison: &&SettingComparison| !comparison.paired.is_identical;
     let rivals = settings.iter().filter(|setting| setting.may_win()).filter_map(|setting| setting.comparison.as_ref());
-    let nearest = rivals.filter(differs).map(|comparison| comparison.paired.difference.abs()).min_by(f64::total_cmp);
+    let nearest = rivals.map(|comparison| comparison.difference().abs()).min_by(f64::total_cmp);
     let may_hide_difference = nearest.is_some_and(|nearest| sample.standard_error.is_none_or(|error| error > nearest));
     Some(RowNoise { sample, nearest_difference: nearest, may_hide_difference })
-}
-
-/// What the seeds of the leader and its rival show: the best of the settings that may be as good, or else of the others.
-fn noise_floor(settings: &[SettingResult], conclusion: &Conclusion) -> Option<NoiseFloor> {
-    let rivals: Vec<usize> = match conclusion {
-        Conclusion::WithinNoise { settings } => settings[1..].to_vec(),
-        Conclusion::Best | Conclusion::BestOfFinished => {
-            (1..settings.len()).filter(|&i| settings[i].may_win()).collect()
-        }
-        _ => return None,
-    };
-    let differs =
-        |i: &usize| settings[*i].comparison.as_ref().is_some_and(|comparison| !comparison.paired.is_identical);
-    let rival = rivals.into_iter().find(differs)?;
-    let SettingComparison { paired, pairs, .. } = settings[rival].comparison.as_ref()?;
-    let sd = paired.sd.filter(|sd| *sd > 0.0)?;
-    // The level of the first comparison of the settings.
-    let alpha = (1.0 - CONFIDENCE) / *pairs as f64;
-    let observed = paired.difference.abs();
-    Some(NoiseFloor {
-        rival,
-        seeds: paired.n,
-        sd,
-        smallest_shown: smallest_detectable_difference(paired.n, sd, POWER, alpha)?,
-        observed,
-        seeds_needed: seeds_needed(sd, observed, POWER, alpha),
-    })
 }
 
 #[cfg(test)]

@@ -1,172 +1,303 @@
-//! A verdict in words.
+//! A verdict in words: the answer and what to do next in a line each, then the details.
 
-use std::cmp::Ordering;
-
-use runner_spec::format::{counted, decimals, printable, significant};
-use runner_stats::{Interval, PairedComparison, PermutationMethod};
+use runner_spec::format::{count, counted, decimals, printable, seconds, significant};
+use runner_stats::{Interval, MAX_NEW_SEEDS, POWER, Standing, Test};
 
 use super::{
-    Conclusion, DecidingTest, EdgeOfRange, NoiseFloor, POWER, RowNoise, SettingComparison, SettingResult, SettingState,
-    SweepVerdict,
+    Conclusion, EdgeOfRange, RowNoise, SettingComparison, SettingResult, SettingState, SweepVerdict, UnequalCost,
 };
-use crate::points::value_text;
-use crate::spec::{Goal, Objective};
+use crate::points::{PointValues, value_text};
+use crate::record::{SeenSeeds, describe_values};
+use crate::spec::{BudgetKind, Goal, Objective};
 
-/// The settings that a sentence names before it only counts the others.
-const MAX_NAMED: usize = 4;
+/// The characters that the answer and the next step have at most, if names can be left out for it.
+const ANSWER_WIDTH: usize = 120;
+/// How settings are named, the preferred way first: so many by what varies, or by the numbers of their points.
+const NAMINGS: [Naming; 4] = [
+    Naming { most: 4, by_points: false },
+    Naming { most: 2, by_points: false },
+    Naming { most: 4, by_points: true },
+    Naming { most: 2, by_points: true },
+];
+/// The new seeds that a line names one by one.
+const MAX_LISTED_SEEDS: usize = 8;
 /// The decimals of a value that stands alone.
 const SINGLE_DECIMALS: usize = 4;
 
+#[derive(Debug, Clone, Copy)]
+struct Naming {
+    most: usize,
+    by_points: bool,
+}
+
+/// What sentences about a verdict need.
+struct Words<'v> {
+    verdict: &'v SweepVerdict,
+    objective: &'v Objective,
+    is_finished: bool,
+    naming: Naming,
+}
+
 /// The lines that state the conclusion of `verdict`.
-#[expect(clippy::too_many_lines, reason = "one text")]
 pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finished: bool) -> Vec<String> {
-    let so_far = if is_finished { "" } else { " so far" };
-    // The points of an unfinished sweep cannot be changed.
-    let more_seeds = if is_finished { "add `seeds: 3`" } else { "add `seeds: 3` once the sweep is finished" };
-    let Some(leader) = verdict.settings.first() else { return Vec::new() };
-    let metric = &*objective.label();
-    let (name, mean) = (leader.name.clone(), mean_text(leader));
-    let most = if objective.goal() == Goal::Minimize { "lowest" } else { "highest" };
-    let names = |positions: &[usize]| list_names(&verdict.settings, positions);
-    let mut lines = Vec::new();
-    match &verdict.conclusion {
-        Conclusion::NoResult => {}
-        Conclusion::Incomparable { reason } => {
-            lines.push(format!("best: none, because {metric} is not comparable: {}", printable(reason)));
-        }
-        Conclusion::Rungs { ladders } => {
-            let named: Vec<String> = ladders.iter().map(|id| printable(id)).collect();
-            let commands: Vec<String> = named.iter().map(|id| format!("`runner sweep fit {id}`")).collect();
-            lines.push(format!(
-                "rungs: sizes of the ladder {} do not compete, so none of them is the best; {} shows their law",
-                named.join(" and of the ladder "),
-                commands.join(" and ")
-            ));
-        }
-        Conclusion::OneSetting => lines.push(format!("result{so_far}: {metric} {mean}")),
-        Conclusion::OneSeed { tied } if !tied.is_empty() => {
-            let same = names(&[&[0], &tied[..]].concat());
-            lines.push(format!("tie{so_far}: {same} have the same {metric}, {mean}"));
-        }
-        Conclusion::OneSeed { .. } if is_behind_single(verdict, objective.goal()) => lines.push(format!(
-            "of the settings with the most seeds, {name} has the {most} {metric}{so_far}: {mean}; one seed does not show whether \
-             another setting is better: {more_seeds}"
-        )),
-        Conclusion::OneSeed { .. } => lines.push(format!(
-            "{most} {metric}{so_far}: {name}, {mean}; one seed does not show whether it is better than the others: {more_seeds}"
-        )),
-        Conclusion::Tie { settings } => {
-            let same = names(settings);
-            lines.push(format!(
-                "tie{so_far}: {same} have the same {metric} with every seed, {mean}{}",
-                rest(verdict, settings.len()) + &left_out(verdict)
-            ));
-        }
-        Conclusion::Best | Conclusion::BestOfFinished => {
-            let finished = verdict.settings.iter().filter(|setting| setting.may_win()).count();
-            let what = match (&verdict.conclusion, finished) {
-                (Conclusion::Best, _) => "best".to_owned(),
-                (_, 1) => "only setting with all steps".to_owned(),
-                (_, n) => format!("best of the {n} settings with all steps"),
-            };
-            let mut line = format!("{what}{so_far}: {name}, {metric} {mean}");
-            // The comparison that shows the least; of equal ones that with the best mean.
-            let rivals = compared(verdict).filter(|(i, _)| verdict.settings[*i].may_win());
-            let rival = rivals.rev().max_by(|(_, a), (_, b)| a.adjusted_p.total_cmp(&b.adjusted_p));
-            if let Some((rival, comparison)) = rival {
-                let difference = difference_text(verdict, rival, comparison);
-                line = format!("{line}, better than {} by {difference}", verdict.settings[rival].name);
-                line = format!("{line}, {}", p_text(comparison));
-            }
-            lines.push(line + &left_out(verdict));
-        }
-        Conclusion::NotCompared => {
-            let means = |setting: &SettingResult| format!("{} {}", setting.name, mean_text(setting));
-            let all: Vec<String> = verdict.settings.iter().filter(|setting| setting.may_win()).map(means).collect();
-            lines.push(format!(
-                "not compared{so_far}: {metric} of {}; they have no seed in common, and a seed moves all settings alike",
-                all.join(", ")
-            ) + &left_out(verdict));
-        }
-        Conclusion::WithinNoise { settings } => {
-            let (rivals, strangers): (Vec<usize>, Vec<usize>) =
-                settings[1..].iter().partition(|&&i| verdict.settings[i].comparison.is_some());
-            let mut line = if rivals.is_empty() {
-                format!("not decided{so_far}: {name} leads with {metric} {mean}")
-            } else {
-                format!("within noise{so_far}: {name} leads with {metric} {mean}, but {} may be as good", names(&rivals))
-            };
-            let first = rivals.iter().find_map(|&i| Some((i, verdict.settings[i].comparison.as_ref()?)));
-            if let Some((i, comparison)) = first.filter(|(_, comparison)| comparison.paired.n > 1) {
-                let which = if rivals.len() > 1 { format!("{} is ", verdict.settings[i].name) } else { String::new() };
-                let (difference, p) = (difference_text(verdict, i, comparison), p_text(comparison));
-                let relation = match objective.goal().order(comparison.paired.difference, 0.0) {
-                    Ordering::Equal => "the same on average".to_owned(),
-                    Ordering::Less => format!("better by {difference}"),
-                    Ordering::Greater => format!("worse by {difference}"),
-                };
-                line = format!("{line}: {which}{relation}, {p}");
-            }
-            if !strangers.is_empty() {
-                line = format!("{line}; {} not compared: no seed in common with {name}", names(&strangers));
-            }
-            lines.push(line + &left_out(verdict));
-        }
-    }
-    // What is shown needs no more seeds.
-    let is_open = matches!(verdict.conclusion, Conclusion::WithinNoise { .. });
-    lines.extend(verdict.noise.map(|noise| noise_text(&noise, is_open)));
-    if !lines.is_empty() {
+    let with = |naming| Words { verdict, objective, is_finished, naming };
+    let fitting = |line: &dyn Fn(&Words<'_>) -> Option<String>| {
+        let mut lines = NAMINGS.into_iter().filter_map(|naming| line(&with(naming)));
+        let first = lines.next()?;
+        let fits = |line: &String| line.chars().count() <= ANSWER_WIDTH;
+        Some(if fits(&first) { first } else { lines.find(fits).unwrap_or(first) })
+    };
+    let Some(answer) = fitting(&|words| words.answer()) else { return Vec::new() };
+    let words = with(NAMINGS[0]);
+    let mut lines: Vec<String> = [Some(answer), fitting(&|words| words.next_step())].into_iter().flatten().collect();
+    if verdict.leader().is_some() {
+        lines.extend(words.left_out());
+        lines.extend(verdict.reused_seeds.iter().map(seen_text));
+        lines.extend(words.tests());
+        lines.extend(words.noise());
+        lines.extend(verdict.unequal_cost.as_ref().map(cost_text));
         lines.extend(verdict.row_noise.map(|noise| row_noise_text(&noise)));
+        lines.extend(verdict.edges.iter().map(edge_text));
     }
-    lines.extend(verdict.edges.iter().map(edge_text));
     lines
 }
 
-/// True if a setting with fewer seeds than the leader has a better mean.
-fn is_behind_single(verdict: &SweepVerdict, goal: Goal) -> bool {
-    let mean = |setting: &SettingResult| setting.sample.map(|sample| sample.mean);
-    let leader = verdict.settings.first().and_then(mean);
-    let others = || verdict.settings.iter().skip(1).filter_map(mean);
-    leader.is_some_and(|leader| others().any(|other| goal.order(other, leader) == Ordering::Less))
-}
+impl Words<'_> {
+    /// Decided or not, which, and by how much.
+    fn answer(&self) -> Option<String> {
+        let Self { verdict, objective, .. } = self;
+        let leader = verdict.settings.first()?;
+        let so_far = if self.is_finished { "" } else { " so far" };
+        let metric = &*objective.label();
+        let (name, mean) = (self.names(&[0]), mean_text(leader));
+        Some(match &verdict.conclusion {
+            Conclusion::NoResult => return None,
+            Conclusion::Incomparable { reason } => {
+                format!("best: none, because {metric} is not comparable: {}", printable(reason))
+            }
+            Conclusion::Rungs { ladders } => {
+                let named: Vec<String> = ladders.iter().map(|id| printable(id)).collect();
+                let commands: Vec<String> = named.iter().map(|id| format!("`runner sweep fit {id}`")).collect();
+                format!(
+                    "rungs: sizes of the ladder {} do not compete, so none of them is the best; {} shows their law",
+                    named.join(" and of the ladder "),
+                    commands.join(" and ")
+                )
+            }
+            Conclusion::OneSetting => format!("result{so_far}: {metric} {mean}"),
+            Conclusion::OneSeed if leader.measured > 1 => {
+                format!("no conclusion{so_far}: only {name} has several seeds, {metric} {mean}")
+            }
+            Conclusion::OneSeed => {
+                let most = if objective.goal() == Goal::Minimize { "lowest" } else { "highest" };
+                let value = leader.sample.map(|sample| sample.mean);
+                let has_it = |i: &usize| verdict.settings[*i].sample.map(|sample| sample.mean) == value;
+                let equal: Vec<usize> = (0..verdict.settings.len()).filter(has_it).collect();
+                let value = value.map_or_else(String::new, |value| number_text(value, 0.0));
+                format!("no conclusion{so_far}: one seed each; {most} {metric} {value} at {}", self.names(&equal))
+            }
+            Conclusion::Same => {
+                let all: Vec<usize> = (0..verdict.settings.len()).collect();
+                format!("same{so_far}: {} have the same {metric} with every seed, {mean}", self.names(&all))
+            }
+            Conclusion::Best | Conclusion::BestOfCompared => {
+                let compared = 1 + self.rivals().count();
+                let what = match (&verdict.conclusion, compared) {
+                    (Conclusion::Best, _) => "best".to_owned(),
+                    (_, 1) => "only setting with all steps".to_owned(),
+                    (_, n) => format!("best of the {n} that were compared"),
+                };
+                format!("{what}{so_far}: {name}, {metric} {mean}{}", self.better_than())
+            }
+            Conclusion::Equal { settings, within } => {
+                let (same, others) = (self.names(settings), self.worse_others());
+                let comparison = settings.get(1).and_then(|&i| verdict.settings[i].comparison.as_ref());
+                let difference = comparison.map_or_else(String::new, |comparison| {
+                    let (size, interval) = size_text(comparison);
+                    format!(" (difference {size}{})", interval.map_or_else(String::new, |text| format!(", {text}")))
+                });
+                format!("equal within {}{so_far}: {same}{difference}{others}", significant(*within, 2))
+            }
+            Conclusion::Undecided { settings } => {
+                let (which, lead) = (self.listed(settings, "or"), self.lead(settings));
+                format!("not decided by {metric}{so_far}: {which}{lead}{}", self.worse_others())
+            }
+        })
+    }
 
-/// The positions of the settings with a comparison, and the comparisons.
-fn compared(verdict: &SweepVerdict) -> impl DoubleEndedIterator<Item = (usize, &SettingComparison)> {
-    verdict.settings.iter().enumerate().filter_map(|(i, setting)| Some((i, setting.comparison.as_ref()?)))
-}
-
-/// The settings that cannot be the best for other reasons than their mean.
-fn left_out(verdict: &SweepVerdict) -> String {
-    let count = |state: SettingState| verdict.settings.iter().filter(|setting| setting.state == state).count() as u64;
-    let part = |state, what: &str| match count(state) {
-        0 => String::new(),
-        n => format!("; {} {what}", counted(n, "setting")),
-    };
-    let without_result: Vec<usize> =
-        (0..verdict.settings.len()).filter(|&i| verdict.settings[i].state == SettingState::Unmeasured).collect();
-    let unmeasured = match without_result.len() {
-        0 => String::new(),
-        n => {
-            let has = if n == 1 { "has" } else { "have" };
-            format!("; {} {has} no result", list_names(&verdict.settings, &without_result))
+    /// What to do next, if something is open.
+    fn next_step(&self) -> Option<String> {
+        let Self { verdict, .. } = self;
+        // The points of an unfinished sweep cannot be changed.
+        let later = if self.is_finished { "" } else { " once the sweep is finished" };
+        match &verdict.conclusion {
+            Conclusion::OneSeed => Some(format!("next: add `seeds: 3`{later}; one seed does not show the noise")),
+            Conclusion::Undecided { settings } => {
+                let runs = verdict.new_seeds.len() * settings.len();
+                let compared = || settings.iter().filter_map(|&i| verdict.settings[i].comparison.as_ref());
+                let size = |comparison: &SettingComparison| comparison.difference().abs();
+                let given = self.objective.smallest_difference;
+                let nearest = significant(given.or_else(|| compared().map(size).min_by(f64::total_cmp))?, 2);
+                Some(if compared().any(|comparison| !comparison.compared.contrast.is_paired()) {
+                    format!(
+                        "next: train them with the same new seeds{later}; settings that share seeds differ with less noise"
+                    )
+                } else if runs > 0 {
+                    let (seeds, runs) = (seeds_text(&verdict.new_seeds), count(runs as u64));
+                    format!(
+                        "next: train these with `seeds: {seeds}` ({runs} runs){later}, which shows a difference of {nearest} in 4 of 5 cases"
+                    )
+                } else if given.is_some() {
+                    format!("next: a difference of {nearest} needs more than {MAX_NEW_SEEDS} new seeds")
+                } else {
+                    format!(
+                        "next: a difference of {nearest} is within the noise; set `objective.smallest_difference` to what matters"
+                    )
+                })
+            }
+            _ => None,
         }
-    };
-    part(SettingState::Stopped, "stopped early, without a test")
-        + &part(SettingState::Diverged, "diverged")
-        + &unmeasured
-}
+    }
 
-/// The end of a sentence on `tied` equal settings: how many others were tested and are worse.
-fn rest(verdict: &SweepVerdict, tied: usize) -> String {
-    let is_worse = |i: usize, comparison: &SettingComparison| comparison.is_worse && verdict.settings[i].may_win();
-    let worse = compared(verdict).filter(|(i, comparison)| is_worse(*i, comparison)).count();
-    match (worse, verdict.settings.len() == tied + worse) {
-        (0, _) => String::new(),
-        (1, true) => "; the other setting is worse".to_owned(),
-        (1, false) => "; 1 setting is worse".to_owned(),
-        (n, true) => format!("; the other {n} settings are worse"),
-        (n, false) => format!("; {n} settings are worse"),
+    /// `; lr=0.02 leads by 0.090 (95% -0.005 to 0.185, p 0.057)`: over the best of the rivals that may be as good.
+    fn lead(&self, settings: &[usize]) -> String {
+        let rival = settings.iter().find_map(|&i| Some((i, self.verdict.settings[i].comparison.as_ref()?)));
+        let Some((i, comparison)) = rival else { return String::new() };
+        let over = if settings.len() > 2 { format!(" over {}", self.names(&[i])) } else { String::new() };
+        format!("; {} leads{over} by {}", self.names(&[0]), size_and_p_text(comparison))
+    }
+
+    /// `, better than lr=0.02 by 0.105 (95% 0.084 to 0.126, p 0.002) and than 2 others`: the comparison that shows the least.
+    fn better_than(&self) -> String {
+        let p = |comparison: &SettingComparison| comparison.compared.contrast.p;
+        let Some((i, least)) = self.rivals().rev().max_by(|(_, a), (_, b)| p(a).total_cmp(&p(b))) else {
+            return String::new();
+        };
+        let others = match self.rivals().count() - 1 {
+            0 => String::new(),
+            n => format!(" and than {}", counted(n as u64, "other")),
+        };
+        format!(", better than {} by {}{others}", self.names(&[i]), size_and_p_text(least))
+    }
+
+    /// `; 2 others are worse`.
+    fn worse_others(&self) -> String {
+        let is_worse = |setting: &&SettingResult| setting.standing == Standing::Worse;
+        match self.verdict.settings.iter().filter(is_worse).count() {
+            0 => String::new(),
+            1 => "; 1 other is worse".to_owned(),
+            n => format!("; {n} others are worse"),
+        }
+    }
+
+    /// The positions of the settings that are compared with the leader, and the comparisons.
+    fn rivals(&self) -> impl DoubleEndedIterator<Item = (usize, &SettingComparison)> {
+        let all = self.verdict.settings.iter().enumerate();
+        all.filter_map(|(i, setting)| Some((i, setting.comparison.as_ref()?)))
+    }
+
+    /// The settings that are not compared, with the reasons; and those with the leader's numbers.
+    fn left_out(&self) -> Vec<String> {
+        let settings = &self.verdict.settings;
+        let positions = |holds: &dyn Fn(&SettingResult) -> bool| {
+            (0..settings.len()).filter(|&i| holds(&settings[i])).collect::<Vec<usize>>()
+        };
+        let has = |positions: &[usize]| if positions.len() == 1 { "has" } else { "have" };
+        let one_seed = positions(&|s| s.standing == Standing::NotCompared && s.may_win());
+        let without = positions(&|s| s.state == SettingState::Unmeasured);
+        let counts = |state| settings.iter().filter(|setting| setting.state == state).count() as u64;
+        let is_one_seed = self.verdict.conclusion == Conclusion::OneSeed;
+        let reasons = [
+            (!one_seed.is_empty() && !is_one_seed)
+                .then(|| format!("{} {} one seed", self.names(&one_seed), has(&one_seed))),
+            (!without.is_empty()).then(|| format!("{} {} no result", self.names(&without), has(&without))),
+            Some(counts(SettingState::Stopped))
+                .filter(|n| *n > 0)
+                .map(|n| format!("{} stopped early", counted(n, "setting"))),
+            Some(counts(SettingState::Diverged))
+                .filter(|n| *n > 0)
+                .map(|n| format!("{} diverged", counted(n, "setting"))),
+        ];
+        let reasons: Vec<String> = reasons.into_iter().flatten().collect();
+        let same = positions(&|s| s.standing == Standing::Same);
+        let is_said = matches!(self.verdict.conclusion, Conclusion::Same | Conclusion::OneSeed);
+        let same = (!same.is_empty() && !is_said)
+            .then(|| format!("same numbers as {}: {}", self.names(&[0]), self.names(&same)));
+        (!reasons.is_empty()).then(|| format!("not compared: {}", reasons.join("; "))).into_iter().chain(same).collect()
+    }
+
+    /// Which tests the answer and the table rest on.
+    fn tests(&self) -> Option<String> {
+        let contrasts = || self.rivals().map(|(_, comparison)| comparison.compared.contrast);
+        let fewest = contrasts().filter(|contrast| contrast.is_paired()).map(|contrast| contrast.n).min();
+        let mut parts: Vec<String> = Vec::new();
+        if let Some(n) = fewest {
+            let least = if contrasts().all(|contrast| contrast.n == n) { "" } else { "at least " };
+            parts.push(format!("paired t-test over {least}{n} seeds"));
+        }
+        if contrasts().any(|contrast| contrast.test == Test::Permutation) {
+            parts.push("permutation test where all differences are equal".to_owned());
+        }
+        let groups: Vec<usize> =
+            self.rivals().filter(|(_, c)| !c.compared.contrast.is_paired()).map(|(i, _)| i).collect();
+        if !groups.is_empty() {
+            parts
+                .push(format!("Welch's t-test of {}, which shares too few seeds with the leader", self.names(&groups)));
+        }
+        if let Some((i, test)) = self.rivals().find_map(|(i, c)| Some((i, c.compared.contrast.permutation?))) {
+            parts.push(format!("permutation test of {} p {}", self.names(&[i]), p_value_text(test.p)));
+        }
+        if self.verdict.picked_from > 0 {
+            let n = self.verdict.picked_from;
+            parts.push(format!(
+                "p times {}, the pairs of the {n} settings from which these were picked",
+                n * (n - 1) / 2
+            ));
+        } else if self.rivals().count() > 1 && matches!(self.verdict.conclusion, Conclusion::Undecided { .. }) {
+            parts.push(format!("`worse` by p corrected for {} settings", self.rivals().count() + 1));
+        }
+        (!parts.is_empty()).then(|| format!("test: {}", parts.join("; ")))
+    }
+
+    /// What the seeds can show for the settings that are open.
+    fn noise(&self) -> Option<String> {
+        let shown = |(i, comparison): (usize, &SettingComparison)| {
+            let found = comparison.detectable?;
+            let text = |x: f64| significant(x, 2);
+            let (difference, Interval { low, high }) = (text(found.difference), found.interval);
+            Some((
+                comparison.compared.contrast.n,
+                format!("{difference} to {} ({} to {})", self.names(&[i]), text(low), text(high)),
+            ))
+        };
+        let all: Vec<(usize, String)> = self.rivals().filter_map(shown).take(2).collect();
+        let (n, _) = all.first()?;
+        let texts: Vec<&str> = all.iter().map(|(_, text)| text.as_str()).collect();
+        let power = (POWER * 100.0).round();
+        Some(format!(
+            "noise: {n} seeds show a difference of {} with a probability of {power}%",
+            texts.join(", and of ")
+        ))
+    }
+
+    fn names(&self, positions: &[usize]) -> String {
+        self.listed(positions, "and")
+    }
+
+    fn listed(&self, positions: &[usize], word: &str) -> String {
+        let Naming { most, by_points } = self.naming;
+        let name = |&i: &usize| {
+            let setting = &self.verdict.settings[i];
+            match setting.points.as_slice() {
+                [first, .., last] if by_points => format!("points {first} to {last}"),
+                [one] if by_points => format!("point {one}"),
+                _ => setting.name.clone(),
+            }
+        };
+        let mut names: Vec<String> = positions.iter().take(most).map(name).collect();
+        let more = positions.len().saturating_sub(most);
+        let last = if more > 0 { format!("{more} more") } else { names.pop().unwrap_or_default() };
+        if names.is_empty() { last } else { format!("{} {word} {last}", names.join(", ")) }
     }
 }
 
@@ -175,60 +306,54 @@ fn rest(verdict: &SweepVerdict, tied: usize) -> String {
 pub(super) fn label(verdict: &SweepVerdict, position: usize) -> String {
     let Some(setting) = verdict.settings.get(position) else { return String::new() };
     let trained = setting.measured + setting.diverged;
-    match (setting.state, &setting.comparison) {
-        (SettingState::Diverged, _) => format!("{} of {trained} diverged", setting.diverged),
-        (SettingState::Stopped, _) => "stopped early".to_owned(),
-        (SettingState::Unmeasured, _) => "no result".to_owned(),
-        (_, _) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable".to_owned(),
-        (_, _) if matches!(verdict.conclusion, Conclusion::Rungs { .. }) => String::new(),
-        (_, None) if position == 0 && verdict.conclusion == Conclusion::Best => "best".to_owned(),
-        (_, None) if verdict.conclusion == Conclusion::OneSetting => String::new(),
-        (_, None) if position == 0 && verdict.conclusion != Conclusion::NotCompared => "leads".to_owned(),
-        (_, None) => "no seed in common".to_owned(),
-        (_, Some(comparison)) if comparison.paired.is_identical => "the same numbers".to_owned(),
-        (_, Some(comparison)) if comparison.paired.n < 2 => "one seed".to_owned(),
-        (_, Some(comparison)) if comparison.is_worse => "worse".to_owned(),
-        (SettingState::Ranked | SettingState::Incomplete, Some(_)) => "within noise".to_owned(),
-    }
+    let text = match (setting.state, setting.standing) {
+        (SettingState::Diverged, _) => return format!("{} of {trained} diverged", setting.diverged),
+        (SettingState::Stopped, _) => "stopped early",
+        (SettingState::Unmeasured, _) if setting.measured > 0 => "no new seed",
+        (SettingState::Unmeasured, _) => "no result",
+        (..) if matches!(verdict.conclusion, Conclusion::Incomparable { .. }) => "not comparable",
+        (..) if matches!(verdict.conclusion, Conclusion::Rungs { .. } | Conclusion::OneSetting) => "",
+        (_, Standing::Leader) if verdict.conclusion == Conclusion::Best => "best",
+        (_, Standing::Leader) => "leads",
+        (_, Standing::Same) => "same numbers",
+        (_, Standing::Worse) => "worse",
+        (_, Standing::Equal) => "equal",
+        (_, Standing::Open) => "may be best",
+        (_, Standing::NotCompared) => "one seed",
+    };
+    text.to_owned()
 }
 
-fn list_names(settings: &[SettingResult], positions: &[usize]) -> String {
-    let mut names: Vec<String> = positions.iter().take(MAX_NAMED).map(|&i| settings[i].name.clone()).collect();
-    let more = positions.len().saturating_sub(MAX_NAMED);
-    let last = if more > 0 { format!("{more} more") } else { names.pop().unwrap_or_default() };
-    if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
-}
-
-/// `1.9256 ± 0.0083 (4 seeds)`: the mean and half the width of its interval.
+/// `1.9256 (4 seeds)`; of a single setting with its interval, `2.534 (95% 2.482 to 2.586, 5 seeds)`.
 #[must_use]
 pub fn mean_text(setting: &SettingResult) -> String {
     let Some(sample) = setting.sample else { return "unknown".to_owned() };
+    let seeds = counted(sample.n as u64, "seed");
     match sample.interval {
         Some(interval) => {
-            let half = interval.half_width();
-            let (mean, half) = (number_text(sample.mean, half), number_text(half, half));
-            format!("{mean} ± {half} ({} seeds)", sample.n)
+            let text = |value: f64| number_text(value, interval.half_width());
+            format!("{} (95% {} to {}, {seeds})", text(sample.mean), text(interval.low), text(interval.high))
         }
-        None => format!("{} (1 seed)", number_text(sample.mean, 0.0)),
+        None => format!("{} ({seeds})", number_text(sample.mean, sample.sd.unwrap_or(0.0))),
     }
 }
 
-/// `0.10 (0.02 to 0.19)`: the size of the difference between the leader and the setting at `position`, and its interval in the direction of the
-/// difference; with the number of common seeds, if one of them has more.
-fn difference_text(verdict: &SweepVerdict, position: usize, comparison: &SettingComparison) -> String {
-    let n = comparison.paired.n;
-    let has_more = |i: usize| verdict.settings.get(i).is_some_and(|setting| setting.measured > n);
-    let over = if has_more(0) || has_more(position) { format!(" over {n} common seeds") } else { String::new() };
-    size_text(&comparison.paired) + &over
+/// `0.090 (95% -0.005 to 0.185, p 0.057)`: the size of the difference, and its interval in its direction.
+fn size_and_p_text(comparison: &SettingComparison) -> String {
+    let (size, interval) = size_text(comparison);
+    let p = comparison.compared.contrast.p;
+    let p = if p < 0.001 { "p < 0.001".to_owned() } else { format!("p {}", p_value_text(p)) };
+    format!("{size} ({}{p})", interval.map_or_else(String::new, |interval| format!("{interval}, ")))
 }
 
-fn size_text(paired: &PairedComparison) -> String {
-    let sign = if paired.difference < 0.0 { -1.0 } else { 1.0 };
-    let Some(interval) = paired.interval else { return number_text(paired.difference.abs(), 0.0) };
+/// `0.090` and `95% -0.005 to 0.185`.
+fn size_text(comparison: &SettingComparison) -> (String, Option<String>) {
+    let difference = comparison.difference();
+    let sign = if difference < 0.0 { -1.0 } else { 1.0 };
+    let Some(interval) = comparison.interval() else { return (number_text(difference.abs(), 0.0), None) };
     let (a, b) = (sign * interval.low, sign * interval.high);
-    let interval = Interval { low: a.min(b), high: a.max(b) };
     let text = |value: f64| number_text(value, interval.half_width());
-    format!("{} ({} to {})", text(paired.difference.abs()), text(interval.low), text(interval.high))
+    (text(difference.abs()), Some(format!("95% {} to {}", text(a.min(b)), text(a.max(b)))))
 }
 
 /// `0.03`, or `< 0.001`.
@@ -237,56 +362,50 @@ pub fn p_value_text(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { significant(p, 2) }
 }
 
-/// `p = 0.03 (paired t-test, for normal differences; the permutation test cannot give a p below 0.125 with 4 seeds)`.
-fn p_text(comparison: &SettingComparison) -> String {
-    let SettingComparison { paired, test, adjusted_p, pairs, .. } = comparison;
-    let p = p_value_text(*adjusted_p);
-    let p = if p.starts_with('<') { format!("p {p}") } else { format!("p = {p}") };
-    match test {
-        None => p,
-        Some(DecidingTest::T) => {
-            let (n, least) = (paired.n, comparison.smallest_permutation_p);
-            let pairs = if *pairs > 1 { format!(" and {pairs} pairs") } else { String::new() };
-            format!(
-                "{p} (paired t-test, for normal differences; the permutation test cannot give a p below {least} with {n} \
-                 seeds{pairs})"
-            )
-        }
-        Some(DecidingTest::Permutation) => {
-            let how = match paired.permutation.method {
-                PermutationMethod::Exact => "exact permutation test",
-                PermutationMethod::MonteCarlo => "permutation test of 100,000 draws",
-            };
-            format!("{p} ({how})")
-        }
+/// `[5, 6, 7]`, or `[5, ..., 40]`.
+fn seeds_text(seeds: &[u64]) -> String {
+    let list = |seeds: &[u64]| seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match seeds {
+        [first, second, .., last] if seeds.len() > MAX_LISTED_SEEDS => format!("[{first}, {second}, ..., {last}]"),
+        _ => format!("[{}]", list(seeds)),
     }
 }
 
-fn noise_text(noise: &NoiseFloor, names_seeds: bool) -> String {
-    let NoiseFloor { seeds, smallest_shown, observed, seeds_needed, .. } = *noise;
-    let shown = significant(smallest_shown, 2);
-    let power = (POWER * 100.0).round();
-    let mut line = format!("noise: {seeds} seeds show differences of {shown} or more, with a probability of {power}%");
-    if names_seeds && smallest_shown > observed && observed > 0.0 {
-        let observed = significant(observed, 2);
-        let needed = seeds_needed.map_or_else(|| "only more than a million".to_owned(), |needed| needed.to_string());
-        line = format!(
-            "{line}; if the true difference is {observed}, {needed} new seeds show it with a probability of {power}%"
-        );
-    }
-    line
+/// `reused: seeds 1, 2, 3 were judged in ext-88505bd6, so only new seeds count`.
+fn seen_text(seen: &SeenSeeds) -> String {
+    let text = |seed: &PointValues| match seed.as_slice() {
+        [(_, value)] => printable(&value_text(value)),
+        _ => describe_values(seed),
+    };
+    let seeds: Vec<String> = seen.seeds.iter().take(MAX_LISTED_SEEDS).map(text).collect();
+    let more = if seen.seeds.len() > seeds.len() { ", ..." } else { "" };
+    let (s, were) = if seen.seeds.len() == 1 { ("", "was") } else { ("s", "were") };
+    let sweep = printable(&seen.sweep);
+    format!("reused: seed{s} {}{more} {were} judged in {sweep}, so only new seeds count", seeds.join(", "))
+}
+
+fn cost_text(cost: &UnequalCost) -> String {
+    let UnequalCost { unit, is_budget, leader, lowest, highest } = *cost;
+    let amount = |x: f64| match unit {
+        BudgetKind::Flops => format!("{x:.3e} FLOPs"),
+        BudgetKind::Tokens => format!("{} tokens", count(x as u64)),
+        BudgetKind::Time => seconds(x),
+    };
+    let (what, ratio) = (if is_budget { "budget" } else { "cost" }, significant(highest / lowest, 2));
+    let [leader, lowest, highest] = [leader, lowest, highest].map(amount);
+    format!("{what}: {lowest} to {highest} for a setting, a ratio of {ratio}; {leader} for the leader")
 }
 
 fn edge_text(edge: &EdgeOfRange) -> String {
     let EdgeOfRange { name, value, is_highest, values } = edge;
     let (edge, beyond) = if *is_highest { ("highest", "higher") } else { ("lowest", "lower") };
     let (name, value) = (printable(name), printable(&value_text(value)));
-    format!("edge: the leading `{name}` is {value}, the {edge} of {values} values: a {beyond} one may be better")
+    format!("edge: `{name}` {value} is the {edge} of {values} values: a {beyond} one may be better")
 }
 
-/// `measured on 2,048 tokens in 32 rows, standard error 0.051`, and what that says about the nearest difference.
+/// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051`, and what that says about the nearest difference.
 fn row_noise_text(noise: &RowNoise) -> String {
-    let measured = format!("measured on {}", noise.sample);
+    let measured = format!("rows: measured on {}", noise.sample);
     let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else { return measured };
     let advice = "use more validation rows to see whether settings differ on other text";
     match noise.sample.standard_error {
