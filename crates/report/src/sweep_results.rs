@@ -180,10 +180,10 @@ impl SweepResultsText<'_> {
     }
 }
 
-/// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if each setting has one seed, or they
-/// are rungs of a ladder.
+/// The settings of `verdict` with their means over the seeds and their comparisons with the leader; empty if there is one setting, if each
+/// setting has one seed, or if they are rungs of a ladder.
 pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, width: Option<usize>) -> String {
-    if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. }) {
+    if !verdict.has_seeds() || matches!(verdict.conclusion, Conclusion::Rungs { .. } | Conclusion::OneSetting) {
         return String::new();
     }
     let names: Vec<String> = verdict.settings[0].values.iter().map(|(name, _)| printable(name)).collect();

@@ -41,7 +41,7 @@ fn the_best_setting_is_that_of_the_best_mean_not_of_the_luckiest_seed() {
     assert!(rival.detectable.unwrap().difference > rival.difference(), "{rival:?}");
     assert_eq!((rival.seeds_needed, &found.new_seeds[..]), (Some(8), &[5, 6, 7, 8, 9, 10, 11, 12][..]));
     insta::assert_snapshot!(found.words.join("\n"), @r"
-    not decided by val_loss: lr=0.01 or lr=0.02; lr=0.01 leads by 0.11 (95% -0.03 to 0.25, p 0.093)
+    not decided by val_loss: lr=0.01 leads lr=0.02 by 0.11 (95% -0.03 to 0.25, p 0.093)
     next: train these with `seeds: [5, 6, 7, 8, 9, 10, 11, 12]` (16 runs), which shows a difference of 0.11 in 4 of 5 cases
     test: paired t-test over 4 seeds
     noise: 4 seeds show a difference of 0.19 to lr=0.02 (0.11 to 0.71) with a probability of 80%
@@ -73,7 +73,7 @@ fn with_many_seeds_a_permutation_test_stands_beside_the_t_test() {
     assert_eq!(found.conclusion, Conclusion::Best);
     insta::assert_snapshot!(found.words.join("\n"), @r"
     best: lr=0.1, val_loss 2.0088 (8 seeds), better than lr=0.2 by 0.0535 (95% 0.0515 to 0.0555, p < 0.001)
-    test: paired t-test over 8 seeds; permutation test of lr=0.2 p 0.0078
+    test: paired t-test over 8 seeds; permutation test p 0.0078
     ");
 }
 
@@ -146,7 +146,7 @@ fn seeds_that_an_earlier_sweep_has_judged_do_not_count() {
         (3, 6, Some(&7))
     );
     insta::assert_snapshot!(found.words.join("\n"), @r"
-    not decided by val_loss: lr=0.01 or lr=0.02; lr=0.01 leads by 0.11 (95% -0.12 to 0.33, p 0.18)
+    not decided by val_loss: lr=0.01 leads lr=0.02 by 0.11 (95% -0.12 to 0.33, p 0.18)
     next: train these with `seeds: [7, 8, 9, 10, 11, 12, 13, 14]` (16 runs), which shows a difference of 0.11 in 4 of 5 cases
     reused: seeds 1, 2, 3 were judged in s-1, so only new seeds count
     test: paired t-test over 3 seeds
@@ -187,7 +187,7 @@ fn groups_without_common_seeds_are_compared_by_welchs_test() {
     let found = SweepVerdict::new(&record, &results, true);
     assert_eq!(comparison(&found, 1).compared.contrast.test, Test::Welch);
     insta::assert_snapshot!(found.words.join("\n"), @r"
-    not decided by val_loss: lr=0.01 or lr=0.02; lr=0.01 leads by 0.0040 (95% -0.0055 to 0.0135, p 0.34)
+    not decided by val_loss: lr=0.01 leads lr=0.02 by 0.0040 (95% -0.0055 to 0.0135, p 0.34)
     next: train them with the same new seeds; settings that share seeds differ with less noise
     test: Welch's t-test of lr=0.02, which shares too few seeds with the leader
     ");
@@ -295,7 +295,7 @@ fn a_better_group_with_fewer_seeds_is_the_best_over_the_common_seeds() {
     let found = verdict(&[(0.1, &worse), (0.2, &[2.40, 2.601, 2.549])]);
     assert_eq!(rates(&found), [0.2, 0.1]);
     let line = &found.words[0];
-    assert!(line.starts_with("not decided by val_loss: lr=0.2 or lr=0.1; lr=0.2 leads by "), "{line}");
+    assert!(line.starts_with("not decided by val_loss: lr=0.2 leads lr=0.1 by "), "{line}");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn a_setting_is_called_better_if_each_one_is_worse_than_another() {
     assert_eq!(rates(&found)[0], 0.1);
     let (line, third) = (&found.words[0], found.settings.iter().position(|s| s.name == "lr=0.3").unwrap());
     assert!(comparison(&found, third).difference() < 0.0);
-    assert!(line.contains("lr=0.1 leads over lr=0.2") && !line.contains("worse"), "{line}");
+    assert!(line.contains("lr=0.1 leads lr=0.2") && !line.contains("worse"), "{line}");
 }
 
 #[test]

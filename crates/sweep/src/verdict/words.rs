@@ -12,22 +12,26 @@ use crate::spec::{BudgetKind, Goal, Objective};
 
 /// The characters that the answer and the next step have at most, if names can be left out for it.
 const ANSWER_WIDTH: usize = 120;
-/// How settings are named, the preferred way first: so many by what varies, or by the numbers of their points.
-const NAMINGS: [Naming; 4] = [
-    Naming { most: 4, by_points: false },
-    Naming { most: 2, by_points: false },
-    Naming { most: 4, by_points: true },
-    Naming { most: 2, by_points: true },
+/// How much a line says, the preferred way first.
+const STYLES: [Style; 4] = [
+    Style { named: 4, by_points: false, has_metric: true },
+    Style { named: 2, by_points: false, has_metric: true },
+    Style { named: 2, by_points: false, has_metric: false },
+    Style { named: 2, by_points: true, has_metric: false },
 ];
 /// The new seeds that a line names one by one.
 const MAX_LISTED_SEEDS: usize = 8;
 /// The decimals of a value that stands alone.
 const SINGLE_DECIMALS: usize = 4;
 
+/// How much a line says.
 #[derive(Debug, Clone, Copy)]
-struct Naming {
-    most: usize,
+struct Style {
+    /// The settings that are named before the others are counted.
+    named: usize,
+    /// True if settings are named by the numbers of their points instead of by what varies.
     by_points: bool,
+    has_metric: bool,
 }
 
 /// What sentences about a verdict need.
@@ -35,20 +39,20 @@ struct Words<'v> {
     verdict: &'v SweepVerdict,
     objective: &'v Objective,
     is_finished: bool,
-    naming: Naming,
+    style: Style,
 }
 
 /// The lines that state the conclusion of `verdict`.
 pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finished: bool) -> Vec<String> {
-    let with = |naming| Words { verdict, objective, is_finished, naming };
+    let with = |style| Words { verdict, objective, is_finished, style };
     let fitting = |line: &dyn Fn(&Words<'_>) -> Option<String>| {
-        let mut lines = NAMINGS.into_iter().filter_map(|naming| line(&with(naming)));
+        let mut lines = STYLES.into_iter().filter_map(|style| line(&with(style)));
         let first = lines.next()?;
         let fits = |line: &String| line.chars().count() <= ANSWER_WIDTH;
         Some(if fits(&first) { first } else { lines.find(fits).unwrap_or(first) })
     };
     let Some(answer) = fitting(&|words| words.answer()) else { return Vec::new() };
-    let words = with(NAMINGS[0]);
+    let words = with(STYLES[0]);
     let mut lines: Vec<String> = [Some(answer), fitting(&|words| words.next_step())].into_iter().flatten().collect();
     if verdict.leader().is_some() {
         lines.extend(words.left_out());
@@ -107,7 +111,8 @@ impl Words<'_> {
                     (_, 1) => "only setting with all steps".to_owned(),
                     (_, n) => format!("best of the {n} that were compared"),
                 };
-                format!("{what}{so_far}: {name}, {metric} {mean}{}", self.better_than())
+                let metric = if self.style.has_metric { format!("{metric} ") } else { String::new() };
+                format!("{what}{so_far}: {name}, {metric}{mean}{}", self.better_than())
             }
             Conclusion::Equal { settings, within } => {
                 let (same, others) = (self.names(settings), self.worse_others());
@@ -119,8 +124,8 @@ impl Words<'_> {
                 format!("equal within {}{so_far}: {same}{difference}{others}", significant(*within, 2))
             }
             Conclusion::Undecided { settings } => {
-                let (which, lead) = (self.listed(settings, "or"), self.lead(settings));
-                format!("not decided by {metric}{so_far}: {which}{lead}{}", self.worse_others())
+                let by = if self.style.has_metric { format!(" by {metric}") } else { String::new() };
+                format!("not decided{by}{so_far}: {}", self.lead(settings))
             }
         })
     }
@@ -159,12 +164,15 @@ impl Words<'_> {
         }
     }
 
-    /// `; lr=0.02 leads by 0.090 (95% -0.005 to 0.185, p 0.057)`: over the best of the rivals that may be as good.
+    /// `lr=0.02 leads lr=0.01 by 0.090 (95% -0.005 to 0.185, p 0.057); 1 more may be best, 2 worse`: the best of the rivals that may be as good.
     fn lead(&self, settings: &[usize]) -> String {
         let rival = settings.iter().find_map(|&i| Some((i, self.verdict.settings[i].comparison.as_ref()?)));
-        let Some((i, comparison)) = rival else { return String::new() };
-        let over = if settings.len() > 2 { format!(" over {}", self.names(&[i])) } else { String::new() };
-        format!("; {} leads{over} by {}", self.names(&[0]), size_and_p_text(comparison))
+        let Some((i, comparison)) = rival else { return self.names(settings) };
+        let lead = format!("{} leads {} by {}", self.names(&[0]), self.names(&[i]), size_and_p_text(comparison));
+        let worse = self.verdict.settings.iter().filter(|setting| setting.standing == Standing::Worse).count();
+        let counts = [(settings.len() - 2, "more may be best"), (worse, "worse")];
+        let rest: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+        if rest.is_empty() { lead } else { format!("{lead}; {}", rest.join(", ")) }
     }
 
     /// `, better than lr=0.02 by 0.105 (95% 0.084 to 0.126, p 0.002) and than 2 others`: the comparison that shows the least.
@@ -244,8 +252,10 @@ impl Words<'_> {
             parts
                 .push(format!("Welch's t-test of {}, which shares too few seeds with the leader", self.names(&groups)));
         }
-        if let Some((i, test)) = self.rivals().find_map(|(i, c)| Some((i, c.compared.contrast.permutation?))) {
-            parts.push(format!("permutation test of {} p {}", self.names(&[i]), p_value_text(test.p)));
+        let permutations = contrasts().filter_map(|contrast| Some(contrast.permutation?.p));
+        if let Some(p) = permutations.max_by(f64::total_cmp) {
+            let most = if self.rivals().count() > 1 { "p up to" } else { "p" };
+            parts.push(format!("permutation test {most} {}", p_value_text(p)));
         }
         if self.verdict.picked_from > 0 {
             let n = self.verdict.picked_from;
@@ -281,11 +291,7 @@ impl Words<'_> {
     }
 
     fn names(&self, positions: &[usize]) -> String {
-        self.listed(positions, "and")
-    }
-
-    fn listed(&self, positions: &[usize], word: &str) -> String {
-        let Naming { most, by_points } = self.naming;
+        let Style { named, by_points, .. } = self.style;
         let name = |&i: &usize| {
             let setting = &self.verdict.settings[i];
             match setting.points.as_slice() {
@@ -294,10 +300,10 @@ impl Words<'_> {
                 _ => setting.name.clone(),
             }
         };
-        let mut names: Vec<String> = positions.iter().take(most).map(name).collect();
-        let more = positions.len().saturating_sub(most);
+        let mut names: Vec<String> = positions.iter().take(named).map(name).collect();
+        let more = positions.len().saturating_sub(named);
         let last = if more > 0 { format!("{more} more") } else { names.pop().unwrap_or_default() };
-        if names.is_empty() { last } else { format!("{} {word} {last}", names.join(", ")) }
+        if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
     }
 }
 
