@@ -1,5 +1,5 @@
 //! Statistics of runs that differ in their seed: means with their intervals, paired comparisons, corrections for many of them, and how
-//! many seeds a difference needs. Scaling laws of ladders.
+//! many seeds a difference needs. Differences on the same rows. Scaling laws of ladders.
 //!
 //! Plain numbers in, plain numbers out. Every function is pure: random draws come from [`Philox`](runner_spec::philox::Philox).
 
@@ -10,6 +10,7 @@ mod levenberg_marquardt;
 mod paired;
 mod power;
 mod quantile;
+mod rows;
 mod sample;
 mod scaling_law;
 mod students_t;
@@ -21,6 +22,7 @@ pub use paired::{
     smallest_permutation_p,
 };
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
+pub use rows::{RowComparison, RowLosses};
 pub use sample::{Interval, Sample};
 pub use scaling_law::{
     ExponentBound, LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed,
