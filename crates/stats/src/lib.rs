@@ -1,5 +1,5 @@
-//! Statistics of runs that differ in their seed: means with their intervals, comparisons of settings, the rule that decides which one is the
-//! best, and how many seeds a difference needs. Scaling laws of ladders.
+//! Statistics of runs that differ in their seed: means with their intervals, comparisons of settings over seeds and over rows, the rule that
+//! decides which one is the best, and how many seeds a difference needs. Scaling laws of ladders.
 //!
 //! Plain numbers in, plain numbers out. Every function is pure: random draws come from [`Philox`](runner_spec::philox::Philox).
 
@@ -12,6 +12,7 @@ mod levenberg_marquardt;
 mod paired;
 mod power;
 mod quantile;
+mod rows;
 mod sample;
 mod scaling_law;
 mod students_t;
@@ -21,6 +22,7 @@ pub use contrast::{Contrast, Detectable, MAX_NEW_SEEDS, POWER, Test};
 pub use decision::{Compared, Decision, Outcome, Rule, Standing, decide};
 pub use paired::{MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest};
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
+pub use rows::{RowComparison, RowLosses};
 pub use sample::{Interval, Sample};
 pub use scaling_law::{
     ExponentBound, LawFit, NoFit, PowerTerm, Prediction, ScaleMultiple, ScaledLoss, ScalingLaw, rungs_needed,

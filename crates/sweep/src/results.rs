@@ -1,11 +1,14 @@
 //! The table of a sweep's results: one row for each point, the best point first.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 use crate::points::{PointValues, ordered};
 use crate::record::{PlannedPoint, SweepRecord};
 use crate::spec::Objective;
 use runner_spec::measure::{LossSample, Measured};
+use runner_stats::RowLosses;
 
 runner_record::named_enum! {
     /// The status of a point.
@@ -69,6 +72,9 @@ pub struct ResultsRow {
     /// The validation rows that gave the objective, with its standard error over them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_on: Option<LossSample>,
+    /// The results of the rows, or of the items of the task, that gave the objective; `None` if the run does not keep them.
+    #[serde(skip)]
+    pub rows: Option<Arc<RowLosses>>,
     /// The speed of the run, once a process has stopped working on it: the median over its steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_second: Option<f64>,
@@ -95,6 +101,7 @@ impl ResultsRow {
             own_seconds: None,
             evaluated: Measured::default(),
             measured_on: None,
+            rows: None,
             tokens_per_second: None,
             mfu: None,
         }

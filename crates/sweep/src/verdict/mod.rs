@@ -8,13 +8,13 @@ pub mod words;
 
 use std::collections::BTreeMap;
 
-use runner_stats::{Compared, Detectable, Interval, Outcome, Rule, Sample, Standing, decide};
+use runner_stats::{Compared, Detectable, Interval, Outcome, RowComparison, RowLosses, Rule, Sample, Standing, decide};
 use serde::Serialize;
 
 pub use self::background::Background;
 pub use self::edges::EdgeOfRange;
 use crate::points::{PointValues, ordered};
-use crate::record::{PointSetting, SeenSeeds, SweepRecord};
+use crate::record::{PointSetting, SeedPoint, SeenSeeds, SweepRecord};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
 use crate::spec::{BudgetKind, CONFIDENCE, Goal};
 use runner_spec::measure::{LossSample, Measure};
@@ -126,6 +126,10 @@ pub struct SettingComparison {
     /// best, and none above a hundred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seeds_needed: Option<usize>,
+    /// The difference over the rows of the validation data, with the seeds that both have; `None` if they were not measured on the same rows,
+    /// or the losses of rows are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowComparison>,
 }
 
 impl SettingComparison {
@@ -170,7 +174,8 @@ pub struct RowNoise {
     pub sample: LossSample,
     /// The smallest difference between the leader and a setting that may win; `None` if there is none.
     pub nearest_difference: Option<f64>,
-    /// True if the standard error is larger than this difference, or cannot be known from one row.
+    /// True if this difference may be absent on other rows: by the comparison over rows, or else if the standard error is larger than the
+    /// difference, or cannot be known from one row.
     pub may_hide_difference: bool,
 }
 
@@ -364,8 +369,17 @@ pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, b
         setting.standing = decision.standings[k];
         let compared = decision.comparisons[k];
         setting.comparison =
-            compared.map(|compared| SettingComparison { compared, detectable: None, seeds_needed: None });
+            compared.map(|compared| SettingComparison { compared, detectable: None, seeds_needed: None, rows: None });
         setting.state = if tested[k].len() < most { SettingState::Incomplete } else { SettingState::Ranked };
+    }
+    if let Some(&leader) = decision.order.first().map(|&k| &candidates[k]) {
+        let compared = settings
+            .iter_mut()
+            .zip(recorded)
+            .filter_map(|((setting, _), own)| Some((setting.comparison.as_mut()?, own)));
+        for (comparison, own) in compared {
+            comparison.rows = compare_rows(&own.points, &recorded[leader].points, &rows);
+        }
     }
     let mut found: Vec<Option<SettingResult>> = settings.into_iter().map(|(setting, _)| Some(setting)).collect();
     let mut ranked: Vec<SettingResult> =
@@ -442,10 +456,31 @@ fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: O
 /// The rows behind the results that have all steps.
 fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNoise> {
     let sample = results.measured_on()?;
-    let rivals = settings.iter().filter(|setting| setting.may_win()).filter_map(|setting| setting.comparison.as_ref());
-    let nearest = rivals.map(|comparison| comparison.difference().abs()).min_by(f64::total_cmp);
-    let may_hide_difference = nearest.is_some_and(|nearest| sample.standard_error.is_none_or(|error| error > nearest));
-    Some(RowNoise { sample, nearest_difference: nearest, may_hide_difference })
+    let rivals = settings.iter().filter(|setting| setting.may_win()).filter_map(|setting| setting.comparison);
+    let size = |comparison: &SettingComparison| comparison.difference().abs();
+    let nearest = rivals.min_by(|a, b| size(a).total_cmp(&size(b)));
+    let may_hide = |comparison: SettingComparison| match comparison.rows {
+        Some(rows) => rows.p >= 1.0 - CONFIDENCE,
+        None => sample.standard_error.is_none_or(|error| error > size(&comparison)),
+    };
+    Some(RowNoise {
+        sample,
+        nearest_difference: nearest.as_ref().map(size),
+        may_hide_difference: nearest.is_some_and(may_hide),
+    })
+}
+
+/// The comparison of the points of a setting with the points of `leader` over their rows, seed by seed.
+fn compare_rows(
+    points: &[SeedPoint],
+    leader: &[SeedPoint],
+    rows: &BTreeMap<usize, &ResultsRow>,
+) -> Option<RowComparison> {
+    let rows_of = |member: &SeedPoint| rows.get(&member.point).and_then(|row| row.rows.as_deref());
+    let pairs = points.iter().filter_map(|own| Some((own, leader.iter().find(|other| other.seed == own.seed)?)));
+    let pairs: Vec<(&RowLosses, &RowLosses)> =
+        pairs.filter_map(|(own, other)| Some((rows_of(own)?, rows_of(other)?))).collect();
+    RowComparison::new(&pairs, CONFIDENCE)
 }
 
 #[cfg(test)]

@@ -194,6 +194,29 @@ fn groups_without_common_seeds_are_compared_by_welchs_test() {
 }
 
 #[test]
+fn a_difference_over_seeds_may_be_absent_on_other_rows() {
+    let worse = STEADY.map(|y| y + 0.5 + y / 100.0);
+    let points: Vec<(Value, u64, f64)> = [(0.01, STEADY), (0.02, worse)]
+        .iter()
+        .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
+        .collect();
+    let (record, mut results) = finished(&points);
+    let mut words = |worse_row: [f64; 3]| {
+        for row in &mut results.rows {
+            let losses = if row.point <= 4 { vec![1.0, 2.0, 3.0] } else { worse_row.to_vec() };
+            row.rows = Some(std::sync::Arc::new(RowLosses { losses, tokens: vec![1.0; 3] }));
+            row.measured_on = Some(LossSample { tokens: 3, rows: 3, standard_error: Some(0.5) });
+        }
+        let found = SweepVerdict::new(&record, &results, true);
+        let noise = found.row_noise.unwrap();
+        assert_eq!(noise.may_hide_difference, comparison(&found, 1).rows.unwrap().p >= 0.05);
+        found.words.into_iter().find(|line| line.starts_with("rows: ")).unwrap()
+    };
+    insta::assert_snapshot!(words([1.5, 2.52, 3.51]), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; with these seeds lr=0.01 and lr=0.02 also differ on other rows like these: 0.510 (95% 0.485 to 0.535, p < 0.001)");
+    insta::assert_snapshot!(words([1.5, 4.0, 2.0]), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; with these seeds lr=0.01 and lr=0.02 may not differ on other rows like these: 0.5 (95% -3.2 to 4.2, p 0.62)");
+}
+
+#[test]
 fn costs_that_differ_are_said() {
     let worse = STEADY.map(|y| y + 0.5 + y / 100.0);
     let points: Vec<(Value, u64, f64)> = [(0.01, STEADY), (0.02, worse)]

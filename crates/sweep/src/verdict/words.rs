@@ -3,9 +3,7 @@
 use runner_spec::format::{count, counted, decimals, printable, seconds, significant};
 use runner_stats::{Interval, MAX_NEW_SEEDS, POWER, Standing, Test};
 
-use super::{
-    Conclusion, EdgeOfRange, RowNoise, SettingComparison, SettingResult, SettingState, SweepVerdict, UnequalCost,
-};
+use super::{Conclusion, EdgeOfRange, SettingComparison, SettingResult, SettingState, SweepVerdict, UnequalCost};
 use crate::points::{PointValues, value_text};
 use crate::record::{SeenSeeds, describe_values};
 use crate::spec::{BudgetKind, Goal, Objective};
@@ -60,7 +58,7 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
         lines.extend(words.tests());
         lines.extend(words.noise());
         lines.extend(verdict.unequal_cost.as_ref().map(cost_text));
-        lines.extend(verdict.row_noise.map(|noise| row_noise_text(&noise)));
+        lines.extend(words.rows());
         lines.extend(verdict.edges.iter().map(edge_text));
     }
     lines
@@ -116,9 +114,8 @@ impl Words<'_> {
             }
             Conclusion::Equal { settings, within } => {
                 let (same, others) = (self.names(settings), self.worse_others());
-                let comparison = settings.get(1).and_then(|&i| verdict.settings[i].comparison.as_ref());
-                let difference = comparison.map_or_else(String::new, |comparison| {
-                    let (size, interval) = size_text(comparison);
+                let difference = self.named_rival().map_or_else(String::new, |(_, comparison)| {
+                    let (size, interval) = size_text(comparison.difference(), comparison.interval());
                     format!(" (difference {size}{})", interval.map_or_else(String::new, |text| format!(", {text}")))
                 });
                 format!("equal within {}{so_far}: {same}{difference}{others}", significant(*within, 2))
@@ -166,9 +163,8 @@ impl Words<'_> {
 
     /// `lr=0.02 leads lr=0.01 by 0.090 (95% -0.005 to 0.185, p 0.057); 1 more may be best, 2 worse`: the best of the rivals that may be as good.
     fn lead(&self, settings: &[usize]) -> String {
-        let rival = settings.iter().find_map(|&i| Some((i, self.verdict.settings[i].comparison.as_ref()?)));
-        let Some((i, comparison)) = rival else { return self.names(settings) };
-        let lead = format!("{} leads {} by {}", self.names(&[0]), self.names(&[i]), size_and_p_text(comparison));
+        let Some((i, comparison)) = self.named_rival() else { return self.names(settings) };
+        let lead = format!("{} leads {} by {}", self.names(&[0]), self.names(&[i]), size_of(comparison));
         let worse = self.verdict.settings.iter().filter(|setting| setting.standing == Standing::Worse).count();
         let counts = [(settings.len() - 2, "more may be best"), (worse, "worse")];
         let rest: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
@@ -177,15 +173,12 @@ impl Words<'_> {
 
     /// `, better than lr=0.02 by 0.105 (95% 0.084 to 0.126, p 0.002) and than 2 others`: the comparison that shows the least.
     fn better_than(&self) -> String {
-        let p = |comparison: &SettingComparison| comparison.compared.contrast.p;
-        let Some((i, least)) = self.rivals().rev().max_by(|(_, a), (_, b)| p(a).total_cmp(&p(b))) else {
-            return String::new();
-        };
+        let Some((i, least)) = self.named_rival() else { return String::new() };
         let others = match self.rivals().count() - 1 {
             0 => String::new(),
             n => format!(" and than {}", counted(n as u64, "other")),
         };
-        format!(", better than {} by {}{others}", self.names(&[i]), size_and_p_text(least))
+        format!(", better than {} by {}{others}", self.names(&[i]), size_of(least))
     }
 
     /// `; 2 others are worse`.
@@ -290,6 +283,48 @@ impl Words<'_> {
         ))
     }
 
+    /// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051; lr=0.01 differs from lr=0.02 by 0.090 (95% 0.02 to 0.16, p 0.01) over rows
+    /// like these`: for the rival that the answer names, or else the nearest one.
+    fn rows(&self) -> Option<String> {
+        let noise = self.verdict.row_noise.as_ref()?;
+        let measured = format!("rows: measured on {}", noise.sample);
+        let Some((i, comparison)) = self.named_rival() else { return Some(measured) };
+        if let Some(rows) = comparison.rows {
+            let size = size_and_p_text(rows.difference, Some(rows.interval), rows.p);
+            let (leader, rival) = (self.names(&[0]), self.names(&[i]));
+            let is_shown = rows.p < 1.0 - self.verdict.confidence;
+            let what = if is_shown {
+                "also differ on other rows like these"
+            } else {
+                "may not differ on other rows like these"
+            };
+            return Some(format!("{measured}; with these seeds {leader} and {rival} {what}: {size}"));
+        }
+        let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else {
+            return Some(measured);
+        };
+        let advice = "use more validation rows to see whether settings differ on other text";
+        Some(match noise.sample.standard_error {
+            None => format!("{measured}, which shows nothing about other text: {advice}"),
+            Some(_) => format!(
+                "{measured}: more than the difference of {}; all settings were measured on the same rows, so the error of the \
+                 difference is smaller, but unknown: {advice}",
+                significant(difference, 2)
+            ),
+        })
+    }
+
+    /// The rival that the answer names: the one that is shown the least to be worse, or of those that may be the best the first.
+    fn named_rival(&self) -> Option<(usize, &SettingComparison)> {
+        let p = |comparison: &SettingComparison| comparison.compared.contrast.p;
+        match &self.verdict.conclusion {
+            Conclusion::Undecided { settings } | Conclusion::Equal { settings, .. } => {
+                settings.iter().find_map(|&i| Some((i, self.verdict.settings[i].comparison.as_ref()?)))
+            }
+            _ => self.rivals().rev().max_by(|(_, a), (_, b)| p(a).total_cmp(&p(b))),
+        }
+    }
+
     fn names(&self, positions: &[usize]) -> String {
         let Style { named, by_points, .. } = self.style;
         let name = |&i: &usize| {
@@ -344,19 +379,21 @@ pub fn mean_text(setting: &SettingResult) -> String {
     }
 }
 
-/// `0.090 (95% -0.005 to 0.185, p 0.057)`: the size of the difference, and its interval in its direction.
-fn size_and_p_text(comparison: &SettingComparison) -> String {
-    let (size, interval) = size_text(comparison);
-    let p = comparison.compared.contrast.p;
+fn size_of(comparison: &SettingComparison) -> String {
+    size_and_p_text(comparison.difference(), comparison.interval(), comparison.compared.contrast.p)
+}
+
+/// `0.090 (95% -0.005 to 0.185, p 0.057)`: the size of a difference, and its interval in its direction.
+fn size_and_p_text(difference: f64, interval: Option<Interval>, p: f64) -> String {
+    let (size, interval) = size_text(difference, interval);
     let p = if p < 0.001 { "p < 0.001".to_owned() } else { format!("p {}", p_value_text(p)) };
     format!("{size} ({}{p})", interval.map_or_else(String::new, |interval| format!("{interval}, ")))
 }
 
 /// `0.090` and `95% -0.005 to 0.185`.
-fn size_text(comparison: &SettingComparison) -> (String, Option<String>) {
-    let difference = comparison.difference();
+fn size_text(difference: f64, interval: Option<Interval>) -> (String, Option<String>) {
     let sign = if difference < 0.0 { -1.0 } else { 1.0 };
-    let Some(interval) = comparison.interval() else { return (number_text(difference.abs(), 0.0), None) };
+    let Some(interval) = interval else { return (number_text(difference.abs(), 0.0), None) };
     let (a, b) = (sign * interval.low, sign * interval.high);
     let text = |value: f64| number_text(value, interval.half_width());
     (text(difference.abs()), Some(format!("95% {} to {}", text(a.min(b)), text(a.max(b)))))
@@ -407,21 +444,6 @@ fn edge_text(edge: &EdgeOfRange) -> String {
     let (edge, beyond) = if *is_highest { ("highest", "higher") } else { ("lowest", "lower") };
     let (name, value) = (printable(name), printable(&value_text(value)));
     format!("edge: `{name}` {value} is the {edge} of {values} values: a {beyond} one may be better")
-}
-
-/// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051`, and what that says about the nearest difference.
-fn row_noise_text(noise: &RowNoise) -> String {
-    let measured = format!("rows: measured on {}", noise.sample);
-    let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else { return measured };
-    let advice = "use more validation rows to see whether settings differ on other text";
-    match noise.sample.standard_error {
-        None => format!("{measured}, which shows nothing about other text: {advice}"),
-        Some(_) => format!(
-            "{measured}: more than the difference of {}; all settings were measured on the same rows, so the error of the difference \
-             is smaller, but unknown: {advice}",
-            significant(difference, 2)
-        ),
-    }
 }
 
 /// `value` with as many decimals as give `scale` two significant digits; with four if there is no scale.
