@@ -360,7 +360,7 @@ def ladder(checks, browser, lab):
         checks.that(f"the page of a ladder begins with forecast, law and check {words}",
                     first == "sweep" and words == ["forecast", "law", "check"])
         whole = page.js("probe.one('#sweep').textContent")
-        claims = [claim for claim in ["leads", "within noise", "best:", "What mattered", "to leader"] if claim in whole]
+        claims = [claim for claim in ["leads", "not decided", "best:", "What mattered", "to leader"] if claim in whole]
         checks.none("size that leads", claims)
         checks.none("complaint about a ruled key", page.js("probe.all('#sweep .complaints li').map((li) => li.textContent)"))
         lines = page.js("probe.all('[data-chart=law] .series').length")

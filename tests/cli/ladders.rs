@@ -43,7 +43,7 @@ fn a_budget_gives_each_point_the_steps_that_cost_the_same() {
 
 /// Checks that the text ranks no size above another.
 fn does_not_rank(text: &str) {
-    for claim in ["leads", "within noise", "best", "lowest", "to leader", "note: "] {
+    for claim in ["leads", "not decided", "best", "lowest", "to leader", "note: "] {
         assert!(!text.contains(claim), "{claim:?} in\n{text}");
     }
 }

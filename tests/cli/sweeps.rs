@@ -656,7 +656,7 @@ fn seeds_make_settings_whose_differences_are_paired() {
     };
     let difference = (1..=3).map(|point| loss(point) - loss(point + 3)).sum::<f64>() / 3.0;
     assert!((comparison["difference"].as_f64().unwrap() - difference).abs() < 1e-12, "{comparison}");
-    assert_eq!((&comparison["test"], &comparison["permutation"]["smallest_p"]), (&"t".into(), &0.25.into()));
+    assert_eq!((&comparison["test"], &comparison["n"]), (&"paired_t".into(), &3.into()));
     assert_eq!(results["verdict"]["conclusion"]["kind"], "best", "{comparison}");
     assert_eq!((&settings[0]["label"], &settings[1]["label"]), (&"best".into(), &"worse".into()));
     sandbox.show(0, "sweep list");
@@ -664,7 +664,23 @@ fn seeds_make_settings_whose_differences_are_paired() {
 }
 
 #[test]
-fn seeds_set_the_key_of_a_template_and_equal_numbers_are_a_tie() {
+fn seeds_that_were_judged_do_not_count_again() {
+    let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-5, 3e-2]}", "seeds: 2", "parallel: 2"]);
+    expect_sweep(&sandbox, 0);
+    let first = sandbox.json_of("sweep results --json")["verdict"].clone();
+    assert_eq!((&first["reused_seeds"], &first["settings"][0]["sample"]["n"]), (&Value::Null, &2.into()));
+    sandbox.edit("s.yaml", "seeds: 2", "seeds: 5");
+    show_sweep(&sandbox, 0);
+    assert_eq!(recorded_runs(&sandbox).len(), 10, "the runs of the first sweep are not trained again");
+    let second = sweep_results(&sandbox)["verdict"].clone();
+    assert_eq!(second["reused_seeds"][0]["seeds"], serde_json::json!([{"seed": 1}, {"seed": 2}]), "{second}");
+    let leader = &second["settings"][0];
+    assert_eq!((&leader["sample"]["n"], &leader["measured"]), (&3.into(), &5.into()));
+    insta::assert_snapshot!(sandbox.screens());
+}
+
+#[test]
+fn seeds_set_the_key_of_a_template_and_equal_numbers_are_the_same() {
     let sandbox = new_sandbox(&[]);
     let experiment = fs::read_to_string(sandbox.path("exp.yaml")).unwrap();
     let template = experiment.replace(&format!("steps: {STEPS}"), "steps: 10, clip_norm: {{ clip }}");
@@ -678,9 +694,9 @@ fn seeds_set_the_key_of_a_template_and_equal_numbers_are_a_tie() {
     let rows = results["results"]["rows"].as_array().unwrap();
     assert_eq!(rows.iter().map(|row| row["values"]["seed"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 3, 5, 3]);
     assert!(rows[0]["objective"] == rows[2]["objective"] && rows[0]["objective"] != rows[1]["objective"], "{rows:?}");
-    assert_eq!(results["verdict"]["conclusion"]["kind"], "tie");
+    assert_eq!(results["verdict"]["conclusion"]["kind"], "same");
     assert!(
-        printed.contains("tie: clip=100000000 and clip=1000000000 have the same val_loss with every seed"),
+        printed.contains("same: clip=100000000 and clip=1000000000 have the same val_loss with every seed"),
         "{printed}"
     );
 }

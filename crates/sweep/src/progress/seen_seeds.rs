@@ -12,6 +12,9 @@ use runner_record::manifest::RunStatus;
 /// least two of its settings were trained.
 #[must_use]
 pub(crate) fn find_seen_seeds(runs: &Path, record: &SweepRecord) -> Vec<SeenSeeds> {
+    if record.is_ladder {
+        return Vec::new();
+    }
     let settings = record.settings();
     let seen_by = |path: PathBuf| {
         let other = sweep_dir::read_record(&path).ok().filter(|other| !other.is_ladder)?;

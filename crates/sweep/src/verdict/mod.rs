@@ -456,18 +456,21 @@ fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: O
 /// The rows behind the results that have all steps.
 fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNoise> {
     let sample = results.measured_on()?;
-    let rivals = settings.iter().filter(|setting| setting.may_win()).filter_map(|setting| setting.comparison);
-    let size = |comparison: &SettingComparison| comparison.difference().abs();
-    let nearest = rivals.min_by(|a, b| size(a).total_cmp(&size(b)));
-    let may_hide = |comparison: SettingComparison| match comparison.rows {
-        Some(rows) => rows.p >= 1.0 - CONFIDENCE,
-        None => sample.standard_error.is_none_or(|error| error > size(&comparison)),
+    let mean = |setting: &SettingResult| setting.sample.map(|sample| sample.mean);
+    let leader = settings.first().and_then(mean)?;
+    let rivals = settings.iter().skip(1).filter(|s| s.may_win() && s.standing != Standing::Same);
+    let size = |setting: &SettingResult| match setting.comparison {
+        Some(comparison) => Some(comparison.difference().abs()),
+        None => Some((mean(setting)? - leader).abs()),
     };
-    Some(RowNoise {
-        sample,
-        nearest_difference: nearest.as_ref().map(size),
-        may_hide_difference: nearest.is_some_and(may_hide),
-    })
+    let sized = rivals.filter_map(|setting| Some((size(setting)?, setting.comparison.and_then(|found| found.rows))));
+    let nearest = sized.min_by(|(a, _), (b, _)| a.total_cmp(b));
+    let may_hide = |(size, rows): (f64, Option<RowComparison>)| match rows {
+        Some(rows) => rows.p >= 1.0 - CONFIDENCE,
+        None => sample.standard_error.is_none_or(|error| error > size),
+    };
+    let may_hide_difference = nearest.is_some_and(may_hide);
+    Some(RowNoise { sample, nearest_difference: nearest.map(|(size, _)| size), may_hide_difference })
 }
 
 /// The comparison of the points of a setting with the points of `leader` over their rows, seed by seed.

@@ -288,8 +288,9 @@ impl Words<'_> {
     fn rows(&self) -> Option<String> {
         let noise = self.verdict.row_noise.as_ref()?;
         let measured = format!("rows: measured on {}", noise.sample);
-        let Some((i, comparison)) = self.named_rival() else { return Some(measured) };
-        if let Some(rows) = comparison.rows {
+        if let Some((i, comparison)) = self.named_rival()
+            && let Some(rows) = comparison.rows
+        {
             let size = size_and_p_text(rows.difference, Some(rows.interval), rows.p);
             let (leader, rival) = (self.names(&[0]), self.names(&[i]));
             let is_shown = rows.p < 1.0 - self.verdict.confidence;
