@@ -162,7 +162,7 @@ fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool
         seconds: run.seconds,
         own_seconds: run.own_seconds,
         measured_on,
-        evaluated,
+        evaluated: evaluated.with_errors(),
         tokens_per_second: run.tokens_per_second,
         mfu: run.mfu,
         ..empty_row(point, status)
