@@ -81,7 +81,7 @@ impl EventLines {
             }
             Event::Sample(s) => Some(self.sample_lines(s)),
             Event::Saved { step } => Some(format!("{}  saved", self.label("save", *step))),
-            Event::Watched(_) => None,
+            Event::Rows(_) | Event::Watched(_) => None,
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
         }
     }
