@@ -12,11 +12,15 @@ use runner_compare::run_record::RunFigures;
 use runner_compare::settings::SettingGroup;
 use runner_plan::comparability::find_incomparable;
 use runner_record::catalog::ListedStatus;
-use runner_spec::format::printable;
+use runner_record::metrics::MetricLine;
+use runner_spec::event::Evaluation;
+use runner_spec::format::{counted, printable};
 use runner_spec::measure::Measure;
+use runner_stats::{Interval, RowComparison};
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::SweepVerdict;
-use runner_sweep::{MeasurementChoice, Objective, PointStatus, PointValues, ResultsRow, SweepResults};
+use runner_sweep::verdict::words::number_text;
+use runner_sweep::{MeasurementChoice, Objective, PointStatus, PointValues, ResultsRow, SweepResults, rows_of};
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,9 +30,25 @@ pub struct RunGroups {
     /// The ids of the runs of each setting, in the order of `verdict.settings`.
     pub runs: Vec<Vec<String>>,
     pub verdict: SweepVerdict,
+    /// The difference of two runs on the same rows. It says nothing about other seeds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowDifference>,
     #[serde(skip)]
     objective: Objective,
 }
+
+/// The difference of two runs of different settings on the same rows.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RowDifference {
+    /// The names of the settings, whose difference is a − b.
+    a: String,
+    b: String,
+    #[serde(flatten)]
+    comparison: RowComparison,
+}
+
+/// The probability that an interval contains the difference.
+const CONFIDENCE: f64 = 0.95;
 
 /// The measures by which settings may be compared, the preferred one first.
 const MEASURES: [Measure; 2] = [Measure::VAL_LOSS, Measure::BITS_PER_BYTE];
@@ -73,6 +93,7 @@ pub fn group_runs(
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
             own_seconds: figures[i].own_wall_seconds,
+            rows: last_evaluation(run, &metric).and_then(|last| rows_of(&run.record.path, last, &metric)),
             measured_on: metric
                 .error_factor(evaluated.val_loss(), objective)
                 .and_then(|factor| Some(evaluated.val_sample()?.scaled(factor))),
@@ -84,9 +105,29 @@ pub fn group_runs(
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }
+    let rows = (runs.len() == 2 && !verdict.has_seeds()).then(|| compare_rows(&recorded, &results)).flatten();
     let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
     let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
-    Some(RunGroups { metric, runs, verdict, objective })
+    Some(RunGroups { metric, runs, verdict, rows, objective })
+}
+
+/// The comparison by rows of two `settings` with one run each.
+fn compare_rows(settings: &[PointSetting], results: &SweepResults) -> Option<RowDifference> {
+    let [a, b] = settings else { return None };
+    let rows_of = |setting: &PointSetting| {
+        let point = setting.points.first()?.point;
+        results.rows.iter().find(|row| row.point == point)?.rows.clone()
+    };
+    let comparison = RowComparison::new(&[(&*rows_of(a)?, &*rows_of(b)?)], CONFIDENCE)?;
+    Some(RowDifference { a: a.name.clone(), b: b.name.clone(), comparison })
+}
+
+/// The last evaluation of `run` that has `metric`.
+fn last_evaluation<'a>(run: &'a RunToCompare, metric: &Measure) -> Option<&'a Evaluation> {
+    run.record.lines.iter().rev().find_map(|line| match line {
+        MetricLine::Eval(evaluation) => evaluation.measured.get(metric).map(|_| evaluation),
+        MetricLine::Train(_) => None,
+    })
 }
 
 /// The settings of `runs`, in the order of their first runs. Runs whose settings differ only in rounding are of one setting. A second run of
@@ -165,7 +206,48 @@ impl RunGroups {
         } else {
             String::new()
         };
-        let words = self.verdict.words.iter().map(|line| printable(line)).collect::<Vec<_>>().join("\n");
+        let rows = self.rows.as_ref().map(|rows| rows.text(&self.metric));
+        let words = self.verdict.words.iter().cloned().chain(rows);
+        let words = words.map(|line| printable(&line)).collect::<Vec<_>>().join("\n");
         format!("{table}{words}\n")
+    }
+}
+
+impl RowDifference {
+    /// `rows: lr 0.01 is lower by 0.031 on these 640 rows, …`. It names the run with the lower number, and calls none of them better.
+    fn text(&self, metric: &Measure) -> String {
+        let RowComparison { rows, difference, standard_error, interval: Interval { low, high }, .. } = self.comparison;
+        let unit = if metric.task().is_some() { "item" } else { "row" };
+        if standard_error == 0.0 {
+            return format!("rows: both differ by {difference} on each of these {}", counted(rows as u64, unit));
+        }
+        let is_lower = difference < 0.0;
+        let (lower, sign) = if is_lower { (&self.a, -1.0) } else { (&self.b, 1.0) };
+        let (low, high) = if is_lower { (-high, -low) } else { (low, high) };
+        let [by, low, high] = [difference * sign, low, high].map(|value| number_text(value, standard_error));
+        format!(
+            "rows: {lower} is lower by {by} on these {}, 95% {low} to {high} over {unit}s like them (paired by {unit}); one seed each says \
+             nothing about seeds",
+            counted(rows as u64, unit)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_stats::RowLosses;
+
+    #[test]
+    fn the_lower_run_is_named_and_none_is_better() {
+        let rows = |losses: [f64; 3]| RowLosses { losses: losses.to_vec(), tokens: vec![2.0; 3] };
+        let (a, b) = (rows([4.0, 6.0, 8.0]), rows([4.1, 6.2, 8.3]));
+        let text = |a: &RowLosses, b: &RowLosses, names: [&str; 2]| {
+            let [a_name, b_name] = names.map(str::to_owned);
+            let comparison = RowComparison::new(&[(a, b)], CONFIDENCE).unwrap();
+            RowDifference { a: a_name, b: b_name, comparison }.text(&Measure::VAL_LOSS)
+        };
+        insta::assert_snapshot!(text(&a, &b, ["lr 0.1", "lr 0.2"]), @"rows: lr 0.1 is lower by 0.100 on these 3 rows, 95% -0.024 to 0.224 over rows like them (paired by row); one seed each says nothing about seeds");
+        assert_eq!(text(&b, &a, ["lr 0.2", "lr 0.1"]), text(&a, &b, ["lr 0.1", "lr 0.2"]));
     }
 }

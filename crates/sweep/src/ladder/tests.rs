@@ -33,6 +33,7 @@ fn ladder(id: &str, rungs: &[(f64, f64)], factor: f64) -> (SweepRecord, SweepRes
                 flops: None,
                 evaluated: Measured::default(),
                 measured_on: None,
+                rows: None,
                 tokens_per_second: None,
                 mfu: None,
             });
