@@ -10,6 +10,12 @@ const tasks = () => [...new Set(scores().map((score) => score.task))];
 /** The standard error of a share of `n`. */
 const standardError = (p, n) => (isNumber(p) && n > 0 ? Math.sqrt((p * (1 - p)) / n) : null);
 
+/** `text` with a standard error, if it is known. */
+const withError = (text, error) => (error > 0 ? `${text} ± ${significant(error, 2)}` : text);
+
+/** The standard error of the bits per byte of an evaluation. */
+const bitsError = (e) => (e.val_loss_se / e.val_loss) * e.val_bits_per_byte;
+
 /** The items of `task` that were longer than the context, if there are any. */
 const cutItems = (e, task) => (e[`${task}_cut`] > 0 ? `, ${count(e[`${task}_cut`])} cut` : "");
 
@@ -43,10 +49,10 @@ function evaluationTable() {
         count(e.step),
         e.step === run.curves.best_eval?.step ? el("span", { class: "best" }, "best") : null,
       ),
-      isNumber(e.val_loss_se) ? `${loss(e.val_loss)} ± ${significant(e.val_loss_se, 2)}` : loss(e.val_loss),
+      withError(loss(e.val_loss), e.val_loss_se),
       isNumber(e.val_tokens) ? count(e.val_tokens) : null,
-      significant(e.val_perplexity, 4),
-      loss(e.val_bits_per_byte),
+      withError(significant(e.val_perplexity, 4), e.val_loss_se * e.val_perplexity),
+      withError(loss(e.val_bits_per_byte), bitsError(e)),
       ...tasks().flatMap((task) => [
         ...scores().filter((score) => score.task === task).map(({ key }) => percentError(e[key], standardError(e[key], e[`${task}_n`]))),
         isNumber(e[`${task}_n`]) ? count(e[`${task}_n`]) + cutItems(e, task) : null,

@@ -22,9 +22,9 @@ function numbers(run) {
     isNumber(last?.val_tokens)
       ? ["measured on", `${count(last.val_tokens)} tokens`, isNumber(last.val_loss_se) ? `standard error ${significant(last.val_loss_se, 2)}` : last.val_rows === 1 ? "one row" : ""]
       : null,
-    isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), `at step ${count(last.step)}`] : null,
+    isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), bitsError(last) > 0 ? `standard error ${significant(bitsError(last), 2)}` : ""] : null,
     run.test
-      ? ["test loss", loss(run.test.loss), `of step ${count(run.test.step)}, on ${count(run.test.tokens)} tokens`]
+      ? ["test loss", loss(run.test.loss), `of step ${count(run.test.step)}, on ${count(run.test.tokens)} tokens${run.test.standard_error > 0 ? `, standard error ${significant(run.test.standard_error, 2)}` : ""}`]
       : null,
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
     [

@@ -269,7 +269,7 @@ fn a_fork_begins_with_other_settings() {
     sandbox.show(2, &format!("fork {id} --from start"));
     sandbox.show(2, &format!("fork {id} --from start --set optimizer.adamw.lrr=1"));
     sandbox.show(0, &format!("runs show {copy}"));
-    assert_eq!(recorded_end(&run).len(), 12 + 3 + 2);
+    assert_eq!(recorded_end(&run).len(), 12 + 3 + 3);
     insta::assert_snapshot!(sandbox.screens());
 }
 

@@ -121,7 +121,9 @@ fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
         assert_eq!(a[key], b[key], "{key}");
         assert!(!a[key].is_null(), "{key}");
     }
-    assert_eq!(whole.only_run().read("samples.jsonl"), broken.only_run().read("samples.jsonl"));
+    for name in ["samples.jsonl", "rows.jsonl"] {
+        assert_eq!(whole.only_run().read(name), broken.only_run().read(name));
+    }
     assert!(names_in(&broken.only_run().path("checkpoints")).len() <= 3, "the newest two and the best");
 }
 

@@ -449,9 +449,9 @@ impl RunFolder {
         self.metrics().iter().map(|line| keys.map(|key| line[key].to_string()).join(" ")).collect()
     }
 
-    /// What [`numbers`](Self::numbers) returns, and the samples.
+    /// What [`numbers`](Self::numbers) returns, the samples, and the results of rows.
     pub fn numbers_and_samples(&self) -> Vec<String> {
-        [self.numbers(), vec![self.read("samples.jsonl")]].concat()
+        [self.numbers(), vec![self.read("samples.jsonl"), self.read("rows.jsonl")]].concat()
     }
 
     /// True if the step has been recorded.

@@ -17,7 +17,7 @@ use runner_compute::state::TrainState;
 use runner_config::{LoadOptions, load};
 use runner_data::Sampler;
 use runner_executor::Trainer;
-use runner_executor::eval::{ChoiceBatches, run_all_batches};
+use runner_executor::eval::{ChoiceBatches, ChoiceScore, run_all_batches};
 use runner_plan::compile;
 use runner_plan::schedule::{Pass, schedule};
 use runner_spec::data::{ChoiceItem, Clipped, DataFacts, SplitFacts};
@@ -373,7 +373,7 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     println!("multiple choice: largest difference of a summed loss {worst:.1e}, PyTorch's f32 {float32_error:.1e}");
     // A summed loss of some 40 nats is added up from f32 losses on both sides.
     assert!(worst <= F32_FACTOR * float32_error, "{worst:e}");
-    let score = all.finish(&partial).unwrap();
+    let score = ChoiceScore::new(&all.scored_items(&partial).unwrap());
     let right: Vec<u32> = fixture.tensors["right"].to_vec1().unwrap();
     println!(
         "multiple choice, right of 150: ours {}, {}; PyTorch's {}, {}",

@@ -9,8 +9,8 @@ use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_executor::ExecError;
 use runner_executor::eval::{
-    Batches, ChoiceBatches, ChunkDecoder, LossBatches, TokenFeed, continue_prompt, generate, indices_of_replica,
-    run_all_batches,
+    Batches, ChoiceBatches, ChoiceScore, ChunkDecoder, LossBatches, TokenFeed, continue_prompt, generate,
+    indices_of_replica, run_all_batches,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -96,7 +96,7 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
         let expected = through(&batches, &one, 1);
         let (model, params) = (&one.stages[0].1, &one.ranks[0].params);
         assert_eq!(run_all_batches(&batches, model, params).unwrap(), expected);
-        let score = batches.finish(&expected).unwrap();
+        let score = ChoiceScore::new(&batches.scored_items(&expected).unwrap());
         assert!(score.right > 0 && score.right < count && score.right != score.right_norm, "{score:?}");
         let chunks = [0..1, 1..3, 3..spec.block_count()];
         let three = Pipeline::new(spec, &weights(spec, DType::F64), &chunks, 2);

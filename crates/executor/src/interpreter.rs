@@ -356,7 +356,7 @@ impl Interpreter<'_> {
     }
 
     fn evaluate(&mut self) -> Result<(), ExecError> {
-        let metrics = layout_evaluation::evaluate(self.context, &self.trainer, self.resources)?;
+        let (metrics, rows) = layout_evaluation::evaluate(self.context, &self.trainer, self.resources)?;
         let state = &mut self.trainer.state;
         // Before the first step there is nothing to keep as the best.
         if let Some(val_loss) = metrics.val_loss()
@@ -365,7 +365,8 @@ impl Interpreter<'_> {
         {
             state.best = Some(BestValidation { step: state.step, val_loss });
         }
-        Ok(self.observer.observe(&Event::Eval(metrics))?)
+        self.observer.observe(&Event::Eval(metrics))?;
+        Ok(self.observer.observe(&Event::Rows(rows))?)
     }
 
     fn sample(&mut self) -> Result<(), ExecError> {

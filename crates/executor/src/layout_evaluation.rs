@@ -8,14 +8,14 @@ use super::trainer::Trainer;
 use crate::eval::{self, Batches, ChoiceBatches, LossBatches, indices_of_replica};
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
-use runner_spec::event::Evaluation;
+use runner_spec::event::{EvaluatedRows, Evaluation};
 
 /// Runs the program's evaluations that are due after the steps done. The result is the same on all ranks, in whatever layout.
 pub(super) fn evaluate(
     context: RankContext<'_>,
     trainer: &Trainer,
     resources: &Resources<'_>,
-) -> Result<Evaluation, ExecError> {
+) -> Result<(Evaluation, EvaluatedRows), ExecError> {
     let (program, step) = (context.program, trainer.state.step);
     let loss = program.eval.loss.filter(|_| program.eval.is_loss_due(step, program.steps));
     let loss = loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {

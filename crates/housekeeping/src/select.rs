@@ -23,9 +23,11 @@ const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin"
 
 /// The fields of `runs`: those that every run has, and the measures of an evaluation.
 fn fields(runs: &[ListedRun]) -> Vec<Cow<'static, str>> {
-    let scored = runs.iter().flat_map(|run| run.last_eval.iter()).map(|(measure, _)| measure);
-    let scored: BTreeSet<Cow<'static, str>> =
-        scored.filter(|measure| measure.task().is_some()).map(Measure::key).collect();
+    let scored = |run: &ListedRun| -> Vec<Cow<'static, str>> {
+        let measured = run.last_eval.with_errors();
+        measured.iter().filter(|(measure, _)| measure.task().is_some()).map(|(measure, _)| measure.key()).collect()
+    };
+    let scored: BTreeSet<Cow<'static, str>> = runs.iter().flat_map(scored).collect();
     let evaluated = Measure::all_fixed().filter(Measure::is_evaluated).map(|measure| measure.key());
     FIELDS.split_whitespace().map(Cow::from).chain(evaluated).chain(scored).collect()
 }

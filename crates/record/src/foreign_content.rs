@@ -13,10 +13,10 @@ use super::lines::for_each_record;
 use super::manifest::Manifest;
 use super::metrics::MetricLine;
 use super::names::CHECKPOINTS;
-use super::run_dir::{DATA, MANIFEST, METRICS, PLAN, SAMPLES, SUMMARY, TRACE, read_manifest};
+use super::run_dir::{DATA, MANIFEST, METRICS, PLAN, ROWS, SAMPLES, SUMMARY, TRACE, read_manifest};
 use super::summary::Summary;
 use runner_files::read_regular;
-use runner_spec::event::{SampleText, TraceLine};
+use runner_spec::event::{EvaluatedRows, SampleText, TraceLine};
 use runner_spec::format::json_bytes;
 use runner_spec::plan::Plan;
 
@@ -27,7 +27,7 @@ use runner_spec::plan::Plan;
 /// If a file cannot be read, or the checkpoint is of a different plan.
 pub fn find_foreign_content(run: &Path, saved: Option<u64>) -> Result<Vec<String>, RecordError> {
     type IsAsWritten = fn(&Path) -> Result<bool, RecordError>;
-    let files: [(&str, IsAsWritten); 7] = [
+    let files: [(&str, IsAsWritten); 8] = [
         (MANIFEST, is_as_sealed::<Manifest>),
         (SUMMARY, is_as_sealed::<Summary>),
         (DATA, is_as_sealed::<DataFiles>),
@@ -37,6 +37,7 @@ pub fn find_foreign_content(run: &Path, saved: Option<u64>) -> Result<Vec<String
         }),
         (METRICS, has_lines_of::<MetricLine>),
         (SAMPLES, has_lines_of::<SampleText>),
+        (ROWS, has_lines_of::<EvaluatedRows>),
         (TRACE, has_lines_of::<TraceLine>),
     ];
     let mut found = Vec::new();

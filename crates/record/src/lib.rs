@@ -18,6 +18,7 @@ mod names;
 pub mod own_files;
 pub mod record_check;
 pub mod recorder;
+pub mod rows;
 pub mod run_dir;
 mod step_coverage;
 pub mod summary;

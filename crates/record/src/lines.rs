@@ -86,13 +86,18 @@ impl LineFile {
     }
 }
 
-/// Removes the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
-/// atomically, and only if there is something to remove. A missing file counts as empty.
+/// Removes the lines of `path` that are later than `step`, and damaged ones; without a step, all lines.
 pub fn cut_after_step(path: &Path, step: Option<u64>) -> Result<LineCounts, RecordError> {
-    let counts = copy_lines(path, std::io::sink(), step, |line| line.into())?;
+    keep_lines(path, |of_line| step.is_some_and(|step| of_line <= step))
+}
+
+/// Removes the lines of `path` for whose steps `is_kept` is false, and damaged ones. The file is replaced atomically, and only if there is
+/// something to remove. A missing file counts as empty.
+pub(crate) fn keep_lines(path: &Path, is_kept: impl Fn(u64) -> bool) -> Result<LineCounts, RecordError> {
+    let counts = copy_lines(path, std::io::sink(), &is_kept, |line| line.into())?;
     if counts.dropped + counts.damaged > 0 {
         let temporary = temporary_file(parent_folder(path)).map_err(RecordError::io("rewriting", path))?;
-        copy_lines(path, temporary.as_file(), step, |line| line.into())?;
+        copy_lines(path, temporary.as_file(), &is_kept, |line| line.into())?;
         put_in_place(temporary, path, true).map_err(RecordError::io("rewriting", path))?;
     }
     Ok(counts)
@@ -107,16 +112,16 @@ pub fn copy_through_step(
     edit: impl Fn(&[u8]) -> Cow<'_, [u8]>,
 ) -> Result<LineCounts, RecordError> {
     let file = File::create_new(to).map_err(RecordError::io("writing", to))?;
-    let counts = copy_lines(from, &file, Some(step), edit)?;
+    let counts = copy_lines(from, &file, |of_line| of_line <= step, edit)?;
     file.sync_all().map_err(RecordError::io("writing", to))?;
     Ok(counts)
 }
 
-/// Writes the whole lines of `path` that are not later than `step` to `out`, as `edit` returns them, and counts all lines.
+/// Writes the whole lines of `path` for whose steps `is_kept` is true to `out`, as `edit` returns them, and counts all lines.
 fn copy_lines(
     path: &Path,
     out: impl Write,
-    step: Option<u64>,
+    is_kept: impl Fn(u64) -> bool,
     edit: impl Fn(&[u8]) -> Cow<'_, [u8]>,
 ) -> Result<LineCounts, RecordError> {
     let mut out = BufWriter::new(out);
@@ -125,7 +130,7 @@ fn copy_lines(
     while let Some(line) = lines.next_line()? {
         match serde_json::from_slice::<LineHead>(line) {
             _ if !line.ends_with(b"\n") => counts.damaged += 1,
-            Ok(head) if step.is_some_and(|step| head.step <= step) => {
+            Ok(head) if is_kept(head.step) => {
                 counts.lines += 1;
                 if head.kind.as_deref() == Some("train") {
                     train.add(head.step);

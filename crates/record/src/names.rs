@@ -10,6 +10,8 @@ pub const PLAN: &str = "plan.json";
 pub const MANIFEST: &str = "manifest.json";
 pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
+/// The results of rows and items: while the run trains those of all evaluations, then those of the last and the best.
+pub const ROWS: &str = "rows.jsonl";
 /// Hashes of the tensors of each step, if the run is traced.
 pub const TRACE: &str = "trace.jsonl";
 /// The comparison of a reproduction with its original.

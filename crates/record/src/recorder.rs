@@ -7,7 +7,7 @@ use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash};
 use super::error::RecordError;
 use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
-use super::run_dir::{METRICS, SAMPLES, TRACE};
+use super::run_dir::{METRICS, ROWS, SAMPLES, TRACE};
 use super::timeline;
 use runner_spec::event::{BestValidation, Event, TraceLine};
 use runner_spec::format::counted;
@@ -18,6 +18,7 @@ pub struct Recorder {
     run: PathBuf,
     metrics: LineFile,
     samples: LineFile,
+    rows: LineFile,
     /// `None` if the run is not traced.
     trace: Option<LineFile>,
     checkpoints: Checkpoints,
@@ -36,8 +37,8 @@ pub struct OpenedRecorder {
 }
 
 impl Recorder {
-    /// Opens the record in the run directory `run` after the checkpoint `resumed`, which ranks read with `checkpoint::stream_state`. Cuts metrics
-    /// and samples back to it, so that the next lines follow on.
+    /// Opens the record in the run directory `run` after the checkpoint `resumed`, which ranks read with `checkpoint::stream_state`. Cuts metrics,
+    /// samples and rows back to it, so that the next lines follow on.
     ///
     /// # Errors
     /// If files cannot be read or written.
@@ -57,7 +58,7 @@ impl Recorder {
             cut_after_step(&traced, from)?;
         }
         let mut dropped = 0;
-        for name in [METRICS, SAMPLES] {
+        for name in [METRICS, SAMPLES, ROWS] {
             // Without a checkpoint every step is repeated, and an evaluation before the first step too.
             let counts = cut_after_step(&run.join(name), from)?;
             dropped += counts.dropped;
@@ -77,6 +78,7 @@ impl Recorder {
             run: run.to_owned(),
             metrics: LineFile::append(&run.join(METRICS))?,
             samples: LineFile::append(&run.join(SAMPLES))?,
+            rows: LineFile::append(&run.join(ROWS))?,
             trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
             checkpoints,
             evaluations: BTreeMap::new(),
@@ -125,6 +127,7 @@ impl Recorder {
         // A checkpoint relies on the record of its steps.
         self.metrics.sync()?;
         self.samples.sync()?;
+        self.rows.sync()?;
         self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
         let val_loss = self.evaluations.get(&step).copied();
         let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
@@ -144,6 +147,7 @@ impl Recorder {
                 self.evaluations.extend(metrics.val_loss().map(|loss| (metrics.step, loss)));
                 self.metrics.write(&MetricLine::from(metrics))
             }
+            Event::Rows(rows) => self.rows.write(rows),
             Event::Sample(sample) => self.samples.write(sample),
             Event::Watched(step) => timeline::write(&self.run, step),
             Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),

@@ -22,10 +22,11 @@ use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
 pub use super::names::{
-    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED, SAMPLES,
-    SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
+    CHECKPOINTS, CREATING, DATA, EXPERIMENT, JOB_LOG, LOG, MANIFEST, METRICS, PLAN, RANKS, REMOVING, RESOLVED, ROWS,
+    SAMPLES, SLURM_SCRIPT, SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
 };
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
+use super::rows;
 use super::summary::Summary;
 use super::time;
 use runner_files::{
@@ -372,11 +373,12 @@ impl RunDir {
         if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
     }
 
-    /// Records how the session ended: the summary first, then the manifest, whose status counts.
+    /// Records how the session ended: the rows that are kept, then the summary, then the manifest, whose status counts.
     ///
     /// # Errors
     /// If one of them cannot be written.
     pub fn end_session(&mut self, summary: &Summary) -> Result<(), RecordError> {
+        rows::keep_last_and_best(&self.path, summary)?;
         write_sealed_json(&self.path.join(SUMMARY), summary)?;
         self.manifest.end_session(summary.status, summary.error.clone(), summary.steps, time::now());
         write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
@@ -393,6 +395,9 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
     let state_hash = recorded_hash(&to.join(CHECKPOINTS), step).map(|hash| hash.state);
     copy_through_step(&from.path.join(METRICS), &to.join(METRICS), step, |line| inherited_line(line, &changes))?;
     copy_through_step(&from.path.join(SAMPLES), &to.join(SAMPLES), step, |line| line.into())?;
+    if changes == EvaluationChanges::default() {
+        copy_through_step(&from.path.join(ROWS), &to.join(ROWS), step, |line| line.into())?;
+    }
     let mut sessions = if from.is_same_computation { other.described_sessions() } else { Vec::new() };
     sessions.retain(|session| session.from_step < step);
     Ok(ContinuedFrom {

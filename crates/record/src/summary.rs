@@ -1,10 +1,11 @@
 //! `summary.json`: the numbers of a run, computed from its metrics when a process stops working on it.
 
+use std::iter::once;
 use std::path::Path;
 
 use runner_spec::event::Evaluation;
-use runner_spec::format::{count, counted, seconds};
-use runner_spec::measure::LossSample;
+use runner_spec::format::{count, counted, loss, seconds};
+use runner_spec::measure::{LossSample, Measure, Measured};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::SavedPosition;
@@ -92,6 +93,20 @@ pub struct TestResult {
 }
 
 impl TestResult {
+    /// The result as a line: `1.8400  perplexity 6.30 (SE 0.079)  (checkpoint of step 1,750, …)`. The step may be inherited from another run.
+    #[must_use]
+    pub fn text(&self, is_inherited: bool) -> String {
+        let losses = [(Measure::VAL_PERPLEXITY, Some(self.perplexity)), (Measure::BITS_PER_BYTE, self.bits_per_byte)];
+        let known = losses.into_iter().filter_map(|(measure, value)| Some((measure, value?)));
+        let error = self.standard_error.map(|error| (Measure::VAL_LOSS_SE, error));
+        let measured: Measured = known.chain(error).collect::<Measured>().with(Measure::VAL_LOSS, self.loss);
+        let others = measured.losses().filter(|of| *of.measure != Measure::VAL_LOSS);
+        let texts: Vec<String> = once(loss(self.loss)).chain(others.map(|of| of.to_string())).collect();
+        let inherited = if is_inherited { "inherited " } else { "" };
+        let (step, sample) = (count(self.step), self.sample());
+        format!("{}  ({inherited}checkpoint of step {step}, {sample})", texts.join("  "))
+    }
+
     /// What the loss was measured on.
     #[must_use]
     pub fn sample(&self) -> LossSample {

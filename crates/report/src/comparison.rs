@@ -17,10 +17,10 @@ use runner_compare::run_record::{RunFigures, RunRecord};
 use runner_compare::settings::{DATA_POSITION, SettingGroup, differing_keys, settings};
 use runner_plan::comparability::{find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
-use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text, significant};
+use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds, setting_text};
 use runner_spec::measure::Better::{self, Higher, Lower, Neither};
-use runner_spec::measure::Measure;
 use runner_spec::measure::Quantity::{self, TestLoss, TrainLoss, ValidationLoss};
+use runner_spec::measure::{LossSample, Measure, MeasureForm};
 use runner_sweep::PickedSettings;
 use runner_sweep::verdict::Conclusion;
 
@@ -215,23 +215,49 @@ fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
     PickedSettings::find(&points, points.len() < runs.len())
 }
 
-/// What the validation losses of `runs` were measured on; a sentence for each different number of rows.
+/// The standard errors of each measure.
+type MeasureErrors<'a> = Vec<(&'a Measure, Vec<f64>)>;
+
+/// What the losses and scores of `runs` were measured on, and their standard errors; a sentence for the losses and each task, and each different
+/// number of rows or items.
 fn describe_samples(runs: &[ComparedRun]) -> Vec<String> {
-    let mut samples: BTreeMap<(u64, u64), Vec<f64>> = BTreeMap::new();
-    for sample in runs.iter().filter_map(|run| run.figures.evaluated.val_sample()) {
-        samples.entry((sample.tokens, sample.rows)).or_default().extend(sample.standard_error);
+    let mut samples: BTreeMap<(Option<&str>, String), MeasureErrors<'_>> = BTreeMap::new();
+    for measured in runs.iter().map(|run| &run.figures.evaluated) {
+        let rows = measured
+            .val_sample()
+            .map(|LossSample { tokens, rows, .. }| format!("{} in {}", counted(tokens, "token"), counted(rows, "row")));
+        let losses = measured.losses().filter(|of| of.measure.form() == MeasureForm::Loss).collect();
+        let tasks = measured
+            .tasks()
+            .into_iter()
+            .map(|task| (Some(task.task), task.items.map(|items| counted(items, "item")), task.shares));
+        for (task, sample, estimates) in tasks.chain([(None, rows, losses)]) {
+            let Some(sample) = sample else { continue };
+            let found = samples.entry((task, sample)).or_default();
+            for of in estimates {
+                match found.iter_mut().find(|(measure, _)| *measure == of.measure) {
+                    Some((_, errors)) => errors.extend(of.standard_error),
+                    None => found.push((of.measure, of.standard_error.into_iter().collect())),
+                }
+            }
+        }
     }
-    let describe = |((tokens, rows), mut errors): ((u64, u64), Vec<f64>)| {
-        errors.sort_by(f64::total_cmp);
-        let texts: Vec<String> = errors.iter().map(|error| significant(*error, 2)).collect();
-        let errors = match (texts.first(), texts.last()) {
-            (Some(low), Some(high)) if low == high => format!(", standard error {low}"),
-            (Some(low), Some(high)) => format!(", standard errors {low} to {high}"),
-            _ => ", too few for a standard error".to_owned(),
-        };
-        format!("val loss: measured on {} in {}{errors}", counted(tokens, "token"), counted(rows, "row"))
+    let range = |(measure, errors): &(&Measure, Vec<f64>)| {
+        let low = measure.error_text(errors.iter().copied().min_by(f64::total_cmp)?);
+        let high = measure.error_text(errors.iter().copied().max_by(f64::total_cmp)?);
+        let label = measure.label();
+        Some(if low == high { format!("{label} {low}") } else { format!("{label} {low} to {high}") })
     };
-    samples.into_iter().map(describe).collect()
+    let describe = |((task, sample), errors): (&(Option<&str>, String), &MeasureErrors<'_>)| {
+        let ranges: Vec<String> = errors.iter().filter_map(range).collect();
+        let errors = if ranges.is_empty() {
+            "too few for a standard error".to_owned()
+        } else {
+            format!("standard errors: {}", ranges.join(", "))
+        };
+        format!("{}: measured on {sample}, {errors}", task.unwrap_or("losses"))
+    };
+    samples.iter().map(describe).collect()
 }
 
 /// The id of `run`, or its folder if a run of a different folder among `runs` has the same id.

@@ -61,7 +61,7 @@ impl<'a> JsonEvent<'a> {
             Event::Sample(sample) => Self::Sample(sample),
             Event::Saved { step } => Self::Checkpoint { step: *step },
             Event::Warning(message) => Self::Warning { message },
-            Event::Watched(_) => return None,
+            Event::Rows(_) | Event::Watched(_) => return None,
         })
     }
 }

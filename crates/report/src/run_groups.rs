@@ -12,11 +12,15 @@ use runner_compare::run_record::RunFigures;
 use runner_compare::settings::SettingGroup;
 use runner_plan::comparability::find_incomparable;
 use runner_record::catalog::ListedStatus;
+use runner_record::metrics::MetricLine;
+use runner_spec::event::Evaluation;
 use runner_spec::format::printable;
 use runner_spec::measure::Measure;
 use runner_sweep::record::{PointSetting, SeedPoint, describe_values};
 use runner_sweep::verdict::{Background, SweepVerdict};
-use runner_sweep::{MeasurementChoice, Objective, PickedSettings, PointStatus, PointValues, ResultsRow, SweepResults};
+use runner_sweep::{
+    MeasurementChoice, Objective, PickedSettings, PointStatus, PointValues, ResultsRow, SweepResults, rows_of,
+};
 
 /// What the runs show of their settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -74,6 +78,7 @@ pub fn group_runs(
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
             own_seconds: figures[i].own_wall_seconds,
+            rows: last_evaluation(run, &metric).and_then(|last| rows_of(&run.record.path, last, &metric)),
             measured_on: metric
                 .error_factor(evaluated.val_loss(), objective)
                 .and_then(|factor| Some(evaluated.val_sample()?.scaled(factor))),
@@ -89,6 +94,14 @@ pub fn group_runs(
     let ids = |points: &[usize]| points.iter().map(|point| runs[point - 1].record.manifest.id.clone()).collect();
     let runs = verdict.settings.iter().map(|setting| ids(&setting.points)).collect();
     Some(RunGroups { metric, runs, verdict, objective })
+}
+
+/// The last evaluation of `run` that has `metric`.
+fn last_evaluation<'a>(run: &'a RunToCompare, metric: &Measure) -> Option<&'a Evaluation> {
+    run.record.lines.iter().rev().find_map(|line| match line {
+        MetricLine::Eval(evaluation) => evaluation.measured.get(metric).map(|_| evaluation),
+        MetricLine::Train(_) => None,
+    })
 }
 
 /// The settings of `runs`, in the order of their first runs. Runs whose settings differ only in rounding are of one setting. A second run of

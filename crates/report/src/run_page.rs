@@ -51,8 +51,8 @@ pub fn run_page(
     row("ended", manifest.ended.as_deref().map(short_time));
     if summary.is_none() {
         row("train loss", listed.loss.map(loss));
-        let losses = listed.last_eval.losses().filter(|(measure, _)| measure.form() == MeasureForm::Loss);
-        losses.for_each(|(measure, value)| row(measure.label(), Some(measure.text(value))));
+        let losses = listed.last_eval.losses().filter(|loss| loss.measure.form() == MeasureForm::Loss);
+        losses.for_each(|loss| row(loss.measure.label(), Some(loss.number())));
         row("speed", listed.tokens_per_second.map(|speed| format!("{} tokens/s", rate(speed))));
         row("error", listed.error.clone());
     }

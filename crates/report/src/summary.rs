@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::table::name_value_lines;
-use runner_record::summary::{Summary, TestResult, headline};
+use runner_record::summary::{Summary, headline};
 use runner_spec::format::{bytes, count, counted, loss, percent, phase_times, printable, rate};
-use runner_spec::measure::Measure;
+use runner_spec::measure::{Estimate, Measure};
 
 /// The numbers of a summary, as `name  value` lines.
 pub fn details(summary: &Summary) -> String {
@@ -14,10 +14,8 @@ pub fn details(summary: &Summary) -> String {
     rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
     rows.extend(summary.final_train_loss.map(|x| ("train loss", loss(x))));
     if let Some(last) = summary.last_eval.as_ref().map(|last| &last.measured) {
-        let text = |(measure, value): (&Measure, f64)| {
-            let label = if *measure == Measure::VAL_LOSS { String::new() } else { format!("{} ", measure.label()) };
-            label + &measure.text(value)
-        };
+        // The sample has the error of the loss itself.
+        let text = |of: Estimate<'_>| if *of.measure == Measure::VAL_LOSS { loss(of.value) } else { of.to_string() };
         let losses: Vec<String> = last.losses().map(text).collect();
         if last.val_loss().is_some() {
             let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss()?)));
@@ -32,12 +30,7 @@ pub fn details(summary: &Summary) -> String {
             rows.push((scores.task, format!("{}{of}{cut}", scores.shares_text("  "))));
         }
     }
-    if let Some(test @ TestResult { step, loss: test_loss, perplexity, bits_per_byte, .. }) = &summary.test {
-        let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
-        let inherited = if summary.is_inherited(*step) { "inherited " } else { "" };
-        let of = format!("{inherited}checkpoint of step {}, {}", count(*step), test.sample());
-        rows.push(("test loss", format!("{}  perplexity {perplexity:.2}{bits}  ({of})", loss(*test_loss))));
-    }
+    rows.extend(summary.test.as_ref().map(|test| ("test loss", test.text(summary.is_inherited(test.step)))));
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
         let mfu = m.mfu.map_or_else(String::new, |mfu| format!("  mfu {}", percent(mfu)));
@@ -94,6 +87,7 @@ pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: 
 #[cfg(test)]
 mod tests {
     use runner_record::manifest::RunStatus;
+    use runner_record::summary::TestResult;
 
     use super::*;
     use runner_record::summary::{Medians, OwnAmounts};
@@ -152,7 +146,7 @@ mod tests {
     fn a_score_of_cut_items_says_so() {
         let mut summary = summary();
         summary.last_eval.as_mut().unwrap().measured.set(Measure::of_key("hellaswag_cut").unwrap(), 12.0);
-        assert!(details(&summary).contains("acc_norm_chars 32.0%  of 200 items, 12 cut to the context"));
+        assert!(details(&summary).contains("acc_norm_chars 32.0% (SE 3.3%)  of 200 items, 12 cut to the context"));
     }
 
     #[test]
@@ -160,9 +154,9 @@ mod tests {
         insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), true, None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
-          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750  (111,488 tokens in 871 rows, standard error 0.012)
-          hellaswag   acc 31.0%  acc_norm 33.5%  acc_norm_chars 32.0%  of 200 items
-          test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens in 871 rows, standard error 0.013)
+          val loss    1.8123  perplexity 6.12 (SE 0.076)  bits/byte 0.6571 (SE 0.0045)  best 1.8100 at step 1,750  (111,488 tokens in 871 rows, standard error 0.012)
+          hellaswag   acc 31.0% (SE 3.3%)  acc_norm 33.5% (SE 3.3%)  acc_norm_chars 32.0% (SE 3.3%)  of 200 items
+          test loss   1.8400  perplexity 6.30 (SE 0.079)  (checkpoint of step 1,750, 111,488 tokens in 871 rows, standard error 0.013)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms
           memory      peak 330 MiB  planned 320 MiB

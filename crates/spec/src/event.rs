@@ -1,6 +1,7 @@
 //! The events that the executor emits. The recorder and the reporter consume them.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +63,20 @@ impl Evaluation {
     }
 }
 
+/// The results of an evaluation by row and by item: a line of `rows.jsonl`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvaluatedRows {
+    pub step: u64,
+    /// The summed loss of each validation row in nats, and its tokens; empty if the loss was not due.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<f32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<u32>,
+    /// For each task a digit for each item: the sum of 1 if `acc` counts it as right, 2 for `acc_norm`, and 4 for `acc_norm_chars`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub items: BTreeMap<String, String>,
+}
+
 /// One continuation of one prompt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SampleText {
@@ -82,6 +97,8 @@ pub enum Event {
     Step(StepMetrics),
     /// An evaluation is done.
     Eval(Evaluation),
+    /// The rows and items of the evaluation before this event.
+    Rows(EvaluatedRows),
     /// A prompt was continued.
     Sample(SampleText),
     /// The checkpoint of `step` is saved. The code that saves it emits this event, not the executor.

@@ -39,7 +39,7 @@ pub enum MeasureForm {
     Loss,
     /// The exponential of a loss.
     Perplexity,
-    /// The standard error of a loss over its rows.
+    /// The standard error of another measure over rows or items.
     StandardError,
     /// A share from 0 to 1.
     Share,
@@ -94,13 +94,16 @@ const KINDS: &[MeasureKind] = {
         kind(["val_bits_per_byte", "bits/byte"], Loss, Lower, Some(BitsPerByte)),
         kind(["train_loss", "train loss"], Loss, Lower, Some(TrainLoss)),
         kind(["tokens_per_second", "tokens/s"], Rate, Higher, Some(Speed)),
+        // They follow from the others, and are not recorded.
+        kind(["val_perplexity_se", "perplexity's standard error"], StandardError, Neither, Some(ValidationLoss)),
+        kind(["val_bits_per_byte_se", "bits/byte's standard error"], StandardError, Neither, Some(BitsPerByte)),
     ]
 };
 
 /// The scores of every task of multiple choice.
 const TASK_KINDS: &[MeasureKind] = {
     use Better::{Higher, Neither};
-    use MeasureForm::{Count, Share};
+    use MeasureForm::{Count, Share, StandardError};
     &[
         // By the loss of an ending, by its loss per token, and by its loss per character.
         kind(["acc", "acc"], Share, Higher, None),
@@ -109,6 +112,10 @@ const TASK_KINDS: &[MeasureKind] = {
         // The items, and those that lost their beginning, because they are longer than the context; absent if all are whole.
         kind(["n", "items"], Count, Neither, None),
         kind(["cut", "cut"], Count, Neither, None),
+        // They follow from the others, and are not recorded.
+        kind(["acc_se", "acc's standard error"], StandardError, Neither, None),
+        kind(["acc_norm_se", "acc_norm's standard error"], StandardError, Neither, None),
+        kind(["acc_norm_chars_se", "acc_norm_chars' standard error"], StandardError, Neither, None),
     ]
 };
 
@@ -131,7 +138,7 @@ impl Measure {
         KINDS.iter().map(Self::fixed)
     }
 
-    /// The measures of the task `task`: `acc`, `acc_norm`, `acc_norm_chars`, `n` and `cut`.
+    /// The measures of the task `task`: `acc`, `acc_norm`, `acc_norm_chars`, `n`, `cut`, and the standard errors of the first three.
     pub fn all_of_task(task: &str) -> impl Iterator<Item = Self> + use<> {
         let task: Arc<str> = task.into();
         TASK_KINDS.iter().map(move |kind| Self { task: Some(task.clone()), kind })
@@ -229,13 +236,19 @@ impl Measure {
         }
     }
 
+    /// A standard error of the measure as a person reads it.
+    #[must_use]
+    pub fn error_text(&self, error: f64) -> String {
+        if self.kind.form == MeasureForm::Share { percent(error) } else { significant(error, 2) }
+    }
+
     /// By how much the measure changes with the validation loss, where they are `value` and `loss`; `None` if it does not follow from the loss.
     #[must_use]
     pub fn error_factor(&self, loss: Option<f64>, value: Option<f64>) -> Option<f64> {
         let factor = match (self.quantity(), self.kind.form) {
             (Quantity::ValidationLoss, MeasureForm::Loss) => 1.0,
             (Quantity::ValidationLoss, MeasureForm::Perplexity) => value?,
-            (Quantity::BitsPerByte, _) => value? / loss?,
+            (Quantity::BitsPerByte, MeasureForm::Loss) => value? / loss?,
             _ => return None,
         };
         factor.is_finite().then_some(factor)
@@ -267,12 +280,21 @@ impl<'de> Deserialize<'de> for Measure {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Measured(Vec<(Measure, f64)>);
 
+/// A measured number. It displays as `acc 25.0% (SE 3.1%)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate<'a> {
+    pub measure: &'a Measure,
+    pub value: f64,
+    /// The standard error over rows or items; `None` if it is not known.
+    pub standard_error: Option<f64>,
+}
+
 /// The scores of a model in one task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskScores<'a> {
     pub task: &'a str,
-    /// Shares of right answers, by their names: `acc`, `acc_norm`, `acc_norm_chars`.
-    pub shares: Vec<(&'static str, f64)>,
+    /// Shares of right answers.
+    pub shares: Vec<Estimate<'a>>,
     pub items: Option<u64>,
     /// The items that lost their beginning, because they are longer than the context.
     pub cut: Option<u64>,
@@ -330,6 +352,32 @@ impl Measured {
         self.get(&Measure::BITS_PER_BYTE)
     }
 
+    /// The standard error over rows or items of the number of `measure`: of a loss as recorded, of perplexity and bits per byte as they follow
+    /// from the loss, of an accuracy p among n items √(p(1 − p)/n). `None` if it is not known.
+    #[must_use]
+    pub fn standard_error(&self, measure: &Measure) -> Option<f64> {
+        let value = self.get(measure)?;
+        if measure.form() == MeasureForm::Share {
+            let items = Measure::of_key(&format!("{}_n", measure.task()?)).and_then(|items| self.get(&items))?;
+            // Items that are all right, or all wrong, do not show how much others would differ.
+            return Some((value * (1.0 - value) / items).sqrt()).filter(|error| *error > 0.0);
+        }
+        Some(measure.error_factor(self.val_loss(), Some(value))? * self.get(&Measure::VAL_LOSS_SE)?)
+    }
+
+    /// These numbers, with all standard errors that follow from them.
+    #[must_use]
+    pub fn with_errors(&self) -> Self {
+        let error = |(measure, _): (&Measure, f64)| {
+            Some((Measure::of_key(&format!("{}_se", measure.key()))?, self.standard_error(measure)?))
+        };
+        self.0.iter().cloned().chain(self.iter().filter_map(error)).collect()
+    }
+
+    fn estimate<'a>(&self, measure: &'a Measure, value: f64) -> Estimate<'a> {
+        Estimate { measure, value, standard_error: self.standard_error(measure) }
+    }
+
     /// What the validation loss was measured on.
     #[must_use]
     pub fn val_sample(&self) -> Option<LossSample> {
@@ -349,9 +397,10 @@ impl Measured {
     }
 
     /// The validation loss in all its forms.
-    pub fn losses(&self) -> impl Iterator<Item = (&Measure, f64)> {
+    pub fn losses(&self) -> impl Iterator<Item = Estimate<'_>> {
         let is_loss = |measure: &Measure| matches!(measure.form(), MeasureForm::Loss | MeasureForm::Perplexity);
-        self.iter().filter(move |(measure, _)| is_loss(measure))
+        let losses = self.iter().filter(move |(measure, _)| is_loss(measure));
+        losses.map(|(measure, value)| self.estimate(measure, value))
     }
 
     /// The scores of each task.
@@ -365,9 +414,10 @@ impl Measured {
                 tasks.len() - 1
             });
             match (measure.form(), measure.kind.key) {
-                (MeasureForm::Share, name) => tasks[at].shares.push((name, value)),
+                (MeasureForm::Share, _) => tasks[at].shares.push(self.estimate(measure, value)),
                 (_, "cut") => tasks[at].cut = Some(value as u64),
-                _ => tasks[at].items = Some(value as u64),
+                (_, "n") => tasks[at].items = Some(value as u64),
+                _ => {}
             }
         }
         tasks
@@ -388,13 +438,26 @@ impl FromIterator<(Measure, f64)> for Measured {
     }
 }
 
+impl Estimate<'_> {
+    /// Without its name: `25.0% (SE 3.1%)`.
+    #[must_use]
+    pub fn number(&self) -> String {
+        let error = self.standard_error.map(|error| format!(" (SE {})", self.measure.error_text(error)));
+        self.measure.text(self.value) + &error.unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Estimate<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.measure.label(), self.number())
+    }
+}
+
 impl TaskScores<'_> {
-    /// `acc 25.0%  acc_norm 30.0%`, with `separator` between the scores.
+    /// `acc 25.0% (SE 3.1%)  acc_norm 30.0% (SE 3.2%)`, with `separator` between the scores.
     #[must_use]
     pub fn shares_text(&self, separator: &str) -> String {
-        let texts: Vec<String> =
-            self.shares.iter().map(|(name, value)| format!("{name} {}", percent(*value))).collect();
-        texts.join(separator)
+        self.shares.iter().map(Estimate::to_string).collect::<Vec<_>>().join(separator)
     }
 }
 
@@ -406,11 +469,13 @@ impl Serialize for Measured {
     }
 }
 
-/// Serializes `measured` with `null` for what other runs may have and it lacks: the measures of evaluations, and those of the task `hellaswag`.
+/// Serializes `measured` with its standard errors, and with `null` for what other runs may have and it lacks: the measures of evaluations, and
+/// those of the task `hellaswag`.
 ///
 /// # Errors
 /// Those of `to`.
 pub fn serialize_with_nulls<S: Serializer>(measured: &Measured, to: S) -> Result<S::Ok, S::Error> {
+    let measured = measured.with_errors();
     let usual = Measure::all_fixed().filter(Measure::is_evaluated).chain(Measure::all_of_task(HELLASWAG));
     let absent = usual.filter(|measure| measured.get(measure).is_none());
     let mut map = to.serialize_map(None)?;
@@ -522,6 +587,30 @@ mod tests {
         assert!(read(r#"{"val_loss":null,"other":"x"}"#).unwrap().is_empty());
         assert!(read(r#"{"val_loss":1,"val_loss":2}"#).unwrap_err().to_string().contains("duplicate"));
         assert!(read(r#"{"val_tokens":1.5}"#).is_err() && read(r#"{"val_loss":"1"}"#).is_err());
+    }
+
+    /// By hand: 2 nats are 4 bits of 4 bytes per token, and √(0.2 · 0.8 / 64) = 0.05.
+    #[test]
+    fn standard_errors_follow_from_what_is_recorded() {
+        let task = |key| Measure::of_key(key).unwrap();
+        let measured = Measured::default()
+            .with(Measure::VAL_LOSS, 2.0)
+            .with(Measure::VAL_LOSS_SE, 0.1)
+            .with(Measure::VAL_PERPLEXITY, 7.0)
+            .with(Measure::BITS_PER_BYTE, 0.5)
+            .with(task("quiz_acc"), 0.2)
+            .with(task("quiz_n"), 64.0);
+        let errors = measured.with_errors();
+        let error = |key| (errors.get(&task(key)).unwrap() * 1e6).round() / 1e6;
+        let keys = ["val_loss_se", "val_perplexity_se", "val_bits_per_byte_se", "quiz_acc_se"];
+        assert_eq!(keys.map(error), [0.1, 0.7, 0.025, 0.05]);
+        assert_eq!(errors.tasks()[0].shares_text(" "), "acc 20.0% (SE 5.0%)");
+        assert_eq!(errors.tasks()[0].items, Some(64));
+        assert_eq!(errors.with_errors(), errors);
+        let alone = Measured::default().with(Measure::VAL_LOSS, 2.0).with(task("quiz_acc"), 0.2);
+        assert_eq!(alone.with_errors(), alone, "without errors and items");
+        let all_right = alone.with(task("quiz_acc"), 1.0).with(task("quiz_n"), 1.0);
+        assert_eq!(all_right.standard_error(&task("quiz_acc")), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Sweeps, from their file to their best point. Each module uses only those before it in this list:
 //!
 //! 1. `spec`: what the file says; `points`: the points that follow from it; `read`: the file, checked.
-//! 2. [`record`]: the sweep's folder, fixed when it starts; `schedule`: which points are trained how far; [`progress`]: how far they are, as
-//!    their run directories show, and [`needed_runs`], the runs that nobody may remove.
+//! 2. [`record`]: the sweep's folder, fixed when it starts; `schedule`: which points are trained how far; `rows`: the results of a run by row;
+//!    [`progress`]: how far the points are, as their run directories show, and [`needed_runs`], the runs that nobody may remove.
 //! 3. `results`: a row for each point; [`verdict`]: what the rows show; [`ladder`]: scaling laws of ladders; [`summary`]: all of it, with
 //!    reasons for doubt.
 //! 4. [`run`]: plans the points, and trains them in processes or jobs.
@@ -15,6 +15,7 @@ pub mod progress;
 mod read;
 pub mod record;
 mod results;
+mod rows;
 pub mod run;
 mod schedule;
 mod spec;
@@ -31,6 +32,7 @@ pub use read::{from_file, from_str, load};
 pub use record::file_changes::changed_keys;
 pub use record::sweep_dir;
 pub use results::{PointStatus, ResultsRow, SweepResults};
+pub use rows::rows_of;
 pub use schedule::{
     PointTask, PromotionRule, RunLength, ScheduleDecision, SegmentResult, SweepTasks, TrainingSegment, decide, rungs,
 };

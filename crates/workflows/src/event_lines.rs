@@ -81,7 +81,7 @@ impl EventLines {
             }
             Event::Sample(s) => Some(self.sample_lines(s)),
             Event::Saved { step } => Some(format!("{}  saved", self.label("save", *step))),
-            Event::Watched(_) => None,
+            Event::Rows(_) | Event::Watched(_) => None,
             Event::Warning(message) => Some(format!("warning: {}", printable(message))),
         }
     }
@@ -132,8 +132,8 @@ impl EventLines {
     fn eval_line(&self, evaluation: &Evaluation) -> String {
         let measured = &evaluation.measured;
         let mut out = self.label("eval", evaluation.step);
-        for (measure, value) in measured.losses() {
-            let _ = write!(out, "  {} {}", measure.label(), measure.text(value));
+        for loss in measured.losses() {
+            let _ = write!(out, "  {} {}", loss.measure.label(), loss.measure.text(loss.value));
         }
         if let Some(sample) = measured.val_sample() {
             let _ = write!(out, "  ({sample})");
@@ -258,7 +258,7 @@ mod tests {
         for (measure, value) in Measure::all_of_task("hellaswag").zip([0.25, 0.3, 0.28, 1000.0]) {
             measured.set(measure, value);
         }
-        let scores = "hellaswag acc 25.0% acc_norm 30.0% acc_norm_chars 28.0% of 1,000";
+        let scores = "hellaswag acc 25.0% (SE 1.4%) acc_norm 30.0% (SE 1.4%) acc_norm_chars 28.0% (SE 1.4%) of 1,000";
         assert!(shown(&measured).ends_with(scores));
         measured.set(Measure::of_key("hellaswag_cut").unwrap(), 12.0);
         assert!(shown(&measured).ends_with(&format!("{scores} (12 cut)")));

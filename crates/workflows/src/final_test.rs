@@ -45,13 +45,7 @@ pub(crate) fn test_best_checkpoint(
             standard_error: result.standard_error,
         })
     })?;
-    let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;
-    let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
-    let inherited = if step <= inherited_steps { "inherited " } else { "" };
-    let text = format!(
-        "test loss {loss:.4}  perplexity {perplexity:.2}{bits}  ({inherited}checkpoint of step {step}, {})",
-        tested.sample()
-    );
+    let text = format!("test loss {}", tested.text(tested.step <= inherited_steps));
     recording.log.line(&text)?;
     recording.observer.observe(&RunEvent::Note(&text));
     Ok(Some(tested))

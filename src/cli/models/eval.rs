@@ -24,8 +24,8 @@ use runner_spec::data::ChoiceItem;
 use runner_spec::experiment::{
     ChoiceText, Corpus, Eval, EvalLoss, HELLASWAG, HELLASWAG_FILE_ADVICE, HubChoice, Layout, Task,
 };
-use runner_spec::format::{counted, printable, significant};
-use runner_spec::measure::{Measure, Measured, serialize_with_nulls};
+use runner_spec::format::{counted, printable};
+use runner_spec::measure::{Estimate, Measure, Measured, serialize_with_nulls};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 use runner_workflows::evaluated_model::EvaluatedModel;
 
@@ -362,9 +362,9 @@ fn write_items(file: &Path, tasks: &[(String, Vec<ScoredItem>)]) -> Result<()> {
 impl Evaluation {
     fn text(&self) -> String {
         let mut lines: Vec<String> = self.step.iter().map(|step| format!("step        {step}")).collect();
-        for (measure, value) in self.measured.losses() {
-            let error = self.measured.get(&Measure::VAL_LOSS_SE).filter(|_| *measure == Measure::VAL_LOSS);
-            let error = error.map_or_else(String::new, |error| format!("  standard error {}", significant(error, 2)));
+        for Estimate { measure, value, standard_error } in self.measured.losses() {
+            let error = standard_error.map(|error| format!("  standard error {}", measure.error_text(error)));
+            let error = error.unwrap_or_default();
             let is_text = *measure == Measure::VAL_LOSS && !self.text.is_empty();
             let name = if is_text { "text loss" } else { measure.label() };
             lines.push(format!("{name:11} {}{error}", measure.text(value)));
@@ -373,8 +373,11 @@ impl Evaluation {
             lines.push(format!("tokens      {}{}", sample.tokens, self.rows.as_deref().unwrap_or_default()));
         }
         for scores in self.measured.tasks() {
-            let shares = scores.shares.iter().map(|(name, share)| format!("{name} {:.2}%", share * 100.0));
-            let shares = shares.collect::<Vec<_>>().join("  ");
+            let share = |of: &Estimate<'_>| {
+                let error = of.standard_error.map(|error| format!(" (SE {})", of.measure.error_text(error)));
+                format!("{} {:.2}%{}", of.measure.label(), of.value * 100.0, error.unwrap_or_default())
+            };
+            let shares = scores.shares.iter().map(share).collect::<Vec<_>>().join("  ");
             lines.push(format!("{:11} {shares}  of {} items", scores.task, scores.items.unwrap_or_default()));
             lines.push(
                 "            acc_norm: loss per token; acc_norm_chars: loss per character, lm-eval's acc_norm"

@@ -164,7 +164,7 @@ fn open_weights(input: &[u8]) {
 
 /// A run directory in which the input replaces one file.
 fn read_record(input: &[u8]) {
-    const FILES: [&str; 7] = [
+    const FILES: [&str; 8] = [
         "manifest.json",
         "metrics.jsonl",
         "summary.json",
@@ -172,6 +172,7 @@ fn read_record(input: &[u8]) {
         "resolved.yaml",
         "samples.jsonl",
         "timeline.json",
+        "rows.jsonl",
     ];
     static RUN: LazyLock<PathBuf> = LazyLock::new(|| {
         let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("run");
@@ -193,6 +194,7 @@ fn read_record(input: &[u8]) {
     let request = runner_report::html::ReportRequest { runs: vec![RUN.clone()], ..Default::default() };
     let _ = runner_report::html::read_page_data(&request);
     let _ = runner_compare::run_record::RunRecord::read(&RUN, ListedStatus::Done).map(|record| record.figures());
+    let _ = runner_record::rows::read_rows(&RUN, 8);
     let _ = runner_compare::stored_plan::read(&RUN).map(|plan| runner_report::plan::render(&plan, &Default::default()));
     match before {
         Some(before) => fs::write(&path, before).expect("room in memory"),

@@ -48,6 +48,15 @@ pub struct ScoredItem {
     pub cut_part: Option<CutPart>,
 }
 
+impl ScoredItem {
+    /// Which choices are right, as a digit of [`EvaluatedRows::items`](runner_spec::event::EvaluatedRows).
+    pub fn right_digit(&self) -> char {
+        let choices = [self.choice, self.choice_norm, self.choice_norm_chars].into_iter().enumerate();
+        let digit: u8 = choices.map(|(bit, choice)| u8::from(choice == Some(self.label)) << bit).sum();
+        char::from(b'0' + digit)
+    }
+}
+
 impl ChoiceScore {
     pub fn new(items: &[ScoredItem]) -> Self {
         let count = |choice: fn(&ScoredItem) -> Option<usize>| {
@@ -178,14 +187,6 @@ impl<'a> ChoiceBatches<'a> {
         };
         Ok(self.items.iter().enumerate().map(score).collect())
     }
-
-    /// The score, when all batches are recorded in `values`.
-    ///
-    /// # Errors
-    /// Those of [`ChoiceBatches::scored_items`].
-    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, ExecError> {
-        Ok(ChoiceScore::new(&self.scored_items(values)?))
-    }
 }
 
 impl Batches for ChoiceBatches<'_> {
@@ -274,7 +275,8 @@ mod tests {
         let batches = ChoiceBatches::new(&items, 16);
         let scored = batches.scored_items(&[6.0, 5.0, 8.0]).unwrap().remove(0);
         assert_eq!((scored.choice, scored.choice_norm, scored.choice_norm_chars), (Some(1), Some(2), Some(0)));
-        let score = batches.finish(&[6.0, 5.0, 8.0]).unwrap();
+        assert_eq!(scored.right_digit(), '4', "the first ending is right");
+        let score = ChoiceScore::new(&batches.scored_items(&[6.0, 5.0, 8.0]).unwrap());
         let mut measured = Measured::default();
         score.add_to(&mut measured, "quiz");
         let scores: Vec<(String, f64)> = measured.iter().map(|(m, value)| (m.key().into_owned(), value)).collect();

@@ -9,6 +9,8 @@ use runner_spec::measure::{Measure, Measured};
 /// The summed loss of a batch, its valid tokens, and the bytes of text that they stand for; then, over its rows, the sums of loss², of
 /// loss · tokens and of tokens², from which the standard error follows.
 const VALUES_PER_BATCH: usize = 6;
+/// The summed loss of a row, and its valid tokens. The rows follow the batches.
+const VALUES_PER_ROW: usize = 2;
 
 /// Loss in nats per valid token.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -50,7 +52,8 @@ impl ValidationLoss {
     }
 }
 
-/// The first rows of a split in batches of `micro_batch`. The summed loss, the valid tokens and their bytes of each batch are recorded.
+/// The first rows of a split in batches of `micro_batch`. The summed loss and the valid tokens of each batch and of each row are recorded, and
+/// the bytes of each batch.
 #[derive(Debug, Clone, Copy)]
 pub struct LossBatches<'a> {
     split: &'a Split,
@@ -74,7 +77,7 @@ impl<'a> LossBatches<'a> {
     /// If there is no valid token, or the loss is not finite.
     pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, ExecError> {
         let mut sums = [0.0; VALUES_PER_BATCH];
-        for batch in values.chunks_exact(VALUES_PER_BATCH) {
+        for batch in values[..self.rows_at()].chunks_exact(VALUES_PER_BATCH) {
             sums.iter_mut().zip(batch).for_each(|(sum, value)| *sum += value);
         }
         let [sum, tokens, bytes, ..] = sums;
@@ -93,6 +96,16 @@ impl<'a> LossBatches<'a> {
             bytes,
         })
     }
+
+    /// The summed loss and the valid tokens of each row, when all batches are recorded in `values`.
+    pub fn rows(&self, values: &[f64]) -> (Vec<f32>, Vec<u32>) {
+        values[self.rows_at()..].chunks_exact(VALUES_PER_ROW).map(|row| (row[0] as f32, row[1] as u32)).unzip()
+    }
+
+    /// Where the values of the rows begin.
+    fn rows_at(&self) -> usize {
+        VALUES_PER_BATCH * self.count()
+    }
 }
 
 impl Batches for LossBatches<'_> {
@@ -110,21 +123,25 @@ impl Batches for LossBatches<'_> {
     }
 
     fn value_count(&self) -> usize {
-        VALUES_PER_BATCH * self.count()
+        self.rows_at() + VALUES_PER_ROW * self.rows as usize
     }
 
     fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), ExecError> {
         batches::check_losses(rows, losses)?;
-        let values = &mut values[VALUES_PER_BATCH * index..][..VALUES_PER_BATCH];
+        let (batches, of_rows) = values.split_at_mut(self.rows_at());
+        let values = &mut batches[VALUES_PER_BATCH * index..][..VALUES_PER_BATCH];
+        let of_rows = of_rows[VALUES_PER_ROW * self.micro_batch as usize * index..].chunks_exact_mut(VALUES_PER_ROW);
         values[0] = losses.iter().copied().map(f64::from).sum();
         values[1] = rows.valid() as f64;
         values[2] = self.split.text_bytes(rows).unwrap_or(0) as f64;
-        for (losses, targets) in losses.chunks_exact(rows.length).zip(rows.targets.chunks_exact(rows.length)) {
+        let all = losses.chunks_exact(rows.length).zip(rows.targets.chunks_exact(rows.length));
+        for ((losses, targets), of_row) in all.zip(of_rows) {
             let loss: f64 = losses.iter().copied().map(f64::from).sum();
             let tokens = targets.iter().filter(|&&target| target != IGNORED_TARGET).count() as f64;
             for (sum, product) in values[3..].iter_mut().zip([loss * loss, loss * tokens, tokens * tokens]) {
                 *sum += product;
             }
+            of_row.copy_from_slice(&[loss, tokens]);
         }
         Ok(())
     }

@@ -15,11 +15,11 @@ pub use sample::{ChunkDecoder, Continuation, TokenFeed, continue_prompt, generat
 use std::time::Instant;
 
 use crate::error::ExecError;
-use runner_spec::event::Evaluation;
+use runner_spec::event::{EvaluatedRows, Evaluation};
 use runner_spec::measure::Measured;
 
 /// Measures the loss of the model of `step`, if its batches are given, and the scores in `tasks`, which have names. `run` is called for each of
-/// them: it runs all batches through the model, and returns the numbers in which they are recorded.
+/// them: it runs all batches through the model, and returns the numbers in which they are recorded. Returns the results of rows and items too.
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.
@@ -28,14 +28,18 @@ pub fn evaluate<'a>(
     loss: Option<LossBatches<'_>>,
     tasks: impl Iterator<Item = (&'a str, ChoiceBatches<'a>)>,
     run: impl Fn(&dyn Batches) -> Result<Vec<f64>, ExecError>,
-) -> Result<Evaluation, ExecError> {
+) -> Result<(Evaluation, EvaluatedRows), ExecError> {
     let started = Instant::now();
-    let mut measured = Measured::default();
+    let (mut measured, mut rows) = (Measured::default(), EvaluatedRows { step, ..EvaluatedRows::default() });
     if let Some(batches) = loss {
-        batches.finish(&run(&batches)?)?.add_to(&mut measured);
+        let values = run(&batches)?;
+        batches.finish(&values)?.add_to(&mut measured);
+        (rows.losses, rows.tokens) = batches.rows(&values);
     }
     for (task, batches) in tasks {
-        batches.finish(&run(&batches)?)?.add_to(&mut measured, task);
+        let items = batches.scored_items(&run(&batches)?)?;
+        ChoiceScore::new(&items).add_to(&mut measured, task);
+        rows.items.insert(task.to_owned(), items.iter().map(ScoredItem::right_digit).collect());
     }
-    Ok(Evaluation { step, measured, eval_ms: Some(started.elapsed().as_secs_f64() * 1e3) })
+    Ok((Evaluation { step, measured, eval_ms: Some(started.elapsed().as_secs_f64() * 1e3) }, rows))
 }

@@ -32,7 +32,12 @@ pub struct MetricValues {
 impl MetricValues {
     /// The values of `line`. The model has seen `cumulative_tokens` after its step, if they are known.
     pub fn new(line: &MetricLine, cumulative_tokens: Option<u64>) -> Self {
-        let mut values = json_value(line);
+        let mut values = match line {
+            MetricLine::Eval(Evaluation { step, measured, .. }) => {
+                json_value(&MetricLine::Eval(Evaluation { measured: measured.with_errors(), ..Evaluation::new(*step) }))
+            }
+            MetricLine::Train(_) => json_value(line),
+        };
         values["cumulative_tokens"] = json_value(&cumulative_tokens);
         let tasks = match line {
             MetricLine::Train(train) => {

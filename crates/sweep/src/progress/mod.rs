@@ -5,8 +5,10 @@ mod seen_seeds;
 pub mod stopped_points;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::record::{PlannedPoint, SweepRecord};
+use crate::rows::rows_of;
 use crate::schedule::SegmentResult;
 use crate::spec::{MeasurementChoice, Objective, measurement_interval};
 use runner_compare::stored_plan;
@@ -19,6 +21,7 @@ use runner_record::{MetricLine, RunLock, checkpoint};
 use runner_spec::event::Evaluation;
 use runner_spec::format::printable;
 use runner_spec::measure::{Measure, Measured, Quantity};
+use runner_stats::RowLosses;
 
 pub(crate) use self::seen_seeds::find_seen_seeds;
 
@@ -131,7 +134,9 @@ struct RungValue {
     /// step.
     value: Option<f64>,
     /// The evaluation that gave `value`; empty if no evaluation did.
-    evaluated: Measured,
+    evaluated: Evaluation,
+    /// Its rows, at the last rung with a value.
+    rows: Option<Arc<RowLosses>>,
 }
 
 /// The values of one metric of a run.
@@ -174,6 +179,10 @@ impl PointProgress {
         problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
         let needs_all = objective.at == MeasurementChoice::Best;
         let due = needs_all.then(|| recorded_interval(&path, &manifest, &objective.metric)).flatten();
+        let mut rungs = series.rungs(objective, &point.rungs, due);
+        if let Some(last) = rungs.iter_mut().rfind(|rung| rung.value.is_some()) {
+            last.rows = rows_of(&path, &last.evaluated, &objective.metric);
+        }
         let progress = Self {
             id: manifest.id,
             status: manifest.status,
@@ -186,7 +195,7 @@ impl PointProgress {
             error: manifest.error,
             checkpoint,
             steps: series.steps.max(checkpoint.unwrap_or(0)),
-            rungs: series.rungs(objective, &point.rungs, due),
+            rungs,
             basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
             path,
         };
@@ -222,10 +231,11 @@ impl PointProgress {
             || self.status == RunStatus::Done && self.result(total, total).is_some_and(is_not_finite)
     }
 
-    /// The evaluation that gave the result at the rung after `until` steps; empty if it is not known.
+    /// The evaluation that gave the result at the rung after `until` steps, empty if it is not known, and its rows.
     #[must_use]
-    pub fn evaluated(&self, until: u64) -> Measured {
-        self.rungs.iter().find(|rung| rung.until == until).map(|rung| rung.evaluated.clone()).unwrap_or_default()
+    pub fn evaluated(&self, until: u64) -> (Measured, Option<Arc<RowLosses>>) {
+        let rung = self.rungs.iter().find(|rung| rung.until == until);
+        rung.map(|rung| (rung.evaluated.measured.clone(), rung.rows.clone())).unwrap_or_default()
     }
 
     /// The step of the newest checkpoint.
@@ -307,8 +317,8 @@ impl MetricSeries {
             let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
             let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
             let at = |step: u64| self.evaluations.iter().rfind(|evaluation| evaluation.step == step);
-            let evaluated = measured.and_then(|(step, _)| Some(at(step)?.measured.clone())).unwrap_or_default();
-            RungValue { until, value: measured.map(|(_, value)| value), evaluated }
+            let evaluated = measured.and_then(|(step, _)| at(step).cloned()).unwrap_or_default();
+            RungValue { until, value: measured.map(|(_, value)| value), evaluated, rows: None }
         };
         rungs.iter().map(rung).collect()
     }

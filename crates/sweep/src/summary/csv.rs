@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::points::value_text;
 use crate::results::{ResultsRow, SweepResults};
 use crate::verdict::{SettingComparison, SweepVerdict};
+use runner_spec::measure::Measure;
 
 impl SweepResults {
     /// The table as CSV: a header and one line for each row. The first columns are `point` and one for each name that varies; a name that is
@@ -62,7 +63,7 @@ fn figures<'m>(row: &ResultsRow, metric: &'m str, verdict: &SweepVerdict) -> Vec
     let measured = [
         ("val_bits_per_byte", number(row.evaluated.bits_per_byte())),
         ("val_tokens", whole(row.measured_on.map(|sample| sample.tokens))),
-        ("standard_error", number(row.measured_on.and_then(|sample| sample.standard_error))),
+        ("standard_error", number(Measure::of_key(metric).and_then(|metric| row.evaluated.standard_error(&metric)))),
         ("tokens_per_second", number(row.tokens_per_second)),
         ("mfu", number(row.mfu)),
     ];
@@ -91,7 +92,7 @@ fn escape_formula(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use runner_spec::measure::{LossSample, Measure, Measured};
+    use runner_spec::measure::LossSample;
     use serde_json::json;
 
     use super::*;
@@ -125,7 +126,8 @@ mod tests {
     fn csv_reads_back_and_holds_no_formulas() {
         let mut first = row(2, PointStatus::Done, Some(1.25));
         first.values.push(("status".to_owned(), json!(-3)));
-        (first.evaluated, first.mfu) = (Measured::default().with(Measure::BITS_PER_BYTE, 0.5), Some(0.25));
+        let measured = [(Measure::VAL_LOSS, 1.25), (Measure::VAL_LOSS_SE, 0.125), (Measure::BITS_PER_BYTE, 0.5)];
+        (first.evaluated, first.mfu) = (measured.into_iter().collect(), Some(0.25));
         first.measured_on = Some(LossSample { tokens: 2048, rows: 32, standard_error: Some(0.125) });
         let table =
             results(Measure::VAL_LOSS, vec![row(1, PointStatus::Failed, None), first]).csv(&no_settings()).unwrap();

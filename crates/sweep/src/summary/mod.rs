@@ -148,7 +148,7 @@ fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool
         _ => PointStatus::Interrupted,
     };
     let measured = last_value.filter(|(_, value)| value.is_finite() && status != PointStatus::Failed);
-    let evaluated = measured.map(|(until, _)| run.evaluated(until)).unwrap_or_default();
+    let (evaluated, rows) = measured.map(|(until, _)| run.evaluated(until)).unwrap_or_default();
     let factor = metric.error_factor(evaluated.val_loss(), evaluated.get(metric));
     let measured_on = evaluated.val_sample().zip(factor).map(|(sample, factor)| sample.scaled(factor));
     let steps = run.steps.min(point.steps);
@@ -162,7 +162,8 @@ fn row(point: &PlannedPoint, run: &PointProgress, metric: &Measure, is_due: bool
         seconds: run.seconds,
         own_seconds: run.own_seconds,
         measured_on,
-        evaluated,
+        rows,
+        evaluated: evaluated.with_errors(),
         tokens_per_second: run.tokens_per_second,
         mfu: run.mfu,
         ..empty_row(point, status)

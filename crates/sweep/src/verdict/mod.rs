@@ -112,6 +112,11 @@ pub struct SettingResult {
     /// The comparison with the leader; `None` for the leader, for a setting with its numbers, and for those that are not compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comparison: Option<SettingComparison>,
+    /// The comparison with the leader over the validation rows, or the items of a task, with the seeds that both have; if both have one seed, with
+    /// these. It says nothing about other seeds. `None` for the leader, if they were not measured on the same rows, and if the results of rows are
+    /// not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowComparison>,
 }
 
 /// The comparison of a setting with the leader. A positive difference is a higher objective, whether or not that is better.
@@ -126,10 +131,6 @@ pub struct SettingComparison {
     /// best, and none above a hundred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seeds_needed: Option<usize>,
-    /// The difference over the rows of the validation data, with the seeds that both have; `None` if they were not measured on the same rows,
-    /// or the losses of rows are not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows: Option<RowComparison>,
 }
 
 impl SettingComparison {
@@ -369,17 +370,13 @@ pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, b
         setting.standing = decision.standings[k];
         let compared = decision.comparisons[k];
         setting.comparison =
-            compared.map(|compared| SettingComparison { compared, detectable: None, seeds_needed: None, rows: None });
+            compared.map(|compared| SettingComparison { compared, detectable: None, seeds_needed: None });
         setting.state = if tested[k].len() < most { SettingState::Incomplete } else { SettingState::Ranked };
     }
-    if let Some(&leader) = decision.order.first().map(|&k| &candidates[k]) {
-        let compared = settings
-            .iter_mut()
-            .zip(recorded)
-            .filter_map(|((setting, _), own)| Some((setting.comparison.as_mut()?, own)));
-        for (comparison, own) in compared {
-            comparison.rows = compare_rows(&own.points, &recorded[leader].points, &rows);
-        }
+    let leader = decision.order.first().map(|&k| candidates[k]);
+    for &i in candidates.iter().filter(|&&i| Some(i) != leader) {
+        settings[i].0.rows =
+            leader.and_then(|leader| compare_rows(&recorded[i].points, &recorded[leader].points, &rows));
     }
     let mut found: Vec<Option<SettingResult>> = settings.into_iter().map(|(setting, _)| Some(setting)).collect();
     let mut ranked: Vec<SettingResult> =
@@ -421,6 +418,7 @@ fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &Results
         sample,
         standing: Standing::NotCompared,
         comparison: None,
+        rows: None,
     };
     (result, measured)
 }
@@ -463,7 +461,7 @@ fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNo
         Some(comparison) => Some(comparison.difference().abs()),
         None => Some((mean(setting)? - leader).abs()),
     };
-    let sized = rivals.filter_map(|setting| Some((size(setting)?, setting.comparison.and_then(|found| found.rows))));
+    let sized = rivals.filter_map(|setting| Some((size(setting)?, setting.rows)));
     let nearest = sized.min_by(|(a, _), (b, _)| a.total_cmp(b));
     let may_hide = |(size, rows): (f64, Option<RowComparison>)| match rows {
         Some(rows) => rows.p >= 1.0 - CONFIDENCE,
@@ -473,14 +471,15 @@ fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNo
     Some(RowNoise { sample, nearest_difference: nearest.map(|(size, _)| size), may_hide_difference })
 }
 
-/// The comparison of the points of a setting with the points of `leader` over their rows, seed by seed.
+/// The comparison of the points of a setting with the points of `leader` over their rows: seed by seed, or of one point each.
 fn compare_rows(
     points: &[SeedPoint],
     leader: &[SeedPoint],
     rows: &BTreeMap<usize, &ResultsRow>,
 ) -> Option<RowComparison> {
     let rows_of = |member: &SeedPoint| rows.get(&member.point).and_then(|row| row.rows.as_deref());
-    let pairs = points.iter().filter_map(|own| Some((own, leader.iter().find(|other| other.seed == own.seed)?)));
+    let is_pair = |own: &SeedPoint, other: &SeedPoint| own.seed == other.seed || points.len() == 1 && leader.len() == 1;
+    let pairs = points.iter().filter_map(|own| Some((own, leader.iter().find(|other| is_pair(own, other))?)));
     let pairs: Vec<(&RowLosses, &RowLosses)> =
         pairs.filter_map(|(own, other)| Some((rows_of(own)?, rows_of(other)?))).collect();
     RowComparison::new(&pairs, CONFIDENCE)

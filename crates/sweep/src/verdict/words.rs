@@ -283,23 +283,21 @@ impl Words<'_> {
         ))
     }
 
-    /// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051; lr=0.01 differs from lr=0.02 by 0.090 (95% 0.02 to 0.16, p 0.01) over rows
-    /// like these`: for the rival that the answer names, or else the nearest one.
+    /// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051; over rows like these lr=0.01 leads lr=0.02 by 0.090 (95% 0.02 to 0.16,
+    /// p 0.01) with these seeds`: for the rival that the answer names, or else the nearest one.
     fn rows(&self) -> Option<String> {
         let noise = self.verdict.row_noise.as_ref()?;
         let measured = format!("rows: measured on {}", noise.sample);
-        if let Some((i, comparison)) = self.named_rival()
-            && let Some(rows) = comparison.rows
-        {
+        let settings = &self.verdict.settings;
+        let rival = self.named_rival().map(|(i, _)| i).or_else(|| settings.iter().position(|s| s.rows.is_some()));
+        if let Some((i, rows)) = rival.and_then(|i| Some((i, settings[i].rows?))) {
             let size = size_and_p_text(rows.difference, Some(rows.interval), rows.p);
             let (leader, rival) = (self.names(&[0]), self.names(&[i]));
             let is_shown = rows.p < 1.0 - self.verdict.confidence;
-            let what = if is_shown {
-                "also differ on other rows like these"
-            } else {
-                "may not differ on other rows like these"
-            };
-            return Some(format!("{measured}; with these seeds {leader} and {rival} {what}: {size}"));
+            let doubt = if is_shown { "" } else { ", so other rows may show none" };
+            return Some(format!(
+                "{measured}; over rows like these {leader} leads {rival} by {size} with these seeds{doubt}"
+            ));
         }
         let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else {
             return Some(measured);

@@ -15,11 +15,11 @@ use runner_record::lines::for_each_record;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::record_check::{changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir::{
-    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER,
+    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER,
 };
 use runner_record::summary::{OwnAmounts, Summary, TestResult};
 use runner_spec::error::{CommandError, Result};
-use runner_spec::event::SampleText;
+use runner_spec::event::{EvaluatedRows, SampleText};
 use runner_spec::experiment::{Tokenizer, WeightInit};
 use runner_spec::format::quoted_line;
 use serde_json::Value;
@@ -146,6 +146,7 @@ pub(super) fn compare_records(run: &Path, copy: &Path, trained: &ReproductionVer
     let mut found = compare_plans(run, copy)?;
     found.extend(compare_data(run, copy)?);
     found.extend(compare_samples(run, copy, trained)?);
+    found.extend(compare_rows(run, copy, trained)?);
     found.extend(compare_ends(run, copy, trained)?);
     let experiment = resolved_experiment(run)?;
     if fs::read(run.join(TOKENIZER)).ok() != fs::read(copy.join(TOKENIZER)).ok() {
@@ -217,6 +218,23 @@ fn compare_samples(run: &Path, copy: &Path, trained: &ReproductionVerdict) -> Re
     let text = format!("{RUN}/{SAMPLES} does not have the samples of these steps");
     // Rounding may change a token.
     Ok(vec![if trained.first_bits.is_none() { Wrong(text) } else { NotVerified(text) }])
+}
+
+fn compare_rows(run: &Path, copy: &Path, trained: &ReproductionVerdict) -> Result<Option<Finding>> {
+    let rows = |run: &Path| -> Result<Vec<EvaluatedRows>> {
+        let mut rows = Vec::new();
+        for_each_record(&run.join(ROWS), &mut |line: EvaluatedRows| rows.push(line))?;
+        Ok(rows)
+    };
+    let (sealed, again) = (rows(run)?, rows(copy)?);
+    let differs = |line: &EvaluatedRows| again.iter().any(|other| other.step == line.step && other != line);
+    Ok(if trained.first_bits.is_none() && sealed.iter().any(differs) {
+        Some(Wrong(format!("{RUN}/{ROWS} does not have the rows of these evaluations")))
+    } else if sealed.iter().all(|line| again.contains(line)) {
+        None
+    } else {
+        Some(NotVerified(format!("the rows of evaluations in {RUN}/{ROWS} that were not made again")))
+    })
 }
 
 /// Compares what the summaries say of the end of the run: the hashes of the last state, and the result on the test data.

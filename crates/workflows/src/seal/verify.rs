@@ -12,7 +12,7 @@ use runner_inputs::{Host, MovedData, RunEvent, RunObserver, missing_data};
 use runner_record::checkpoint;
 use runner_record::manifest::SessionLayout;
 use runner_record::run_dir::{
-    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
+    self, CHECKPOINTS, DATA, EXPERIMENT, METRICS, PLAN, RESOLVED, ROWS, SAMPLES, SUMMARY, TEMPLATE, TOKENIZER, TRACE,
 };
 use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::Experiment;
@@ -298,7 +298,7 @@ impl Verification {
     fn untrained(mut self, why: &str, manifest: &SealManifest, is_own: bool) -> Self {
         self.not_verified.push(format!("every step: {why}"));
         self.not_verified.push(NOT_COMPUTED.to_owned());
-        let more = [PLAN, DATA, SAMPLES, TOKENIZER, METRICS, SUMMARY, RESOLVED, run_dir::MANIFEST];
+        let more = [PLAN, DATA, SAMPLES, ROWS, TOKENIZER, METRICS, SUMMARY, RESOLVED, run_dir::MANIFEST];
         self.describe_unread(&[&UNREAD[..], &more].concat(), manifest, is_own, false);
         self
     }
