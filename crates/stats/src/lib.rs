@@ -7,7 +7,9 @@
 
 mod holm;
 mod levenberg_marquardt;
+mod noise;
 mod paired;
+mod polynomial;
 mod power;
 mod quantile;
 mod sample;
@@ -16,10 +18,12 @@ mod students_t;
 mod trend;
 
 pub use holm::{holm, holm_of_leader, pairs_of};
+pub use noise::one_sided_p;
 pub use paired::{
     DecidingTest, MONTE_CARLO_DRAWS, PairedComparison, PermutationMethod, PermutationTest, TTest, deciding_test,
     smallest_permutation_p,
 };
+pub use polynomial::{NoVertex, ParabolaFit};
 pub use power::{paired_t_power, seeds_needed, smallest_detectable_difference};
 pub use sample::{Interval, Sample};
 pub use scaling_law::{
