@@ -92,9 +92,19 @@ fn describe_law(fit: &LadderFit) -> Vec<String> {
     };
     let noise = percent(*noise);
     lines.push(format!("{kind} {noise} of its loss, with {degrees_of_freedom} degrees of freedom; intervals of 95%"));
+    lines.push(count_text(fit.counts_layers).to_owned());
     lines.extend(fit.why_not_parameters_and_tokens.clone());
     lines.extend(fit.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
     lines
+}
+
+/// What counts as N and C.
+fn count_text(counts_layers: bool) -> &'static str {
+    if counts_layers {
+        "N and C count only the layers, without embeddings and head, and attention in full"
+    } else {
+        "N counts embeddings and head; C counts the head, and attention in full"
+    }
 }
 
 /// Says that an exponent is at a bound of the fit.

@@ -46,6 +46,8 @@ pub struct LadderFit {
     pub predictions: Vec<LadderPrediction>,
     /// The rungs, by their FLOPs.
     pub measured: Vec<RungLoss>,
+    /// True if N and C count only the layers, without embeddings and head.
+    pub counts_layers: bool,
     /// The law L(C) from the smallest rung to the largest supported prediction; empty for L(N, D), where FLOPs do not determine the loss.
     pub curve: Vec<CurvePoint>,
 }

@@ -10,6 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use runner_plan::comparability::find_incomparable;
+use runner_plan::forecast::cost::ModelSize;
 use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
 use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
@@ -55,6 +56,7 @@ pub struct LadderResults {
     metric: String,
     id: String,
     runs: Vec<LadderRun>,
+    counts_layers: bool,
     measured_on: Option<LossSample>,
     /// Points without a result, and those among them that diverged.
     missing: usize,
@@ -102,7 +104,9 @@ impl LadderResults {
             let point = record.point(row.point)?;
             let loss =
                 row.objective.filter(|loss| loss.is_finite() && row.status == PointStatus::Done && !row.diverged)?;
-            Some(LadderRun { parameters: point.parameters as f64, tokens: point.tokens(), flops: point.flops(), loss })
+            let ModelSize { parameters, flops_per_step } = point.counted_size();
+            let flops = flops_per_step * point.steps as f64;
+            Some(LadderRun { parameters: parameters as f64, tokens: point.tokens(), flops, loss })
         };
         let distinct = || results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
         let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
@@ -110,7 +114,8 @@ impl LadderResults {
         let missing = distinct().count() - runs.len();
         let diverged = distinct().filter(|row| row.diverged).count();
         let (metric, id) = (record.objective.metric.key().into_owned(), record.id.clone());
-        Ok(Self { metric, id, runs, measured_on: results.measured_on(), missing, diverged })
+        let (measured_on, counts_layers) = (results.measured_on(), record.counts_layers());
+        Ok(Self { metric, id, runs, counts_layers, measured_on, missing, diverged })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -208,6 +213,7 @@ impl LadderResults {
             at_bound: at_bound.filter(|(_, is_at_bound)| *is_at_bound).map(|(name, _)| name).collect(),
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
+            counts_layers: self.counts_layers,
             predictions,
         })
     }

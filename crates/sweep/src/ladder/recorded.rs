@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use runner_compare::run_record::RunRecord;
 use runner_plan::MeasurementBasis;
 use runner_plan::comparability::find_incomparable;
+use runner_plan::forecast::cost::ModelSize;
 use runner_record::lines::{LineFile, describe_damaged_lines, for_each_record};
 use runner_record::manifest::RunStatus;
 use runner_record::metrics::MetricLine;
@@ -142,11 +143,13 @@ pub fn check(
     if let Some(reason) = find_incomparable(both, &objective.metric.quantity()) {
         return Err(format!("{} does not compare: {reason}", objective.label()));
     }
-    let steps = plan.totals.steps as f64;
+    let (totals, steps) = (&plan.totals, plan.totals.steps as f64);
+    let layers = ladder.record.counts_layers().then(|| ModelSize::of_layers(plan)).flatten();
+    let size = layers.unwrap_or(ModelSize { parameters: totals.parameters, flops_per_step: totals.flops_per_step });
     let scale = |scale: Scale| match scale {
-        Scale::Parameters => plan.totals.parameters as f64,
-        Scale::Tokens => plan.totals.tokens_per_step as f64 * steps,
-        Scale::Flops => plan.totals.flops_per_step * steps,
+        Scale::Parameters => size.parameters as f64,
+        Scale::Tokens => totals.tokens_per_step as f64 * steps,
+        Scale::Flops => size.flops_per_step * steps,
     };
     let (mut all, path) = (Vec::new(), ladder.path.join(FORECASTS));
     let read = for_each_record(&path, &mut |forecast: RecordedForecast| all.push(forecast));

@@ -273,6 +273,18 @@ fn a_ladder_without_a_target_predicts_ten_times_its_compute() {
     assert!(fit.curve.is_empty() && fit.measured.is_sorted_by(|a, b| a.flops <= b.flops));
 }
 
+#[test]
+fn the_layers_are_counted_if_the_ladder_counts_them() {
+    let mut all = ladder("a", &along_one_ratio(), 1.0);
+    for point in &mut all.0.points {
+        point.layers = Some(ModelSize { parameters: point.parameters / 2, flops_per_step: point.flops_per_step / 4.0 });
+    }
+    let results = results_of(&all);
+    assert!(results.counts_layers && results.fit(&[]).unwrap().counts_layers);
+    let largest = results.runs.last().unwrap();
+    assert_eq!((largest.parameters, largest.tokens, largest.flops), (1.6e5, 6.4e6, 6.0 * 3.2e5 * 6.4e6 / 4.0));
+}
+
 /// Ladders of six rungs, four times the compute apart, with three seeds and 0.3% of noise, and their forecasts for 33 times the compute of the
 /// largest rung: the shares that are refused, and that contain the loss of `truth`.
 fn refused_and_right(ladders: usize, measured: impl Fn(f64) -> f64, truth: impl Fn(f64) -> f64) -> [f64; 2] {
@@ -289,6 +301,7 @@ fn refused_and_right(ladders: usize, measured: impl Fn(f64) -> f64, truth: impl 
             metric: "val_loss".to_owned(),
             id: "simulated".to_owned(),
             runs: (0..18).map(run).collect(),
+            counts_layers: false,
             measured_on: None,
             missing: 0,
             diverged: 0,

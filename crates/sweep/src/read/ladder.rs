@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::axis_name::check_key_path;
-use super::{NameCheck, SweepReader, entries, get};
+use super::{NameCheck, SweepReader, entries, get, value};
 use crate::points::exclude;
 use crate::points::rules::FIGURES;
 use crate::spec::{Budget, BudgetKind, Dimension, ExcludeExpression, ListAxis, SettingRule, SweepSpec};
@@ -36,6 +36,7 @@ impl SweepReader<'_> {
             _ => {}
         }
         spec.rules = get(at, "rules").map(|entry| self.read_rules(entry, &spec.axes)).unwrap_or_default();
+        spec.counts_layers = value(ladder, "/count") == Some("non_embedding".to_owned());
         let seeds = get(at, "seeds");
         spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
         if let (Some(ratio), Some(_)) = (ratio, get(at, "budget")) {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::points::{PointValues, ordered, value_text};
 use crate::spec::{AshaSettings, Budget, Objective};
+use runner_plan::forecast::cost::ModelSize;
 use runner_spec::format::json_bytes;
 
 /// Version of the file.
@@ -78,6 +79,9 @@ pub struct PlannedPoint {
     pub rungs: Vec<u64>,
     pub tokens_per_step: u64,
     pub parameters: u64,
+    /// The size of the layers, if the law of a ladder counts only them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<ModelSize>,
     /// Planned host memory of all ranks.
     pub memory_bytes: u64,
     /// Planned host memory of the rank that needs the most.
@@ -113,6 +117,12 @@ impl PlannedPoint {
     #[must_use]
     pub fn flops(&self) -> f64 {
         self.flops_per_step * self.steps as f64
+    }
+
+    /// The size that the law of a ladder counts: the whole model, or only its layers.
+    #[must_use]
+    pub fn counted_size(&self) -> ModelSize {
+        self.layers.unwrap_or(ModelSize { parameters: self.parameters, flops_per_step: self.flops_per_step })
     }
 
     /// `point 3 (lr=0.001 layers=2)`.
@@ -184,6 +194,12 @@ impl SweepRecord {
             setting.name = name_of_setting(setting);
         }
         settings
+    }
+
+    /// True if the law of a ladder counts only the layers of its models.
+    #[must_use]
+    pub fn counts_layers(&self) -> bool {
+        self.points.iter().any(|point| point.layers.is_some())
     }
 
     /// The point with this number.
