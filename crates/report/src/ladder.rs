@@ -8,12 +8,11 @@ use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
     CheckedForecast, ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
-    LadderPrediction, LeftOutRung, RecordedForecast,
+    LadderPrediction, LeftOutRung, RecordedForecast, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
-
 /// Lines on one subject, such as the law.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LadderParagraph {
@@ -57,12 +56,59 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     if !check.is_empty() {
         paragraphs.push(LadderParagraph { subject: "check", lines: check });
     }
+    paragraphs.extend(describe_tuning(&fit.tuning));
     paragraphs
+}
+
+/// What the rungs measured with the factors of `tune`.
+fn describe_tuning(rungs: &[TunedRung]) -> Option<LadderParagraph> {
+    let mut lines = Vec::new();
+    for TunedRung { parameters, tokens, factors, best, p, is_off, optimum, no_optimum, .. } in rungs {
+        let factor = |of: &TunedFactor| {
+            format!("{} measured {}", of.factor, of.loss.map_or_else(|| "no result".to_owned(), loss))
+        };
+        let factors: Vec<String> = factors.iter().map(factor).collect();
+        let [parameters, tokens] = [parameters, tokens].map(|x| count(*x as u64));
+        lines.push(format!("at {parameters} parameters and {tokens} tokens, factor {}", factors.join(", ")));
+        lines.extend(is_off.then(|| format!("factor {best} is better than 1, p = {}", significant(*p, 2))));
+        lines.extend(optimum.as_ref().map(|TunedOptimum { factor, loss: lowest, cost }| {
+            let (factor, cost) = (with_interval(factor, |x| significant(x, 3)), with_interval(cost, share));
+            format!(
+                "the best factor is {factor}, with {}; factor 1 costs {cost} of the loss",
+                with_interval(lowest, loss)
+            )
+        }));
+        lines.extend(no_optimum.as_ref().map(|reason| format!("the best factor is unknown: {reason}")));
+    }
+    (!lines.is_empty()).then_some(LadderParagraph { subject: "tune", lines })
+}
+
+/// What counts as N and C.
+fn count_text(counts_layers: bool) -> &'static str {
+    if counts_layers {
+        "N and C count only the layers, without embeddings and head, and attention in full"
+    } else {
+        "N counts embeddings and head; C counts the head, and attention in full"
+    }
+}
+
+/// `0.21%`.
+fn share(x: f64) -> String {
+    format!("{}%", significant(100.0 * x, 2))
+}
+
+/// The noise from which the intervals of a law or a parabola follow.
+fn noise_text(curve: &str, lack_of_fit: bool, noise: f64, freedom: usize) -> String {
+    let kind = if lack_of_fit {
+        format!("rungs deviate from the {curve} by more than their seeds explain; the noise of a rung is")
+    } else {
+        "the noise of a run is".to_owned()
+    };
+    format!("{kind} {} of its loss, with {freedom} degrees of freedom; intervals of 95%", percent(noise))
 }
 
 fn describe_law(fit: &LadderFit) -> Vec<String> {
     let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, diverged, .. } = fit;
-    let LadderFit { degrees_of_freedom, noise, .. } = fit;
     let without = match (*missing, *diverged) {
         (0, _) => String::new(),
         (missing, 0) => format!("; {missing} without a result"),
@@ -85,26 +131,11 @@ fn describe_law(fit: &LadderFit) -> Vec<String> {
         ));
         lines.extend(bound_note(term, exponent_name));
     }
-    let kind = if fit.lack_of_fit {
-        "rungs deviate from the law by more than their seeds explain; the noise of a rung is"
-    } else {
-        "the noise of a run is"
-    };
-    let noise = percent(*noise);
-    lines.push(format!("{kind} {noise} of its loss, with {degrees_of_freedom} degrees of freedom; intervals of 95%"));
+    lines.push(noise_text("law", fit.lack_of_fit, fit.noise, fit.degrees_of_freedom));
     lines.push(count_text(fit.counts_layers).to_owned());
     lines.extend(fit.why_not_parameters_and_tokens.clone());
     lines.extend(fit.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
     lines
-}
-
-/// What counts as N and C.
-fn count_text(counts_layers: bool) -> &'static str {
-    if counts_layers {
-        "N and C count only the layers, without embeddings and head, and attention in full"
-    } else {
-        "N counts embeddings and head; C counts the head, and attention in full"
-    }
 }
 
 /// Says that an exponent is at a bound of the fit.
@@ -146,6 +177,10 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
     }));
     lines.extend(measurement.map(|one| format!("one run measures {} to {}", loss(one.low), loss(one.high))));
     lines.extend(describe_left_out(without, predicted.as_ref()));
+    lines.extend(prediction.drift.map(|TuningDrift { factor, cost }| {
+        let (factor, cost) = (with_interval(&factor, |x| significant(x, 3)), with_interval(&cost, share));
+        format!("by its drift between the tuned rungs, the best factor there is {factor}, and factor 1 costs {cost} of the loss")
+    }));
     LadderParagraph { subject: "forecast", lines }
 }
 

@@ -48,6 +48,9 @@ pub struct LadderFit {
     pub measured: Vec<RungLoss>,
     /// True if N and C count only the layers, without embeddings and head.
     pub counts_layers: bool,
+    /// The rungs at which `tune` varies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<TunedRung>,
     /// The law L(C) from the smallest rung to the largest supported prediction; empty for L(N, D), where FLOPs do not determine the loss.
     pub curve: Vec<CurvePoint>,
 }
@@ -70,6 +73,53 @@ impl LadderOutcome {
             Err(reason) => Self { fit: None, no_fit: Some(reason) },
         })
     }
+}
+
+/// A rung that was trained with several factors of `tune`.
+#[derive(Debug, Clone, Serialize)]
+pub struct TunedRung {
+    pub parameters: f64,
+    pub tokens: f64,
+    pub flops: f64,
+    /// The smallest first.
+    pub factors: Vec<TunedFactor>,
+    /// The factor with the lowest loss, and the p-value of the test whether it is better than 1.
+    pub best: f64,
+    pub p: f64,
+    /// True if another factor is better than 1 by more than seeds explain.
+    pub is_off: bool,
+    /// The lowest loss of a parabola through ln factor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<TunedOptimum>,
+    /// Why the losses do not show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_optimum: Option<String>,
+}
+
+/// What a rung measured with a factor.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TunedFactor {
+    pub factor: f64,
+    pub runs: usize,
+    /// The geometric mean of its runs; `None` unless all have a result.
+    pub loss: Option<f64>,
+}
+
+/// The best factor of a rung.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TunedOptimum {
+    pub factor: Prediction,
+    pub loss: Prediction,
+    /// How far the loss of factor 1 is above that, as a share of it.
+    pub cost: Prediction,
+}
+
+/// The best factor at a target, if it moves on as it moved from the smallest tuned rung to the largest one.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TuningDrift {
+    pub factor: Prediction,
+    /// How far the loss of factor 1 would then be above the lowest one, as a share of it.
+    pub cost: Prediction,
 }
 
 /// A rung and the loss that the law gives it.
@@ -139,7 +189,10 @@ pub struct LadderPrediction {
     /// Of L(N, D) and a target that gives only FLOPs: the parameters with the lowest loss for them, with their interval of 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<Prediction>,
-    /// Why it does not.
+    /// Of a tuned ladder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<TuningDrift>,
+    /// Why the rungs support no forecast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_supported: Option<String>,
     /// The loss by the laws that are fitted without one rung each.

@@ -120,6 +120,7 @@ impl LadderResults {
             loss,
             measurement,
             optimum,
+            drift: None,
             not_supported,
             without,
             parameters,

@@ -1,11 +1,12 @@
 //! What a ladder's results say: the fitted scaling law, how well it predicts the largest rungs without them, predictions where these checks
-//! support them, and the compute that another ladder needs for the same loss.
+//! support them, whether the rules are tuned, and the compute that another ladder needs for the same loss.
 
 mod findings;
 mod forecast;
 mod recorded;
 mod scale;
 mod support;
+mod tuning;
 
 use std::collections::BTreeMap;
 
@@ -15,12 +16,13 @@ use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
 use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
 
+use crate::points::tune_of;
 use crate::record::SweepRecord;
-use crate::results::{PointStatus, SweepResults};
+use crate::results::{PointStatus, ResultsRow, SweepResults};
 use crate::summary::ReadSweep;
 pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
-    LeftOutRung, RungLoss,
+    LeftOutRung, RungLoss, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
 pub use recorded::{CheckedForecast, RecordedForecast, check, record_forecasts};
 pub use scale::{LadderTarget, Scale};
@@ -56,6 +58,8 @@ pub struct LadderResults {
     metric: String,
     id: String,
     runs: Vec<LadderRun>,
+    /// Runs with a factor other than 1. The law ignores them. The loss is NaN without a result.
+    tuned: Vec<(f64, LadderRun)>,
     counts_layers: bool,
     measured_on: Option<LossSample>,
     /// Points without a result, and those among them that diverged.
@@ -100,22 +104,32 @@ impl LadderResults {
         if let Some(reason) = &results.incomparable {
             return Err(format!("the losses of the rungs do not compare: {reason}"));
         }
-        let run = |row: &crate::ResultsRow| {
+        let run = |row: &ResultsRow| {
             let point = record.point(row.point)?;
-            let loss =
-                row.objective.filter(|loss| loss.is_finite() && row.status == PointStatus::Done && !row.diverged)?;
+            let is_result = |loss: &f64| loss.is_finite() && row.status == PointStatus::Done && !row.diverged;
+            let loss = row.objective.filter(is_result).unwrap_or(f64::NAN);
             let ModelSize { parameters, flops_per_step } = point.counted_size();
             let flops = flops_per_step * point.steps as f64;
-            Some(LadderRun { parameters: parameters as f64, tokens: point.tokens(), flops, loss })
+            Some((
+                tune_of(&point.values),
+                LadderRun { parameters: parameters as f64, tokens: point.tokens(), flops, loss },
+            ))
         };
-        let distinct = || results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
-        let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
+        let distinct = results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
+        let (own, tuned): (Vec<&ResultsRow>, Vec<&ResultsRow>) = distinct.partition(|row| tune_of(&row.values) == 1.0);
+        let runs = own.iter().filter_map(|row| run(row)).map(|(_, run)| run);
+        let mut runs: Vec<LadderRun> = runs.filter(|run| run.loss.is_finite()).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
-        let missing = distinct().count() - runs.len();
-        let diverged = distinct().filter(|row| row.diverged).count();
-        let (metric, id) = (record.objective.metric.key().into_owned(), record.id.clone());
-        let (measured_on, counts_layers) = (results.measured_on(), record.counts_layers());
-        Ok(Self { metric, id, runs, counts_layers, measured_on, missing, diverged })
+        Ok(Self {
+            metric: record.objective.metric.key().into_owned(),
+            id: record.id.clone(),
+            missing: own.len() - runs.len(),
+            diverged: own.iter().filter(|row| row.diverged).count(),
+            runs,
+            tuned: tuned.iter().filter_map(|row| run(row)).collect(),
+            counts_layers: record.counts_layers(),
+            measured_on: results.measured_on(),
+        })
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -186,8 +200,14 @@ impl LadderResults {
         let default = [self.default_target(&scales)?];
         let targets = if targets.is_empty() { &default } else { targets };
         let (checks, why_no_more_checks) = self.checks(&scales);
-        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted, self.diverged);
-        let predict = |target| self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks);
+        let tuned = tuning::tuned_rungs(&self.runs, &self.tuned, (fitted.noise, fitted.freedom));
+        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted, self.diverged)
+            .or_else(|| tuning::describe_off(&tuned));
+        let predict = |target| {
+            let prediction = self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks)?;
+            let drift = prediction.loss.and_then(|_| tuning::drift(&tuned, prediction.flops));
+            Ok::<_, String>(LadderPrediction { drift, ..prediction })
+        };
         let predictions: Vec<LadderPrediction> = targets.iter().map(predict).collect::<Result<_, _>>()?;
         let exponents = EXPONENT_NAMES.into_iter().zip(fitted.exponent_bounds.iter().map(Option::is_some));
         let at_bound = [("E", fitted.is_irreducible_zero)].into_iter().chain(exponents);
@@ -214,6 +234,7 @@ impl LadderResults {
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
             counts_layers: self.counts_layers,
+            tuning: tuned.into_iter().map(|(rung, _)| rung).collect(),
             predictions,
         })
     }
