@@ -13,6 +13,9 @@ use runner_sweep::ladder::{
 
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
+/// The epochs up to which repeated data is almost as good as new data (Muennighoff et al. 2023, "Scaling data-constrained language models").
+const MAX_EPOCHS: f64 = 4.0;
+
 /// Lines on one subject, such as the law.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LadderParagraph {
@@ -92,6 +95,17 @@ fn count_text(counts_layers: bool) -> &'static str {
     }
 }
 
+fn epochs_text(epochs: Option<f64>) -> String {
+    let repeated = |epochs: &f64| *epochs > MAX_EPOCHS;
+    let warning = if epochs.as_ref().is_some_and(repeated) {
+        "; warning: after 4 epochs, repeated data is worth less than new data"
+    } else {
+        ""
+    };
+    epochs
+        .map_or_else(String::new, |epochs| format!(", {} epochs of the training data{warning}", significant(epochs, 2)))
+}
+
 /// `0.21%`.
 fn share(x: f64) -> String {
     format!("{}%", significant(100.0 * x, 2))
@@ -169,8 +183,9 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
         (None, Some(reason)) => format!("not supported at {given}: {reason}"),
         (None, None) => format!("not supported at {given}"),
     };
+    let (assumed, epochs) = (assumed.join(" and "), epochs_text(prediction.epochs));
     let mut lines =
-        vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
+        vec![first, format!("with {assumed}, {} the FLOPs of the {largest}{epochs}", times(*extrapolation))];
     lines.extend(optimum.as_ref().map(|best| {
         let [low, high] = [best.interval.low, best.interval.high].map(|end| format!("{end:.3e}"));
         format!("the best size for these FLOPs is {low} to {high} parameters")

@@ -202,6 +202,9 @@ pub struct LadderPrediction {
     pub parameters: f64,
     pub tokens: f64,
     pub flops: f64,
+    /// Epochs of the training data that its run needs, if the size of the data is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
     /// Its FLOPs as a multiple of the largest rung's.
     pub extrapolation: f64,
 }

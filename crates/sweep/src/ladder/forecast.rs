@@ -123,6 +123,7 @@ impl LadderResults {
             drift: None,
             not_supported,
             without,
+            epochs: self.epochs(tokens),
             parameters,
             tokens,
             flops,

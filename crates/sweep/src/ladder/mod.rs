@@ -61,6 +61,8 @@ pub struct LadderResults {
     /// Runs with a factor other than 1. The law ignores them. The loss is NaN without a result.
     tuned: Vec<(f64, LadderRun)>,
     counts_layers: bool,
+    /// Tokens of the training data of the largest rung, if they are known.
+    epoch_tokens: Option<f64>,
     measured_on: Option<LossSample>,
     /// Points without a result, and those among them that diverged.
     missing: usize,
@@ -120,6 +122,8 @@ impl LadderResults {
         let runs = own.iter().filter_map(|row| run(row)).map(|(_, run)| run);
         let mut runs: Vec<LadderRun> = runs.filter(|run| run.loss.is_finite()).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
+        let points = || own.iter().filter_map(|row| record.point(row.point));
+        let largest = points().max_by(|a, b| a.flops().total_cmp(&b.flops()));
         Ok(Self {
             metric: record.objective.metric.key().into_owned(),
             id: record.id.clone(),
@@ -128,8 +132,14 @@ impl LadderResults {
             runs,
             tuned: tuned.iter().filter_map(|row| run(row)).collect(),
             counts_layers: record.counts_layers(),
+            epoch_tokens: largest.filter(|point| point.epochs > 0.0).map(|point| point.tokens() / point.epochs),
             measured_on: results.measured_on(),
         })
+    }
+
+    /// The epochs of `tokens`, if the size of the training data is known.
+    fn epochs(&self, tokens: f64) -> Option<f64> {
+        self.epoch_tokens.map(|of_data| tokens / of_data)
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.

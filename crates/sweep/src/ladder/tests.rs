@@ -265,6 +265,8 @@ fn a_ladder_without_a_target_predicts_ten_times_its_compute() {
     let fit = results_of(&ladder("a", &along_one_ratio(), 1.0)).fit(&[]).unwrap();
     assert!((fit.predictions[0].extrapolation - 10.0).abs() < 1e-9, "{fit:?}");
     assert_eq!((fit.measured.len(), fit.curve.len()), (6, CURVE_POINTS));
+    // Every rung trains for one epoch, so the largest rung has the tokens of the data.
+    assert!((fit.predictions[0].epochs.unwrap() / 10_f64.sqrt() - 1.0).abs() < 1e-9, "{fit:?}");
     assert!((fit.curve[CURVE_POINTS - 1].flops / fit.predictions[0].flops - 1.0).abs() < 1e-9);
     let rungs: Vec<(f64, f64)> =
         [1e4, 4e4, 1.6e5].iter().flat_map(|n| [5.0, 20.0, 80.0].map(|ratio| (*n, ratio * n))).collect();
@@ -351,6 +353,7 @@ fn simulated(number: u64, measured: &dyn Fn(f64) -> f64, tuned: Option<&dyn Fn(f
         runs: (0..18).map(|i| run(i, i / 3, measured)).collect(),
         tuned: tuned.unwrap_or_default(),
         counts_layers: false,
+        epoch_tokens: Some(1e6),
         measured_on: None,
         missing: 0,
         diverged: 0,

@@ -79,6 +79,9 @@ pub struct PlannedPoint {
     pub rungs: Vec<u64>,
     pub tokens_per_step: u64,
     pub parameters: u64,
+    /// Epochs of the training data; 0 if an earlier version planned the point.
+    #[serde(default)]
+    pub epochs: f64,
     /// The size of the layers, if the law of a ladder counts only them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layers: Option<ModelSize>,

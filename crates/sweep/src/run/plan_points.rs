@@ -401,6 +401,7 @@ fn plan_point(
         rungs: judged_after,
         tokens_per_step,
         parameters: plan.totals.parameters,
+        epochs: plan.totals.epochs,
         layers: spec.counts_layers.then(|| ModelSize::of_layers(&plan)).flatten(),
         memory_bytes: needs.memory_bytes,
         rank_memory_bytes: needs.rank_memory_bytes,
