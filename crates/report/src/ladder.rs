@@ -8,7 +8,7 @@ use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
     CheckedForecast, ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
-    LadderPrediction, LeftOutRung, RecordedForecast, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
+    LadderPrediction, LeftOutRung, RecordedForecast, SizeOptimum, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
@@ -26,11 +26,14 @@ pub struct LadderParagraph {
 /// What the results of a ladder show.
 #[must_use]
 pub fn describe_outcome(outcome: &LadderOutcome) -> Vec<LadderParagraph> {
-    let reason = || printable(outcome.no_fit.as_deref().unwrap_or("there are no results"));
-    outcome.fit.as_ref().map_or_else(
-        || vec![LadderParagraph { subject: "law", lines: vec![format!("none: {}", reason())] }],
-        describe_fit,
-    )
+    match outcome {
+        LadderOutcome { fit: Some(fit), .. } => describe_fit(fit),
+        LadderOutcome { optimum: Some(optimum), .. } => describe_optimum(optimum),
+        LadderOutcome { no_fit, .. } => {
+            let reason = printable(no_fit.as_deref().unwrap_or("there are no results"));
+            vec![LadderParagraph { subject: "law", lines: vec![format!("none: {reason}")] }]
+        }
+    }
 }
 
 /// The paragraphs as text: the subject of each is in a column at the left.
@@ -46,8 +49,7 @@ pub fn paragraphs_text(paragraphs: &[LadderParagraph]) -> String {
 }
 
 /// The forecasts, the law, and how well it predicts the largest rung.
-#[must_use]
-pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
+fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     // A larger rung may be unfinished, or have failed.
     let largest = if fit.missing > 0 { "largest rung with a result" } else { "largest rung" };
     // What decides comes first.
@@ -61,6 +63,30 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     }
     paragraphs.extend(describe_tuning(&fit.tuning));
     paragraphs
+}
+
+/// The best size for the FLOPs that all rungs cost.
+fn describe_optimum(optimum: &SizeOptimum) -> Vec<LadderParagraph> {
+    let SizeOptimum { metric, parameters, tokens, epochs, flops, loss: lowest, runs, rungs, missing, .. } = optimum;
+    let size = with_interval(parameters, |x| count(x as u64));
+    let without = if *missing > 0 { format!("; {missing} without a result") } else { String::new() };
+    let mut lines = vec![
+        format!(
+            "the best size for {flops:.3e} FLOPs is {size} parameters, with a {metric} of {}",
+            with_interval(lowest, loss)
+        ),
+        format!(
+            "with {tokens:.3e} tokens, {} for each parameter{}",
+            significant(tokens / parameters.value, 3),
+            epochs_text(*epochs)
+        ),
+        format!("by a parabola of ln {metric} over ln N, of {runs} runs on {rungs} rungs{without}"),
+        noise_text("parabola", optimum.lack_of_fit, optimum.noise, optimum.degrees_of_freedom),
+        count_text(optimum.counts_layers).to_owned(),
+    ];
+    lines.extend(optimum.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
+    let optimum_lines = LadderParagraph { subject: "optimum", lines };
+    [optimum_lines].into_iter().chain(describe_tuning(&optimum.tuning)).collect()
 }
 
 /// What the rungs measured with the factors of `tune`.

@@ -55,10 +55,12 @@ pub struct LadderFit {
     pub curve: Vec<CurvePoint>,
 }
 
-/// The law of a ladder, or why none is fitted.
-#[derive(Debug, Clone, Serialize)]
+/// The law of a ladder, or the best size if all rungs cost the same, or why there is neither.
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct LadderOutcome {
     pub fit: Option<LadderFit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<SizeOptimum>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_fit: Option<String>,
 }
@@ -67,12 +69,36 @@ impl LadderOutcome {
     /// What the results of the ladder `record` show; `None` if it is a sweep.
     #[must_use]
     pub fn new(record: &SweepRecord, results: &SweepResults) -> Option<Self> {
-        let fitted = record.is_ladder.then(|| LadderResults::new(record, results)?.fit(&[]))?;
-        Some(match fitted {
-            Ok(fit) => Self { fit: Some(fit), no_fit: None },
-            Err(reason) => Self { fit: None, no_fit: Some(reason) },
-        })
+        let found = record.is_ladder.then(|| LadderResults::new(record, results)?.outcome(&[]))?;
+        Some(found.unwrap_or_else(|reason| Self { no_fit: Some(reason), ..Self::default() }))
     }
+}
+
+/// The size with the lowest loss for FLOPs that all rungs cost.
+#[derive(Debug, Clone, Serialize)]
+pub struct SizeOptimum {
+    pub metric: String,
+    /// True if the parameters count only the layers.
+    pub counts_layers: bool,
+    pub flops: f64,
+    /// With its interval of 95%.
+    pub parameters: Prediction,
+    pub tokens: f64,
+    /// Epochs of the training data, if its size is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    pub loss: Prediction,
+    pub runs: usize,
+    pub rungs: usize,
+    pub missing: usize,
+    pub degrees_of_freedom: usize,
+    pub noise: f64,
+    /// True if rungs deviate from the parabola by more than their seeds explain; `noise` is then the noise of a rung.
+    pub lack_of_fit: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_on: Option<LossSample>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<TunedRung>,
 }
 
 /// A rung that was trained with several factors of `tune`.

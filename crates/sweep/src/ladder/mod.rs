@@ -1,8 +1,9 @@
 //! What a ladder's results say: the fitted scaling law, how well it predicts the largest rungs without them, predictions where these checks
-//! support them, whether the rules are tuned, and the compute that another ladder needs for the same loss.
+//! support them, whether the rules are tuned, the best size for a budget, and the compute that another ladder needs for the same loss.
 
 mod findings;
 mod forecast;
+mod optimum;
 mod recorded;
 mod scale;
 mod support;
@@ -17,12 +18,13 @@ use runner_spec::philox::Philox;
 use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
 
 use crate::points::tune_of;
-use crate::record::SweepRecord;
+use crate::record::{PlannedPoint, SweepRecord};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
+use crate::spec::{Budget, BudgetKind};
 use crate::summary::ReadSweep;
 pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
-    LeftOutRung, RungLoss, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
+    LeftOutRung, RungLoss, SizeOptimum, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
 pub use recorded::{CheckedForecast, RecordedForecast, check, record_forecasts};
 pub use scale::{LadderTarget, Scale};
@@ -31,6 +33,8 @@ pub use scale::{LadderTarget, Scale};
 const MAX_SQUARED_CORRELATION: f64 = 0.9;
 /// The factor by which the tokens of rungs of one size differ if they differ by more than rounding.
 const DIFFERENT_TOKENS: f64 = 1.1;
+/// Rungs with a budget of FLOPs cost the same up to this factor: a larger one would change the loss by as much as sizes do.
+const SAME_FLOPS: f64 = 1.05;
 /// The number of points of [`LadderFit::curve`].
 const CURVE_POINTS: usize = 33;
 /// The names of the exponents in formulas.
@@ -60,6 +64,8 @@ pub struct LadderResults {
     runs: Vec<LadderRun>,
     /// Runs with a factor other than 1. The law ignores them. The loss is NaN without a result.
     tuned: Vec<(f64, LadderRun)>,
+    /// The budget of FLOPs of each rung, if they keep it.
+    budget: Option<f64>,
     counts_layers: bool,
     /// Tokens of the training data of the largest rung, if they are known.
     epoch_tokens: Option<f64>,
@@ -123,6 +129,8 @@ impl LadderResults {
         let mut runs: Vec<LadderRun> = runs.filter(|run| run.loss.is_finite()).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
         let points = || own.iter().filter_map(|row| record.point(row.point));
+        let (low, high) = range(points().map(PlannedPoint::flops));
+        let is_budget = |budget: &Budget| budget.kind == BudgetKind::Flops && high <= SAME_FLOPS * low;
         let largest = points().max_by(|a, b| a.flops().total_cmp(&b.flops()));
         Ok(Self {
             metric: record.objective.metric.key().into_owned(),
@@ -131,10 +139,25 @@ impl LadderResults {
             diverged: own.iter().filter(|row| row.diverged).count(),
             runs,
             tuned: tuned.iter().filter_map(|row| run(row)).collect(),
+            budget: record.budget.filter(is_budget).map(|_| high),
             counts_layers: record.counts_layers(),
             epoch_tokens: largest.filter(|point| point.epochs > 0.0).map(|point| point.tokens() / point.epochs),
             measured_on: results.measured_on(),
         })
+    }
+
+    /// What the results show: the law, or the best size for the budget of FLOPs.
+    ///
+    /// # Errors
+    /// If they show neither, or a target does not fit.
+    pub fn outcome(&self, targets: &[LadderTarget]) -> Result<LadderOutcome, String> {
+        let Some(flops) = self.shared_flops() else {
+            return Ok(LadderOutcome { fit: Some(self.fit(targets)?), ..LadderOutcome::default() });
+        };
+        if !targets.is_empty() {
+            return Err("the rungs of this ladder cost the same FLOPs, so they show the best size for these, and no law for a target".to_owned());
+        }
+        Ok(LadderOutcome { optimum: Some(self.optimum(flops)?), ..LadderOutcome::default() })
     }
 
     /// The epochs of `tokens`, if the size of the training data is known.

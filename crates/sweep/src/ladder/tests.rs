@@ -318,6 +318,48 @@ fn tuning_drift(ladder: &LadderResults, flops: f64) -> TuningDrift {
     tuning::drift(&tuning::tuned_rungs(&ladder.runs, &ladder.tuned, (0.003, 12)), flops).unwrap()
 }
 
+/// A ladder whose sizes cost the same FLOPs, with the lowest loss at `best` parameters.
+fn isoflop(best: f64) -> (SweepRecord, SweepResults) {
+    let rungs: Vec<(f64, f64)> = (0..6).map(|i| 1e4 * 2_f64.powi(i)).map(|n| (n, 1e12 / (6.0 * n).floor())).collect();
+    let (mut record, mut results) = ladder("iso", &rungs, 1.0);
+    record.budget = Some(Budget { kind: BudgetKind::Flops, amount: 1e12 });
+    for (i, row) in results.rows.iter_mut().enumerate() {
+        let n = record.point(row.point).unwrap().parameters as f64;
+        row.objective = Some(2.0 * (0.03 * (n / best).ln().powi(2) + 0.002 * [0.9, -1.1, 0.4, -0.8][i % 4]).exp());
+    }
+    (record, results)
+}
+
+#[test]
+fn sizes_of_the_same_compute_show_the_best_one() {
+    let outcome = results_of(&isoflop(6e4)).outcome(&[]).unwrap();
+    let optimum = outcome.optimum.unwrap();
+    assert!(outcome.fit.is_none() && optimum.parameters.interval.contains(6e4), "{optimum:?}");
+    assert!((optimum.parameters.value / 6e4).ln().abs() < 0.05 && optimum.loss.interval.contains(2.0), "{optimum:?}");
+    assert!((optimum.tokens * optimum.parameters.value * 6.0 / 1e12 - 1.0).abs() < 0.01, "{optimum:?}");
+    assert_eq!((optimum.runs, optimum.rungs, optimum.lack_of_fit), (12, 6, false));
+    let refused = |ladder: &(SweepRecord, SweepResults)| results_of(ladder).outcome(&[]).unwrap_err();
+    let reason = "the losses do not show the best size for 1.000e12 FLOPs: ";
+    assert_eq!(refused(&isoflop(1e7)), format!("{reason}the lowest loss is above the largest size"));
+    assert_eq!(refused(&isoflop(1e3)), format!("{reason}the lowest loss is below the smallest size"));
+    let at_the_end = refused(&isoflop(3.1e5));
+    assert!(at_the_end.contains("reaches beyond the sizes that were trained"), "{at_the_end}");
+    let mut bent = isoflop(6e4);
+    bent.1.rows.iter_mut().for_each(|row| row.objective = row.objective.map(|loss| 4.0 / loss));
+    assert_eq!(refused(&bent), format!("{reason}the losses do not bend upwards over the size"));
+    let mut diverged = isoflop(6e4);
+    diverged.1.rows[0].diverged = true;
+    assert!(refused(&diverged).contains("1 run diverged"), "{}", refused(&diverged));
+    // A target, and budgets that are not kept.
+    let target = LadderTarget::parse("flops=1e13").unwrap();
+    assert!(results_of(&isoflop(6e4)).outcome(&[target]).unwrap_err().contains("no law for a target"));
+    let mut rounded = isoflop(6e4);
+    rounded.0.points[..2].iter_mut().for_each(|point| point.steps = point.steps * 9 / 10);
+    assert!(refused(&rounded).contains("a law over flops needs rungs"), "{}", refused(&rounded));
+    let few = ladder("few", &[(1e4, 1e8), (2e4, 5e7), (4e4, 2.5e7)], 1.0);
+    assert!(results_of(&few).outcome(&[]).unwrap_err().contains("needs at least 4 rungs"));
+}
+
 #[test]
 fn the_layers_are_counted_if_the_ladder_counts_them() {
     let mut all = ladder("a", &along_one_ratio(), 1.0);
@@ -352,6 +394,7 @@ fn simulated(number: u64, measured: &dyn Fn(f64) -> f64, tuned: Option<&dyn Fn(f
         id: "simulated".to_owned(),
         runs: (0..18).map(|i| run(i, i / 3, measured)).collect(),
         tuned: tuned.unwrap_or_default(),
+        budget: None,
         counts_layers: false,
         epoch_tokens: Some(1e6),
         measured_on: None,
