@@ -51,18 +51,20 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
         comparison = Some(found);
     }
     let mut recorded = Vec::new();
-    if args.record {
-        let fit = outcome.fit.as_ref();
-        recorded = fit.map_or_else(|| Ok(Vec::new()), |fit| ladder::record_forecasts(&sweep, fit))?;
-        if recorded.is_empty() {
-            let mut predictions = fit.iter().flat_map(|fit| &fit.predictions);
-            let why = predictions.find_map(|prediction| prediction.not_supported.as_deref());
-            refuse!("nothing is recorded, since no forecast is supported: {}", why.unwrap_or("there is none"));
+    if let (true, Some(fit)) = (args.record, &outcome.fit) {
+        recorded = ladder::record_forecasts(&sweep, fit)?;
+        if !recorded.is_empty() {
+            text.push_str(&recorded_text(fit, &recorded));
         }
-        text.push_str(&fit.map(|fit| recorded_text(fit, &recorded)).unwrap_or_default());
     }
     let json = FitJson { id: sweep.record.id.clone(), outcome, comparison, recorded, text };
-    print_result(args.json, &json, || json.text.clone())
+    let exit = print_result(args.json, &json, || json.text.clone())?;
+    if args.record && json.recorded.is_empty() {
+        let mut predictions = json.outcome.fit.iter().flat_map(|fit| &fit.predictions);
+        let why = predictions.find_map(|prediction| prediction.not_supported.as_deref());
+        refuse!("nothing is recorded, since no forecast is supported: {}", why.unwrap_or("there is none"));
+    }
+    Ok(exit)
 }
 
 /// The output of `--check --json`.

@@ -26,7 +26,7 @@ pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
     LeftOutRung, RungLoss, SizeOptimum, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
-pub use recorded::{CheckedForecast, RecordedForecast, check, record_forecasts};
+pub use recorded::{CheckedForecast, FORECASTS, RecordedForecast, check, count_forecasts, record_forecasts};
 pub use scale::{LadderTarget, Scale};
 
 /// The largest squared correlation of ln N and ln D at which L(N, D) is fitted.

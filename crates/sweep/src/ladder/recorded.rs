@@ -1,6 +1,7 @@
 //! Forecasts that were stored before their runs were trained, and how these runs turned out.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use runner_compare::run_record::RunRecord;
 use runner_plan::MeasurementBasis;
@@ -20,7 +21,7 @@ use crate::spec::{Goal, MeasurementChoice, Objective};
 use crate::summary::ReadSweep;
 
 /// The file in a ladder's folder: a line for each forecast.
-const FORECASTS: &str = "forecasts.jsonl";
+pub const FORECASTS: &str = "forecasts.jsonl";
 /// A forecast is for a run if their scales differ by at most these factors: the first for scales that the target gives, because steps and widths
 /// are whole numbers, the second for scales that follow from how the rungs grow.
 const SAME_SCALE: f64 = 1.05;
@@ -121,6 +122,13 @@ pub fn record_forecasts(ladder: &ReadSweep, fit: &LadderFit) -> Result<Vec<Recor
         file.sync()?;
     }
     Ok(forecasts)
+}
+
+/// The number of forecasts that the ladder in the folder `path` keeps, readable or not.
+#[must_use]
+pub fn count_forecasts(path: &Path) -> usize {
+    std::fs::read(path.join(FORECASTS))
+        .map_or(0, |text| text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
 }
 
 /// Compares the recorded forecasts of `ladder` for runs of the size of `run` with its result, the oldest first. `plan` is the plan of the run. The
