@@ -269,6 +269,22 @@ fn tune_varies_what_rules_give_at_two_sizes() {
     }
 }
 
+/// The ladder of the page with tuned rates and their correction for the horizon.
+#[test]
+fn the_ladder_of_the_page_corrects_the_rate_for_its_tokens() {
+    let page = include_str!("../../../../docs/ladders.md");
+    let yaml = page.split("```yaml\n").find(|part| part.contains("/ tokens")).and_then(|part| part.split("```").next());
+    let spec = read_text(yaml.unwrap()).unwrap();
+    let rule = spec.rules.iter().find(|rule| rule.key == "optimizer.adamw.lr").unwrap();
+    assert!(rule.needs_plan);
+    let mut rates = Vec::new();
+    let points = expand(&spec).unwrap().points;
+    for tokens in [1e6, 8e6] {
+        rates.push(rule.value(&spec, &points[0], Some([5e4, tokens, 1e12, 100.0])).unwrap().as_f64().unwrap());
+    }
+    assert!((rates[1] / rates[0] - 8_f64.powf(-0.3)).abs() < 1e-5, "{rates:?}");
+}
+
 #[test]
 fn mistakes_of_ladders_are_named() {
     for (old, new, message) in [
