@@ -92,7 +92,7 @@ fn describe_optimum(optimum: &SizeOptimum) -> Vec<LadderParagraph> {
 /// What the rungs measured with the factors of `tune`.
 fn describe_tuning(rungs: &[TunedRung]) -> Option<LadderParagraph> {
     let mut lines = Vec::new();
-    for TunedRung { parameters, tokens, factors, best, p, is_off, optimum, no_optimum, .. } in rungs {
+    for TunedRung { parameters, tokens, factors, best, p, is_off, optimum, undetermined, .. } in rungs {
         let factor = |of: &TunedFactor| {
             format!("{} measured {}", of.factor, of.loss.map_or_else(|| "no result".to_owned(), loss))
         };
@@ -103,11 +103,11 @@ fn describe_tuning(rungs: &[TunedRung]) -> Option<LadderParagraph> {
         lines.extend(optimum.as_ref().map(|TunedOptimum { factor, loss: lowest, cost }| {
             let (factor, cost) = (with_interval(factor, |x| significant(x, 3)), with_interval(cost, share));
             format!(
-                "the best factor is {factor}, with {}; factor 1 costs {cost} of the loss",
+                "the best factor in this range is {factor}, with {}; factor 1 costs {cost} of the loss",
                 with_interval(lowest, loss)
             )
         }));
-        lines.extend(no_optimum.as_ref().map(|reason| format!("the best factor is unknown: {reason}")));
+        lines.extend(undetermined.as_ref().map(|reason| format!("the best factor is not determined: {reason}")));
     }
     (!lines.is_empty()).then_some(LadderParagraph { subject: "tune", lines })
 }

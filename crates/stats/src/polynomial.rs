@@ -57,6 +57,15 @@ impl Polynomial {
         }
     }
 
+    /// The x from `low` to `high` with the lowest value of a parabola.
+    fn lowest_in(&self, low: f64, high: f64) -> f64 {
+        match self.vertex() {
+            vertex if vertex.is_finite() => vertex.clamp(low, high),
+            _ if self.at(low) < self.at(high) => low,
+            _ => high,
+        }
+    }
+
     /// How far a parabola whose vertex is moved to `vertex` lies above its lowest value at `x`.
     fn above_vertex(&self, vertex: f64, x: f64) -> f64 {
         let bend = self.coefficients[2];
@@ -147,23 +156,27 @@ impl ParabolaFit {
         }
     }
 
-    /// The lowest loss.
+    /// The x with the lowest loss among all x from the smallest to the largest one, this loss, and how far the loss at x = 1 is above it, as a share of it.
     #[must_use]
-    pub fn lowest_loss(&self) -> Prediction {
-        let lowest = |parabola: &Polynomial| parabola.at(parabola.vertex()).exp();
-        Prediction { value: lowest(&self.parabola), interval: middle(self.draws.iter().map(lowest).collect()) }
+    pub fn best_in_range(&self) -> [Prediction; 3] {
+        let Interval { low, high } = self.range;
+        let best = |parabola: &Polynomial| {
+            let x = parabola.lowest_in(low.ln(), high.ln());
+            [x.exp(), parabola.at(x).exp(), (parabola.at(0.0) - parabola.at(x)).exp_m1()]
+        };
+        let (values, drawn) = (best(&self.parabola), self.draws.iter().map(best).collect::<Vec<_>>());
+        let interval = |k: usize| middle(drawn.iter().map(|values| values[k]).collect());
+        let mut found = [0, 1, 2].map(|k| Prediction { value: values[k], interval: interval(k) });
+        found[2].interval.low *= f64::from(u8::from(!found[0].interval.contains(1.0)));
+        found
     }
 
     /// Moves the vertex `steps` times as far as from `base` to this parabola, on a logarithmic scale. Returns its x, and how far the loss at x = 1 then is
     /// above the lowest one, as a share of it.
     #[must_use]
     pub fn extrapolate(&self, base: &Self, steps: f64) -> (Prediction, Prediction) {
-        let vertex = |own: &Polynomial, base: &Polynomial| match own.vertex() {
-            at if steps == 0.0 => at,
-            at => at + steps * (at - base.vertex()),
-        };
         let both = |(own, base): (&Polynomial, &Polynomial)| {
-            let at = vertex(own, base);
+            let at = own.vertex() + steps * (own.vertex() - base.vertex());
             (at.exp(), own.above_vertex(at, 0.0).exp_m1())
         };
         let (vertices, costs) = self.draws.iter().zip(&base.draws).map(both).unzip();

@@ -179,11 +179,18 @@ fn the_best_size_of_a_budget_is_in_its_interval() {
     assert_eq!(fit([1.3, 1.1, 1.0]).vertex(), Err(NoVertex::Above));
     assert!(matches!(fit([1.0, 1.0, 1.0 + 2e-4]).vertex(), Err(NoVertex::NotDetermined(_))));
     let even = fit([1.1, 1.0, 1.1]);
-    let (vertex, lowest) = (even.vertex().unwrap(), even.lowest_loss());
+    let (vertex, [best, lowest, cost]) = (even.vertex().unwrap(), even.best_in_range());
     assert!((vertex.value - 2.0).abs() < 1e-9 && (lowest.value - 1_f64.exp()).abs() < 1e-9, "{vertex:?} {lowest:?}");
-    // One is half of the best: 0.1 of ln L above it. As far again from a parabola whose best is one, the best is four.
-    let (_, cost) = even.extrapolate(&even, 0.0);
+    // One is half of the best: 0.1 of ln L above it.
     assert!((cost.value - 0.1_f64.exp_m1()).abs() < 1e-9 && cost.interval.contains(cost.value), "{cost:?}");
+    assert!(best.value == vertex.value && !best.interval.contains(1.0), "{best:?}");
+    // The lowest loss in the range, whether or not the parabola has a vertex there.
+    let ends = [([1.0, 1.1, 1.0 + 1e-2], 1.0), ([1.3, 1.1, 1.0], 4.0), ([1.3, 1.6, 1.0], 4.0)];
+    for (y, x) in ends {
+        let [best, _, cost] = fit(y).best_in_range();
+        assert!((best.value - x).abs() < 1e-9 && cost.value >= 0.0, "{y:?} {best:?} {cost:?}");
+    }
+    // As far again from a parabola whose best is one, the best is four.
     let base = ParabolaFit::new(
         &[0.5, 1.0, 2.0].map(|x: f64| ScaledLoss { scale: vec![x], loss: x.ln().powi(2).exp() }),
         noise,

@@ -114,12 +114,12 @@ pub struct TunedRung {
     pub p: f64,
     /// True if another factor is better than 1 by more than seeds explain.
     pub is_off: bool,
-    /// The lowest loss of a parabola through ln factor.
+    /// The best factor from the smallest to the largest, by a parabola through ln factor; `None` if fewer than three have a result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<TunedOptimum>,
-    /// Why the losses do not show it.
+    /// Why the losses do not determine it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub no_optimum: Option<String>,
+    pub undetermined: Option<String>,
 }
 
 /// What a rung measured with a factor.

@@ -39,7 +39,7 @@ impl LadderResults {
             parameters,
             tokens,
             epochs: self.epochs(tokens),
-            loss: fit.lowest_loss(),
+            loss: fit.best_in_range()[1],
             runs: self.runs.len(),
             rungs: rungs(&self.runs).len(),
             missing: self.missing,

@@ -301,12 +301,14 @@ fn tuned_rungs_show_the_best_factor_and_its_drift() {
     diverged.tuned.iter_mut().filter(|(factor, _)| *factor == 2.0).for_each(|(_, run)| run.loss = f64::NAN);
     let fit = diverged.fit(&[]).unwrap();
     assert!(fit.predictions[0].loss.is_some() && fit.predictions[0].drift.is_none(), "{fit:?}");
-    assert_eq!(fit.tuning[0].no_optimum.as_deref(), Some("fewer than three factors have a result"));
+    assert_eq!(fit.tuning[0].undetermined.as_deref(), Some("fewer than three factors have a result"));
     assert_eq!(fit.tuning[0].factors[2].loss, None);
     // The lowest loss is at a larger factor.
     let off = simulated(2, &true_law, Some(&|flops, factor| true_law(flops) * factor.powf(-0.05)));
     let fit = off.fit(&[]).unwrap();
     assert_eq!((fit.tuning[0].best, fit.tuning[0].is_off), (2.0, true));
+    let TunedOptimum { factor, cost, .. } = fit.tuning[0].optimum.unwrap();
+    assert!(factor.value > 1.5 && cost.interval.contains(2_f64.powf(0.05) - 1.0), "{factor:?} {cost:?}");
     let reason = fit.predictions[0].not_supported.clone().unwrap();
     assert!(
         reason.starts_with("the rules are not tuned: at the rung of 10,000 parameters `tune` 2 measures"),

@@ -60,22 +60,21 @@ fn tuned_rung(factors: &[(f64, Vec<LadderRun>)], fitted: (f64, usize)) -> RungTu
         .collect();
     let LadderRun { parameters, tokens, flops, .. } = factors[0].1[0];
     let parabola = ParabolaFit::new(&scaled, Some(noise), Philox::new(flops.to_bits(), "tuned rung"));
-    let optimum = parabola.as_ref().map(|fit| fit.vertex().map(|factor| (factor, fit)));
-    let no_optimum = match &optimum {
+    let optimum = parabola.as_ref().map(|fit| {
+        let [factor, loss, cost] = fit.best_in_range();
+        TunedOptimum { factor, loss, cost }
+    });
+    let undetermined = match parabola.as_ref().map(ParabolaFit::vertex) {
         None => Some("fewer than three factors have a result".to_owned()),
-        Some(Err(reason)) => Some(describe_no_vertex(*reason, "factor", |x| significant(x, 3))),
+        Some(Err(reason)) => Some(describe_no_vertex(reason, "factor", |x| significant(x, 3))),
         Some(Ok(_)) => None,
     };
-    let optimum = optimum.and_then(Result::ok).map(|(factor, fit)| {
-        let (_, cost) = fit.extrapolate(fit, 0.0);
-        TunedOptimum { factor, loss: fit.lowest_loss(), cost }
-    });
     let factor = |(factor, runs): &(f64, Vec<LadderRun>)| {
         let loss = Some(mean_loss(runs)).filter(|loss| loss.is_finite());
         TunedFactor { factor: *factor, runs: runs.len(), loss }
     };
     let factors = factors.iter().map(factor).collect();
-    let rung = TunedRung { parameters, tokens, flops, factors, best, p, is_off: p < LEVEL, optimum, no_optimum };
+    let rung = TunedRung { parameters, tokens, flops, factors, best, p, is_off: p < LEVEL, optimum, undetermined };
     (rung, parabola)
 }
 
@@ -93,9 +92,10 @@ pub(super) fn describe_off(rungs: &[RungTuning]) -> Option<String> {
 }
 
 /// The best factor at `flops` if it moves on as from the smallest tuned rung to the largest one, and what factor 1 then costs. `None` unless every tuned
-/// rung shows its best factor.
+/// rung determines its best factor.
 pub(super) fn drift(rungs: &[RungTuning], flops: f64) -> Option<TuningDrift> {
-    let ([(first, base), .., (last, own)], true) = (rungs, rungs.iter().all(|(rung, _)| rung.optimum.is_some())) else {
+    let ([(first, base), .., (last, own)], true) = (rungs, rungs.iter().all(|(rung, _)| rung.undetermined.is_none()))
+    else {
         return None;
     };
     let steps = (flops / last.flops).ln() / (last.flops / first.flops).ln();
