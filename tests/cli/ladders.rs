@@ -166,6 +166,9 @@ fn a_tuned_ladder_says_what_its_rates_cost() {
     let fit = sandbox.json_of("sweep fit l --json");
     let fit = &fit["fit"];
     let [first, last] = fit["tuning"].as_array().unwrap().as_slice() else { panic!("{fit}") };
+    // A layer by hand: 192 numbers in matrices and 52 others, so 6·244 + 12·4·16 = 2,232 FLOPs a token.
+    let smallest = &fit["measured"][0];
+    assert_eq!((&smallest["parameters"], &smallest["flops"]), (&244.0.into(), &(14_720.0 * 2232.0).into()), "{fit}");
     for rung in [first, last] {
         let factors: Vec<f64> =
             rung["factors"].as_array().unwrap().iter().map(|factor| factor["factor"].as_f64().unwrap()).collect();
