@@ -123,8 +123,100 @@ fn a_ladder_is_trained_and_fitted() {
     assert_eq!(found, sandbox.json_of("sweep fit l --target flops=2e10 --against l --json"), "draws are fixed");
     a_forecast_is_stored_and_checked(&sandbox);
     sandbox.show(2, "sweep fit l --target flops=1,tokens=2");
-    sandbox.show(2, "sweep fit l --target flops=1e15 --record");
+    // What cannot be recorded is shown with the reason.
+    let printed = sandbox.expect(2, "sweep fit l --target flops=1e15 --record");
+    for part in [
+        "forecast not supported at",
+        "law      L(C) =",
+        "check    the largest",
+        "nothing is recorded, since no forecast",
+    ] {
+        assert!(printed.contains(part), "{part:?} in\n{printed}");
+    }
+    // A forecast may be all that shows when it was made. One of the lines is damaged.
+    let printed = sandbox.expect(2, "sweep rm l --yes");
+    assert!(
+        printed.contains("has 2 recorded forecasts, ") && printed.contains("forecasts.jsonl away first"),
+        "{printed}"
+    );
+    let folder = sandbox.json_of("sweep list --json")[0]["path"].as_str().unwrap().to_owned();
+    std::fs::remove_file(sandbox.path(&folder).join("forecasts.jsonl")).unwrap();
+    sandbox.expect(0, "sweep rm l --yes");
     insta::assert_snapshot!(sandbox.screens());
+}
+
+#[test]
+fn a_tuned_ladder_says_what_its_rates_cost() {
+    let ladder = "ladder:\n  base: exp.yaml\n  dial: {model.d_model: [4, 6, 8, 12, 16]}\n  \
+         rules:\n    optimizer.adamw.lr: tune * 0.01 * (8 / model.d_model) ** 0.5 * (4e4 / tokens) ** 0.3\n  \
+         tokens_per_parameter: 40\n  seeds: 2\n  tune: [0.1, 1, 10]\n  count: non_embedding\n";
+    let sandbox = Sandbox::new().with("input.txt", dependent_letters()).with("exp.yaml", EXPERIMENT);
+    let sandbox = sandbox.with("l.yaml", ladder);
+    let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
+    for part in [
+        "of 10 runs on 5 rungs\n",
+        "N and C count only the layers, without embeddings and head, and attention in full\n",
+        " epochs of the training data; warning: after 4 epochs",
+        "tune     at 244 parameters and ",
+        "\n         at 872 parameters and ",
+        " measured ",
+    ] {
+        assert!(printed.contains(part), "{part:?} in\n{printed}");
+    }
+    let fit = sandbox.json_of("sweep fit l --json");
+    let fit = &fit["fit"];
+    let [first, last] = fit["tuning"].as_array().unwrap().as_slice() else { panic!("{fit}") };
+    // A layer by hand: 192 numbers in matrices and 52 others, so 6·244 + 12·4·16 = 2,232 FLOPs a token.
+    let smallest = &fit["measured"][0];
+    assert_eq!((&smallest["parameters"], &smallest["flops"]), (&244.0.into(), &(14_720.0 * 2232.0).into()), "{fit}");
+    for rung in [first, last] {
+        let factors: Vec<f64> =
+            rung["factors"].as_array().unwrap().iter().map(|factor| factor["factor"].as_f64().unwrap()).collect();
+        assert_eq!(factors, [0.1, 1.0, 10.0], "{rung}");
+        assert!(rung["is_off"] == false && rung["best"] == 1.0, "a tenth and ten times the rate are worse: {rung}");
+    }
+    let results = sandbox.json_of("sweep results l --json");
+    let rows = results["results"]["rows"].as_array().unwrap();
+    let values: Vec<[f64; 3]> = rows
+        .iter()
+        .map(|row| ["model.d_model", "tune", "optimizer.adamw.lr"].map(|name| row["values"][name].as_f64().unwrap()))
+        .collect();
+    assert_eq!(values.len(), 18);
+    let rate = |width: f64, tune: f64| values.iter().find(|row| row[0] == width && row[1] == tune).unwrap()[2];
+    assert!((rate(8.0, 10.0) / rate(8.0, 1.0) - 10.0).abs() < 1e-4, "{values:?}");
+    // 1,888 parameters on 40 times as many tokens, in whole steps.
+    let tokens = rows.iter().find(|row| row["values"]["model.d_model"] == 8).unwrap()["tokens"].as_f64().unwrap();
+    assert!((rate(8.0, 1.0) / (0.01 * (4e4 / tokens).powf(0.3)) - 1.0).abs() < 1e-4, "{values:?} {tokens}");
+    // Another count is another ladder.
+    sandbox.edit("l.yaml", "count: non_embedding", "count: all");
+    let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
+    assert!(printed.contains("N counts embeddings and head; C counts the head, and attention in full"), "{printed}");
+}
+
+#[test]
+fn sizes_of_one_budget_show_the_best_size() {
+    let ladder = "ladder:\n  base: exp.yaml\n  dial: {model.d_model: [3, 4, 6, 8, 12, 16, 24]}\n  \
+         rules:\n    optimizer.adamw.lr: 0.01 * (8 / model.d_model) ** 0.5\n  budget: {flops: 3e8}\n  seeds: 2\n";
+    let sandbox = Sandbox::new().with("input.txt", dependent_letters()).with("exp.yaml", EXPERIMENT);
+    let sandbox = sandbox.with("l.yaml", ladder);
+    let printed = sandbox.expect(0, "sweep l.yaml --threads 1 --parallel 2");
+    for part in [
+        "optimum  the best size for ",
+        "for each parameter, ",
+        "by a parabola of ln val_loss over ln N, of 14 runs on 7 rungs",
+    ] {
+        assert!(printed.contains(part), "{part:?} in\n{printed}");
+    }
+    let json = sandbox.json_of("sweep fit l --json");
+    let optimum = &json["optimum"]["parameters"];
+    assert!(json["fit"].is_null() && optimum["interval"]["low"].as_f64() < optimum["value"].as_f64(), "{json}");
+    assert!(sandbox.expect(0, "sweep list").contains("best size for "));
+    let printed = sandbox.expect(2, "sweep fit l --target flops=1e12");
+    assert!(printed.contains("no law for a target"), "{printed}");
+    let printed = sandbox.expect(2, "sweep fit l --record");
+    assert!(printed.contains("optimum  the best size") && printed.contains("nothing is recorded"), "{printed}");
+    let printed = sandbox.expect(0, "report --sweep l -o report.html");
+    assert!(sandbox.read("report.html").contains("the best size for "), "{printed}");
 }
 
 /// Before its run is trained, and after it.

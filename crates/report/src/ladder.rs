@@ -8,11 +8,13 @@ use runner_spec::format::{count, loss, percent, printable, significant};
 use runner_stats::{ExponentBound, Prediction, ScaleMultiple};
 use runner_sweep::ladder::{
     CheckedForecast, ComputeMultiple, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome,
-    LadderPrediction, LeftOutRung, RecordedForecast,
+    LadderPrediction, LeftOutRung, RecordedForecast, SizeOptimum, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
 
 /// An irreducible loss whose interval begins below this may be 0.
 const UNDETERMINED: f64 = 1e-3;
+/// The epochs up to which repeated data is almost as good as new data (Muennighoff et al. 2023, "Scaling data-constrained language models").
+const MAX_EPOCHS: f64 = 4.0;
 
 /// Lines on one subject, such as the law.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -24,11 +26,14 @@ pub struct LadderParagraph {
 /// What the results of a ladder show.
 #[must_use]
 pub fn describe_outcome(outcome: &LadderOutcome) -> Vec<LadderParagraph> {
-    let reason = || printable(outcome.no_fit.as_deref().unwrap_or("there are no results"));
-    outcome.fit.as_ref().map_or_else(
-        || vec![LadderParagraph { subject: "law", lines: vec![format!("none: {}", reason())] }],
-        describe_fit,
-    )
+    match outcome {
+        LadderOutcome { fit: Some(fit), .. } => describe_fit(fit),
+        LadderOutcome { optimum: Some(optimum), .. } => describe_optimum(optimum),
+        LadderOutcome { no_fit, .. } => {
+            let reason = printable(no_fit.as_deref().unwrap_or("there are no results"));
+            vec![LadderParagraph { subject: "law", lines: vec![format!("none: {reason}")] }]
+        }
+    }
 }
 
 /// The paragraphs as text: the subject of each is in a column at the left.
@@ -44,8 +49,7 @@ pub fn paragraphs_text(paragraphs: &[LadderParagraph]) -> String {
 }
 
 /// The forecasts, the law, and how well it predicts the largest rung.
-#[must_use]
-pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
+fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     // A larger rung may be unfinished, or have failed.
     let largest = if fit.missing > 0 { "largest rung with a result" } else { "largest rung" };
     // What decides comes first.
@@ -57,12 +61,94 @@ pub fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     if !check.is_empty() {
         paragraphs.push(LadderParagraph { subject: "check", lines: check });
     }
+    paragraphs.extend(describe_tuning(&fit.tuning));
     paragraphs
+}
+
+/// The best size for the FLOPs that all rungs cost.
+fn describe_optimum(optimum: &SizeOptimum) -> Vec<LadderParagraph> {
+    let SizeOptimum { metric, parameters, tokens, epochs, flops, loss: lowest, runs, rungs, missing, .. } = optimum;
+    let size = with_interval(parameters, |x| count(x as u64));
+    let without = if *missing > 0 { format!("; {missing} without a result") } else { String::new() };
+    let mut lines = vec![
+        format!(
+            "the best size for {flops:.3e} FLOPs is {size} parameters, with a {metric} of {}",
+            with_interval(lowest, loss)
+        ),
+        format!(
+            "with {tokens:.3e} tokens, {} for each parameter{}",
+            significant(tokens / parameters.value, 3),
+            epochs_text(*epochs)
+        ),
+        format!("by a parabola of ln {metric} over ln N, of {runs} runs on {rungs} rungs{without}"),
+        noise_text("parabola", optimum.lack_of_fit, optimum.noise, optimum.degrees_of_freedom),
+        count_text(optimum.counts_layers).to_owned(),
+    ];
+    lines.extend(optimum.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
+    let optimum_lines = LadderParagraph { subject: "optimum", lines };
+    [optimum_lines].into_iter().chain(describe_tuning(&optimum.tuning)).collect()
+}
+
+/// What the rungs measured with the factors of `tune`.
+fn describe_tuning(rungs: &[TunedRung]) -> Option<LadderParagraph> {
+    let mut lines = Vec::new();
+    for TunedRung { parameters, tokens, factors, best, p, is_off, optimum, undetermined, .. } in rungs {
+        let factor = |of: &TunedFactor| {
+            format!("{} measured {}", of.factor, of.loss.map_or_else(|| "no result".to_owned(), loss))
+        };
+        let factors: Vec<String> = factors.iter().map(factor).collect();
+        let [parameters, tokens] = [parameters, tokens].map(|x| count(*x as u64));
+        lines.push(format!("at {parameters} parameters and {tokens} tokens, factor {}", factors.join(", ")));
+        lines.extend(is_off.then(|| format!("factor {best} is better than 1, p = {}", significant(*p, 2))));
+        lines.extend(optimum.as_ref().map(|TunedOptimum { factor, loss: lowest, cost }| {
+            let (factor, cost) = (with_interval(factor, |x| significant(x, 3)), with_interval(cost, share));
+            format!(
+                "the best factor in this range is {factor}, with {}; factor 1 costs {cost} of the loss",
+                with_interval(lowest, loss)
+            )
+        }));
+        lines.extend(undetermined.as_ref().map(|reason| format!("the best factor is not determined: {reason}")));
+    }
+    (!lines.is_empty()).then_some(LadderParagraph { subject: "tune", lines })
+}
+
+/// What counts as N and C.
+fn count_text(counts_layers: bool) -> &'static str {
+    if counts_layers {
+        "N and C count only the layers, without embeddings and head, and attention in full"
+    } else {
+        "N counts embeddings and head; C counts the head, and attention in full"
+    }
+}
+
+fn epochs_text(epochs: Option<f64>) -> String {
+    let repeated = |epochs: &f64| *epochs > MAX_EPOCHS;
+    let warning = if epochs.as_ref().is_some_and(repeated) {
+        "; warning: after 4 epochs, repeated data is worth less than new data"
+    } else {
+        ""
+    };
+    epochs
+        .map_or_else(String::new, |epochs| format!(", {} epochs of the training data{warning}", significant(epochs, 2)))
+}
+
+/// `0.21%`.
+fn share(x: f64) -> String {
+    format!("{}%", significant(100.0 * x, 2))
+}
+
+/// The noise from which the intervals of a law or a parabola follow.
+fn noise_text(curve: &str, lack_of_fit: bool, noise: f64, freedom: usize) -> String {
+    let kind = if lack_of_fit {
+        format!("rungs deviate from the {curve} by more than their seeds explain; the noise of a rung is")
+    } else {
+        "the noise of a run is".to_owned()
+    };
+    format!("{kind} {} of its loss, with {freedom} degrees of freedom; intervals of 95%", percent(noise))
 }
 
 fn describe_law(fit: &LadderFit) -> Vec<String> {
     let LadderFit { metric, formula, irreducible, terms, runs, rungs, missing, diverged, .. } = fit;
-    let LadderFit { degrees_of_freedom, noise, .. } = fit;
     let without = match (*missing, *diverged) {
         (0, _) => String::new(),
         (missing, 0) => format!("; {missing} without a result"),
@@ -85,13 +171,8 @@ fn describe_law(fit: &LadderFit) -> Vec<String> {
         ));
         lines.extend(bound_note(term, exponent_name));
     }
-    let kind = if fit.lack_of_fit {
-        "rungs deviate from the law by more than their seeds explain; the noise of a rung is"
-    } else {
-        "the noise of a run is"
-    };
-    let noise = percent(*noise);
-    lines.push(format!("{kind} {noise} of its loss, with {degrees_of_freedom} degrees of freedom; intervals of 95%"));
+    lines.push(noise_text("law", fit.lack_of_fit, fit.noise, fit.degrees_of_freedom));
+    lines.push(count_text(fit.counts_layers).to_owned());
     lines.extend(fit.why_not_parameters_and_tokens.clone());
     lines.extend(fit.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
     lines
@@ -128,14 +209,19 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
         (None, Some(reason)) => format!("not supported at {given}: {reason}"),
         (None, None) => format!("not supported at {given}"),
     };
+    let (assumed, epochs) = (assumed.join(" and "), epochs_text(prediction.epochs));
     let mut lines =
-        vec![first, format!("with {}, {} the FLOPs of the {largest}", assumed.join(" and "), times(*extrapolation))];
+        vec![first, format!("with {assumed}, {} the FLOPs of the {largest}{epochs}", times(*extrapolation))];
     lines.extend(optimum.as_ref().map(|best| {
         let [low, high] = [best.interval.low, best.interval.high].map(|end| format!("{end:.3e}"));
         format!("the best size for these FLOPs is {low} to {high} parameters")
     }));
     lines.extend(measurement.map(|one| format!("one run measures {} to {}", loss(one.low), loss(one.high))));
     lines.extend(describe_left_out(without, predicted.as_ref()));
+    lines.extend(prediction.drift.map(|TuningDrift { factor, cost }| {
+        let (factor, cost) = (with_interval(&factor, |x| significant(x, 3)), with_interval(&cost, share));
+        format!("by its drift between the tuned rungs, the best factor there is {factor}, and factor 1 costs {cost} of the loss")
+    }));
     LadderParagraph { subject: "forecast", lines }
 }
 

@@ -9,9 +9,9 @@ use runner_spec::philox::Philox;
 use serde::{Deserialize, Serialize};
 
 use crate::levenberg_marquardt::{Residuals, minimize};
+use crate::noise::{Noise, SumsOfSquares, number_rungs};
 use crate::quantile::middle;
 use crate::sample::Interval;
-use crate::students_t::f_tail;
 
 /// The least residual of ln L from which on the Huber loss is linear, as in Hoffmann et al.
 const LEAST_HUBER_DELTA: f64 = 1e-3;
@@ -19,9 +19,7 @@ const LEAST_HUBER_DELTA: f64 = 1e-3;
 /// location parameter"). With less, it drops whole rungs as outliers.
 const HUBER_DEVIATIONS: f64 = 1.345;
 /// Fits to drawn losses.
-const DRAWS: u32 = 500;
-/// The level of the test whether rungs deviate from the law by more than their runs do from each other.
-const LACK_OF_FIT_LEVEL: f64 = 0.05;
+pub(crate) const DRAWS: u32 = 500;
 /// The largest share of draws in which a loss may be out of reach while its multiple of compute still has an interval. Each such draw is
 /// then beyond an end of the middle 95%.
 const MAX_SHARE_NOT_REACHED: f64 = 0.025;
@@ -216,6 +214,13 @@ impl LogLosses {
         ExponentBound::at(exponent)
     }
 
+    /// The sums of squares of the residuals of the fit `parameters`. A parameter at a bound does not count as one of the law.
+    fn sums_of_squares(&self, parameters: &[f64], rung_of_run: &[usize]) -> SumsOfSquares {
+        let mut unused = vec![0.0; parameters.len()];
+        let residuals: Vec<f64> = (0..self.count()).map(|i| self.residual(i, parameters, &mut unused)).collect();
+        SumsOfSquares::new(&residuals, rung_of_run, self.free_parameters(parameters))
+    }
+
     /// The number of parameters that are not at a bound. A term that is 0 has none.
     fn free_parameters(&self, parameters: &[f64]) -> usize {
         let of_term = |k| match self.exponent_bound(parameters, k) {
@@ -270,9 +275,12 @@ impl LawFit {
             scales: runs.iter().map(relative).collect(),
             log_losses: runs.iter().map(|run| run.loss.ln()).collect(),
         };
-        let delta = huber_delta(&losses.log_losses, &rung_of_run, rungs);
+        let delta = huber_delta(&losses.log_losses, &rung_of_run);
         let best = fit_from(&losses, delta, &starts(&losses, terms));
-        let noise = Noise::new(&losses, &best, &rung_of_run, rungs);
+        // The test of lack of fit assumes least squares.
+        let least_squares = fit_from(&losses, f64::INFINITY, std::slice::from_ref(&best));
+        let lack_of_fit_p = losses.sums_of_squares(&least_squares, &rung_of_run).lack_of_fit_p();
+        let noise = Noise::new(&losses.sums_of_squares(&best, &rung_of_run), lack_of_fit_p);
         let is_irreducible_zero = losses.is_irreducible_zero(&best);
         let exponent_bounds = (0..terms).map(|k| losses.exponent_bound(&best, k)).collect();
         let mut unused = vec![0.0; best.len()];
@@ -342,29 +350,9 @@ impl LawFit {
 }
 
 /// The residual from which on the Huber loss is linear: by the standard deviation of runs of a rung, if there are several.
-fn huber_delta(log_losses: &[f64], rung_of_run: &[usize], rungs: usize) -> f64 {
-    let freedom = log_losses.len() - rungs;
-    let within = |rung: usize| {
-        let own: Vec<f64> = log_losses.iter().zip(rung_of_run).filter(|(_, r)| **r == rung).map(|(y, _)| *y).collect();
-        let mean = own.iter().sum::<f64>() / own.len() as f64;
-        own.iter().map(|y| (y - mean).powi(2)).sum::<f64>()
-    };
-    let sd = ((0..rungs).map(within).sum::<f64>() / freedom.max(1) as f64).sqrt();
-    LEAST_HUBER_DELTA.max(HUBER_DEVIATIONS * sd)
-}
-
-/// The number of each run's rung. Runs of one rung have the same scale.
-fn number_rungs(runs: &[ScaledLoss]) -> Vec<usize> {
-    let mut scales: Vec<&[f64]> = Vec::new();
-    let mut numbers = Vec::new();
-    for ScaledLoss { scale, .. } in runs {
-        let number = scales.iter().position(|known| known == scale).unwrap_or(scales.len());
-        if number == scales.len() {
-            scales.push(scale);
-        }
-        numbers.push(number);
-    }
-    numbers
+fn huber_delta(log_losses: &[f64], rung_of_run: &[usize]) -> f64 {
+    let SumsOfSquares { within, run_freedom, .. } = SumsOfSquares::new(log_losses, rung_of_run, 0);
+    LEAST_HUBER_DELTA.max(HUBER_DEVIATIONS * (within / run_freedom.max(1) as f64).sqrt())
 }
 
 /// The law whose parameters are relative to `references`.
@@ -400,79 +388,4 @@ fn starts(losses: &LogLosses, terms: usize) -> Vec<Vec<f64>> {
 fn fit_from(losses: &LogLosses, delta: f64, starts: &[Vec<f64>]) -> Vec<f64> {
     let fits = starts.iter().map(|start| minimize(losses, delta, start));
     fits.min_by(|a, b| a.cost.total_cmp(&b.cost)).map_or_else(Vec::new, |fit| fit.parameters)
-}
-
-/// Sums of squared residuals of ln L, and their degrees of freedom.
-struct SumsOfSquares {
-    /// Of the means of rungs, each counted once.
-    of_means: f64,
-    /// Of the means of rungs, each counted for every run.
-    of_rungs: f64,
-    /// Of runs around the means of their rungs.
-    within: f64,
-    rung_freedom: usize,
-    run_freedom: usize,
-}
-
-impl SumsOfSquares {
-    fn new(losses: &LogLosses, parameters: &[f64], rung_of_run: &[usize], rungs: usize) -> Self {
-        let mut unused = vec![0.0; parameters.len()];
-        let residuals: Vec<f64> = (0..losses.count()).map(|i| losses.residual(i, parameters, &mut unused)).collect();
-        let mut members = vec![Vec::new(); rungs];
-        for (residual, rung) in residuals.iter().zip(rung_of_run) {
-            members[*rung].push(*residual);
-        }
-        let (mut of_means, mut of_rungs, mut within) = (0.0, 0.0, 0.0);
-        for rung in &members {
-            let mean = rung.iter().sum::<f64>() / rung.len() as f64;
-            of_means += mean * mean;
-            of_rungs += rung.len() as f64 * mean * mean;
-            within += rung.iter().map(|residual| (residual - mean).powi(2)).sum::<f64>();
-        }
-        let rung_freedom = rungs - losses.free_parameters(parameters);
-        Self { of_means, of_rungs, within, rung_freedom, run_freedom: residuals.len() - rungs }
-    }
-
-    /// The probability that rungs which follow the law deviate from it by this much: the tail of the F distribution.
-    fn lack_of_fit_p(&self) -> f64 {
-        if self.run_freedom == 0 || self.of_rungs == 0.0 {
-            return 1.0;
-        }
-        let (a, b) = (self.rung_freedom as f64, self.run_freedom as f64);
-        f_tail(self.of_rungs / a / (self.within / b), a, b)
-    }
-}
-
-/// The noise of ln L.
-struct Noise {
-    /// The standard deviation of a run's, or of a rung's.
-    sd: f64,
-    freedom: usize,
-    is_of_rungs: bool,
-}
-
-impl Noise {
-    /// Estimates it from the residuals of the fit `parameters`. A parameter at a bound does not count as one of the law. The test of lack
-    /// of fit is that of least squares, so it refits the law by them.
-    fn new(losses: &LogLosses, parameters: &[f64], rung_of_run: &[usize], rungs: usize) -> Self {
-        let fitted = SumsOfSquares::new(losses, parameters, rung_of_run, rungs);
-        let least_squares = fit_from(losses, f64::INFINITY, &[parameters.to_vec()]);
-        let p = SumsOfSquares::new(losses, &least_squares, rung_of_run, rungs).lack_of_fit_p();
-        let SumsOfSquares { of_means, of_rungs, within, rung_freedom: a, run_freedom: b } = fitted;
-        if p < LACK_OF_FIT_LEVEL {
-            return Self { sd: (of_means / a as f64).sqrt(), freedom: a, is_of_rungs: true };
-        }
-        Self { sd: ((of_rungs + within) / (a + b) as f64).sqrt(), freedom: a + b, is_of_rungs: false }
-    }
-
-    /// The noise of each run in a draw, and its standard deviation: s·√(ν/χ²) for ν degrees of freedom.
-    fn draw(&self, stream: Philox, number: u32, rung_of_run: &[usize]) -> (Vec<f64>, f64) {
-        let blocks = (self.freedom + rung_of_run.len()).div_ceil(4) as u64;
-        let mut normals = (0..blocks).flat_map(|block| stream.normals(u64::from(number) << 32 | block));
-        let chi_squared: f64 = normals.by_ref().take(self.freedom).map(|normal| normal * normal).sum();
-        let sd = self.sd * (self.freedom as f64 / chi_squared).sqrt();
-        let own: Vec<f64> = normals.map(|normal| sd * normal).collect();
-        let noise = |(run, rung): (usize, &usize)| own[if self.is_of_rungs { *rung } else { run }];
-        (rung_of_run.iter().enumerate().map(noise).collect(), sd)
-    }
 }

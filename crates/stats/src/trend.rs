@@ -3,7 +3,8 @@
 //! ln L of L = E + A·x^−α with E ≥ 0 is convex in ln x: each doubling lowers it by at most as much as the one before. So a quadratic of ln L
 //! in ln x that bends the other way contradicts every such law, whatever its parameters.
 
-use crate::levenberg_marquardt::solve;
+use crate::noise::one_sided_p;
+use crate::polynomial::Polynomial;
 use crate::students_t::{f_tail, two_sided_p};
 
 /// The level of the one-sided tests. A power law without an irreducible loss is straight, so the test of the curve refuses one in a hundred.
@@ -83,11 +84,8 @@ impl Rungs {
     /// True if the largest rung is below the smallest one by more than seeds are apart.
     fn fall_from_end_to_end(&self) -> bool {
         let ([first, .., last], [n, .., m]) = (self.means.as_slice(), self.counts.as_slice()) else { return false };
-        if self.freedom == 0 || last >= first {
-            return false;
-        }
         let error = (self.within / self.freedom as f64 * (1.0 / *n as f64 + 1.0 / *m as f64)).sqrt();
-        error == 0.0 || two_sided_p((first - last) / error, self.freedom as f64) / 2.0 < LEVEL
+        one_sided_p(first - last, error, self.freedom) < LEVEL
     }
 
     /// The probability that the means in a random order fall with x in at least as many pairs as these do (Mann 1945, "Nonparametric tests
@@ -130,47 +128,13 @@ fn highest_coefficient(x: &[f64], y: &[f64], rungs: &Rungs, degree: usize) -> Op
     if freedom == 0 {
         return None;
     }
+    let value = fit.coefficients[degree];
     let error = (fit.sum_of_squares / freedom as f64 * fit.inverse).sqrt();
     // Numbers on a line without noise, up to their rounding.
     let is_exact = error <= 1e-12 * y.iter().fold(f64::MIN_POSITIVE, |most, y| most.max(y.abs()));
-    let p = if is_exact {
-        f64::from(u8::from(fit.value.abs() <= 1e-9))
-    } else {
-        two_sided_p(fit.value / error, freedom as f64)
-    };
-    Some(Coefficient { value: fit.value, p })
-}
-
-struct Polynomial {
-    /// The coefficient of the highest power, and its variance divided by the variance of y.
-    value: f64,
-    inverse: f64,
-    sum_of_squares: f64,
-}
-
-impl Polynomial {
-    fn fit(x: &[f64], y: &[f64], degree: usize) -> Option<Self> {
-        let center = x.iter().sum::<f64>() / x.len() as f64;
-        let powers = |x: f64| -> Vec<f64> { (0..=degree).map(|k| (x - center).powi(k as i32)).collect() };
-        let n = degree + 1;
-        let (mut matrix, mut right) = (vec![vec![0.0; n]; n], vec![0.0; n]);
-        for (x, y) in x.iter().zip(y) {
-            let row = powers(*x);
-            for a in 0..n {
-                right[a] += row[a] * y;
-                for b in 0..n {
-                    matrix[a][b] += row[a] * row[b];
-                }
-            }
-        }
-        let coefficients = solve(matrix.clone(), right)?;
-        let mut unit = vec![0.0; n];
-        unit[degree] = 1.0;
-        let inverse = solve(matrix, unit)?[degree];
-        let residual = |(x, y): (&f64, &f64)| y - powers(*x).iter().zip(&coefficients).map(|(p, c)| p * c).sum::<f64>();
-        let sum_of_squares = x.iter().zip(y).map(residual).map(|r| r * r).sum();
-        Some(Self { value: coefficients[degree], inverse, sum_of_squares })
-    }
+    let p =
+        if is_exact { f64::from(u8::from(value.abs() <= 1e-9)) } else { two_sided_p(value / error, freedom as f64) };
+    Some(Coefficient { value, p })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use runner_spec::philox::Philox;
-use runner_stats::{ExponentBound, LawFit, NoFit, ScaledLoss, rungs_needed};
+use runner_stats::{ExponentBound, LawFit, NoFit, NoVertex, ParabolaFit, ScaledLoss, rungs_needed};
 use serde_json::Value;
 
 /// SciPy's cost may be this much lower, relatively: both end where a step changes nothing.
@@ -131,4 +131,74 @@ fn the_multiple_of_compute_is_found() {
     assert!(a.law.scale_at(a.law.irreducible).is_infinite());
     let unreached = b.scale_multiple(&independent, 1e-9);
     assert_eq!((unreached.value, unreached.interval, unreached.not_reached), (None, None, unreached.draws));
+}
+
+/// Simulates ladders of Chinchilla models that cost the same, in sizes that are `apart` times apart, with three seeds and 0.3% of noise. Returns the
+/// share of ladders without a best size, the share of the others whose interval contains it, and the mean ratio of the found size to it.
+fn coverage_of_best_size(apart: f64) -> [f64; 3] {
+    const LADDERS: u64 = 200;
+    let tokens = |n: f64| 1e19 / (6.0 * n);
+    let loss = |n: f64| 1.69 + 406.4 * n.powf(-0.34) + 410.7 * tokens(n).powf(-0.28);
+    let best = (406.4 * 0.34 / (410.7 * 0.28) * tokens(1.0).powf(0.28)).powf(1.0 / 0.62);
+    let (mut refused, mut contained, mut off) = (0.0, 0.0, 0.0);
+    for number in 0..LADDERS {
+        let stream = Philox::new(number, "sizes of a budget");
+        // The best size is not in the middle.
+        let run = |i: usize| {
+            let n = best * apart.powf((i / 3) as f64 - 2.2);
+            ScaledLoss { scale: vec![n], loss: loss(n) * (0.003 * stream.normals(i as u64)[0]).exp() }
+        };
+        let runs: Vec<ScaledLoss> = (0..18).map(run).collect();
+        match ParabolaFit::new(&runs, None, Philox::new(number, "draws")).unwrap().vertex() {
+            Ok(found) => {
+                contained += f64::from(u8::from(found.interval.contains(best)));
+                off += (found.value / best).ln();
+            }
+            Err(_) => refused += 1.0,
+        }
+    }
+    let shown = LADDERS as f64 - refused;
+    [refused / LADDERS as f64, contained / shown, (off / shown).exp()]
+}
+
+#[test]
+fn the_best_size_of_a_budget_is_in_its_interval() {
+    for (apart, least) in [(1.5, 0.9), (2.0, 0.7), (3.0, 0.0)] {
+        let [refused, contained, off] = coverage_of_best_size(apart);
+        println!("sizes {apart} times apart: refused {refused}, contained {contained}, {off} of the best size");
+        assert!(contained > least && refused < 0.1 && (off - 1.0).abs() < 0.3, "{apart}: {refused} {contained} {off}");
+    }
+    // What shows no best size.
+    let runs = |y: [f64; 3]| -> Vec<ScaledLoss> {
+        y.iter().enumerate().map(|(i, y)| ScaledLoss { scale: vec![2_f64.powi(i as i32)], loss: y.exp() }).collect()
+    };
+    let noise = Some((1e-3, 10));
+    let fit = |y| ParabolaFit::new(&runs(y), noise, Philox::new(1, "draws")).unwrap();
+    assert_eq!(fit([1.0, 1.1, 1.0]).vertex(), Err(NoVertex::NotConvex));
+    assert_eq!(fit([1.0, 1.1, 1.3]).vertex(), Err(NoVertex::Below));
+    assert_eq!(fit([1.3, 1.1, 1.0]).vertex(), Err(NoVertex::Above));
+    assert!(matches!(fit([1.0, 1.0, 1.0 + 2e-4]).vertex(), Err(NoVertex::NotDetermined(_))));
+    let even = fit([1.1, 1.0, 1.1]);
+    let (vertex, [best, lowest, cost]) = (even.vertex().unwrap(), even.best_in_range());
+    assert!((vertex.value - 2.0).abs() < 1e-9 && (lowest.value - 1_f64.exp()).abs() < 1e-9, "{vertex:?} {lowest:?}");
+    // One is half of the best: 0.1 of ln L above it.
+    assert!((cost.value - 0.1_f64.exp_m1()).abs() < 1e-9 && cost.interval.contains(cost.value), "{cost:?}");
+    assert!(best.value == vertex.value && !best.interval.contains(1.0), "{best:?}");
+    // The lowest loss in the range, whether or not the parabola has a vertex there.
+    let ends = [([1.0, 1.1, 1.0 + 1e-2], 1.0), ([1.3, 1.1, 1.0], 4.0), ([1.3, 1.6, 1.0], 4.0)];
+    for (y, x) in ends {
+        let [best, _, cost] = fit(y).best_in_range();
+        assert!((best.value - x).abs() < 1e-9 && cost.value >= 0.0, "{y:?} {best:?} {cost:?}");
+    }
+    // As far again from a parabola whose best is one, the best is four.
+    let base = ParabolaFit::new(
+        &[0.5, 1.0, 2.0].map(|x: f64| ScaledLoss { scale: vec![x], loss: x.ln().powi(2).exp() }),
+        noise,
+        Philox::new(2, "draws"),
+    );
+    let (beyond, _) = even.extrapolate(&base.unwrap(), 1.0);
+    assert!((beyond.value - 4.0).abs() < 1e-9 && beyond.interval.contains(4.0), "{beyond:?}");
+    // Without several seeds or more sizes, nothing shows the noise.
+    assert!(ParabolaFit::new(&runs([1.1, 1.0, 1.1]), None, Philox::new(1, "draws")).is_none());
+    assert!(ParabolaFit::new(&runs([1.1, 1.0, 1.1])[..2], noise, Philox::new(1, "draws")).is_none());
 }

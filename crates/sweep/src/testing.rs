@@ -22,6 +22,8 @@ pub fn sweep() -> SweepRecord {
         rungs: vec![10, 20, 40],
         tokens_per_step: 64,
         parameters: 1000,
+        epochs: 1.0,
+        layers: None,
         memory_bytes: 1 << 20,
         rank_memory_bytes: 0,
         flops_per_step: 1e6,

@@ -8,9 +8,9 @@ use crate::cli::terminal::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::terminal::output::{print_result, print_to_stderr};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_record::catalog;
-use runner_report::ladder::{checked_text, comparison_text, describe_fit, paragraphs_text, recorded_text};
+use runner_report::ladder::{checked_text, comparison_text, describe_outcome, paragraphs_text, recorded_text};
 use runner_sweep::ladder::{
-    self, CheckedForecast, LadderComparison, LadderFit, LadderResults, RecordedForecast, find_incomparable_ladders,
+    self, CheckedForecast, LadderComparison, LadderOutcome, LadderResults, RecordedForecast, find_incomparable_ladders,
 };
 use runner_sweep::stopped_points;
 use runner_sweep::summary::ReadSweep;
@@ -19,7 +19,8 @@ use runner_sweep::summary::ReadSweep;
 #[derive(Debug, Serialize)]
 struct FitJson {
     id: String,
-    fit: LadderFit,
+    #[serde(flatten)]
+    outcome: LadderOutcome,
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<LadderComparison>,
     /// The forecasts that were stored.
@@ -36,8 +37,8 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
     if let Some(run) = &args.check {
         return check_run(args, &sweep, run);
     }
-    let fit = ladder.fit(&args.target).map_err(CommandError::request)?;
-    let mut text = paragraphs_text(&describe_fit(&fit));
+    let outcome = ladder.outcome(&args.target).map_err(CommandError::request)?;
+    let mut text = paragraphs_text(&describe_outcome(&outcome));
     let mut comparison = None;
     if let Some(other) = &args.against {
         let name = SweepNameArgs { sweep: Some(other.clone()), root: args.sweep.root.clone() };
@@ -49,16 +50,21 @@ pub(super) fn run(args: &FitArgs) -> Result<Exit> {
         text.push_str(&comparison_text(&found));
         comparison = Some(found);
     }
-    let recorded = if args.record { ladder::record_forecasts(&sweep, &fit)? } else { Vec::new() };
-    if args.record && recorded.is_empty() {
-        let why = fit.predictions.iter().find_map(|prediction| prediction.not_supported.as_deref());
+    let mut recorded = Vec::new();
+    if let (true, Some(fit)) = (args.record, &outcome.fit) {
+        recorded = ladder::record_forecasts(&sweep, fit)?;
+        if !recorded.is_empty() {
+            text.push_str(&recorded_text(fit, &recorded));
+        }
+    }
+    let json = FitJson { id: sweep.record.id.clone(), outcome, comparison, recorded, text };
+    let exit = print_result(args.json, &json, || json.text.clone())?;
+    if args.record && json.recorded.is_empty() {
+        let mut predictions = json.outcome.fit.iter().flat_map(|fit| &fit.predictions);
+        let why = predictions.find_map(|prediction| prediction.not_supported.as_deref());
         refuse!("nothing is recorded, since no forecast is supported: {}", why.unwrap_or("there is none"));
     }
-    if args.record {
-        text.push_str(&recorded_text(&fit, &recorded));
-    }
-    let json = FitJson { id: sweep.record.id.clone(), fit, comparison, recorded, text };
-    print_result(args.json, &json, || json.text.clone())
+    Ok(exit)
 }
 
 /// The output of `--check --json`.

@@ -12,7 +12,7 @@ use runner_record::RunLock;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, loss as metric_loss, printable};
 use runner_sweep::PointStatus;
-use runner_sweep::ladder::{LadderOutcome, LadderPrediction};
+use runner_sweep::ladder::{LadderOutcome, LadderPrediction, SizeOptimum};
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::{ReadSweep, SweepSummary};
 use runner_sweep::sweep_dir;
@@ -94,7 +94,7 @@ fn conclusion_text(record: &SweepRecord, summary: &SweepSummary) -> Option<Strin
 
 /// The law of a ladder in a few words, such as `val_loss at flops 5.431e12 forecast as 1.6211 (1.5504 to 1.8754)`.
 fn ladder_text(ladder: &LadderOutcome) -> String {
-    match (&ladder.fit, &ladder.no_fit) {
+    match (&ladder.fit, &ladder.optimum) {
         (Some(fit), _) => {
             let forecast = |prediction: &LadderPrediction| {
                 let Some(loss) = prediction.loss else {
@@ -108,7 +108,12 @@ fn ladder_text(ladder: &LadderOutcome) -> String {
             };
             fit.predictions.first().map_or_else(|| format!("law: {}", fit.formula), forecast)
         }
-        (None, reason) => format!("no law: {}", printable(reason.as_deref().unwrap_or("no results"))),
+        (None, Some(SizeOptimum { flops, parameters, .. })) => {
+            let [value, low, high] =
+                [parameters.value, parameters.interval.low, parameters.interval.high].map(|x| count(x as u64));
+            format!("best size for {flops:.3e} FLOPs: {value} parameters ({low} to {high})")
+        }
+        (None, None) => format!("no law: {}", printable(ladder.no_fit.as_deref().unwrap_or("no results"))),
     }
 }
 

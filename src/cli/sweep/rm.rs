@@ -12,15 +12,23 @@ use runner_housekeeping::remove_sweep::{self, SweepRuns};
 use runner_record::RunLock;
 use runner_record::files::file_name;
 use runner_spec::format::{bytes, counted, printable};
-use runner_sweep::sweep_dir;
+use runner_sweep::{ladder, sweep_dir};
 
 /// # Errors
 /// If there is no such sweep, a process runs it, nobody can confirm, or a file cannot be removed.
 pub(super) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
     let path = sweep_dir::resolve_one(&root, &args.sweep)?;
-    remove_sweep::check(&root, &path)?;
     let id = file_name(&path);
+    if let forecasts @ 1.. = ladder::count_forecasts(&path) {
+        refuse!(
+            "{} has {}, which may be all that shows that they were made before their runs; move {} away first",
+            printable(&id),
+            counted(forecasts as u64, "recorded forecast"),
+            path.join(ladder::FORECASTS).display()
+        );
+    }
+    remove_sweep::check(&root, &path)?;
     if RunLock::is_held(&path) {
         refuse!("another process is running sweep {}; stop it first", printable(&id));
     }

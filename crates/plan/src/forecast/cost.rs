@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use runner_spec::model::ModelSpec;
 use runner_spec::model::parts::PartParameter;
-use runner_spec::plan::{Flops, ParamCounts};
-use runner_spec::program::BlockRange;
+use runner_spec::plan::{Flops, ParamCounts, Plan};
+use runner_spec::program::{BlockRange, Program};
+use serde::{Deserialize, Serialize};
 
 /// The convention by which the FLOPs of MFU are counted. The text appears beside every figure, because MFU cannot be compared without it.
 pub(crate) const CONVENTION: &str =
@@ -33,6 +34,24 @@ pub fn count_chunks(spec: &ModelSpec, chunks: &[BlockRange]) -> ParamCounts {
         add(count(&decoder.embedding.parameters()[..1]), 1);
     }
     counts
+}
+
+/// The size of a model, or of a part of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ModelSize {
+    pub parameters: u64,
+    /// Of one optimizer step, as counted for MFU.
+    pub flops_per_step: f64,
+}
+
+impl ModelSize {
+    /// The layers of `plan`, without embeddings and head.
+    pub fn of_layers(plan: &Plan) -> Option<Self> {
+        let Program { model, batch, .. } = &plan.ranks.first()?.program;
+        let layers = 1..model.layers + 1;
+        let parameters = count_chunks(model, &[layers.clone().into()]).total;
+        Some(Self { parameters, flops_per_step: flops(model, &layers, plan.totals.tokens_per_step, batch.length).step })
+    }
 }
 
 /// Parameters of each entry of the block list.

@@ -46,14 +46,21 @@ pub struct LadderFit {
     pub predictions: Vec<LadderPrediction>,
     /// The rungs, by their FLOPs.
     pub measured: Vec<RungLoss>,
+    /// True if N and C count only the layers, without embeddings and head.
+    pub counts_layers: bool,
+    /// The rungs at which `tune` varies.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<TunedRung>,
     /// The law L(C) from the smallest rung to the largest supported prediction; empty for L(N, D), where FLOPs do not determine the loss.
     pub curve: Vec<CurvePoint>,
 }
 
-/// The law of a ladder, or why none is fitted.
-#[derive(Debug, Clone, Serialize)]
+/// The law of a ladder, or the best size if all rungs cost the same, or why there is neither.
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct LadderOutcome {
     pub fit: Option<LadderFit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<SizeOptimum>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_fit: Option<String>,
 }
@@ -62,12 +69,83 @@ impl LadderOutcome {
     /// What the results of the ladder `record` show; `None` if it is a sweep.
     #[must_use]
     pub fn new(record: &SweepRecord, results: &SweepResults) -> Option<Self> {
-        let fitted = record.is_ladder.then(|| LadderResults::new(record, results)?.fit(&[]))?;
-        Some(match fitted {
-            Ok(fit) => Self { fit: Some(fit), no_fit: None },
-            Err(reason) => Self { fit: None, no_fit: Some(reason) },
-        })
+        let found = record.is_ladder.then(|| LadderResults::new(record, results)?.outcome(&[]))?;
+        Some(found.unwrap_or_else(|reason| Self { no_fit: Some(reason), ..Self::default() }))
     }
+}
+
+/// The size with the lowest loss for FLOPs that all rungs cost.
+#[derive(Debug, Clone, Serialize)]
+pub struct SizeOptimum {
+    pub metric: String,
+    /// True if the parameters count only the layers.
+    pub counts_layers: bool,
+    pub flops: f64,
+    /// With its interval of 95%.
+    pub parameters: Prediction,
+    pub tokens: f64,
+    /// Epochs of the training data, if its size is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
+    pub loss: Prediction,
+    pub runs: usize,
+    pub rungs: usize,
+    pub missing: usize,
+    pub degrees_of_freedom: usize,
+    pub noise: f64,
+    /// True if rungs deviate from the parabola by more than their seeds explain; `noise` is then the noise of a rung.
+    pub lack_of_fit: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_on: Option<LossSample>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tuning: Vec<TunedRung>,
+}
+
+/// A rung that was trained with several factors of `tune`.
+#[derive(Debug, Clone, Serialize)]
+pub struct TunedRung {
+    pub parameters: f64,
+    pub tokens: f64,
+    pub flops: f64,
+    /// The smallest first.
+    pub factors: Vec<TunedFactor>,
+    /// The factor with the lowest loss, and the p-value of the test whether it is better than 1.
+    pub best: f64,
+    pub p: f64,
+    /// True if another factor is better than 1 by more than seeds explain.
+    pub is_off: bool,
+    /// The best factor from the smallest to the largest, by a parabola through ln factor; `None` if fewer than three have a result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<TunedOptimum>,
+    /// Why the losses do not determine it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub undetermined: Option<String>,
+}
+
+/// What a rung measured with a factor.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TunedFactor {
+    pub factor: f64,
+    pub runs: usize,
+    /// The geometric mean of its runs; `None` unless all have a result.
+    pub loss: Option<f64>,
+}
+
+/// The best factor of a rung.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TunedOptimum {
+    pub factor: Prediction,
+    pub loss: Prediction,
+    /// How far the loss of factor 1 is above that, as a share of it.
+    pub cost: Prediction,
+}
+
+/// The best factor at a target, if it moves on as it moved from the smallest tuned rung to the largest one.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TuningDrift {
+    pub factor: Prediction,
+    /// How far the loss of factor 1 would then be above the lowest one, as a share of it.
+    pub cost: Prediction,
 }
 
 /// A rung and the loss that the law gives it.
@@ -137,7 +215,10 @@ pub struct LadderPrediction {
     /// Of L(N, D) and a target that gives only FLOPs: the parameters with the lowest loss for them, with their interval of 95%.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<Prediction>,
-    /// Why it does not.
+    /// Of a tuned ladder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<TuningDrift>,
+    /// Why the rungs support no forecast.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_supported: Option<String>,
     /// The loss by the laws that are fitted without one rung each.
@@ -147,6 +228,9 @@ pub struct LadderPrediction {
     pub parameters: f64,
     pub tokens: f64,
     pub flops: f64,
+    /// Epochs of the training data that its run needs, if the size of the data is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epochs: Option<f64>,
     /// Its FLOPs as a multiple of the largest rung's.
     pub extrapolation: f64,
 }

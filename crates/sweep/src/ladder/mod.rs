@@ -1,36 +1,40 @@
 //! What a ladder's results say: the fitted scaling law, how well it predicts the largest rungs without them, predictions where these checks
-//! support them, and the compute that another ladder needs for the same loss.
+//! support them, whether the rules are tuned, the best size for a budget, and the compute that another ladder needs for the same loss.
 
 mod findings;
+mod forecast;
+mod optimum;
 mod recorded;
 mod scale;
 mod support;
+mod tuning;
 
 use std::collections::BTreeMap;
 
 use runner_plan::comparability::find_incomparable;
+use runner_plan::forecast::cost::ModelSize;
 use runner_spec::measure::LossSample;
 use runner_spec::philox::Philox;
-use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, ScalingLaw, rungs_needed};
+use runner_stats::{LawFit, NoFit, Prediction, ScaledLoss, rungs_needed};
 
-use crate::record::SweepRecord;
-use crate::results::{PointStatus, SweepResults};
+use crate::points::tune_of;
+use crate::record::{PlannedPoint, SweepRecord};
+use crate::results::{PointStatus, ResultsRow, SweepResults};
+use crate::spec::{Budget, BudgetKind};
 use crate::summary::ReadSweep;
 pub use findings::{
     ComputeMultiple, CurvePoint, FittedTerm, HeldOutRung, LadderComparison, LadderFit, LadderOutcome, LadderPrediction,
-    LeftOutRung, RungLoss,
+    LeftOutRung, RungLoss, SizeOptimum, TunedFactor, TunedOptimum, TunedRung, TuningDrift,
 };
-pub use recorded::{CheckedForecast, RecordedForecast, check, record_forecasts};
+pub use recorded::{CheckedForecast, FORECASTS, RecordedForecast, check, count_forecasts, record_forecasts};
 pub use scale::{LadderTarget, Scale};
 
 /// The largest squared correlation of ln N and ln D at which L(N, D) is fitted.
 const MAX_SQUARED_CORRELATION: f64 = 0.9;
 /// The factor by which the tokens of rungs of one size differ if they differ by more than rounding.
 const DIFFERENT_TOKENS: f64 = 1.1;
-/// The share of the range of the rungs' losses above which a predicted interval is too wide to be a strong check.
-const MAX_SHARE_OF_RANGE: f64 = 0.5;
-/// The FLOPs of the run that is predicted if no target is given, as a multiple of the largest rung's.
-const DEFAULT_EXTRAPOLATION: f64 = 10.0;
+/// Rungs with a budget of FLOPs cost the same up to this factor: a larger one would change the loss by as much as sizes do.
+const SAME_FLOPS: f64 = 1.05;
 /// The number of points of [`LadderFit::curve`].
 const CURVE_POINTS: usize = 33;
 /// The names of the exponents in formulas.
@@ -58,6 +62,13 @@ pub struct LadderResults {
     metric: String,
     id: String,
     runs: Vec<LadderRun>,
+    /// Runs with a factor other than 1. The law ignores them. The loss is NaN without a result.
+    tuned: Vec<(f64, LadderRun)>,
+    /// The budget of FLOPs of each rung, if they keep it.
+    budget: Option<f64>,
+    counts_layers: bool,
+    /// Tokens of the training data of the largest rung, if they are known.
+    epoch_tokens: Option<f64>,
     measured_on: Option<LossSample>,
     /// Points without a result, and those among them that diverged.
     missing: usize,
@@ -101,19 +112,57 @@ impl LadderResults {
         if let Some(reason) = &results.incomparable {
             return Err(format!("the losses of the rungs do not compare: {reason}"));
         }
-        let run = |row: &crate::ResultsRow| {
+        let run = |row: &ResultsRow| {
             let point = record.point(row.point)?;
-            let loss =
-                row.objective.filter(|loss| loss.is_finite() && row.status == PointStatus::Done && !row.diverged)?;
-            Some(LadderRun { parameters: point.parameters as f64, tokens: point.tokens(), flops: point.flops(), loss })
+            let is_result = |loss: &f64| loss.is_finite() && row.status == PointStatus::Done && !row.diverged;
+            let loss = row.objective.filter(is_result).unwrap_or(f64::NAN);
+            let ModelSize { parameters, flops_per_step } = point.counted_size();
+            let flops = flops_per_step * point.steps as f64;
+            Some((
+                tune_of(&point.values),
+                LadderRun { parameters: parameters as f64, tokens: point.tokens(), flops, loss },
+            ))
         };
-        let distinct = || results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
-        let mut runs: Vec<LadderRun> = distinct().filter_map(run).collect();
+        let distinct = results.rows.iter().filter(|row| row.status != PointStatus::Duplicate);
+        let (own, tuned): (Vec<&ResultsRow>, Vec<&ResultsRow>) = distinct.partition(|row| tune_of(&row.values) == 1.0);
+        let runs = own.iter().filter_map(|row| run(row)).map(|(_, run)| run);
+        let mut runs: Vec<LadderRun> = runs.filter(|run| run.loss.is_finite()).collect();
         runs.sort_by(|a, b| a.flops.total_cmp(&b.flops).then(a.loss.total_cmp(&b.loss)));
-        let missing = distinct().count() - runs.len();
-        let diverged = distinct().filter(|row| row.diverged).count();
-        let (metric, id) = (record.objective.metric.key().into_owned(), record.id.clone());
-        Ok(Self { metric, id, runs, measured_on: results.measured_on(), missing, diverged })
+        let points = || own.iter().filter_map(|row| record.point(row.point));
+        let (low, high) = range(points().map(PlannedPoint::flops));
+        let is_budget = |budget: &Budget| budget.kind == BudgetKind::Flops && high <= SAME_FLOPS * low;
+        let largest = points().max_by(|a, b| a.flops().total_cmp(&b.flops()));
+        Ok(Self {
+            metric: record.objective.metric.key().into_owned(),
+            id: record.id.clone(),
+            missing: own.len() - runs.len(),
+            diverged: own.iter().filter(|row| row.diverged).count(),
+            runs,
+            tuned: tuned.iter().filter_map(|row| run(row)).collect(),
+            budget: record.budget.filter(is_budget).map(|_| high),
+            counts_layers: record.counts_layers(),
+            epoch_tokens: largest.filter(|point| point.epochs > 0.0).map(|point| point.tokens() / point.epochs),
+            measured_on: results.measured_on(),
+        })
+    }
+
+    /// What the results show: the law, or the best size for the budget of FLOPs.
+    ///
+    /// # Errors
+    /// If they show neither, or a target does not fit.
+    pub fn outcome(&self, targets: &[LadderTarget]) -> Result<LadderOutcome, String> {
+        let Some(flops) = self.shared_flops() else {
+            return Ok(LadderOutcome { fit: Some(self.fit(targets)?), ..LadderOutcome::default() });
+        };
+        if !targets.is_empty() {
+            return Err("the rungs of this ladder cost the same FLOPs, so they show the best size for these, and no law for a target".to_owned());
+        }
+        Ok(LadderOutcome { optimum: Some(self.optimum(flops)?), ..LadderOutcome::default() })
+    }
+
+    /// The epochs of `tokens`, if the size of the training data is known.
+    fn epochs(&self, tokens: f64) -> Option<f64> {
+        self.epoch_tokens.map(|of_data| tokens / of_data)
     }
 
     /// What the losses are fitted over: parameters and tokens if these vary independently, else FLOPs, with the reason.
@@ -184,8 +233,14 @@ impl LadderResults {
         let default = [self.default_target(&scales)?];
         let targets = if targets.is_empty() { &default } else { targets };
         let (checks, why_no_more_checks) = self.checks(&scales);
-        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted, self.diverged);
-        let predict = |target| self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks);
+        let tuned = tuning::tuned_rungs(&self.runs, &self.tuned, (fitted.noise, fitted.freedom));
+        let unsupported = support::unsupported_law(&self.runs, &scales, &fitted, self.diverged)
+            .or_else(|| tuning::describe_off(&tuned));
+        let predict = |target| {
+            let prediction = self.predict(target, &scales, &fitted, unsupported.as_ref(), &checks)?;
+            let drift = prediction.loss.and_then(|_| tuning::drift(&tuned, prediction.flops));
+            Ok::<_, String>(LadderPrediction { drift, ..prediction })
+        };
         let predictions: Vec<LadderPrediction> = targets.iter().map(predict).collect::<Result<_, _>>()?;
         let exponents = EXPONENT_NAMES.into_iter().zip(fitted.exponent_bounds.iter().map(Option::is_some));
         let at_bound = [("E", fitted.is_irreducible_zero)].into_iter().chain(exponents);
@@ -211,15 +266,10 @@ impl LadderResults {
             at_bound: at_bound.filter(|(_, is_at_bound)| *is_at_bound).map(|(name, _)| name).collect(),
             measured: self.measured(&scales, &fitted),
             curve: if scales == [Scale::Flops] { self.curve(&fitted, &predictions) } else { Vec::new() },
+            counts_layers: self.counts_layers,
+            tuning: tuned.into_iter().map(|(rung, _)| rung).collect(),
             predictions,
         })
-    }
-
-    /// A run of ten times the FLOPs of the largest rung.
-    fn default_target(&self, scales: &[Scale]) -> Result<LadderTarget, String> {
-        let largest = self.runs.last().ok_or("there are no results")?;
-        let factor = DEFAULT_EXTRAPOLATION.powf(1.0 / scales.len() as f64);
-        Ok(LadderTarget(scales.iter().map(|scale| (*scale, factor * scale.of(largest))).collect()))
     }
 
     fn measured(&self, scales: &[Scale], fitted: &LawFit) -> Vec<RungLoss> {
@@ -246,172 +296,6 @@ impl LadderResults {
         let (low, high) = range(flops);
         let at = |i: usize| low * (high / low).powf(i as f64 / (CURVE_POINTS - 1) as f64);
         (0..CURVE_POINTS).map(|i| CurvePoint { flops: at(i), loss: fitted.predict(&[at(i)]) }).collect()
-    }
-
-    /// Predictions of the rung with the most FLOPs from those without the largest one, two, ...: as many as leave enough rungs for the law, with
-    /// the reason why there are no more.
-    fn checks(&self, scales: &[Scale]) -> (Vec<HeldOutRung>, String) {
-        let (mut checks, mut others) = (Vec::new(), self.runs.clone());
-        loop {
-            let Some(largest) = others.last().map(LadderRun::rung) else {
-                return (checks, "there are no results".into());
-            };
-            others.retain(|run| run.rung() != largest);
-            match self.hold_out(scales, &others) {
-                Ok(check) => checks.push(check),
-                Err(reason) => return (checks, reason),
-            }
-        }
-    }
-
-    /// Predicts the rung with the most FLOPs from the runs `others`.
-    fn hold_out(&self, scales: &[Scale], others: &[LadderRun]) -> Result<HeldOutRung, String> {
-        let largest = self.runs.last().ok_or("there are no results")?;
-        let held_out: Vec<LadderRun> = self.runs.iter().filter(|run| run.rung() == largest.rung()).copied().collect();
-        let below = others.last().map_or(f64::NAN, |run| run.flops);
-        let fitted = fit(others, scales, "ladder without its largest rungs")
-            .map_err(|error| format!("the largest rung is not held out: without it, {error}"))?;
-        let scale: Vec<f64> = scales.iter().map(|scale| scale.of(largest)).collect();
-        let stream = Philox::new(0, "measurement of the largest rung");
-        let predicted = fitted.predict_measurement(&scale, held_out.len(), stream);
-        let measured = mean_loss(&held_out);
-        let (low, high) = self.losses();
-        Ok(HeldOutRung {
-            flops: largest.flops,
-            parameters: largest.parameters,
-            tokens: largest.tokens,
-            extrapolation: largest.flops / below,
-            rungs_left: rungs(others).len(),
-            runs: held_out.len(),
-            measured,
-            predicted,
-            is_in_interval: predicted.interval.contains(measured),
-            range_of_losses: high - low,
-            is_strong: 2.0 * predicted.interval.half_width() <= MAX_SHARE_OF_RANGE * (high - low),
-        })
-    }
-
-    fn predict(
-        &self,
-        target: &LadderTarget,
-        scales: &[Scale],
-        fitted: &LawFit,
-        unsupported: Option<&String>,
-        checks: &[HeldOutRung],
-    ) -> Result<LadderPrediction, String> {
-        let LadderTarget(given) = target;
-        let [mut parameters, mut tokens, flops] = self.run_at(target);
-        let mut optimum = None;
-        let at = match (scales, given.as_slice()) {
-            ([_, _], [(Scale::Flops, _)]) => {
-                let best = self.optimal_parameters(&fitted.law, flops);
-                // There is none if a term is 0.
-                if best.is_normal() {
-                    (parameters, tokens) = (best, flops / (self.flops_per_pair() * best));
-                    let interval = fitted.interval_of(|law| self.optimal_parameters(law, flops));
-                    optimum = Some(Prediction { value: best, interval });
-                }
-                vec![parameters, tokens]
-            }
-            ([_, _], _) => {
-                let both: Option<Vec<f64>> = scales.iter().map(|scale| target.value_of(*scale)).collect();
-                let both = both.filter(|both| both.len() == given.len());
-                let rule = "this ladder fits L(N, D), so a target gives both, `--target parameters=X,tokens=X`, or flops=X, whose best size is \
-                            then taken";
-                both.ok_or(rule)?
-            }
-            // Along the ladder, each scale determines the others.
-            (_, [(scale, _)]) if self.range_of(*scale) >= scale.least_span() => vec![flops],
-            (_, [(scale, _)]) => {
-                return Err(format!(
-                    "{} of the rungs hardly differ, so they determine no run; give flops as the target",
-                    scale.name()
-                ));
-            }
-            _ => {
-                return Err("this ladder varies parameters and tokens together, so a target gives one of flops, parameters and tokens".to_owned());
-            }
-        };
-        let extrapolation = flops / self.runs.last().map_or(f64::NAN, |run| run.flops);
-        let reach = self.reach(scales, [parameters, tokens, flops]);
-        let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
-        let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(reach, checks));
-        let supported = |found: Prediction| not_supported.is_none().then_some(found);
-        let loss = supported(fitted.predict(&at));
-        let stream = Philox::new(0, "measurement of a forecast's run");
-        let measurement = supported(fitted.predict_measurement(&at, 1, stream)).map(|found| found.interval);
-        let without = if loss.is_some() { self.without_each_rung(scales, &at) } else { Vec::new() };
-        let optimum = optimum.filter(|_| loss.is_some());
-        Ok(LadderPrediction {
-            target,
-            loss,
-            measurement,
-            optimum,
-            not_supported,
-            without,
-            parameters,
-            tokens,
-            flops,
-            extrapolation,
-        })
-    }
-
-    /// The FLOPs of a run for each parameter and token: the geometric mean of the rungs.
-    fn flops_per_pair(&self) -> f64 {
-        let logs = self.runs.iter().map(|run| (run.flops / (run.parameters * run.tokens)).ln());
-        (logs.sum::<f64>() / self.runs.len() as f64).exp()
-    }
-
-    /// The N of the lowest loss E + A·N^-a + B·D^-b with `flops` = k·N·D: ((a·A / b·B) · (flops / k)^b)^(1 / (a + b)) (Hoffmann et al. 2022,
-    /// equation 4).
-    fn optimal_parameters(&self, law: &ScalingLaw, flops: f64) -> f64 {
-        let [of_size, of_tokens] = law.terms.as_slice() else { return f64::NAN };
-        let (a, b) = (of_size.exponent, of_tokens.exponent);
-        let share = (a * of_size.coefficient / (b * of_tokens.coefficient)).ln();
-        ((share + b * (flops / self.flops_per_pair()).ln()) / (a + b)).exp()
-    }
-
-    /// The factor from the smallest to the largest rung.
-    fn range_of(&self, scale: Scale) -> f64 {
-        let (low, high) = range(self.runs.iter().map(|run| scale.of(run)));
-        high / low
-    }
-
-    /// How far a run lies outside of the rungs, as a factor of FLOPs; 1 within them. A factor in parameters or tokens counts twice, because FLOPs
-    /// grow with both.
-    fn reach(&self, scales: &[Scale], [parameters, tokens, flops]: [f64; 3]) -> f64 {
-        let outside = |scale: Scale, value: f64| {
-            let (low, high) = range(self.runs.iter().map(|run| scale.of(run)));
-            (value / high).max(low / value).max(1.0)
-        };
-        let size = outside(Scale::Parameters, parameters).max(outside(Scale::Tokens, tokens));
-        outside(Scale::Flops, flops).max(if scales.len() == 2 { size * size } else { 1.0 })
-    }
-
-    /// The loss at `scale` that the law of the other rungs gives, for each rung; nothing if there are too few.
-    fn without_each_rung(&self, scales: &[Scale], scale: &[f64]) -> Vec<LeftOutRung> {
-        let all = rungs(&self.runs);
-        let without = |rung: &Vec<LadderRun>| {
-            let others: Vec<LadderRun> = self.runs.iter().filter(|run| run.rung() != rung[0].rung()).copied().collect();
-            let law = fit(&others, scales, "ladder without a rung").ok()?;
-            Some(LeftOutRung { parameters: rung[0].parameters, tokens: rung[0].tokens, loss: law.law.loss(scale) })
-        };
-        all.iter().filter_map(without).collect()
-    }
-
-    /// Parameters, tokens and FLOPs of a run with the scales of `target`: the largest rung, grown as the rungs grow. FLOPs that are not given
-    /// are proportional to parameters times tokens.
-    fn run_at(&self, target: &LadderTarget) -> [f64; 3] {
-        let Some(largest) = self.runs.last() else { return [f64::NAN; 3] };
-        let grown = |scale: Scale| {
-            let (from, value) = target.0.first().copied().unwrap_or((scale, scale.of(largest)));
-            let pairs: Vec<[f64; 2]> = self.runs.iter().map(|run| [from.of(run).ln(), scale.of(run).ln()]).collect();
-            scale.of(largest) * (value / from.of(largest)).powf(slope(&pairs))
-        };
-        let [parameters, tokens] =
-            [Scale::Parameters, Scale::Tokens].map(|scale| target.value_of(scale).unwrap_or_else(|| grown(scale)));
-        let proportional = largest.flops * (parameters / largest.parameters) * (tokens / largest.tokens);
-        [parameters, tokens, target.value_of(Scale::Flops).unwrap_or(proportional)]
     }
 
     /// The compute of this ladder as a multiple of that of `base`, at the highest and the lowest loss that both measured.

@@ -1,10 +1,12 @@
 //! Forecasts that were stored before their runs were trained, and how these runs turned out.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use runner_compare::run_record::RunRecord;
 use runner_plan::MeasurementBasis;
 use runner_plan::comparability::find_incomparable;
+use runner_plan::forecast::cost::ModelSize;
 use runner_record::lines::{LineFile, describe_damaged_lines, for_each_record};
 use runner_record::manifest::RunStatus;
 use runner_record::metrics::MetricLine;
@@ -19,7 +21,7 @@ use crate::spec::{Goal, MeasurementChoice, Objective};
 use crate::summary::ReadSweep;
 
 /// The file in a ladder's folder: a line for each forecast.
-const FORECASTS: &str = "forecasts.jsonl";
+pub const FORECASTS: &str = "forecasts.jsonl";
 /// A forecast is for a run if their scales differ by at most these factors: the first for scales that the target gives, because steps and widths
 /// are whole numbers, the second for scales that follow from how the rungs grow.
 const SAME_SCALE: f64 = 1.05;
@@ -122,6 +124,13 @@ pub fn record_forecasts(ladder: &ReadSweep, fit: &LadderFit) -> Result<Vec<Recor
     Ok(forecasts)
 }
 
+/// The number of forecasts that the ladder in the folder `path` keeps, readable or not.
+#[must_use]
+pub fn count_forecasts(path: &Path) -> usize {
+    std::fs::read(path.join(FORECASTS))
+        .map_or(0, |text| text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
+}
+
 /// Compares the recorded forecasts of `ladder` for runs of the size of `run` with its result, the oldest first. `plan` is the plan of the run. The
 /// second value is a warning of lines that cannot be read.
 ///
@@ -142,11 +151,13 @@ pub fn check(
     if let Some(reason) = find_incomparable(both, &objective.metric.quantity()) {
         return Err(format!("{} does not compare: {reason}", objective.label()));
     }
-    let steps = plan.totals.steps as f64;
+    let (totals, steps) = (&plan.totals, plan.totals.steps as f64);
+    let layers = ladder.record.counts_layers().then(|| ModelSize::of_layers(plan)).flatten();
+    let size = layers.unwrap_or(ModelSize { parameters: totals.parameters, flops_per_step: totals.flops_per_step });
     let scale = |scale: Scale| match scale {
-        Scale::Parameters => plan.totals.parameters as f64,
-        Scale::Tokens => plan.totals.tokens_per_step as f64 * steps,
-        Scale::Flops => plan.totals.flops_per_step * steps,
+        Scale::Parameters => size.parameters as f64,
+        Scale::Tokens => totals.tokens_per_step as f64 * steps,
+        Scale::Flops => size.flops_per_step * steps,
     };
     let (mut all, path) = (Vec::new(), ladder.path.join(FORECASTS));
     let read = for_each_record(&path, &mut |forecast: RecordedForecast| all.push(forecast));

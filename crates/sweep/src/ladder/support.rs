@@ -49,11 +49,8 @@ pub(super) fn unsupported_law(
     fitted: &LawFit,
     diverged: usize,
 ) -> Option<String> {
-    if diverged > 0 {
-        return Some(format!(
-            "{} diverged, so the others of their rungs are a selection",
-            counted(diverged as u64, "run")
-        ));
+    if let Some(reason) = describe_diverged(diverged) {
+        return Some(reason);
     }
     let bounds = scales.iter().zip(&fitted.exponent_bounds).zip(EXPONENT_NAMES);
     let mut at_bound = bounds.filter_map(|((scale, bound), name)| {
@@ -69,13 +66,8 @@ pub(super) fn unsupported_law(
         return None;
     }
     let rungs = rungs(runs);
-    // The noise of seeds, if rungs have several. The noise of the fit also contains how far rungs are from the law, for instance by a rise.
-    let within =
-        |rung: &Vec<LadderRun>| rung.iter().map(|run| (run.loss.ln() - mean_loss(rung).ln()).powi(2)).sum::<f64>();
-    let noise = match runs.len() - rungs.len() {
-        0..FEWEST_DEGREES_OF_FREEDOM => fitted.noise,
-        freedom => (rungs.iter().map(within).sum::<f64>() / freedom as f64).sqrt(),
-    };
+    // The noise of the fit also contains how far rungs are from the law, for instance by a rise.
+    let (noise, _) = seed_noise(rungs.iter().map(Vec::as_slice), (fitted.noise, fitted.freedom));
     let rise = |(i, larger): (usize, &Vec<LadderRun>)| {
         let smaller = rungs[..i].iter().min_by(|a, b| mean_loss(a).total_cmp(&mean_loss(b)))?;
         let [below, above] = [mean_loss(smaller), mean_loss(larger)];
@@ -91,6 +83,29 @@ pub(super) fn unsupported_law(
         })
     };
     rungs.iter().enumerate().find_map(rise)
+}
+
+/// Why runs that did not diverge say too little, if others did.
+pub(super) fn describe_diverged(diverged: usize) -> Option<String> {
+    let runs = counted(diverged as u64, "run");
+    (diverged > 0).then(|| format!("{runs} diverged, so the others of their rungs are a selection"))
+}
+
+/// The standard deviation of ln L and its degrees of freedom by `groups` of runs that differ only in their seed; `fitted` if these are too few. Groups
+/// that lack a result do not count.
+pub(super) fn seed_noise<'r>(groups: impl Iterator<Item = &'r [LadderRun]>, fitted: (f64, usize)) -> (f64, usize) {
+    let (mut within, mut freedom) = (0.0, 0);
+    for group in groups.filter(|group| mean_loss(group).is_finite()) {
+        let mean = mean_loss(group).ln();
+        within += group.iter().map(|run| (run.loss.ln() - mean).powi(2)).sum::<f64>();
+        freedom += group.len() - 1;
+    }
+    if freedom < FEWEST_DEGREES_OF_FREEDOM { fitted } else { ((within / freedom as f64).sqrt(), freedom) }
+}
+
+/// True if two positive numbers are the same up to `factor`.
+pub(super) fn same_within(factor: f64, a: f64, b: f64) -> bool {
+    (a / b).ln().abs() <= factor.ln()
 }
 
 /// Why a forecast whose run lies outside of the rungs by the factor `reach` of FLOPs is not supported by `checks`, which are in the order of their

@@ -1,7 +1,7 @@
 //! Expansion of a sweep to its points.
 
 use super::exclude;
-use super::point::{ExpandedPoint, PointValues};
+use super::point::{ExpandedPoint, PointValues, TUNE, tune_of};
 use super::rules::add_rule_values;
 use crate::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
@@ -47,6 +47,11 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
         for choices in &choices {
             rest /= choices.len();
             point.values.extend(choices[number / rest % choices.len()].iter().cloned());
+        }
+        // The first axis of a ladder is its dial.
+        let is_tuned = |sizes: usize| [0, sizes / 2].contains(&(number * sizes / total));
+        if spec.is_ladder && tune_of(&point.values) != 1.0 && !is_tuned(choices[0].len()) {
+            continue;
         }
         let mut out = false;
         for (exclude, slot) in &mut expressions {
@@ -94,7 +99,9 @@ pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOpti
 /// The values of `point` as settings in the form of `--set`. Those that are variables of a template are left out.
 #[must_use]
 pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
-    let is_key = |name: &str| !spec.has_template() || spec.seeds_axis() == Some(name);
+    // The factor of a ladder is for its rules.
+    let is_factor = |name: &str| spec.is_ladder && name == TUNE;
+    let is_key = |name: &str| spec.seeds_axis() == Some(name) || !spec.has_template() && !is_factor(name);
     let values = point.values.iter().filter(|(name, _)| is_key(name));
     values.map(|(key, value)| spec.as_written(format!("{key}={}", yaml_text(value)))).collect()
 }
@@ -119,7 +126,7 @@ pub(crate) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
 /// The values that a dimension adds to a point, for each of its positions.
 fn choices(axis: &Dimension) -> Vec<PointValues> {
     match axis {
-        Dimension::Grid(axis) | Dimension::Seeds(axis) => {
+        Dimension::Grid(axis) | Dimension::Seeds(axis) | Dimension::Tune(axis) => {
             axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect()
         }
         Dimension::Zip(axes) => {

@@ -5,5 +5,5 @@ pub(crate) mod expand;
 mod point;
 pub(crate) mod rules;
 
-pub(crate) use point::ordered;
 pub use point::{ExpandedPoint, PointValues, describe_points, value_text};
+pub(crate) use point::{TUNE, ordered, tune_of};

@@ -9,6 +9,14 @@ const MAX_NAMED_POINTS: usize = 3;
 /// Names with their values, in the order of the sweep file.
 pub type PointValues = Vec<(String, Value)>;
 
+/// The name of the factor by which `tune` of a ladder varies what rules give.
+pub(crate) const TUNE: &str = "tune";
+
+/// The factor in the values of a ladder's point; 1 if `tune` does not vary.
+pub(crate) fn tune_of(values: &PointValues) -> f64 {
+    values.iter().find(|(name, _)| name == TUNE).and_then(|(_, factor)| factor.as_f64()).unwrap_or(1.0)
+}
+
 /// One point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpandedPoint {

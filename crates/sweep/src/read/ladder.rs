@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::axis_name::check_key_path;
-use super::{NameCheck, SweepReader, entries, get};
+use super::{NameCheck, SweepReader, entries, get, value};
+use crate::points::TUNE;
 use crate::points::exclude;
 use crate::points::rules::FIGURES;
 use crate::spec::{Budget, BudgetKind, Dimension, ExcludeExpression, ListAxis, SettingRule, SweepSpec};
@@ -35,7 +36,14 @@ impl SweepReader<'_> {
             }
             _ => {}
         }
+        spec.axes.extend(get(at, TUNE).and_then(|entry| self.read_tune(entry, &ladder[TUNE])));
         spec.rules = get(at, "rules").map(|entry| self.read_rules(entry, &spec.axes)).unwrap_or_default();
+        if let (Some(tune), false) = (get(at, TUNE), spec.rules.iter().any(|rule| rule.expression.text.contains(TUNE)))
+        {
+            let help = "multiply what is tuned by it, as in `optimizer.adamw.lr: tune * 0.01`";
+            self.error(tune.place, "ladder.tune", "no rule uses `tune`".to_owned(), help);
+        }
+        spec.counts_layers = value(ladder, "/count") == Some("non_embedding".to_owned());
         let seeds = get(at, "seeds");
         spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
         if let (Some(ratio), Some(_)) = (ratio, get(at, "budget")) {
@@ -56,6 +64,21 @@ impl SweepReader<'_> {
         }
         let axis = ListAxis { name: TOKENS_PER_PARAMETER.to_owned(), values: values.to_vec() };
         (!values.is_empty()).then_some(Dimension::Grid(axis))
+    }
+
+    /// The factors of `tune`, with 1 among them.
+    fn read_tune(&mut self, entry: &Entry, factors: &Value) -> Option<Dimension> {
+        let mut values = factors.as_array()?.clone();
+        let is = |holds: fn(&f64) -> bool| values.iter().filter_map(Value::as_f64).any(|factor| holds(&factor));
+        if !is(|factor| *factor < 1.0) || !is(|factor| *factor > 1.0) {
+            let message = "`ladder.tune` needs a factor below 1 and one above".to_owned();
+            self.error(entry.value.place, "ladder.tune", message, "write it as in `tune: [0.5, 1, 2]`");
+            return None;
+        }
+        if !is(|factor| *factor == 1.0) {
+            values.push(1.into());
+        }
+        Some(Dimension::Tune(ListAxis { name: TUNE.to_owned(), values }))
     }
 
     /// The rules, each with the names that it may use: those that vary, those of the rules before it, and the figures of a plan.
@@ -81,9 +104,12 @@ impl SweepReader<'_> {
             };
             let needs_plan = names.iter().any(|name| needing_plan.contains(name));
             let decides_plan = ["model", "data", "train"].contains(&entry.key.split('.').next().unwrap_or_default());
-            if needs_plan && decides_plan {
-                let message = format!("`{}` cannot depend on the plan, which depends on it", short(&entry.key));
-                let help = "use the dial and rules that do not use `parameters`, `tokens`, `flops` or `steps`";
+            let is_tuned = names.iter().any(|name| name == TUNE);
+            if (needs_plan || is_tuned) && decides_plan {
+                let on =
+                    if is_tuned { "`tune`, which must not change the rung" } else { "the plan, which depends on it" };
+                let message = format!("`{}` cannot depend on {on}", short(&entry.key));
+                let help = "use the dial and rules that do not use `parameters`, `tokens`, `flops`, `steps` or `tune`";
                 self.error(entry.value.place, &path, message, help);
             }
             known.push(entry.key.clone());

@@ -239,6 +239,50 @@ fn a_ladder_is_a_sweep_over_its_dial() {
 }
 
 #[test]
+fn tune_varies_what_rules_give_at_two_sizes() {
+    let text = LADDER.replace("lr: 0.01", "lr: tune * 0.01").replace("[10, 20]", "20") + "  tune: [0.5, 2]\n";
+    let spec = read_text(&text).unwrap();
+    let points = expand(&spec).unwrap().points;
+    let of = |name: &str, point: &crate::ExpandedPoint| {
+        point.values.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_f64()).unwrap()
+    };
+    let varied: Vec<[f64; 3]> =
+        points.iter().map(|point| ["model.layers", "tune", "optimizer.adamw.lr"].map(|name| of(name, point))).collect();
+    let seeds = [[1.0, 0.5, 0.005], [1.0, 2.0, 0.02], [1.0, 1.0, 0.01]];
+    assert_eq!(varied[..6], seeds.map(|row| [row; 2]).concat(), "1 is among the factors");
+    assert_eq!(varied[6..12].iter().map(|row| row[1]).collect::<Vec<_>>(), [0.5, 0.5, 2.0, 2.0, 1.0, 1.0]);
+    assert_eq!(varied[12..].iter().map(|row| row[..2].to_vec()).collect::<Vec<_>>(), [[4.0, 1.0]; 2]);
+    // The experiment does not have the factor as a key.
+    assert!(crate::point_settings(&spec, &points[0]).iter().all(|setting| !setting.starts_with("tune")));
+    for (old, new, message) in [
+        ("tune: [0.5, 2]", "tune: [2, 4]", "`ladder.tune` needs a factor below 1 and one above"),
+        ("tune * 0.01", "0.01", "no rule uses `tune`"),
+        ("  tune: [0.5, 2]\n", "", "`tune` does not vary in this ladder"),
+        ("64 * model.layers", "64 * tune", "`model.d_model` cannot depend on `tune`, which must not change the rung"),
+        ("tune: [0.5, 2]", "count: layers", "count"),
+    ] {
+        let found = render_mistakes(&text.replace(old, new));
+        assert!(found.contains(message), "{new}: {found}");
+    }
+}
+
+/// The ladder of the page with tuned rates and their correction for the horizon.
+#[test]
+fn the_ladder_of_the_page_corrects_the_rate_for_its_tokens() {
+    let page = include_str!("../../../../docs/ladders.md");
+    let yaml = page.split("```yaml\n").find(|part| part.contains("/ tokens")).and_then(|part| part.split("```").next());
+    let spec = read_text(yaml.unwrap()).unwrap();
+    let rule = spec.rules.iter().find(|rule| rule.key == "optimizer.adamw.lr").unwrap();
+    assert!(rule.needs_plan);
+    let mut rates = Vec::new();
+    let points = expand(&spec).unwrap().points;
+    for tokens in [1e6, 8e6] {
+        rates.push(rule.value(&spec, &points[0], Some([5e4, tokens, 1e12, 100.0])).unwrap().as_f64().unwrap());
+    }
+    assert!((rates[1] / rates[0] - 8_f64.powf(-0.3)).abs() < 1e-5, "{rates:?}");
+}
+
+#[test]
 fn mistakes_of_ladders_are_named() {
     for (old, new, message) in [
         ("base: e.yaml", "parallel: 2", "`ladder.base` is missing"),

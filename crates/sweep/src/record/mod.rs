@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::points::{PointValues, ordered, value_text};
 use crate::spec::{AshaSettings, Budget, Objective};
 use runner_compare::run_names::shortest_name;
+use runner_plan::forecast::cost::ModelSize;
 use runner_spec::format::json_bytes;
 
 pub use self::seen_seeds::SeenSeeds;
@@ -88,6 +89,12 @@ pub struct PlannedPoint {
     pub rungs: Vec<u64>,
     pub tokens_per_step: u64,
     pub parameters: u64,
+    /// Epochs of the training data; 0 if an earlier version planned the point.
+    #[serde(default)]
+    pub epochs: f64,
+    /// The size of the layers, if the law of a ladder counts only them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<ModelSize>,
     /// Planned host memory of all ranks.
     pub memory_bytes: u64,
     /// Planned host memory of the rank that needs the most.
@@ -123,6 +130,12 @@ impl PlannedPoint {
     #[must_use]
     pub fn flops(&self) -> f64 {
         self.flops_per_step * self.steps as f64
+    }
+
+    /// The size that the law of a ladder counts: the whole model, or only its layers.
+    #[must_use]
+    pub fn counted_size(&self) -> ModelSize {
+        self.layers.unwrap_or(ModelSize { parameters: self.parameters, flops_per_step: self.flops_per_step })
     }
 
     /// `point 3 (lr=0.001 layers=2)`.
@@ -207,6 +220,12 @@ impl SweepRecord {
         }
         name_settings(&mut settings);
         settings
+    }
+
+    /// True if the law of a ladder counts only the layers of its models.
+    #[must_use]
+    pub fn counts_layers(&self) -> bool {
+        self.points.iter().any(|point| point.layers.is_some())
     }
 
     /// The point with this number.

@@ -26,6 +26,7 @@ use runner_inputs::{
 use runner_machine::local_cluster::without_memory_limit;
 use runner_plan::MeasurementBasis;
 use runner_plan::Trajectory;
+use runner_plan::forecast::cost::ModelSize;
 use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -284,10 +285,13 @@ fn sweep_id(spec: &SweepSpec, objective: &Objective, points: &[PlannedPoint]) ->
         at: MeasurementChoice,
         #[serde(skip_serializing_if = "Option::is_none")]
         smallest_difference: Option<f64>,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        counts_layers: bool,
     }
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
     let Objective { metric, at, smallest_difference } = objective;
-    let judged = Judged { metric, goal: objective.goal(), at: *at, smallest_difference: *smallest_difference };
+    let (goal, smallest_difference) = (objective.goal(), *smallest_difference);
+    let judged = Judged { metric, goal, at: *at, smallest_difference, counts_layers: spec.counts_layers };
     let early_stop = spec.early_stop.map(|AshaSettings { unit, first, reduction }| {
         let first = if unit == MilestoneUnit::Flops { json!(first) } else { json!(first as u64) };
         json!({(unit.key()): first, "reduction": reduction})
@@ -399,6 +403,8 @@ fn plan_point(
         rungs: judged_after,
         tokens_per_step,
         parameters: plan.totals.parameters,
+        epochs: plan.totals.epochs,
+        layers: spec.counts_layers.then(|| ModelSize::of_layers(&plan)).flatten(),
         memory_bytes: needs.memory_bytes,
         rank_memory_bytes: needs.rank_memory_bytes,
         flops_per_step,

@@ -11,6 +11,8 @@ pub enum Dimension {
     Grid(ListAxis),
     /// The key `seeds`: values of the experiment's key `seed`. It varies fastest.
     Seeds(ListAxis),
+    /// The key `tune` of a ladder: factors that its rules may use. It varies at two sizes, and is 1 at the others.
+    Tune(ListAxis),
     /// The axes of `zip`: equally long, and varied together.
     Zip(Vec<ListAxis>),
     /// The draws of `random`. They are the same for every combination of the other dimensions.
@@ -22,7 +24,7 @@ impl Dimension {
     #[must_use]
     pub fn value_count(&self) -> usize {
         match self {
-            Self::Grid(axis) | Self::Seeds(axis) => axis.values.len(),
+            Self::Grid(axis) | Self::Seeds(axis) | Self::Tune(axis) => axis.values.len(),
             Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
             Self::Random(random) => random.samples,
         }
@@ -32,7 +34,7 @@ impl Dimension {
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         match self {
-            Self::Grid(axis) | Self::Seeds(axis) => vec![&axis.name],
+            Self::Grid(axis) | Self::Seeds(axis) | Self::Tune(axis) => vec![&axis.name],
             Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
             Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
         }

@@ -56,6 +56,8 @@ pub struct SweepSpec {
     pub budget: Option<Budget>,
     /// True if the file has the key `ladder`.
     pub is_ladder: bool,
+    /// True if the law of a ladder counts the parameters and FLOPs of the layers only.
+    pub counts_layers: bool,
     pub objective: Objective,
     /// True if the file names the metric. Otherwise points with different tokenizers are compared by bits per byte.
     pub names_metric: bool,
@@ -88,6 +90,7 @@ impl SweepSpec {
             rules: Vec::new(),
             budget: None,
             is_ladder: false,
+            counts_layers: false,
             objective: Objective::new(Measure::VAL_LOSS, MeasurementChoice::Last),
             names_metric: false,
             early_stop: None,
