@@ -1,7 +1,7 @@
 //! The forecasts of a ladder's law, and the checks that support them: rungs that are predicted from smaller ones.
 
 use runner_spec::philox::Philox;
-use runner_stats::{LawFit, Prediction, ScalingLaw};
+use runner_stats::{Interval, LawFit, Prediction, ScalingLaw};
 
 use super::{
     HeldOutRung, LadderPrediction, LadderResults, LadderRun, LadderTarget, LeftOutRung, Scale, fit, mean_loss, range,
@@ -109,11 +109,12 @@ impl LadderResults {
         let reach = self.reach(scales, [parameters, tokens, flops]);
         let target = given.iter().map(|(scale, value)| (scale.name(), *value)).collect();
         let not_supported = unsupported.cloned().or_else(|| support::unsupported_reach(reach, checks));
-        let supported = |found: Prediction| not_supported.is_none().then_some(found);
+        let without = if not_supported.is_none() { self.without_each_rung(scales, &at) } else { Vec::new() };
+        let late = if not_supported.is_none() { self.without_smallest(scales, &at) } else { Vec::new() };
+        let supported = |found: Prediction| not_supported.is_none().then(|| include(found, &late));
         let loss = supported(fitted.predict(&at));
         let stream = Philox::new(0, "measurement of a forecast's run");
         let measurement = supported(fitted.predict_measurement(&at, 1, stream)).map(|found| found.interval);
-        let without = if loss.is_some() { self.without_each_rung(scales, &at) } else { Vec::new() };
         let optimum = optimum.filter(|_| loss.is_some());
         Ok(LadderPrediction {
             target,
@@ -174,6 +175,16 @@ impl LadderResults {
         all.iter().filter_map(without).collect()
     }
 
+    /// The loss at `scale` by the law of the rungs without the smallest one, two, ...
+    fn without_smallest(&self, scales: &[Scale], scale: &[f64]) -> Vec<f64> {
+        let all = rungs(&self.runs);
+        let law = |first: usize| {
+            let others: Vec<LadderRun> = all[first..].iter().flatten().copied().collect();
+            Some(fit(&others, scales, "ladder without its smallest rungs").ok()?.law.loss(scale))
+        };
+        (1..all.len()).map_while(law).collect()
+    }
+
     /// Parameters, tokens and FLOPs of a run with the scales of `target`: the largest rung, grown as the rungs grow. FLOPs that are not given
     /// are proportional to parameters times tokens.
     fn run_at(&self, target: &LadderTarget) -> [f64; 3] {
@@ -188,4 +199,13 @@ impl LadderResults {
         let proportional = largest.flops * (parameters / largest.parameters) * (tokens / largest.tokens);
         [parameters, tokens, target.value_of(Scale::Flops).unwrap_or(proportional)]
     }
+}
+
+/// `predicted` with an interval that contains the forecasts `late`, which leave out the smallest rungs. Rungs that are too small for the law move
+/// the forecast by more than the seeds show.
+fn include(predicted: Prediction, late: &[f64]) -> Prediction {
+    let Interval { low, high } = predicted.interval;
+    let losses = || late.iter().copied();
+    let interval = Interval { low: losses().fold(low, f64::min), high: losses().fold(high, f64::max) };
+    Prediction { interval, ..predicted }
 }
