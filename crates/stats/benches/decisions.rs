@@ -1,5 +1,7 @@
 //! How often the rule of sweeps is wrong, and how often it finds the best setting: `cargo bench -p runner-stats --bench decisions`.
 
+#![allow(clippy::print_stdout, reason = "a bench prints its tables")]
+
 mod simulated;
 
 use runner_spec::philox::Philox;

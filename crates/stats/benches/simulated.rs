@@ -43,7 +43,7 @@ impl Noise {
             Self::Normal => z[0],
             Self::HeavyTails => z[0] / ((z[1] * z[1] + z[2] * z[2] + z[3] * z[3]) / 3.0).sqrt(),
             // Half the sum of two squared normals is exponential.
-            Self::Skewed => (z[0] * z[0] + z[1] * z[1]) / 2.0 - 1.0,
+            Self::Skewed => f64::midpoint(z[0] * z[0], z[1] * z[1]) - 1.0,
             // A normal above 1.2816 has the probability 0.1. The mean of the spikes is taken off.
             Self::Spikes => z[0] + if z[1] > 1.2816 { 5.0 } else { 0.0 } - 0.5,
         }
@@ -86,7 +86,7 @@ impl Case {
 }
 
 /// The rule of sweeps without a smallest difference.
-pub const RULE: Rule = Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: 0 };
+pub const RULE: Rule = Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: None };
 
 /// The cases in which some setting is as good as the best one.
 pub fn cases_without_best() -> Vec<Case> {

@@ -24,9 +24,9 @@ pub struct Rule {
     pub confidence: f64,
     /// Settings that differ by less count as equal.
     pub smallest_difference: Option<f64>,
-    /// The number of settings from which these were picked by their results; each pair of them may be the one that was picked. 0 if these are
-    /// all settings.
-    pub picked_from: usize,
+    /// The number of settings from which these were picked by their results; each pair of them may be the one that was picked. `None` if these
+    /// are all settings.
+    pub picked_from: Option<usize>,
 }
 
 /// What results show.
@@ -135,10 +135,10 @@ fn has_same_values<S: PartialEq>(a: &[(S, f64)], b: &[(S, f64)]) -> bool {
 /// The p-values of the rivals, corrected for all pairs of settings.
 fn adjusted_ps(rivals: &[(usize, Contrast)], rule: &Rule) -> Vec<f64> {
     let ps: Vec<f64> = rivals.iter().map(|(_, contrast)| contrast.p).collect();
-    if rule.picked_from > rivals.len() + 1 {
-        return ps.iter().map(|p| (p * pairs_of(rule.picked_from) as f64).min(1.0)).collect();
+    match rule.picked_from {
+        Some(all) => ps.iter().map(|p| (p * pairs_of(all) as f64).min(1.0)).collect(),
+        None => holm_of_leader(&ps),
     }
-    holm_of_leader(&ps)
 }
 
 /// What is shown of each of `rivals`.
@@ -153,9 +153,8 @@ fn judge(rivals: &[(usize, Contrast)], adjusted: &[f64], rule: &Rule) -> Vec<Sta
         (false, true) if p < 1.0 - rule.confidence => Standing::Worse,
         _ => Standing::Open,
     };
-    let is_picked = rule.picked_from > rivals.len() + 1;
     let alone = |((_, contrast), adjusted): (&(usize, Contrast), &f64)| {
-        standing(contrast, if is_picked { *adjusted } else { contrast.p })
+        standing(contrast, if rule.picked_from.is_some() { *adjusted } else { contrast.p })
     };
     let together: Vec<Standing> = rivals.iter().zip(adjusted).map(alone).collect();
     if !together.contains(&Standing::Open) {
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
     use crate::contrast::Test;
 
-    const RULE: Rule = Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: 0 };
+    const RULE: Rule = Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: None };
 
     fn seeds(values: &[f64]) -> Vec<(usize, f64)> {
         values.iter().copied().enumerate().collect()
@@ -235,7 +234,7 @@ mod tests {
         assert!(ps(&found)[..2].iter().all(|(p, adjusted)| *p < 0.05 && *adjusted > 0.05), "{:?}", ps(&found));
         assert_eq!((found.outcome, found.standings[1]), (Outcome::Undecided, Standing::Open));
         // The same for settings that were picked from ten.
-        let picked = Rule { picked_from: 10, ..RULE };
+        let picked = Rule { picked_from: Some(10), ..RULE };
         let found = decide(&against(&LEADER, &[&near]), &picked);
         assert_eq!(
             (found.outcome, found.comparisons[1].unwrap().adjusted_p),

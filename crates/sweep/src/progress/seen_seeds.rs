@@ -24,8 +24,8 @@ pub(crate) fn find_seen_seeds(runs: &Path, record: &SweepRecord) -> Vec<SeenSeed
         }
         let progress = SweepProgress::read(runs, &other);
         let points = other.points.iter().zip(&progress.points);
-        let is_done = |run: &&PointProgress| run.status == RunStatus::Done;
-        let shown = points.filter(|(_, run)| run.as_ref().filter(is_done).is_some());
+        let is_done = |run: &PointProgress| run.status == RunStatus::Done;
+        let shown = points.filter(|(_, run)| run.as_ref().is_some_and(is_done));
         let shown: BTreeSet<&str> = shown.map(|(point, _)| point.plan_hash.as_str()).collect();
         let mut times: BTreeMap<String, (usize, PointValues)> = BTreeMap::new();
         for member in settings.iter().flat_map(|setting| &setting.points) {

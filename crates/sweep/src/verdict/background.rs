@@ -40,10 +40,10 @@ impl Background {
         if has_new_seeds { self.seen.iter().filter(counts).cloned().collect() } else { Vec::new() }
     }
 
-    /// The number of settings from which `shown` ones were picked by the results that are judged; 0 if they are all.
-    pub(super) fn picked_from(&self, shown: usize, has_only_new_seeds: bool) -> usize {
+    /// The number of settings from which `shown` ones were picked by the results that are judged; `None` if they are all.
+    pub(super) fn picked_from(&self, shown: usize, has_only_new_seeds: bool) -> Option<usize> {
         let seen = self.seen.iter().map(|seen| seen.settings).filter(|_| !has_only_new_seeds).max().unwrap_or(0);
         let known = if self.left_out > 0 { shown + self.left_out } else { 0 };
-        Some(seen.max(known)).filter(|all| *all > shown).unwrap_or(0)
+        Some(seen.max(known)).filter(|all| *all > shown)
     }
 }

@@ -36,10 +36,10 @@ pub struct SweepVerdict {
     /// The seeds that an earlier sweep has judged. They are left out of the means and tests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub reused_seeds: Vec<SeenSeeds>,
-    /// The number of settings from which these were picked by their results; 0 if they are all. The p-values that decide are multiplied by the
+    /// The number of settings from which these were picked by their results, if they are not all. The p-values that decide are multiplied by the
     /// number of their pairs.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub picked_from: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub picked_from: Option<usize>,
     /// Values for the key `seeds` of a new group of the settings that may be the best, if they are not decided. As many show the difference to
     /// each of them with a probability of 80%, if it is as large as the smallest difference of interest, or as observed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -55,10 +55,6 @@ pub struct SweepVerdict {
     pub edges: Vec<EdgeOfRange>,
     /// The conclusion in words, as the screen shows it, a line each: the answer, what to do next, and the details.
     pub words: Vec<String>,
-}
-
-fn is_zero(n: &usize) -> bool {
-    *n == 0
 }
 
 /// The conclusion. The numbers in it are positions in [`SweepVerdict::settings`]; the leader is at 0.
@@ -336,7 +332,7 @@ pub(crate) struct Ranked {
     pub settings: Vec<SettingResult>,
     outcome: Outcome,
     reused_seeds: Vec<SeenSeeds>,
-    picked_from: usize,
+    picked_from: Option<usize>,
 }
 
 /// The settings of a sweep in the order of [`SweepVerdict::settings`].
@@ -438,8 +434,7 @@ fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: O
         Outcome::OneSetting | Outcome::Same if settings[0].measured < 2 => Conclusion::OneSeed,
         Outcome::Same if are_all_compared => Conclusion::Same,
         Outcome::OneSeed => Conclusion::OneSeed,
-        Outcome::Best if are_all_compared => Conclusion::Best,
-        Outcome::OneSetting if are_all_compared => Conclusion::Best,
+        Outcome::Best | Outcome::OneSetting if are_all_compared => Conclusion::Best,
         Outcome::OneSetting | Outcome::Same | Outcome::Best => Conclusion::BestOfCompared,
         Outcome::Equal => Conclusion::Equal {
             settings: standing_of(&[Standing::Leader, Standing::Equal]),

@@ -155,7 +155,7 @@ fn seeds_that_an_earlier_sweep_has_judged_do_not_count() {
     // Without new seeds it is the earlier verdict, corrected if that was on more settings.
     record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), settings: 9, seeds: seeds(1..=6) }];
     let found = SweepVerdict::new(&record, &results, true);
-    assert_eq!((found.reused_seeds.len(), found.picked_from), (0, 9));
+    assert_eq!((found.reused_seeds.len(), found.picked_from), (0, Some(9)));
     assert!(
         found.words.iter().any(|line| line.contains("p times 36, the pairs of the 9 settings")),
         "{:?}",

@@ -1,7 +1,7 @@
 //! A verdict in words: the answer and what to do next in a line each, then the details.
 
 use runner_spec::format::{count, counted, decimals, printable, seconds, significant};
-use runner_stats::{Interval, MAX_NEW_SEEDS, POWER, Standing, Test};
+use runner_stats::{Contrast, Interval, MAX_NEW_SEEDS, POWER, Standing, Test};
 
 use super::{Conclusion, EdgeOfRange, SettingComparison, SettingResult, SettingState, SweepVerdict, UnequalCost};
 use crate::points::{PointValues, value_text};
@@ -230,7 +230,7 @@ impl Words<'_> {
     /// Which tests the answer and the table rest on.
     fn tests(&self) -> Option<String> {
         let contrasts = || self.rivals().map(|(_, comparison)| comparison.compared.contrast);
-        let fewest = contrasts().filter(|contrast| contrast.is_paired()).map(|contrast| contrast.n).min();
+        let fewest = contrasts().filter(Contrast::is_paired).map(|contrast| contrast.n).min();
         let mut parts: Vec<String> = Vec::new();
         if let Some(n) = fewest {
             let least = if contrasts().all(|contrast| contrast.n == n) { "" } else { "at least " };
@@ -250,8 +250,7 @@ impl Words<'_> {
             let most = if self.rivals().count() > 1 { "p up to" } else { "p" };
             parts.push(format!("permutation test {most} {}", p_value_text(p)));
         }
-        if self.verdict.picked_from > 0 {
-            let n = self.verdict.picked_from;
+        if let Some(n) = self.verdict.picked_from {
             parts.push(format!(
                 "p times {}, the pairs of the {n} settings from which these were picked",
                 n * (n - 1) / 2
