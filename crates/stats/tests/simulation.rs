@@ -6,7 +6,7 @@ use runner_spec::philox::Philox;
 use runner_stats::{PairedComparison, Sample, paired_t_power};
 use simulated::{Case, Noise, RULE, cases_without_best};
 
-#[path = "../benches/simulated.rs"]
+#[path = "../benches/simulated/mod.rs"]
 mod simulated;
 
 const TRIALS: u64 = 1000;

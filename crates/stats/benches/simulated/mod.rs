@@ -5,7 +5,7 @@ use runner_stats::{Decision, Outcome, Rule, Standing, decide};
 
 /// The distribution of a result around its setting's mean.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Noise {
+pub(crate) enum Noise {
     Normal,
     /// Student's t with 3 degrees of freedom.
     HeavyTails,
@@ -17,23 +17,23 @@ pub enum Noise {
 
 /// A sweep: the mean of each setting, and the scale and distribution of its noise.
 #[derive(Debug, Clone)]
-pub struct Case {
-    pub name: &'static str,
-    pub settings: Vec<(f64, f64, Noise)>,
-    pub seeds: usize,
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) settings: Vec<(f64, f64, Noise)>,
+    pub(crate) seeds: usize,
     /// The correlation of the results of one seed.
-    pub correlation: f64,
+    pub(crate) correlation: f64,
 }
 
 /// How often the rule claimed what is false or true, as shares of the trials.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// A setting was called the best, and another one has as good a mean.
-    pub wrong_best: f64,
+    pub(crate) wrong_best: f64,
     /// Some setting was called worse, and its mean is as good as the leader's.
-    pub wrong_worse: f64,
+    pub(crate) wrong_worse: f64,
     /// A setting was called the best, and is.
-    pub right_best: f64,
+    pub(crate) right_best: f64,
 }
 
 impl Noise {
@@ -51,7 +51,7 @@ impl Noise {
 }
 
 impl Case {
-    pub fn claims(&self, stream: Philox, trials: u64, rule: &Rule) -> Claims {
+    pub(crate) fn claims(&self, stream: Philox, trials: u64, rule: &Rule) -> Claims {
         let mut claims = Claims::default();
         let means: Vec<f64> = self.settings.iter().map(|(mean, ..)| *mean).collect();
         for trial in 0..trials {
@@ -86,10 +86,11 @@ impl Case {
 }
 
 /// The rule of sweeps without a smallest difference.
-pub const RULE: Rule = Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: None };
+pub(crate) const RULE: Rule =
+    Rule { is_less_better: true, confidence: 0.95, smallest_difference: None, picked_from: None };
 
 /// The cases in which some setting is as good as the best one.
-pub fn cases_without_best() -> Vec<Case> {
+pub(crate) fn cases_without_best() -> Vec<Case> {
     use Noise::{HeavyTails, Normal, Skewed, Spikes};
     let tied = |k: usize, noise| vec![(0.0, 1.0, noise); k];
     let tied_pair = |k: usize, noise| (0..k).map(|i| (if i < 2 { 0.0 } else { 20.0 }, 1.0, noise)).collect::<Vec<_>>();
