@@ -29,6 +29,8 @@ function withUncertainty(value, half) {
   return value.toFixed(places);
 }
 
+const pText = (p) => (p < 0.001 ? "< 0.001" : significant(p, 2));
+
 const meanText = (setting) => withUncertainty(setting.sample.mean, deviation(setting));
 
 /** What the results show, in words. */
@@ -62,7 +64,7 @@ function settingsTable(sweep) {
       `${setting.measured} of ${setting.points.length}`,
       comparison ? signed(comparison.difference, half) : MISSING,
       ends ? `${signed(ends.low, half)} to ${signed(ends.high, half)}` : MISSING,
-      comparison ? significant(comparison.p, 2) : MISSING,
+      comparison ? pText(verdict.picked_from ? comparison.adjusted_p : comparison.p) : MISSING,
       setting.label,
     ];
   });

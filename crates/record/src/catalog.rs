@@ -264,6 +264,11 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, RecordError> {
 /// Removes from `found`, whose ids begin with `wanted`, the runs to which others are preferred. Runs of an experiment whose whole name is
 /// `wanted` are preferred to others, among them runs that are not points of a sweep, and runs to their reproductions.
 fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
+    let ids: Vec<String> = found.iter().map(|(path, _)| file_name(path)).collect();
+    found.retain(|(_, manifest)| match manifest.as_ref().and_then(|manifest| manifest.origin.as_ref()) {
+        Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(id),
+        _ => true,
+    });
     let has_name = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.name == wanted);
     let is_no_point = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.sweep.is_none());
     if found.iter().any(|(_, manifest)| has_name(manifest)) {
@@ -272,11 +277,6 @@ fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
             found.retain(|(_, manifest)| is_no_point(manifest));
         }
     }
-    let ids: Vec<String> = found.iter().map(|(path, _)| file_name(path)).collect();
-    found.retain(|(_, manifest)| match manifest.as_ref().and_then(|manifest| manifest.origin.as_ref()) {
-        Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(id),
-        _ => true,
-    });
 }
 
 /// Describes `path`, which is not a run, and what to name instead; `None` if it does not exist.

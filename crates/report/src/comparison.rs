@@ -21,8 +21,8 @@ use runner_spec::format::{bytes, count, counted, loss, printable, rate, seconds,
 use runner_spec::measure::Better::{self, Higher, Lower, Neither};
 use runner_spec::measure::Quantity::{self, TestLoss, TrainLoss, ValidationLoss};
 use runner_spec::measure::{LossSample, Measure, MeasureForm};
-use runner_sweep::PickedSettings;
 use runner_sweep::verdict::Conclusion;
+use runner_sweep::{PickedSettings, SweptRun};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -210,9 +210,9 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
 
 /// What the sweeps of `runs` say of them.
 fn find_picked(runs: &[RunToCompare]) -> PickedSettings {
-    let point = |run: &RunToCompare| Some((run.record.path.parent()?.to_owned(), run.record.manifest.sweep.clone()?));
-    let points: Vec<_> = runs.iter().filter_map(point).collect();
-    PickedSettings::find(&points, points.len() < runs.len())
+    let swept = runs.iter().filter_map(|run| SweptRun::of_manifest(&run.record.path, &run.record.manifest));
+    let swept: Vec<SweptRun> = swept.collect();
+    PickedSettings::find(&swept, swept.len() < runs.len())
 }
 
 /// The standard errors of each measure.

@@ -49,6 +49,7 @@ pub fn group_runs(
 ) -> Option<RunGroups> {
     let figures: Vec<RunFigures> = runs.iter().map(|run| run.record.figures()).collect();
     let is_finished = |run: &RunToCompare| run.record.status == ListedStatus::Done;
+    let is_training = |run: &RunToCompare| run.record.status == ListedStatus::Running;
     let finished: Vec<usize> = (0..runs.len()).filter(|&i| is_finished(&runs[i])).collect();
     if finished.len() < 2 {
         return None;
@@ -73,7 +74,8 @@ pub fn group_runs(
         ResultsRow {
             steps: figures[i].steps,
             tokens: figures[i].tokens,
-            diverged: objective.is_some_and(|value| !value.is_finite()),
+            diverged: objective.is_some_and(|value| !value.is_finite())
+                || run.record.summary.as_ref().is_some_and(|summary| summary.not_finite),
             objective,
             run: Some(run.record.manifest.id.clone()),
             seconds: figures[i].wall_seconds,
@@ -86,8 +88,9 @@ pub fn group_runs(
         }
     };
     let results = SweepResults::new(objective.clone(), runs.iter().enumerate().map(row).collect(), None);
-    let background = Background { ladders: picked.ladders.clone(), left_out: picked.left_out, ..Background::default() };
-    let verdict = SweepVerdict::of_settings(&recorded, &results, finished.len() == runs.len(), &background);
+    let (ladders, seen) = (picked.ladders.clone(), picked.seen.clone());
+    let background = Background { ladders, seen, left_out: picked.left_out, ..Background::default() };
+    let verdict = SweepVerdict::of_settings(&recorded, &results, !runs.iter().any(is_training), &background);
     if verdict.settings.len() < 2 && !verdict.has_seeds() {
         return None;
     }

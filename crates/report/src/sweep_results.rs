@@ -202,7 +202,10 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
         setting.sample.map_or_else(dash, |sample| number_text(sample.mean, sample.sd.unwrap_or(0.0)))
     });
     table.add(right("sd", 7), |setting| sd(setting).map_or_else(dash, |sd| number_text(sd, sd)));
-    table.add(right("seeds", 5), |setting| step_share(setting.measured as u64, setting.points.len() as u64));
+    table.add(right("seeds", 5), |setting| {
+        let tested = setting.sample.map_or(setting.measured, |sample| sample.n);
+        step_share(tested as u64, setting.points.len() as u64)
+    });
     table.add(right("to leader", 6), |setting| {
         setting.comparison.map_or_else(dash, |comparison| signed(comparison.difference(), setting))
     });
@@ -211,7 +214,9 @@ pub(crate) fn settings_table(verdict: &SweepVerdict, objective: &Objective, widt
             .map_or_else(dash, |ends| format!("{} to {}", signed(ends.low, setting), signed(ends.high, setting)))
     });
     table.add(right("p", 4), |setting| {
-        setting.comparison.map_or_else(dash, |comparison| p_value_text(comparison.compared.contrast.p))
+        let compared = setting.comparison.map(|comparison| comparison.compared);
+        let p = compared.map(|c| if verdict.picked_from.is_some() { c.adjusted_p } else { c.contrast.p });
+        p.map_or_else(dash, p_value_text)
     });
     table.add(Column::new("", Align::Left, 8), |setting| setting.label.clone());
     table.text(width)

@@ -9,6 +9,8 @@ use crate::students_t::{chi_square_quantile, two_sided_p, two_sided_quantile};
 
 /// The probability with which the figures for a number of seeds show a difference.
 pub const POWER: f64 = 0.8;
+/// The probability with which seeds show a difference of interest.
+const POWER_OF_INTEREST: f64 = 0.9;
 /// The number of new seeds above which no number is given: the difference is then too small for the estimate to mean anything.
 pub const MAX_NEW_SEEDS: usize = 100;
 /// The number of common seeds from which on settings are compared pair by pair.
@@ -111,15 +113,17 @@ impl Contrast {
         Some(Detectable { difference, interval: Interval { low: bound(1.0 - alpha / 2.0), high: bound(alpha / 2.0) } })
     }
 
-    /// The number of new pairs that show a true difference of `of_interest`, or else of the observed one, with the probability [`POWER`].
-    /// `None` without pairs or spread, above [`MAX_NEW_SEEDS`], and if the observed difference is below its standard error: then it
+    /// The number of new pairs that show a true difference of the observed size with the probability [`POWER`]. With a difference `of_interest`
+    /// it is the number that shows this difference with a probability of 90%, and equality within it with a probability of 80% if there is
+    /// none: both need 3.24 standard errors. `None` without pairs or spread, above [`MAX_NEW_SEEDS`], and if the observed difference is below its standard error: then it
     /// estimates no difference.
     #[must_use]
     pub fn seeds_needed(&self, of_interest: Option<f64>, confidence: f64) -> Option<usize> {
         let sd = self.sd.filter(|sd| *sd > 0.0)?;
         let observed = self.difference.abs();
         let difference = of_interest.or((observed * (self.n as f64).sqrt() >= sd).then_some(observed))?;
-        seeds_needed(sd, difference, POWER, 1.0 - confidence).filter(|seeds| *seeds <= MAX_NEW_SEEDS)
+        let power = if of_interest.is_some() { POWER_OF_INTEREST } else { POWER };
+        seeds_needed(sd, difference, power, 1.0 - confidence).filter(|seeds| *seeds <= MAX_NEW_SEEDS)
     }
 }
 
@@ -136,7 +140,7 @@ mod tests {
         let own = [0.2, 0.0, 0.1, 0.3];
         let found = Contrast::new(&seeds(&own), &seeds(&[0.0; 4]), 0.95).unwrap();
         let detectable = found.detectable(0.95).unwrap();
-        assert_eq!(found.seeds_needed(Some(detectable.difference), 0.95), Some(4));
+        assert_eq!(found.seeds_needed(Some(detectable.difference), 0.95), Some(5));
         // SciPy: (3 / chi2(3).ppf([0.975, 0.025])) ** 0.5.
         let Interval { low, high } = detectable.interval;
         let factors = [low, high].map(|end| end / detectable.difference);

@@ -127,9 +127,9 @@ pub fn decide<S: PartialEq>(results: &[Vec<(S, f64)>], rule: &Rule) -> Decision 
     decision
 }
 
-/// True if both settings have the same seeds, and the same value with each.
+/// True if both settings have the same seeds, at least two, and the same value with each.
 fn has_same_values<S: PartialEq>(a: &[(S, f64)], b: &[(S, f64)]) -> bool {
-    a.len() == b.len() && a.iter().all(|pair| b.contains(pair))
+    a.len() > 1 && a.len() == b.len() && a.iter().all(|pair| b.contains(pair))
 }
 
 /// The p-values of the rivals, corrected for all pairs of settings.
@@ -145,8 +145,9 @@ fn adjusted_ps(rivals: &[(usize, Contrast)], rule: &Rule) -> Vec<f64> {
 fn judge(rivals: &[(usize, Contrast)], adjusted: &[f64], rule: &Rule) -> Vec<Standing> {
     let is_behind = |contrast: &Contrast| rule.is_better(0.0, contrast.difference);
     let is_equal = |contrast: &Contrast| {
-        let around = contrast.interval.unwrap_or(Interval::around(contrast.difference, 0.0));
-        rule.smallest_difference.is_some_and(|least| -least < around.low && around.high < least)
+        // Without spread there is no interval, and nothing is shown.
+        let inside = |Interval { low, high }: Interval, least: f64| -least < low && high < least;
+        contrast.interval.zip(rule.smallest_difference).is_some_and(|(interval, least)| inside(interval, least))
     };
     let standing = |contrast: &Contrast, p: f64| match (is_equal(contrast), is_behind(contrast)) {
         (true, _) => Standing::Equal,

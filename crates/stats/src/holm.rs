@@ -2,8 +2,8 @@
 
 /// The adjusted p-values of the comparisons of a leader with each other setting, in their order, if the same results have chosen the leader.
 /// Then all pairs of settings were compared: the smallest p-value is multiplied by their number, and the next by the number of pairs of the
-/// settings that are left when one is set apart. The last one is not changed. Comparing each with α keeps the probability of any false claim
-/// at α or below.
+/// settings that are left when one is set apart. The last one is not changed. Holm's proof does not cover a
+/// leader that the results have chosen; simulated sweeps claim a false difference in at most 5% of cases (`benches/decisions.rs`).
 #[must_use]
 pub(crate) fn holm_of_leader(ps: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..ps.len()).collect();

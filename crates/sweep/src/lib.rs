@@ -40,4 +40,4 @@ pub use spec::{
     AshaSettings, Budget, BudgetKind, Dimension, Distribution, ExcludeExpression, Goal, ListAxis, MAX_POINTS,
     MeasurementChoice, MilestoneUnit, Objective, RandomDraws, SCHEMA, SettingRule, SweepSpec,
 };
-pub use summary::PickedSettings;
+pub use summary::{PickedSettings, SweptRun};

@@ -20,9 +20,9 @@ pub(super) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
     let path = sweep_dir::resolve_one(&root, &args.sweep)?;
     let id = file_name(&path);
-    if let forecasts @ 1.. = ladder::count_forecasts(&path) {
+    if let forecasts @ 1.. = ladder::count_forecasts(&path)? {
         refuse!(
-            "{} has {}, which may be all that shows that they were made before their runs; move {} away first",
+            "{} has {}, the only record of when they were made; move {} elsewhere first",
             printable(&id),
             counted(forecasts as u64, "recorded forecast"),
             path.join(ladder::FORECASTS).display()

@@ -33,7 +33,7 @@ use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
 use runner_spec::measure::{Measure, MeasureForm, Quantity};
 use runner_spec::plan::Plan;
-use runner_sweep::{PickedSettings, stopped_points};
+use runner_sweep::{PickedSettings, SweptRun, stopped_points};
 
 /// Version of the data: a served page reloads itself when it changes.
 const FORMAT: u32 = 1;
@@ -332,11 +332,10 @@ fn describe_notes(paths: &[PathBuf], runs: &[RunData], may_be_picked: bool) -> V
     let warnings: BTreeSet<String> = plans.flat_map(|plan| plan.data.overlap_warnings()).collect();
     let mut notes: Vec<String> = warnings.into_iter().collect();
     if may_be_picked {
-        let point = |(path, run): (&PathBuf, &RunData)| {
-            Some((path.parent()?.to_owned(), run.manifest.as_ref()?.sweep.clone()?))
-        };
-        let points: Vec<_> = paths.iter().zip(runs).filter_map(point).collect();
-        notes.extend(PickedSettings::find(&points, points.len() < runs.len()).notes);
+        let swept =
+            paths.iter().zip(runs).filter_map(|(path, run)| SweptRun::of_manifest(path, run.manifest.as_ref()?));
+        let swept: Vec<SweptRun> = swept.collect();
+        notes.extend(PickedSettings::find(&swept, swept.len() < runs.len()).notes);
     }
     notes
 }

@@ -306,6 +306,9 @@ impl LadderResults {
         if self.metric != base.metric {
             return Err(format!("{} measures {}, but {} measures {}", self.id, self.metric, base.id, base.metric));
         }
+        if self.counts_layers != base.counts_layers {
+            return Err(format!("{} and {} count FLOPs differently (`ladder.count`)", self.id, base.id));
+        }
         for ladder in [self, base] {
             let (scales, _) = ladder.scales().map_err(|error| format!("{}: {error}", ladder.id))?;
             if scales.len() == 2 {

@@ -125,10 +125,16 @@ pub fn record_forecasts(ladder: &ReadSweep, fit: &LadderFit) -> Result<Vec<Recor
 }
 
 /// The number of forecasts that the ladder in the folder `path` keeps, readable or not.
-#[must_use]
-pub fn count_forecasts(path: &Path) -> usize {
-    std::fs::read(path.join(FORECASTS))
-        .map_or(0, |text| text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count())
+///
+/// # Errors
+/// If there is a file of forecasts that cannot be read.
+pub fn count_forecasts(path: &Path) -> Result<usize, RecordError> {
+    let path = path.join(FORECASTS);
+    match std::fs::read(&path) {
+        Ok(text) => Ok(text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).count()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(RecordError::io("reading", &path)(error)),
+    }
 }
 
 /// Compares the recorded forecasts of `ladder` for runs of the size of `run` with its result, the oldest first. `plan` is the plan of the run. The

@@ -114,7 +114,8 @@ pub(super) fn unsupported_reach(reach: f64, checks: &[HeldOutRung]) -> Option<St
     let needed = reach.sqrt();
     let is_enough = |check: &&HeldOutRung| check.extrapolation >= needed * (1.0 - 1e-9);
     let enough = checks.iter().find(|check| is_enough(check) && check.is_strong);
-    let until = enough.map_or(f64::INFINITY, |check| check.extrapolation);
+    // A check that reaches at most as far as the forecast may not fail either.
+    let until = enough.map_or(f64::INFINITY, |check| check.extrapolation.max(reach));
     if let Some(missed) = checks.iter().find(|check| check.extrapolation <= until && !check.is_in_interval) {
         return Some(format!(
             "the law missed the largest rung: {} ({} to {}) from rungs of at most 1/{} of its compute, measured {}",

@@ -462,5 +462,6 @@ fn forecasts_are_right_or_refused() {
     }
     assert!(law[1] > 0.8 && law[0] < 0.2, "{law:?}");
     assert!(off_and_tuned[0] > 0.95, "{off_and_tuned:?}");
+    assert!(off[0] + off[1] < 0.3, "without `tune` nothing shows it: {off:?}");
     assert!(small[0] + small[1] > 0.9, "{small:?}");
 }

@@ -23,8 +23,7 @@ pub(super) fn tuned_rungs(runs: &[LadderRun], tuned: &[(f64, LadderRun)], fitted
     // The runs of each rung with each factor.
     let factors_of = |rung: &Vec<LadderRun>| {
         let is_of_rung = |(_, run): &&(f64, LadderRun)| {
-            same_within(DIFFERENT_TOKENS, run.parameters, rung[0].parameters)
-                && same_within(DIFFERENT_TOKENS, run.tokens, rung[0].tokens)
+            run.parameters == rung[0].parameters && same_within(DIFFERENT_TOKENS, run.tokens, rung[0].tokens)
         };
         let mut factors = vec![(1.0, rung.clone())];
         for (factor, run) in tuned.iter().filter(is_of_rung) {
@@ -52,7 +51,10 @@ fn tuned_rung(factors: &[(f64, Vec<LadderRun>)], fitted: (f64, usize)) -> RungTu
         measured.iter().min_by(|(_, a), (_, b)| mean_loss(a).total_cmp(&mean_loss(b))),
     ) {
         let error = noise.0 * (1.0 / own.len() as f64 + 1.0 / runs.len() as f64).sqrt();
-        (best, p) = (*factor, one_sided_p((mean_loss(own) / mean_loss(runs)).ln(), error, noise.1));
+        // Each other factor might have been the best one.
+        let others = measured.len().saturating_sub(1).max(1) as f64;
+        let alone = one_sided_p((mean_loss(own) / mean_loss(runs)).ln(), error, noise.1);
+        (best, p) = (*factor, (others * alone).min(1.0));
     }
     let scaled: Vec<ScaledLoss> = measured
         .iter()
@@ -67,7 +69,7 @@ fn tuned_rung(factors: &[(f64, Vec<LadderRun>)], fitted: (f64, usize)) -> RungTu
     let undetermined = match parabola.as_ref().map(ParabolaFit::vertex) {
         None => Some("fewer than three factors have a result".to_owned()),
         Some(Err(reason)) => Some(describe_no_vertex(reason, "factor", |x| significant(x, 3))),
-        Some(Ok(_)) => None,
+        Some(Ok(_)) => describe_lowest_at_end(&measured),
     };
     let factor = |(factor, runs): &(f64, Vec<LadderRun>)| {
         let loss = Some(mean_loss(runs)).filter(|loss| loss.is_finite());
@@ -76,6 +78,18 @@ fn tuned_rung(factors: &[(f64, Vec<LadderRun>)], fitted: (f64, usize)) -> RungTu
     let factors = factors.iter().map(factor).collect();
     let rung = TunedRung { parameters, tokens, flops, factors, best, p, is_off: p < LEVEL, optimum, undetermined };
     (rung, parabola)
+}
+
+/// Why a parabola through losses that fall or rise up to the last factor does not show the best one.
+fn describe_lowest_at_end(measured: &[&(f64, Vec<LadderRun>)]) -> Option<String> {
+    let lowest =
+        (0..measured.len()).min_by(|&a, &b| mean_loss(&measured[a].1).total_cmp(&mean_loss(&measured[b].1)))?;
+    let end = match lowest {
+        0 => "smallest",
+        last if last + 1 == measured.len() => "largest",
+        _ => return None,
+    };
+    Some(format!("the lowest loss was measured with the {end} factor"))
 }
 
 /// Says that another factor than 1 is better at a tuned rung, if one is.

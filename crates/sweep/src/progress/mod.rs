@@ -180,7 +180,8 @@ impl PointProgress {
         let needs_all = objective.at == MeasurementChoice::Best;
         let due = needs_all.then(|| recorded_interval(&path, &manifest, &objective.metric)).flatten();
         let mut rungs = series.rungs(objective, &point.rungs, due);
-        if let Some(last) = rungs.iter_mut().rfind(|rung| rung.value.is_some()) {
+        // The rows of other runs decide nothing.
+        if let (RunStatus::Done, Some(last)) = (manifest.status, rungs.iter_mut().rfind(|rung| rung.value.is_some())) {
             last.rows = rows_of(&path, &last.evaluated, &objective.metric);
         }
         let progress = Self {

@@ -44,6 +44,12 @@ impl SweepReader<'_> {
             self.error(tune.place, "ladder.tune", "no rule uses `tune`".to_owned(), help);
         }
         spec.counts_layers = value(ladder, "/count") == Some("non_embedding".to_owned());
+        if let (Some(count), true, Some(Budget { kind: BudgetKind::Flops, .. })) =
+            (get(at, "count"), spec.counts_layers, spec.budget)
+        {
+            let message = "`budget.flops` counts all FLOPs, so the best size for it does too".to_owned();
+            self.error(count.value.place, "ladder.count", message, "delete `count`");
+        }
         let seeds = get(at, "seeds");
         spec.axes.extend(seeds.and_then(|entry| self.read_seeds(entry, "ladder.seeds", &ladder["seeds"])));
         if let (Some(ratio), Some(_)) = (ratio, get(at, "budget")) {

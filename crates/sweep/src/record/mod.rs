@@ -15,7 +15,7 @@ use runner_compare::run_names::shortest_name;
 use runner_plan::forecast::cost::ModelSize;
 use runner_spec::format::json_bytes;
 
-pub use self::seen_seeds::SeenSeeds;
+pub use self::seen_seeds::{SeenSeed, SeenSeeds};
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;

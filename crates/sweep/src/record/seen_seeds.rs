@@ -2,33 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::points::PointValues;
+use crate::points::{PointValues, ordered};
 
 /// Seeds whose results an earlier sweep has shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenSeeds {
     pub sweep: String,
-    /// The number of settings that the sweep compared.
-    pub settings: usize,
-    /// The seeds, by the names of what varies here.
-    #[serde(with = "seed_values")]
-    pub seeds: Vec<PointValues>,
+    /// The number of settings of that sweep that are not among the settings here.
+    pub other_settings: usize,
+    /// The number of seeds that the sweep showed of these settings.
+    pub seed_count: usize,
+    /// Those of them that are seeds here, too.
+    pub seeds: Vec<SeenSeed>,
 }
 
-/// Seeds as objects: the names of what varies, with their values.
-mod seed_values {
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-    use serde_json::{Map, Value};
+/// The names of what varies here and changes nothing but the seed, with their values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SeenSeed(#[serde(with = "ordered")] pub PointValues);
 
-    use crate::points::PointValues;
-
-    pub(super) fn serialize<S: Serializer>(seeds: &[PointValues], to: S) -> Result<S::Ok, S::Error> {
-        let maps: Vec<Map<String, Value>> = seeds.iter().map(|seed| seed.iter().cloned().collect()).collect();
-        maps.serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PointValues>, D::Error> {
-        Vec::<Map<String, Value>>::deserialize(from)
-            .map(|maps| maps.into_iter().map(|map| map.into_iter().collect()).collect())
+impl SeenSeeds {
+    #[must_use]
+    pub(crate) fn contains(&self, seed: &PointValues) -> bool {
+        self.seeds.iter().any(|seen| seen.0 == *seed)
     }
 }

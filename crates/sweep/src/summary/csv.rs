@@ -80,6 +80,7 @@ fn figures<'m>(row: &ResultsRow, metric: &'m str, verdict: &SweepVerdict) -> Vec
             ("difference_to_leader", number(comparison.map(SettingComparison::difference))),
             ("p", number(comparison.map(|comparison| comparison.compared.contrast.p))),
             ("adjusted_p", number(comparison.map(|comparison| comparison.compared.adjusted_p))),
+            ("setting_label", setting.map_or_else(String::new, |setting| setting.label.clone())),
         ]);
     }
     out
@@ -111,11 +112,11 @@ mod tests {
         let (record, table) = crate::testing::finished(&points);
         let verdict = SweepVerdict::new(&record, &table, true);
         let text = table.csv(&verdict).unwrap();
-        let header = "setting,setting_mean,setting_sd,difference_to_leader,p,adjusted_p\n";
+        let header = "setting,setting_mean,setting_sd,difference_to_leader,p,adjusted_p,setting_label\n";
         assert!(text.lines().next().unwrap().ends_with(header.trim_end()), "{text}");
         let cells = |point: &str| -> Vec<&str> {
             let line = text.lines().find(|line| line.starts_with(point)).unwrap();
-            line.split(',').rev().take(6).collect::<Vec<_>>().into_iter().rev().collect()
+            line.split(',').rev().take(7).collect::<Vec<_>>().into_iter().rev().collect()
         };
         let (worse, leader) = (cells("1,"), cells("4,"));
         assert_eq!((worse[0], worse[1], worse[3]), ("2", "2.25", "1.125"));

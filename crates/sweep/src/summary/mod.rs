@@ -20,7 +20,7 @@ use runner_record::RecordError;
 use runner_record::manifest::RunStatus;
 use runner_spec::measure::Measure;
 
-pub use self::picked::PickedSettings;
+pub use self::picked::{PickedSettings, SweptRun};
 
 /// The results of a sweep so far.
 #[derive(Debug, Serialize)]

@@ -31,19 +31,25 @@ impl Background {
     }
 
     /// The seeds that a verdict on the settings with the results `measured` leaves out. Whoever trains more seeds until a difference is shown
-    /// finds differences that are not there, so only new seeds count; likewise if an earlier sweep chose these settings among more. Without new
-    /// seeds it is the earlier verdict.
+    /// finds differences that are not there, so only new seeds count; likewise if an earlier sweep chose these settings among more. If an
+    /// earlier sweep judged the very seeds, it is that verdict.
     pub(super) fn seeds_to_leave_out(&self, measured: &[&[(&PointValues, f64)]]) -> Vec<SeenSeeds> {
-        let is_new = |seed: &PointValues| !self.seen.iter().any(|seen| seen.seeds.contains(seed));
-        let has_new_seeds = measured.iter().any(|values| values.iter().any(|(seed, _)| is_new(seed)));
-        let counts = |seen: &&SeenSeeds| seen.seeds.len() > 1 || seen.settings > measured.len();
-        if has_new_seeds { self.seen.iter().filter(counts).cloned().collect() } else { Vec::new() }
+        let seeds = || measured.iter().flat_map(|values| values.iter().map(|(seed, _)| *seed));
+        let is_new = |seed: &PointValues| !self.seen.iter().any(|seen| seen.contains(seed));
+        let is_same = |seen: &SeenSeeds| seen.seed_count == seen.seeds.len() && seeds().all(|seed| seen.contains(seed));
+        if self.seen.iter().any(is_same) {
+            return Vec::new();
+        }
+        // One seed of all settings chose nothing, unless no other seed is there.
+        let has_new_seeds = seeds().any(is_new);
+        let counts = |seen: &&SeenSeeds| seen.seeds.len() > 1 || seen.other_settings > 0 || !has_new_seeds;
+        self.seen.iter().filter(counts).cloned().collect()
     }
 
-    /// The number of settings from which `shown` ones were picked by the results that are judged; `None` if they are all.
-    pub(super) fn picked_from(&self, shown: usize, has_only_new_seeds: bool) -> Option<usize> {
-        let seen = self.seen.iter().map(|seen| seen.settings).filter(|_| !has_only_new_seeds).max().unwrap_or(0);
-        let known = if self.left_out > 0 { shown + self.left_out } else { 0 };
-        Some(seen.max(known)).filter(|all| *all > shown)
+    /// The number of settings from which `settings` were picked by the results that are judged; `None` if these are all. `has_left_out`: the
+    /// results that chose the settings are left out.
+    pub(super) fn picked_from(&self, settings: usize, has_left_out: bool) -> Option<usize> {
+        let seen: usize = self.seen.iter().map(|seen| seen.other_settings).filter(|_| !has_left_out).sum();
+        Some(seen + self.left_out).filter(|others| *others > 0).map(|others| settings + others)
     }
 }

@@ -9,7 +9,7 @@ use crate::results::SweepResults;
 /// The number of different values from which on the lowest and the highest of them are edges of a range.
 const MIN_RANGE_VALUES: usize = 3;
 
-/// The lowest or the highest value that a parameter has in the sweep, which all settings have that may be the best.
+/// The lowest or the highest value that a parameter has in the sweep, shared by all settings that may be the best.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EdgeOfRange {
     pub name: String,

@@ -22,6 +22,9 @@ use runner_spec::measure::{LossSample, Measure};
 /// Costs of settings that differ by more than this factor are said.
 const EQUAL_COST: f64 = 1.05;
 
+/// The new seeds that are proposed where too few are new.
+const FEWEST_NEW_SEEDS: usize = 3;
+
 /// What the results of a sweep show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SweepVerdict {
@@ -63,6 +66,8 @@ pub struct SweepVerdict {
 pub enum Conclusion {
     /// No setting has a result after all its steps.
     NoResult,
+    /// Earlier sweeps have judged all seeds, each of them others or more than these.
+    JudgedBefore,
     /// The results do not compare.
     Incomparable { reason: String },
     /// The settings are rungs of these ladders: sizes of one experiment, which do not compete.
@@ -73,12 +78,13 @@ pub enum Conclusion {
     OneSeed,
     /// All settings have the same numbers with every seed.
     Same,
-    /// Every other setting is worse than the leader, apart from those with the same numbers.
+    /// Every other setting is worse than the leader or diverged, apart from settings with the same numbers.
     Best,
     /// Every setting that was compared is worse than the leader. Others were not compared: early stopping ended them after fewer steps, or
     /// they have no result, or one seed.
     BestOfCompared,
-    /// These settings, the leader first, differ by less than the smallest difference of interest. Every other one that was compared is worse.
+    /// These settings, the leader first, differ from the leader by less than the smallest difference of interest. Every other one that was
+    /// compared is worse.
     Equal { settings: Vec<usize>, within: f64 },
     /// These settings, the leader first, may be the best one.
     Undecided { settings: Vec<usize> },
@@ -214,6 +220,7 @@ impl SweepVerdict {
         }
         let conclusion = match &results.incomparable {
             Some(reason) => Conclusion::Incomparable { reason: reason.clone() },
+            None if !has_leader && !reused_seeds.is_empty() => Conclusion::JudgedBefore,
             None if !has_leader => Conclusion::NoResult,
             None if !background.ladders.is_empty() => Conclusion::Rungs { ladders: background.ladders.clone() },
             None => conclude(&settings, outcome, results.objective.smallest_difference),
@@ -232,7 +239,9 @@ impl SweepVerdict {
             words: Vec::new(),
         };
         if verdict.leader().is_none() {
-            verdict.settings.iter_mut().for_each(|setting| setting.comparison = None);
+            for setting in &mut verdict.settings {
+                (setting.standing, setting.comparison, setting.rows) = (Standing::NotCompared, None, None);
+            }
         }
         verdict.plan_new_seeds(recorded, results);
         verdict.row_noise = row_noise(results, &verdict.settings);
@@ -249,7 +258,10 @@ impl SweepVerdict {
     pub fn leader(&self) -> Option<&SettingResult> {
         let is_known = !matches!(
             self.conclusion,
-            Conclusion::NoResult | Conclusion::Incomparable { .. } | Conclusion::Rungs { .. }
+            Conclusion::NoResult
+                | Conclusion::JudgedBefore
+                | Conclusion::Incomparable { .. }
+                | Conclusion::Rungs { .. }
         );
         self.settings.first().filter(|_| is_known)
     }
@@ -282,24 +294,25 @@ impl SweepVerdict {
 
     /// Computes what seeds show for the settings that may be as good as the leader, and proposes new ones.
     fn plan_new_seeds(&mut self, recorded: &[PointSetting], results: &SweepResults) {
-        if !matches!(self.conclusion, Conclusion::Undecided { .. }) {
-            return;
-        }
         let of_interest = results.objective.smallest_difference;
-        let mut needed = Some(0);
-        for setting in self.settings.iter_mut().filter(|setting| setting.standing == Standing::Open) {
+        let mut needed = 0;
+        let is_undecided = matches!(self.conclusion, Conclusion::Undecided { .. });
+        for setting in self.settings.iter_mut().filter(|s| is_undecided && s.standing == Standing::Open) {
             let Some(comparison) = &mut setting.comparison else { continue };
             let contrast = comparison.compared.contrast;
-            comparison.detectable = contrast.detectable(CONFIDENCE);
+            comparison.detectable = contrast.detectable(CONFIDENCE).filter(|_| self.picked_from.is_none());
             comparison.seeds_needed = contrast.seeds_needed(of_interest, CONFIDENCE);
-            needed = needed.zip(comparison.seeds_needed).map(|(most, own)| most.max(own));
+            needed = needed.max(comparison.seeds_needed.unwrap_or(0));
+        }
+        if matches!(self.conclusion, Conclusion::OneSeed | Conclusion::JudgedBefore) && !self.reused_seeds.is_empty() {
+            needed = FEWEST_NEW_SEEDS;
         }
         let used = recorded.iter().flat_map(|setting| &setting.points).map(|point| match point.seed.as_slice() {
             [(_, seed)] => seed.as_u64(),
             _ => None,
         });
         let highest = used.collect::<Option<Vec<u64>>>().and_then(|used| used.into_iter().max());
-        if let Some((needed, highest)) = needed.zip(highest) {
+        if let Some(highest) = highest {
             self.new_seeds = (1..=needed as u64).filter_map(|i| highest.checked_add(i)).collect();
         }
     }
@@ -344,7 +357,7 @@ pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, b
     let measured = settings.iter().filter(|(setting, _)| setting.may_win()).map(|(_, measured)| measured.as_slice());
     let reused_seeds = background.seeds_to_leave_out(&measured.collect::<Vec<_>>());
     for (setting, measured) in settings.iter_mut().filter(|_| !reused_seeds.is_empty()) {
-        measured.retain(|(seed, _)| !reused_seeds.iter().any(|seen| seen.seeds.contains(seed)));
+        measured.retain(|(seed, _)| !reused_seeds.iter().any(|seen| seen.contains(seed)));
         if setting.sample.is_some() {
             setting.sample = sample_of(measured);
             setting.state =
@@ -357,7 +370,7 @@ pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, b
         is_less_better: goal == Goal::Minimize,
         confidence: CONFIDENCE,
         smallest_difference: results.objective.smallest_difference,
-        picked_from: background.picked_from(candidates.len(), !reused_seeds.is_empty()),
+        picked_from: background.picked_from(recorded.len(), !reused_seeds.is_empty()),
     };
     let (decision, picked_from) = (decide(&tested, &rule), rule.picked_from);
     let most = tested.iter().map(Vec::len).max().unwrap_or(0);
@@ -371,8 +384,12 @@ pub(crate) fn rank_settings(recorded: &[PointSetting], results: &SweepResults, b
     }
     let leader = decision.order.first().map(|&k| candidates[k]);
     for &i in candidates.iter().filter(|&&i| Some(i) != leader) {
-        settings[i].0.rows =
-            leader.and_then(|leader| compare_rows(&recorded[i].points, &recorded[leader].points, &rows));
+        let tested = |at: usize| -> Vec<&SeedPoint> {
+            let is_tested = |point: &&SeedPoint| settings[at].1.iter().any(|(seed, _)| **seed == point.seed);
+            recorded[at].points.iter().filter(is_tested).collect()
+        };
+        let found = leader.and_then(|leader| compare_rows(&tested(i), &tested(leader), &rows));
+        settings[i].0.rows = found;
     }
     let mut found: Vec<Option<SettingResult>> = settings.into_iter().map(|(setting, _)| Some(setting)).collect();
     let mut ranked: Vec<SettingResult> =
@@ -421,9 +438,10 @@ fn setting_result<'r>(setting: &'r PointSetting, rows: &BTreeMap<usize, &Results
 
 /// The conclusion from ranked settings, the first of which has a result.
 fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: Option<f64>) -> Conclusion {
-    let is_compared =
-        |setting: &&SettingResult| setting.standing != Standing::NotCompared || setting.state == SettingState::Diverged;
-    let are_all_compared = settings.iter().all(|setting| is_compared(&setting));
+    // A seed that diverged is worse than any number.
+    let is_judged = |s: &SettingResult| s.standing != Standing::NotCompared || s.state == SettingState::Diverged;
+    let (are_all_judged, has_rival) = (settings.iter().all(is_judged), settings.iter().any(|s| s.comparison.is_some()));
+    let seeds = settings.first().and_then(|leader| leader.sample).map_or(0, |sample| sample.n);
     let standing_of = |standings: &[Standing]| {
         let all = settings.iter().enumerate();
         all.filter(|(_, setting)| standings.contains(&setting.standing)).map(|(i, _)| i).collect::<Vec<usize>>()
@@ -431,11 +449,11 @@ fn conclude(settings: &[SettingResult], outcome: Outcome, smallest_difference: O
     match outcome {
         Outcome::Nothing => Conclusion::NoResult,
         Outcome::OneSetting if settings.len() == 1 => Conclusion::OneSetting,
-        Outcome::OneSetting | Outcome::Same if settings[0].measured < 2 => Conclusion::OneSeed,
-        Outcome::Same if are_all_compared => Conclusion::Same,
+        Outcome::OneSetting | Outcome::Same if seeds < 2 => Conclusion::OneSeed,
         Outcome::OneSeed => Conclusion::OneSeed,
-        Outcome::Best | Outcome::OneSetting if are_all_compared => Conclusion::Best,
-        Outcome::OneSetting | Outcome::Same | Outcome::Best => Conclusion::BestOfCompared,
+        Outcome::Same => Conclusion::Same,
+        Outcome::Best if are_all_judged && has_rival => Conclusion::Best,
+        Outcome::OneSetting | Outcome::Best => Conclusion::BestOfCompared,
         Outcome::Equal => Conclusion::Equal {
             settings: standing_of(&[Standing::Leader, Standing::Equal]),
             within: smallest_difference.unwrap_or(0.0),
@@ -468,8 +486,8 @@ fn row_noise(results: &SweepResults, settings: &[SettingResult]) -> Option<RowNo
 
 /// The comparison of the points of a setting with the points of `leader` over their rows: seed by seed, or of one point each.
 fn compare_rows(
-    points: &[SeedPoint],
-    leader: &[SeedPoint],
+    points: &[&SeedPoint],
+    leader: &[&SeedPoint],
     rows: &BTreeMap<usize, &ResultsRow>,
 ) -> Option<RowComparison> {
     let rows_of = |member: &SeedPoint| rows.get(&member.point).and_then(|row| row.rows.as_deref());

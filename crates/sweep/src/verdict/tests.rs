@@ -2,6 +2,7 @@ use runner_stats::Test;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::record::SeenSeed;
 use crate::spec::Budget;
 use crate::testing::finished;
 
@@ -44,7 +45,7 @@ fn the_best_setting_is_that_of_the_best_mean_not_of_the_luckiest_seed() {
     not decided by val_loss: lr=0.01 leads lr=0.02 by 0.11 (95% -0.03 to 0.25, p 0.093)
     next: train these with `seeds: [5, 6, 7, 8, 9, 10, 11, 12]` (16 runs), which shows a difference of 0.11 in 4 of 5 cases
     test: paired t-test over 4 seeds
-    noise: 4 seeds show a difference of 0.19 to lr=0.02 (0.11 to 0.71) with a probability of 80%
+    noise: in 4 of 5 cases 4 seeds show a difference to lr=0.02 of 0.19 (0.11 to 0.71)
     ");
 }
 
@@ -137,8 +138,10 @@ fn seeds_that_an_earlier_sweep_has_judged_do_not_count() {
         .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
         .collect();
     let (mut record, results) = finished(&points);
-    let seeds = |numbers: std::ops::RangeInclusive<u64>| numbers.map(|n| vec![("seed".to_owned(), json!(n))]).collect();
-    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), settings: 2, seeds: seeds(1..=3) }];
+    let seeds = |numbers: std::ops::RangeInclusive<u64>| {
+        numbers.map(|n| SeenSeed(vec![("seed".to_owned(), json!(n))])).collect()
+    };
+    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), other_settings: 0, seed_count: 3, seeds: seeds(1..=3) }];
     let found = SweepVerdict::new(&record, &results, true);
     assert_eq!((comparison(&found, 1).compared.contrast.n, kind(&found).as_str()), (3, "undecided"));
     assert_eq!(
@@ -150,10 +153,19 @@ fn seeds_that_an_earlier_sweep_has_judged_do_not_count() {
     next: train these with `seeds: [7, 8, 9, 10, 11, 12, 13, 14]` (16 runs), which shows a difference of 0.11 in 4 of 5 cases
     reused: seeds 1, 2, 3 were judged in s-1, so only new seeds count
     test: paired t-test over 3 seeds
-    noise: 3 seeds show a difference of 0.29 to lr=0.02 (0.15 to 1.9) with a probability of 80%
+    noise: in 4 of 5 cases 3 seeds show a difference to lr=0.02 of 0.29 (0.15 to 1.9)
+    ");
+    // One new seed for each setting does not show the noise, and the judged ones are not proposed again.
+    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), other_settings: 0, seed_count: 5, seeds: seeds(1..=5) }];
+    let found = SweepVerdict::new(&record, &results, true);
+    assert_eq!((&found.conclusion, &found.new_seeds[..]), (&Conclusion::OneSeed, &[7, 8, 9][..]));
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    no conclusion: one new seed each; lowest val_loss 1.1000 at lr=0.01
+    next: add new seeds: `seeds: [7, 8, 9]`
+    reused: seeds 1, 2, 3, 4, 5 were judged in s-1, so only new seeds count
     ");
     // Without new seeds it is the earlier verdict, corrected if that was on more settings.
-    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), settings: 9, seeds: seeds(1..=6) }];
+    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), other_settings: 7, seed_count: 6, seeds: seeds(1..=6) }];
     let found = SweepVerdict::new(&record, &results, true);
     assert_eq!((found.reused_seeds.len(), found.picked_from), (0, Some(9)));
     assert!(
@@ -161,8 +173,23 @@ fn seeds_that_an_earlier_sweep_has_judged_do_not_count() {
         "{:?}",
         found.words
     );
+    // Two earlier sweeps that each judged a part of the seeds leave none, and so does one that judged more seeds than these.
+    let parts = [seeds(1..=3), seeds(4..=6)];
+    record.seen = parts
+        .into_iter()
+        .map(|seeds| SeenSeeds { sweep: "s-1".to_owned(), other_settings: 0, seed_count: 3, seeds })
+        .collect();
+    let found = SweepVerdict::new(&record, &results, true);
+    assert_eq!((&found.conclusion, found.best(), found.new_seeds.len()), (&Conclusion::JudgedBefore, None, 3));
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    no conclusion: earlier sweeps have judged all of these seeds
+    next: add new seeds: `seeds: [7, 8, 9]`
+    reused: seeds 1, 2, 3, 4, 5, 6 were judged in s-1, s-1, so only new seeds count
+    ");
+    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), other_settings: 0, seed_count: 9, seeds: seeds(1..=6) }];
+    assert_eq!(SweepVerdict::new(&record, &results, true).conclusion, Conclusion::JudgedBefore);
     // A look at one seed of the same settings chose nothing.
-    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), settings: 2, seeds: seeds(1..=1) }];
+    record.seen = vec![SeenSeeds { sweep: "s-1".to_owned(), other_settings: 0, seed_count: 1, seeds: seeds(1..=1) }];
     assert_eq!(SweepVerdict::new(&record, &results, true).reused_seeds.len(), 0);
 }
 
@@ -188,7 +215,7 @@ fn groups_without_common_seeds_are_compared_by_welchs_test() {
     assert_eq!(comparison(&found, 1).compared.contrast.test, Test::Welch);
     insta::assert_snapshot!(found.words.join("\n"), @r"
     not decided by val_loss: lr=0.01 leads lr=0.02 by 0.0040 (95% -0.0055 to 0.0135, p 0.34)
-    next: train them with the same new seeds; settings that share seeds differ with less noise
+    next: train these with the same new seeds, so that they are compared seed by seed
     test: Welch's t-test of lr=0.02, which shares too few seeds with the leader
     ");
 }
@@ -201,7 +228,7 @@ fn a_difference_over_seeds_may_be_absent_on_other_rows() {
         .flat_map(|(lr, results)| results.iter().zip(1..).map(move |(y, seed)| (json!(lr), seed, *y)))
         .collect();
     let (record, mut results) = finished(&points);
-    let mut words = |worse_row: [f64; 3]| {
+    let mut words = |worse_row: [f64; 3], may_hide: bool| {
         for row in &mut results.rows {
             let losses = if row.point <= 4 { vec![1.0, 2.0, 3.0] } else { worse_row.to_vec() };
             row.rows = Some(std::sync::Arc::new(RowLosses { losses, tokens: vec![1.0; 3] }));
@@ -209,11 +236,33 @@ fn a_difference_over_seeds_may_be_absent_on_other_rows() {
         }
         let found = SweepVerdict::new(&record, &results, true);
         let noise = found.row_noise.unwrap();
-        assert_eq!(noise.may_hide_difference, found.settings[1].rows.unwrap().p >= 0.05);
+        assert_eq!(noise.may_hide_difference, may_hide);
         found.words.into_iter().find(|line| line.starts_with("rows: ")).unwrap()
     };
-    insta::assert_snapshot!(words([1.5, 2.52, 3.51]), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; over rows like these lr=0.01 leads lr=0.02 by 0.510 (95% 0.485 to 0.535, p < 0.001) with these seeds");
-    insta::assert_snapshot!(words([1.5, 4.0, 2.0]), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; over rows like these lr=0.01 leads lr=0.02 by 0.5 (95% -3.2 to 4.2, p 0.62) with these seeds, so other rows may show none");
+    insta::assert_snapshot!(words([1.5, 2.52, 3.51], false), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; on other rows of this kind, with these seeds, lr=0.01 leads lr=0.02 by 0.510 (95% 0.485 to 0.535, p < 0.001)");
+    insta::assert_snapshot!(words([1.5, 4.0, 2.0], true), @"rows: measured on 3 tokens in 3 rows, standard error 0.50; on other rows of this kind, with these seeds, lr=0.01 leads lr=0.02 by 0.5 (95% -3.2 to 4.2, p 0.62); on other rows there may be no difference");
+}
+
+#[test]
+fn a_diverged_setting_alone_makes_no_other_one_the_best() {
+    let found = verdict(&[(0.01, &STEADY), (10.0, &[f64::NAN, 1.0, 1.0, 1.0])]);
+    assert_eq!((&found.conclusion, found.best()), (&Conclusion::BestOfCompared, None));
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    only setting with all steps: lr=0.01, val_loss 1.9256 (4 seeds)
+    not compared: 1 setting diverged
+    ");
+}
+
+#[test]
+fn equal_differences_show_nothing_with_few_seeds() {
+    let (points, level) = ([1.0, 2.0, 3.0], |y: &f64| y + 0.25);
+    let found = verdict(&[(0.01, &points), (0.02, &points.iter().map(level).collect::<Vec<f64>>())]);
+    assert_eq!(kind(&found), "undecided");
+    insta::assert_snapshot!(found.words.join("\n"), @r"
+    not decided by val_loss: lr=0.01 leads lr=0.02 by 0.2500 (p 0.25)
+    next: train these with 6 or more new seeds: all differences are equal, and fewer seeds show nothing of that
+    test: permutation test where all differences are equal
+    ");
 }
 
 #[test]
@@ -260,7 +309,7 @@ fn results_that_do_not_compare_have_no_leader() {
     assert!(SweepVerdict::new(&record, &results, true).settings[1].comparison.is_some());
     results.incomparable = Some("the tokenizers differ".to_owned());
     let found = SweepVerdict::new(&record, &results, true);
-    assert_eq!(found.words, ["best: none, because val_loss is not comparable: the tokenizers differ"]);
+    assert_eq!(found.words, ["no conclusion: val_loss does not compare: the tokenizers differ"]);
     assert!(found.settings.iter().all(|setting| setting.comparison.is_none()) && found.leader().is_none());
 }
 

@@ -1,11 +1,13 @@
 //! A verdict in words: the answer and what to do next in a line each, then the details.
 
+use std::cmp::Ordering;
+
 use runner_spec::format::{count, counted, decimals, printable, seconds, significant};
-use runner_stats::{Contrast, Interval, MAX_NEW_SEEDS, POWER, Standing, Test};
+use runner_stats::{Interval, MAX_NEW_SEEDS, Standing, Test};
 
 use super::{Conclusion, EdgeOfRange, SettingComparison, SettingResult, SettingState, SweepVerdict, UnequalCost};
-use crate::points::{PointValues, value_text};
-use crate::record::{SeenSeeds, describe_values};
+use crate::points::{describe_points, value_text};
+use crate::record::{SeenSeed, describe_values};
 use crate::spec::{BudgetKind, Goal, Objective};
 
 /// The characters that the answer and the next step have at most, if names can be left out for it.
@@ -52,9 +54,11 @@ pub(super) fn describe(verdict: &SweepVerdict, objective: &Objective, is_finishe
     let Some(answer) = fitting(&|words| words.answer()) else { return Vec::new() };
     let words = with(STYLES[0]);
     let mut lines: Vec<String> = [Some(answer), fitting(&|words| words.next_step())].into_iter().flatten().collect();
-    if verdict.leader().is_some() {
+    lines.extend(words.reused());
+    if verdict.conclusion == Conclusion::Same {
         lines.extend(words.left_out());
-        lines.extend(verdict.reused_seeds.iter().map(seen_text));
+    } else if verdict.leader().is_some() {
+        lines.extend(words.left_out());
         lines.extend(words.tests());
         lines.extend(words.noise());
         lines.extend(verdict.unequal_cost.as_ref().map(cost_text));
@@ -71,11 +75,13 @@ impl Words<'_> {
         let leader = verdict.settings.first()?;
         let so_far = if self.is_finished { "" } else { " so far" };
         let metric = &*objective.label();
+        let one_seed = if verdict.reused_seeds.is_empty() { "one seed" } else { "one new seed" };
         let (name, mean) = (self.names(&[0]), mean_text(leader));
         Some(match &verdict.conclusion {
             Conclusion::NoResult => return None,
+            Conclusion::JudgedBefore => format!("no conclusion{so_far}: earlier sweeps have judged all of these seeds"),
             Conclusion::Incomparable { reason } => {
-                format!("best: none, because {metric} is not comparable: {}", printable(reason))
+                format!("no conclusion: {metric} does not compare: {}", printable(reason))
             }
             Conclusion::Rungs { ladders } => {
                 let named: Vec<String> = ladders.iter().map(|id| printable(id)).collect();
@@ -87,7 +93,7 @@ impl Words<'_> {
                 )
             }
             Conclusion::OneSetting => format!("result{so_far}: {metric} {mean}"),
-            Conclusion::OneSeed if leader.measured > 1 => {
+            Conclusion::OneSeed if leader.sample.is_some_and(|sample| sample.n > 1) => {
                 format!("no conclusion{so_far}: only {name} has several seeds, {metric} {mean}")
             }
             Conclusion::OneSeed => {
@@ -96,7 +102,7 @@ impl Words<'_> {
                 let has_it = |i: &usize| verdict.settings[*i].sample.map(|sample| sample.mean) == value;
                 let equal: Vec<usize> = (0..verdict.settings.len()).filter(has_it).collect();
                 let value = value.map_or_else(String::new, |value| number_text(value, 0.0));
-                format!("no conclusion{so_far}: one seed each; {most} {metric} {value} at {}", self.names(&equal))
+                format!("no conclusion{so_far}: {one_seed} each; {most} {metric} {value} at {}", self.names(&equal))
             }
             Conclusion::Same => {
                 let all: Vec<usize> = (0..verdict.settings.len()).collect();
@@ -133,42 +139,80 @@ impl Words<'_> {
         // The points of an unfinished sweep cannot be changed.
         let later = if self.is_finished { "" } else { " once the sweep is finished" };
         match &verdict.conclusion {
-            Conclusion::OneSeed => Some(format!("next: add `seeds: 3`{later}; one seed does not show the noise")),
-            Conclusion::Undecided { settings } => {
-                let runs = verdict.new_seeds.len() * settings.len();
-                let compared = || settings.iter().filter_map(|&i| verdict.settings[i].comparison.as_ref());
-                let size = |comparison: &SettingComparison| comparison.difference().abs();
-                let given = self.objective.smallest_difference;
-                let nearest = significant(given.or_else(|| compared().map(size).min_by(f64::total_cmp))?, 2);
-                Some(if compared().any(|comparison| !comparison.compared.contrast.is_paired()) {
-                    format!(
-                        "next: train them with the same new seeds{later}; settings that share seeds differ with less noise"
-                    )
-                } else if runs > 0 {
-                    let (seeds, runs) = (seeds_text(&verdict.new_seeds), count(runs as u64));
-                    format!(
-                        "next: train these with `seeds: {seeds}` ({runs} runs){later}, which shows a difference of {nearest} in 4 of 5 cases"
-                    )
-                } else if given.is_some() {
-                    format!("next: a difference of {nearest} needs more than {MAX_NEW_SEEDS} new seeds")
-                } else {
-                    format!(
-                        "next: a difference of {nearest} is within the noise; set `objective.smallest_difference` to what matters"
-                    )
-                })
+            Conclusion::OneSeed if verdict.reused_seeds.is_empty() => {
+                Some(format!("next: add `seeds: 3`{later}; one seed does not show the noise"))
             }
+            Conclusion::OneSeed | Conclusion::JudgedBefore => {
+                Some(format!("next: add new seeds{later}: {}", self.new_seeds(3)))
+            }
+            Conclusion::Undecided { settings } => Some(self.next_of_undecided(settings, later)),
             _ => None,
+        }
+    }
+
+    /// Which seeds decide between `settings`, the ones that may be the best.
+    fn next_of_undecided(&self, settings: &[usize], later: &str) -> String {
+        let comparisons = || settings.iter().filter_map(|&i| self.verdict.settings[i].comparison);
+        let given = self.objective.smallest_difference;
+        let sizes = comparisons().map(|comparison| comparison.difference().abs());
+        let nearest = significant(given.or_else(|| sizes.min_by(f64::total_cmp)).unwrap_or(f64::NAN), 2);
+        let needed = comparisons().filter_map(|comparison| comparison.seeds_needed).max();
+        if comparisons().any(|comparison| comparison.compared.contrast.test == Test::Welch) {
+            format!("next: train these with the same new seeds{later}, so that they are compared seed by seed")
+        } else if let Some(needed) = needed {
+            let (seeds, runs) = (self.new_seeds(needed), count((needed * settings.len()) as u64));
+            format!(
+                "next: train these with {seeds} ({runs} runs){later}, which shows a difference of {nearest} in 4 of 5 cases"
+            )
+        } else if comparisons().any(|comparison| comparison.compared.contrast.test == Test::Permutation) {
+            format!(
+                "next: train these with 6 or more new seeds{later}: all differences are equal, and fewer seeds show nothing of that"
+            )
+        } else if given.is_some() {
+            format!("next: a difference of {nearest} needs more than {MAX_NEW_SEEDS} new seeds")
+        } else {
+            format!(
+                "next: {nearest} is within the noise; in a new sweep, `objective.smallest_difference` can say which differences matter"
+            )
+        }
+    }
+
+    /// `` `seeds: [5, 6, 7]` ``, or their number if seeds are not single numbers.
+    fn new_seeds(&self, needed: usize) -> String {
+        match self.verdict.new_seeds.as_slice() {
+            [] => format!("{needed} new seeds"),
+            [first, .., last] if self.verdict.new_seeds.len() > MAX_LISTED_SEEDS => {
+                format!("the {needed} seeds {first} to {last}")
+            }
+            seeds => {
+                let list: Vec<String> = seeds.iter().map(ToString::to_string).collect();
+                format!("`seeds: [{}]`", list.join(", "))
+            }
         }
     }
 
     /// `lr=0.02 leads lr=0.01 by 0.090 (95% -0.005 to 0.185, p 0.057); 1 more may be best, 2 worse`: the best of the rivals that may be as good.
     fn lead(&self, settings: &[usize]) -> String {
         let Some((i, comparison)) = self.named_rival() else { return self.names(settings) };
-        let lead = format!("{} leads {} by {}", self.names(&[0]), self.names(&[i]), size_of(comparison));
+        let lead = format!("{} by {}", self.order(i, comparison.difference()), self.size_of(comparison));
         let worse = self.verdict.settings.iter().filter(|setting| setting.standing == Standing::Worse).count();
         let counts = [(settings.len() - 2, "more may be best"), (worse, "worse")];
         let rest: Vec<String> = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
         if rest.is_empty() { lead } else { format!("{lead}; {}", rest.join(", ")) }
+    }
+
+    /// The difference of a rival with the p that decides: of this pair alone, or corrected if the settings were picked.
+    fn size_of(&self, comparison: &SettingComparison) -> String {
+        let compared = &comparison.compared;
+        let p = if self.verdict.picked_from.is_some() { compared.adjusted_p } else { compared.contrast.p };
+        size_and_p_text(comparison.difference(), comparison.interval(), p)
+    }
+
+    /// `lr=0.02 leads lr=0.01`, or the other way round: by the sign of the `difference` of the setting at `rival` to the leader.
+    fn order(&self, rival: usize, difference: f64) -> String {
+        let is_behind = self.objective.goal().order(0.0, difference) == Ordering::Less;
+        let [a, b] = if is_behind { [0, rival] } else { [rival, 0] };
+        format!("{} leads {}", self.names(&[a]), self.names(&[b]))
     }
 
     /// `, better than lr=0.02 by 0.105 (95% 0.084 to 0.126, p 0.002) and than 2 others`: the comparison that shows the least.
@@ -178,7 +222,7 @@ impl Words<'_> {
             0 => String::new(),
             n => format!(" and than {}", counted(n as u64, "other")),
         };
-        format!(", better than {} by {}{others}", self.names(&[i]), size_of(least))
+        format!(", better than {} by {}{others}", self.names(&[i]), self.size_of(least))
     }
 
     /// `; 2 others are worse`.
@@ -197,6 +241,28 @@ impl Words<'_> {
         all.filter_map(|(i, setting)| Some((i, setting.comparison.as_ref()?)))
     }
 
+    /// `reused: seeds 1, 2, 3 were judged in ext-88505bd6, so only new seeds count`.
+    fn reused(&self) -> Option<String> {
+        let seen = &self.verdict.reused_seeds;
+        let mut seeds: Vec<&SeenSeed> = Vec::new();
+        for seed in seen.iter().flat_map(|seen| &seen.seeds) {
+            if !seeds.contains(&seed) {
+                seeds.push(seed);
+            }
+        }
+        let text = |SeenSeed(seed): &&SeenSeed| match seed.as_slice() {
+            [(_, value)] => printable(&value_text(value)),
+            _ => describe_values(seed),
+        };
+        let texts: Vec<String> = seeds.iter().take(MAX_LISTED_SEEDS).map(text).collect();
+        let more = if seeds.len() > texts.len() { ", ..." } else { "" };
+        let (s, were) = if seeds.len() == 1 { ("", "was") } else { ("s", "were") };
+        let sweeps: Vec<String> = seen.iter().map(|seen| printable(&seen.sweep)).collect();
+        let (texts, sweeps) = (texts.join(", "), sweeps.join(", "));
+        (!seeds.is_empty())
+            .then(|| format!("reused: seed{s} {texts}{more} {were} judged in {sweeps}, so only new seeds count"))
+    }
+
     /// The settings that are not compared, with the reasons; and those with the leader's numbers.
     fn left_out(&self) -> Vec<String> {
         let settings = &self.verdict.settings;
@@ -205,13 +271,15 @@ impl Words<'_> {
         };
         let has = |positions: &[usize]| if positions.len() == 1 { "has" } else { "have" };
         let one_seed = positions(&|s| s.standing == Standing::NotCompared && s.may_win());
-        let without = positions(&|s| s.state == SettingState::Unmeasured);
+        let without = positions(&|s| s.state == SettingState::Unmeasured && s.measured == 0);
+        let judged = positions(&|s| s.state == SettingState::Unmeasured && s.measured > 0);
         let counts = |state| settings.iter().filter(|setting| setting.state == state).count() as u64;
         let is_one_seed = self.verdict.conclusion == Conclusion::OneSeed;
         let reasons = [
             (!one_seed.is_empty() && !is_one_seed)
                 .then(|| format!("{} {} one seed", self.names(&one_seed), has(&one_seed))),
             (!without.is_empty()).then(|| format!("{} {} no result", self.names(&without), has(&without))),
+            (!judged.is_empty()).then(|| format!("{} {} no new seed", self.names(&judged), has(&judged))),
             Some(counts(SettingState::Stopped))
                 .filter(|n| *n > 0)
                 .map(|n| format!("{} stopped early", counted(n, "setting"))),
@@ -230,10 +298,10 @@ impl Words<'_> {
     /// Which tests the answer and the table rest on.
     fn tests(&self) -> Option<String> {
         let contrasts = || self.rivals().map(|(_, comparison)| comparison.compared.contrast);
-        let fewest = contrasts().filter(Contrast::is_paired).map(|contrast| contrast.n).min();
+        let paired = || contrasts().filter(|contrast| contrast.test == Test::PairedT).map(|contrast| contrast.n);
         let mut parts: Vec<String> = Vec::new();
-        if let Some(n) = fewest {
-            let least = if contrasts().all(|contrast| contrast.n == n) { "" } else { "at least " };
+        if let Some(n) = paired().min() {
+            let least = if paired().all(|other| other == n) { "" } else { "at least " };
             parts.push(format!("paired t-test over {least}{n} seeds"));
         }
         if contrasts().any(|contrast| contrast.test == Test::Permutation) {
@@ -265,39 +333,38 @@ impl Words<'_> {
     fn noise(&self) -> Option<String> {
         let shown = |(i, comparison): (usize, &SettingComparison)| {
             let found = comparison.detectable?;
-            let text = |x: f64| significant(x, 2);
-            let (difference, Interval { low, high }) = (text(found.difference), found.interval);
-            Some((
-                comparison.compared.contrast.n,
-                format!("{difference} to {} ({} to {})", self.names(&[i]), text(low), text(high)),
-            ))
+            let [difference, low, high] =
+                [found.difference, found.interval.low, found.interval.high].map(|x| significant(x, 2));
+            let n = comparison.compared.contrast.n;
+            Some(format!("{n} seeds show a difference to {} of {difference} ({low} to {high})", self.names(&[i])))
         };
-        let all: Vec<(usize, String)> = self.rivals().filter_map(shown).take(2).collect();
-        let (n, _) = all.first()?;
-        let texts: Vec<&str> = all.iter().map(|(_, text)| text.as_str()).collect();
-        let power = (POWER * 100.0).round();
-        Some(format!(
-            "noise: {n} seeds show a difference of {} with a probability of {power}%",
-            texts.join(", and of ")
-        ))
+        let texts: Vec<String> = self.rivals().filter_map(shown).take(2).collect();
+        (!texts.is_empty()).then(|| format!("noise: in 4 of 5 cases {}", texts.join(", and ")))
     }
 
     /// `rows: measured on 2,048 tokens in 32 rows, standard error 0.051; over rows like these lr=0.01 leads lr=0.02 by 0.090 (95% 0.02 to 0.16,
     /// p 0.01) with these seeds`: for the rival that the answer names, or else the nearest one.
     fn rows(&self) -> Option<String> {
-        let noise = self.verdict.row_noise.as_ref()?;
-        let measured = format!("rows: measured on {}", noise.sample);
         let settings = &self.verdict.settings;
+        let noise = self.verdict.row_noise.as_ref();
+        let items = settings.iter().find_map(|setting| setting.rows).map(|found| found.rows);
+        // An accuracy is measured on items.
+        let (measured, what) = match (noise, items) {
+            (Some(noise), _) => (format!("rows: measured on {}", noise.sample), "rows"),
+            (None, Some(items)) => (format!("items: measured on {}", counted(items as u64, "item")), "items"),
+            (None, None) => return None,
+        };
         let rival = self.named_rival().map(|(i, _)| i).or_else(|| settings.iter().position(|s| s.rows.is_some()));
         if let Some((i, rows)) = rival.and_then(|i| Some((i, settings[i].rows?))) {
             let size = size_and_p_text(rows.difference, Some(rows.interval), rows.p);
-            let (leader, rival) = (self.names(&[0]), self.names(&[i]));
+            let order = self.order(i, rows.difference);
             let is_shown = rows.p < 1.0 - self.verdict.confidence;
-            let doubt = if is_shown { "" } else { ", so other rows may show none" };
+            let doubt = if is_shown { String::new() } else { format!("; on other {what} there may be no difference") };
             return Some(format!(
-                "{measured}; over rows like these {leader} leads {rival} by {size} with these seeds{doubt}"
+                "{measured}; on other {what} of this kind, with these seeds, {order} by {size}{doubt}"
             ));
         }
+        let Some(noise) = noise else { return Some(measured) };
         let Some(difference) = noise.nearest_difference.filter(|_| noise.may_hide_difference) else {
             return Some(measured);
         };
@@ -316,9 +383,10 @@ impl Words<'_> {
     fn named_rival(&self) -> Option<(usize, &SettingComparison)> {
         let p = |comparison: &SettingComparison| comparison.compared.contrast.p;
         match &self.verdict.conclusion {
-            Conclusion::Undecided { settings } | Conclusion::Equal { settings, .. } => {
-                settings.iter().find_map(|&i| Some((i, self.verdict.settings[i].comparison.as_ref()?)))
+            Conclusion::Undecided { .. } => {
+                self.rivals().find(|(i, _)| self.verdict.settings[*i].standing == Standing::Open)
             }
+            Conclusion::Equal { settings, .. } => self.rivals().find(|(i, _)| settings.contains(i)),
             _ => self.rivals().rev().max_by(|(_, a), (_, b)| p(a).total_cmp(&p(b))),
         }
     }
@@ -327,11 +395,7 @@ impl Words<'_> {
         let Style { named, by_points, .. } = self.style;
         let name = |&i: &usize| {
             let setting = &self.verdict.settings[i];
-            match setting.points.as_slice() {
-                [first, .., last] if by_points => format!("points {first} to {last}"),
-                [one] if by_points => format!("point {one}"),
-                _ => setting.name.clone(),
-            }
+            if by_points { describe_points(&setting.points, usize::MAX) } else { setting.name.clone() }
         };
         let mut names: Vec<String> = positions.iter().take(named).map(name).collect();
         let more = positions.len().saturating_sub(named);
@@ -377,10 +441,6 @@ pub fn mean_text(setting: &SettingResult) -> String {
     }
 }
 
-fn size_of(comparison: &SettingComparison) -> String {
-    size_and_p_text(comparison.difference(), comparison.interval(), comparison.compared.contrast.p)
-}
-
 /// `0.090 (95% -0.005 to 0.185, p 0.057)`: the size of a difference, and its interval in its direction.
 fn size_and_p_text(difference: f64, interval: Option<Interval>, p: f64) -> String {
     let (size, interval) = size_text(difference, interval);
@@ -401,28 +461,6 @@ fn size_text(difference: f64, interval: Option<Interval>) -> (String, Option<Str
 #[must_use]
 pub fn p_value_text(p: f64) -> String {
     if p < 0.001 { "< 0.001".to_owned() } else { significant(p, 2) }
-}
-
-/// `[5, 6, 7]`, or `[5, ..., 40]`.
-fn seeds_text(seeds: &[u64]) -> String {
-    let list = |seeds: &[u64]| seeds.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-    match seeds {
-        [first, second, .., last] if seeds.len() > MAX_LISTED_SEEDS => format!("[{first}, {second}, ..., {last}]"),
-        _ => format!("[{}]", list(seeds)),
-    }
-}
-
-/// `reused: seeds 1, 2, 3 were judged in ext-88505bd6, so only new seeds count`.
-fn seen_text(seen: &SeenSeeds) -> String {
-    let text = |seed: &PointValues| match seed.as_slice() {
-        [(_, value)] => printable(&value_text(value)),
-        _ => describe_values(seed),
-    };
-    let seeds: Vec<String> = seen.seeds.iter().take(MAX_LISTED_SEEDS).map(text).collect();
-    let more = if seen.seeds.len() > seeds.len() { ", ..." } else { "" };
-    let (s, were) = if seen.seeds.len() == 1 { ("", "was") } else { ("s", "were") };
-    let sweep = printable(&seen.sweep);
-    format!("reused: seed{s} {}{more} {were} judged in {sweep}, so only new seeds count", seeds.join(", "))
 }
 
 fn cost_text(cost: &UnequalCost) -> String {
