@@ -136,7 +136,7 @@ fn a_ladder_is_trained_and_fitted() {
     // A forecast may be all that shows when it was made. One of the lines is damaged.
     let printed = sandbox.expect(2, "sweep rm l --yes");
     assert!(
-        printed.contains("has 2 recorded forecasts, ") && printed.contains("forecasts.jsonl away first"),
+        printed.contains("has 2 recorded forecasts, ") && printed.contains("forecasts.jsonl elsewhere first"),
         "{printed}"
     );
     let folder = sandbox.json_of("sweep list --json")[0]["path"].as_str().unwrap().to_owned();

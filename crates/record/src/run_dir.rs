@@ -373,15 +373,15 @@ impl RunDir {
         if path.exists() { Ok(()) } else { Ok(write_atomic(&path, text()?.as_bytes())?) }
     }
 
-    /// Records how the session ended: the summary, then the manifest, whose status counts, then the rows that are kept.
+    /// Records how the session ended: the rows that are kept, then the summary, then the manifest, whose status counts.
     ///
     /// # Errors
     /// If one of them cannot be written.
     pub fn end_session(&mut self, summary: &Summary) -> Result<(), RecordError> {
+        rows::keep_last_and_best(&self.path, summary)?;
         write_sealed_json(&self.path.join(SUMMARY), summary)?;
         self.manifest.end_session(summary.status, summary.error.clone(), summary.steps, time::now());
-        write_sealed_json(&self.path.join(MANIFEST), &self.manifest)?;
-        rows::keep_last_and_best(&self.path, summary)
+        write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
     }
 }
 
