@@ -345,6 +345,7 @@ mod tests {
 
     use super::*;
     use crate::files::{resealed, write_sealed_json};
+    use crate::manifest::SweepPoint;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
@@ -471,5 +472,20 @@ mod tests {
         assert!(find("storeis").unwrap_err().to_string().contains("there are: stories-"), "nearest first");
         fs::remove_dir_all(&other).unwrap();
         assert_eq!(find("st").unwrap(), copy);
+    }
+
+    #[test]
+    fn the_reproduction_of_a_point_does_not_hide_its_group() {
+        let mut plan = compiled(&experiment());
+        "g".clone_into(&mut plan.experiment_name);
+        let manifest = || Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned());
+        let point = |point| Manifest { sweep: Some(SweepPoint { id: "g-12345678".to_owned(), point }), ..manifest() };
+        let origin = RunOrigin::Reproduction { id: "g-1".to_owned(), plan_hash: plan.hash.clone(), state_hash: None };
+        let copy = Manifest { origin: Some(origin), ..manifest() };
+        let paths = ["g-1", "g-2", "g-1-2"].map(PathBuf::from);
+        let mut found: Vec<_> = paths.iter().zip([point(1), point(2), copy].map(Some)).collect();
+        prefer_runs(&mut found, "g");
+        let left: Vec<&PathBuf> = found.into_iter().map(|(path, _)| path).collect();
+        assert_eq!(left, [&paths[0], &paths[1]]);
     }
 }

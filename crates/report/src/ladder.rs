@@ -54,7 +54,7 @@ fn describe_fit(fit: &LadderFit) -> Vec<LadderParagraph> {
     let largest = if fit.missing > 0 { "largest rung with a result" } else { "largest rung" };
     // What decides comes first.
     let mut paragraphs: Vec<LadderParagraph> =
-        fit.predictions.iter().map(|prediction| describe_prediction(&fit.metric, prediction, largest)).collect();
+        fit.predictions.iter().map(|prediction| describe_prediction(fit, prediction, largest)).collect();
     paragraphs.push(LadderParagraph { subject: "law", lines: describe_law(fit) });
     let mut check = describe_checks(&fit.held_out, largest);
     check.extend(fit.why_not_held_out.clone());
@@ -82,7 +82,7 @@ fn describe_optimum(optimum: &SizeOptimum) -> Vec<LadderParagraph> {
         ),
         format!("by a parabola of ln {metric} over ln N, of {runs} runs on {rungs} rungs{without}"),
         noise_text("parabola", optimum.lack_of_fit, optimum.noise, optimum.degrees_of_freedom),
-        count_text(optimum.counts_layers).to_owned(),
+        count_text(false).to_owned(),
     ];
     lines.extend(optimum.measured_on.as_ref().map(|sample| format!("losses are measured on {sample}")));
     let optimum_lines = LadderParagraph { subject: "optimum", lines };
@@ -119,6 +119,11 @@ fn count_text(counts_layers: bool) -> &'static str {
     } else {
         "N counts embeddings and head; C counts the head, and attention in full"
     }
+}
+
+/// Follows amounts of FLOPs and parameters that `ladder.count` limits to the layers.
+fn layers_text(counts_layers: bool) -> &'static str {
+    if counts_layers { " of the layers" } else { "" }
 }
 
 fn epochs_text(epochs: Option<f64>) -> String {
@@ -193,7 +198,8 @@ fn bound_note(term: &FittedTerm, name: &str) -> Option<String> {
     })
 }
 
-fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &str) -> LadderParagraph {
+fn describe_prediction(fit: &LadderFit, prediction: &LadderPrediction, largest: &str) -> LadderParagraph {
+    let metric = &fit.metric;
     let LadderPrediction { target, loss: predicted, measurement, not_supported, without, .. } = prediction;
     let LadderPrediction { optimum, parameters, tokens, flops, extrapolation, .. } = prediction;
     let given: Vec<String> = target.iter().map(|(name, value)| format!("{name} {value:.3e}")).collect();
@@ -203,7 +209,7 @@ fn describe_prediction(metric: &str, prediction: &LadderPrediction, largest: &st
         .filter(|(name, _)| !target.contains_key(name))
         .map(|(name, value)| format!("{name} {value:.3e}"))
         .collect();
-    let given = given.join(", ");
+    let given = given.join(", ") + layers_text(fit.counts_layers);
     let first = match (predicted, not_supported) {
         (Some(predicted), _) => format!("{metric} {} at {given}", with_interval(predicted, loss)),
         (None, Some(reason)) => format!("not supported at {given}: {reason}"),
@@ -308,11 +314,13 @@ pub fn comparison_text(comparison: &LadderComparison) -> String {
 /// Names the forecasts of `fit` that were stored, and the targets without a supported forecast.
 #[must_use]
 pub fn recorded_text(fit: &LadderFit, recorded: &[RecordedForecast]) -> String {
+    let layers = layers_text(fit.counts_layers);
     let line = |RecordedForecast { made, flops, hash, .. }: &RecordedForecast| {
-        format!("recorded {made}, for a run of {flops:.3e} FLOPs: {hash}\n")
+        format!("recorded {made}, for a run of {flops:.3e} FLOPs{layers}: {hash}\n")
     };
     let left_out = fit.predictions.iter().filter(|prediction| prediction.loss.is_none());
-    let left_out = left_out.map(|prediction| format!("not recorded, for a run of {:.3e} FLOPs\n", prediction.flops));
+    let left_out =
+        left_out.map(|prediction| format!("not recorded, for a run of {:.3e} FLOPs{layers}\n", prediction.flops));
     recorded.iter().map(line).chain(left_out).collect()
 }
 

@@ -27,7 +27,7 @@ pub enum Test {
     /// The permutation test, because all differences are equal and a t-test has nothing to divide by.
     Permutation,
     /// Welch's t-test (1947, "The generalization of Student's problem when several different population variances are involved"): the
-    /// settings have fewer than [`MIN_PAIRS`] seeds in common.
+    /// settings have fewer than two seeds in common.
     Welch,
 }
 
@@ -39,7 +39,7 @@ pub struct Contrast {
     pub n: usize,
     /// The difference of means.
     pub difference: f64,
-    /// The standard deviation of the differences of pairs; `None` for two groups.
+    /// The standard deviation of the differences of pairs; `None` for two groups, and if all differences are equal up to rounding.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sd: Option<f64>,
     /// The interval of the difference; `None` if there is no spread.
@@ -78,6 +78,7 @@ impl Contrast {
     fn of_pairs(paired: &PairedComparison) -> Self {
         let PairedComparison { n, difference, sd, interval, permutation, t } = *paired;
         let (test, p) = t.map_or((Test::Permutation, permutation.p), |TTest { p, .. }| (Test::PairedT, p));
+        let sd = sd.filter(|_| t.is_some());
         let permutation = Some(permutation).filter(|test| test.smallest_p < MAX_PERMUTATION_FLOOR);
         Self { test, n, difference, sd, interval, p, permutation }
     }
@@ -105,7 +106,7 @@ impl Contrast {
     /// this pair of settings alone; `None` without pairs or spread.
     #[must_use]
     pub fn detectable(&self, confidence: f64) -> Option<Detectable> {
-        let (sd, alpha) = (self.sd.filter(|sd| *sd > 0.0)?, 1.0 - confidence);
+        let (sd, alpha) = (self.sd?, 1.0 - confidence);
         let difference = smallest_detectable_difference(self.n, sd, POWER, alpha)?;
         // It is proportional to the standard deviation, whose interval is that of a chi-square distribution.
         let freedom = self.n as f64 - 1.0;
@@ -119,7 +120,7 @@ impl Contrast {
     /// estimates no difference.
     #[must_use]
     pub fn seeds_needed(&self, of_interest: Option<f64>, confidence: f64) -> Option<usize> {
-        let sd = self.sd.filter(|sd| *sd > 0.0)?;
+        let sd = self.sd?;
         let observed = self.difference.abs();
         let difference = of_interest.or((observed * (self.n as f64).sqrt() >= sd).then_some(observed))?;
         let power = if of_interest.is_some() { POWER_OF_INTEREST } else { POWER };

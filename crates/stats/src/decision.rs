@@ -268,6 +268,11 @@ mod tests {
         assert_eq!(thrice.comparisons[1].unwrap().adjusted_p, once.comparisons[1].unwrap().adjusted_p);
         assert_eq!(thrice.standings[2..], [Standing::Same, Standing::Worse, Standing::Worse]);
         assert_eq!(decide(&against(&LEADER, &[&[0.0; 4]]), &RULE).outcome, Outcome::Same);
+        // One value may be the same by chance.
+        assert_eq!(decide(&against(&LEADER[..1], &[&[0.0]]), &RULE).outcome, Outcome::OneSeed);
+        // Equal differences have no interval, so they are not shown to be small.
+        let rule = Rule { smallest_difference: Some(0.01), ..RULE };
+        assert_eq!(decide(&against(&LEADER, &[&[0.25; 4]]), &rule).outcome, Outcome::Undecided);
     }
 
     #[test]

@@ -69,7 +69,9 @@ impl PairedComparison {
         }
         let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
         let Sample { n, mean, sd, interval } = Sample::new(&differences, confidence)?;
-        let spread = sd.filter(|sd| *sd > 0.0);
+        // Differences that are equal up to rounding have no spread.
+        let largest = a.iter().chain(b).map(|x| x.abs()).fold(0.0, f64::max);
+        let spread = sd.filter(|sd| *sd > ROUNDING * largest);
         let t = spread.map(|sd| {
             let statistic = mean / (sd / (n as f64).sqrt());
             TTest { statistic, p: two_sided_p(statistic, n as f64 - 1.0) }

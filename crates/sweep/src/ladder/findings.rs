@@ -78,8 +78,6 @@ impl LadderOutcome {
 #[derive(Debug, Clone, Serialize)]
 pub struct SizeOptimum {
     pub metric: String,
-    /// True if the parameters count only the layers.
-    pub counts_layers: bool,
     pub flops: f64,
     /// With its interval of 95%.
     pub parameters: Prediction,

@@ -34,7 +34,6 @@ impl LadderResults {
         let tokens = self.tokens_of_size(parameters.value);
         Ok(SizeOptimum {
             metric: self.metric.clone(),
-            counts_layers: self.counts_layers,
             flops,
             parameters,
             tokens,

@@ -11,6 +11,7 @@ use runner_record::lines::{LineFile, describe_damaged_lines, for_each_record};
 use runner_record::manifest::RunStatus;
 use runner_record::metrics::MetricLine;
 use runner_record::{RecordError, time};
+use runner_spec::format::counted;
 use runner_spec::measure::Measure;
 use runner_spec::plan::Plan;
 use runner_stats::{Interval, Prediction};
@@ -185,11 +186,11 @@ pub fn check(
     let found: Vec<CheckedForecast> = all.iter().filter(|forecast| forecast.is_for(scale)).map(checked).collect();
     if found.is_empty() {
         let [parameters, tokens, flops] = [Scale::Parameters, Scale::Tokens, Scale::Flops].map(scale);
+        let what = if ladder.record.counts_layers() { ", in its layers" } else { "" };
         let warning = warning.map_or_else(String::new, |warning| format!("; {warning}"));
         return Err(format!(
-            "{} recorded forecasts of {}, and none for {id}, which has {parameters:.3e} parameters, {tokens:.3e} tokens and {flops:.3e} \
-             FLOPs{warning}",
-            all.len(),
+            "{} of {}, and none for {id}, which has {parameters:.3e} parameters, {tokens:.3e} tokens and {flops:.3e} FLOPs{what}{warning}",
+            counted(all.len() as u64, "recorded forecast"),
             ladder.record.id
         ));
     }

@@ -44,9 +44,8 @@ impl SweepReader<'_> {
             self.error(tune.place, "ladder.tune", "no rule uses `tune`".to_owned(), help);
         }
         spec.counts_layers = value(ladder, "/count") == Some("non_embedding".to_owned());
-        if let (Some(count), true, Some(Budget { kind: BudgetKind::Flops, .. })) =
-            (get(at, "count"), spec.counts_layers, spec.budget)
-        {
+        let has_flops = value::<f64>(ladder, "/budget/flops").is_some();
+        if let (Some(count), true) = (get(at, "count"), spec.counts_layers && has_flops) {
             let message = "`budget.flops` counts all FLOPs, so the best size for it does too".to_owned();
             self.error(count.value.place, "ladder.count", message, "delete `count`");
         }

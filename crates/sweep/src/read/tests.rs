@@ -360,3 +360,11 @@ fn an_experiment_with_seeds_is_a_sweep_of_its_seeds() {
     1 mistake; nothing was started
     ");
 }
+
+#[test]
+fn a_budget_of_flops_counts_all_of_them() {
+    let file = "ladder: {base: e.yaml, dial: {model.d_model: [8, 16]}, budget: {BUDGET}, count: non_embedding}";
+    let mistakes = render_mistakes(&file.replace("BUDGET", "flops: 1e9"));
+    assert!(mistakes.contains("`budget.flops` counts all FLOPs"), "{mistakes}");
+    assert!(read_text(&file.replace("BUDGET", "tokens: 1000")).is_ok());
+}
