@@ -248,7 +248,7 @@ fn a_forecast_is_stored_and_checked(sandbox: &Sandbox) {
     assert!(text.contains("1 torn or damaged line left out") && text.contains("before the run started"), "{text}");
     // Of another size.
     let printed = sandbox.expect(2, &format!("sweep fit l --check {}", first_rung(sandbox)));
-    assert!(printed.contains("1 recorded forecasts of l-") && printed.contains("and none for rung-"), "{printed}");
+    assert!(printed.contains("1 recorded forecast of l-") && printed.contains("and none for rung-"), "{printed}");
 }
 
 fn first_rung(sandbox: &Sandbox) -> String {
