@@ -61,7 +61,7 @@ function settingsTable(sweep) {
       ...names.map((name) => valueText(setting.values[name])),
       setting.sample ? meanText(setting) : MISSING,
       setting.sample?.sd ? significant(setting.sample.sd, 2) : MISSING,
-      `${setting.measured} of ${setting.points.length}`,
+      `${setting.sample?.n ?? setting.measured} of ${setting.points.length}`,
       comparison ? signed(comparison.difference, half) : MISSING,
       ends ? `${signed(ends.low, half)} to ${signed(ends.high, half)}` : MISSING,
       comparison ? pText(verdict.picked_from ? comparison.adjusted_p : comparison.p) : MISSING,
