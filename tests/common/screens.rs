@@ -104,6 +104,8 @@ static FILTERS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\[n\]e-\d+", "[n]"),
         (r"(losses first differ at step|first by more than \S+ at step) \d+", "${1} [n]"),
         (r"the most, \S+, at step \d+", "the most, [n], at step [n]"),
+        // A hash without a letter.
+        (r"(hash +|→ +)\d{12}\b", "${1}[hash]"),
         // The first column of diff's figures is as wide as its longest number, and so is the place before the heading.
         (r"(common steps|at step \[n\])\n {10,}(A +B)\n", "${1}\n  ${2}\n"),
     ];
