@@ -285,7 +285,7 @@ pub struct Measured(Vec<(Measure, f64)>);
 pub struct Estimate<'a> {
     pub measure: &'a Measure,
     pub value: f64,
-    /// The standard error over rows or items; `None` if it is not known.
+    /// The standard error over rows or items; `None` if it is unknown.
     pub standard_error: Option<f64>,
 }
 
@@ -353,7 +353,7 @@ impl Measured {
     }
 
     /// The standard error over rows or items of the number of `measure`: of a loss as recorded, of perplexity and bits per byte as they follow
-    /// from the loss, of an accuracy p among n items √(p(1 − p)/n). `None` if it is not known.
+    /// from the loss, of an accuracy p among n items √(p(1 − p)/n). `None` if it is unknown.
     #[must_use]
     pub fn standard_error(&self, measure: &Measure) -> Option<f64> {
         let value = self.get(measure)?;

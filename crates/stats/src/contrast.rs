@@ -31,7 +31,7 @@ pub enum Test {
     Welch,
 }
 
-/// The comparison of a setting with another one. A positive difference is a larger value of the setting.
+/// The comparison of two settings. A positive difference is a larger value of the setting.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Contrast {
     pub test: Test,
@@ -45,7 +45,7 @@ pub struct Contrast {
     /// The interval of the difference; `None` if there is no spread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<Interval>,
-    /// The two-sided p-value of `test`, for this pair of settings alone.
+    /// The two-sided p-value of `test`, without a correction for other settings.
     pub p: f64,
     /// The permutation test, which assumes no normal distribution, where there are enough pairs for a p below 0.01.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub struct Detectable {
 }
 
 impl Contrast {
-    /// Compares the values of a setting with the values of another one, each with its seed. `None` if they have too few seeds in common, and
+    /// Compares the values of two settings, each with its seed. `None` if they have too few seeds in common, and
     /// one of them has a single value.
     #[must_use]
     pub fn new<S: PartialEq>(own: &[(S, f64)], other: &[(S, f64)], confidence: f64) -> Option<Self> {
@@ -108,7 +108,7 @@ impl Contrast {
     pub fn detectable(&self, confidence: f64) -> Option<Detectable> {
         let (sd, alpha) = (self.sd?, 1.0 - confidence);
         let difference = smallest_detectable_difference(self.n, sd, POWER, alpha)?;
-        // It is proportional to the standard deviation, whose interval is that of a chi-square distribution.
+        // It is proportional to the standard deviation, whose interval follows from the chi-square distribution.
         let freedom = self.n as f64 - 1.0;
         let bound = |p: f64| difference * (freedom / chi_square_quantile(p, freedom)).sqrt();
         Some(Detectable { difference, interval: Interval { low: bound(1.0 - alpha / 2.0), high: bound(alpha / 2.0) } })

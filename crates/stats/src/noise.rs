@@ -78,7 +78,7 @@ pub(crate) struct Noise {
 }
 
 impl Noise {
-    /// Estimates the noise from residuals. It is that of rungs if they deviate from the curve by more than runs explain.
+    /// Estimates the noise from residuals. It is the noise of rungs if these deviate from the curve by more than runs explain.
     pub(crate) fn new(residuals: &SumsOfSquares, lack_of_fit_p: f64) -> Self {
         let SumsOfSquares { of_means, of_rungs, within, rung_freedom: a, run_freedom: b } = *residuals;
         if lack_of_fit_p < LACK_OF_FIT_LEVEL {

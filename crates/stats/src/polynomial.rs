@@ -79,7 +79,7 @@ pub struct ParabolaFit {
     /// Degrees of freedom of the noise, and its standard deviation as a share of the loss.
     pub freedom: usize,
     pub noise: f64,
-    /// True if rungs deviate from the parabola by more than runs of a rung deviate from each other. Then the noise is that of rungs.
+    /// True if rungs deviate from the parabola by more than runs of a rung deviate from each other. Then it is the noise of rungs.
     pub has_lack_of_fit: bool,
     /// The smallest and the largest x.
     range: Interval,

@@ -14,13 +14,13 @@ pub struct RowLosses {
     pub tokens: Vec<f64>,
 }
 
-/// The difference of two settings on the same rows, paired by row. The error is that of other rows of the same kind with the same seeds; it
+/// The difference of two settings on the same rows, paired by row. The error tells how other rows of the same kind would differ with the same seeds; it
 /// says nothing about other seeds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RowComparison {
     /// The number of rows, at least 2.
     pub rows: usize,
-    /// The mean loss per token of a minus that of b, averaged over the pairs.
+    /// The mean loss per token of a minus the mean of b, averaged over the pairs.
     pub difference: f64,
     /// The standard error of the difference over the rows, taken as independent.
     pub standard_error: f64,

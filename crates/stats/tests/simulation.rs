@@ -75,7 +75,7 @@ fn different_settings_are_shown_as_often_as_computed() {
 fn the_rule_is_wrong_in_at_most_five_of_a_hundred_sweeps() {
     for case in cases_without_best() {
         let claims = case.claims(Philox::new(40, case.name), TRIALS, &RULE);
-        // Skewed results are not normal, and a skewed setting beside a quiet one often looks better than it is.
+        // Skewed results are not normal, and a skewed setting often looks better than it is.
         let promise = match case.name {
             "a quiet and a skewed one" => 0.13,
             _ => 0.053,

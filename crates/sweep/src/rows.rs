@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(of(4, "val_loss"), rows(&[2.0, 4.0], &[1.0, 3.0]));
         assert_eq!(of(4, "val_bits_per_byte"), rows(&[1.0, 2.0], &[1.0, 3.0]));
         assert_eq!(of(4, "quiz_acc"), rows(&[0.0, 1.0, 1.0, 0.0], &[1.0; 4]));
-        assert_eq!(of(4, "val_perplexity"), None, "it is no mean");
+        assert_eq!(of(4, "val_perplexity"), None, "a perplexity is not a mean over rows");
         assert_eq!(of(2, "val_loss"), None, "another mean");
         assert_eq!((of(3, "val_loss"), of(2, "quiz_acc"), of(4, "train_loss")), (None, None, None));
     }

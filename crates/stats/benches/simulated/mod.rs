@@ -28,7 +28,7 @@ pub(crate) struct Case {
 /// How often the rule claimed what is false or true, as shares of the trials.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Claims {
-    /// A setting was called the best, and another one has as good a mean.
+    /// A setting was called the best, and a different setting has as good a mean.
     pub(crate) wrong_best: f64,
     /// Some setting was called worse, and its mean is as good as the leader's.
     pub(crate) wrong_worse: f64,

@@ -232,7 +232,7 @@ impl PointProgress {
             || self.status == RunStatus::Done && self.result(total, total).is_some_and(is_not_finite)
     }
 
-    /// The evaluation that gave the result at the rung after `until` steps, empty if it is not known, and its rows.
+    /// The evaluation that gave the result at the rung after `until` steps, empty if it is unknown, and its rows.
     #[must_use]
     pub fn evaluated(&self, until: u64) -> (Measured, Option<Arc<RowLosses>>) {
         let rung = self.rungs.iter().find(|rung| rung.until == until);

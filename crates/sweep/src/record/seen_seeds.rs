@@ -12,7 +12,7 @@ pub struct SeenSeeds {
     pub other_settings: usize,
     /// The number of seeds that the sweep showed of these settings.
     pub seed_count: usize,
-    /// Those of them that are seeds here, too.
+    /// The seeds among them that this sweep has, too.
     pub seeds: Vec<SeenSeed>,
 }
 

@@ -1,4 +1,4 @@
-//! Values of the settings that may be the best at the edge of what was tried.
+//! Parameters whose best values are the lowest or the highest that were tried.
 
 use serde::Serialize;
 use serde_json::Value;

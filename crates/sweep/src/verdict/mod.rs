@@ -3,6 +3,7 @@
 //! earlier sweep has judged, and budgets that were not kept.
 
 mod background;
+mod cost;
 mod edges;
 pub mod words;
 
@@ -12,15 +13,13 @@ use runner_stats::{Compared, Detectable, Interval, Outcome, RowComparison, RowLo
 use serde::Serialize;
 
 pub use self::background::Background;
+pub use self::cost::UnequalCost;
 pub use self::edges::EdgeOfRange;
 use crate::points::{PointValues, ordered};
 use crate::record::{PointSetting, SeedPoint, SeenSeeds, SweepRecord};
 use crate::results::{PointStatus, ResultsRow, SweepResults};
-use crate::spec::{BudgetKind, CONFIDENCE, Goal};
+use crate::spec::{CONFIDENCE, Goal};
 use runner_spec::measure::{LossSample, Measure};
-
-/// Costs of settings that differ by more than this factor are said.
-const EQUAL_COST: f64 = 1.05;
 
 /// The new seeds that are proposed where too few are new.
 const FEWEST_NEW_SEEDS: usize = 3;
@@ -182,19 +181,6 @@ pub struct RowNoise {
     pub may_hide_difference: bool,
 }
 
-/// What training a setting cost, where settings of one verdict differ in it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct UnequalCost {
-    /// What is unequal: the budget's unit, or tokens.
-    pub unit: BudgetKind,
-    /// True if the sweep has a budget in this unit.
-    pub is_budget: bool,
-    /// The mean of the leader, and the lowest and the highest mean of any setting that was compared.
-    pub leader: f64,
-    pub lowest: f64,
-    pub highest: f64,
-}
-
 /// The measured points of a setting: values of its seeds, and the objective.
 type Measured<'r> = Vec<(&'r PointValues, f64)>;
 
@@ -245,7 +231,7 @@ impl SweepVerdict {
         }
         verdict.plan_new_seeds(recorded, results);
         verdict.row_noise = row_noise(results, &verdict.settings);
-        verdict.unequal_cost = verdict.find_unequal_cost(results, background);
+        verdict.unequal_cost = cost::find_unequal_cost(&verdict, results, background);
         verdict.edges = edges::find_edges(results, &verdict, &background.drawn);
         let labels: Vec<String> = (0..verdict.settings.len()).map(|i| words::label(&verdict, i)).collect();
         verdict.settings.iter_mut().zip(labels).for_each(|(setting, label)| setting.label = label);
@@ -315,28 +301,6 @@ impl SweepVerdict {
         if let Some(highest) = highest {
             self.new_seeds = (1..=needed as u64).filter_map(|i| highest.checked_add(i)).collect();
         }
-    }
-
-    /// The costs of the settings that were compared, if they differ: in the unit of the budget, or else in tokens.
-    fn find_unequal_cost(&self, results: &SweepResults, background: &Background) -> Option<UnequalCost> {
-        self.leader()?;
-        let unit = background.budget.unwrap_or(BudgetKind::Tokens);
-        let cost = |row: &ResultsRow| match unit {
-            BudgetKind::Flops => row.flops,
-            BudgetKind::Tokens => row.tokens.map(|tokens| tokens as f64),
-            BudgetKind::Time => row.seconds,
-        };
-        let mean = |setting: &SettingResult| {
-            let rows = results.rows.iter().filter(|row| setting.points.contains(&row.point));
-            let costs: Vec<f64> = rows.filter(|row| row.objective.is_some()).map(cost).collect::<Option<_>>()?;
-            Sample::new(&costs, CONFIDENCE).map(|sample| sample.mean)
-        };
-        let means: Vec<f64> =
-            self.settings.iter().filter(|setting| setting.may_win()).map(mean).collect::<Option<_>>()?;
-        let (lowest, highest) = means.iter().fold((f64::INFINITY, 0.0), |(low, high), &x| (x.min(low), x.max(high)));
-        let leader = *means.first()?;
-        let is_budget = background.budget.is_some();
-        (highest > EQUAL_COST * lowest).then_some(UnequalCost { unit, is_budget, leader, lowest, highest })
     }
 }
 

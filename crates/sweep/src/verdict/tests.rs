@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::record::SeenSeed;
-use crate::spec::Budget;
+use crate::spec::{Budget, BudgetKind};
 use crate::testing::finished;
 
 /// The verdict on finished points of these rates, each with the results of seeds 1, 2, …; NaN stands for divergence.
@@ -65,7 +65,7 @@ fn a_setting_that_every_other_is_worse_than_is_the_best() {
 }
 
 #[test]
-fn with_many_seeds_a_permutation_test_stands_beside_the_t_test() {
+fn with_many_seeds_a_verdict_has_a_permutation_test_too() {
     let a: Vec<f64> = (0..8).map(|i| 2.0 + 0.01 * f64::from(i % 3)).collect();
     let b: Vec<f64> = a.iter().enumerate().map(|(i, y)| y + 0.05 + 0.001 * i as f64).collect();
     let found = verdict(&[(0.1, &a), (0.2, &b)]);
@@ -266,7 +266,7 @@ fn equal_differences_show_nothing_with_few_seeds() {
 }
 
 #[test]
-fn costs_that_differ_are_said() {
+fn a_verdict_names_unequal_costs() {
     let worse = STEADY.map(|y| y + 0.5 + y / 100.0);
     let points: Vec<(Value, u64, f64)> = [(0.01, STEADY), (0.02, worse)]
         .iter()
@@ -453,7 +453,7 @@ fn rungs_of_a_ladder_do_not_compete() {
 }
 
 #[test]
-fn what_may_be_the_best_may_all_be_at_the_edge_of_the_range() {
+fn an_edge_is_named_if_every_candidate_is_there() {
     let edge = |points: &[(Value, f64)], drawn: bool| {
         let seeds = |(lr, y): &(Value, f64)| [(lr.clone(), 7, *y), (lr.clone(), 8, y * 1.001)];
         let (mut record, results) = finished(&points.iter().flat_map(seeds).collect::<Vec<_>>());
