@@ -26,7 +26,7 @@ use runner_compute::kernels::cuda;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
-use runner_spec::model::{Heads, Mask};
+use runner_spec::model::{Heads, Mask, RopeScaling, Rotary};
 use runner_spec::optimizer::{Optimizer, ParameterGroup};
 use runner_spec::philox::Philox;
 
@@ -269,7 +269,9 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let stream = Philox::new(1, "bench");
     let dropout = DropoutMask { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
     bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
-    let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
+    let head_dim = 64.min(d);
+    let scaling = RopeScaling::None;
+    let rope = Rope::new(&Rotary { head_dim, dims: head_dim, theta: 10_000.0, scaling, context_length: s.seq }, &x)?;
     let heads = d / 64.min(d);
     bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false))?;
     bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy, None))?;
@@ -282,10 +284,10 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     bench.row("bias gradient, 4 d", &Floor::Bytes(8 * n), &mut || {
         cuda::matmul::bias_backward(&wide_bias, &dwide, None)
     })?;
-    bench.row("SwiGLU", &Floor::Bytes(12 * n), &mut || cuda::pointwise::swiglu(&wide).map(|_| ()))?;
+    bench.row("SwiGLU", &Floor::Bytes(12 * n), &mut || cuda::pointwise::gated(&wide, Activation::Silu).map(|_| ()))?;
     let half = activations(gpu, (rows, 2 * d))?;
     bench.row("SwiGLU backward", &Floor::Bytes(20 * n), &mut || {
-        cuda::pointwise::swiglu_backward(&wide, &half).map(|_| ())
+        cuda::pointwise::gated_backward(&wide, &half, Activation::Silu).map(|_| ())
     })?;
     embeddings(bench, s, &dy)
 }
@@ -313,7 +315,7 @@ fn embeddings(bench: &Bench<'_>, s: &Shape, dy: &Tensor) -> Result<()> {
     let targets = ids;
     let logits = gpu.zeros(DType::BF16, (rows, s.vocab))?;
     bench.row("cross-entropy and gradient", &Floor::Bytes(4 * rows * s.vocab), &mut || {
-        cuda::loss::cross_entropy(&logits, &targets, Some(1e-4)).map(|_| ())
+        cuda::loss::cross_entropy(&logits, &targets, Some(1e-4), None).map(|_| ())
     })
 }
 

@@ -21,7 +21,7 @@ use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{bytes, embedding, loss, matmul, norm, optimizer, pointwise};
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
-use runner_spec::model::{Heads, Mask};
+use runner_spec::model::{Heads, Mask, RopeScaling, Rotary};
 use runner_spec::optimizer::{Optimizer, ParameterGroup};
 use runner_threads::large_blocks::LargeBlocks;
 
@@ -152,10 +152,10 @@ impl Kernels {
             pointwise::activate_backward(&d, &a, Activation::Gelu).unwrap();
         });
         let a = wide.clone();
-        self.add("swiglu", passes(rows * FF / 2, 3), move || drop(pointwise::swiglu(&a).unwrap()));
+        self.add("swiglu", passes(rows * FF / 2, 3), move || drop(pointwise::gated(&a, Activation::Silu).unwrap()));
         let (a, d) = (wide, self.tensor((rows, FF / 2)));
         self.add("swiglu, gradient", passes(rows * FF / 2, 5), move || {
-            drop(pointwise::swiglu_backward(&a, &d).unwrap());
+            drop(pointwise::gated_backward(&a, &d, Activation::Silu).unwrap());
         });
         let dwide_bias = f32s(FF);
         self.add("bias, gradient", passes(rows * FF, 1), move || {
@@ -163,7 +163,9 @@ impl Kernels {
         });
         let a = x.clone();
         self.add("residual sum", passes(rows * D, 3), move || pointwise::add_assign(&a, &dy).unwrap());
-        let rope = Rope::new(LENGTH, 64, 1e4, &x).unwrap();
+        let scaling = RopeScaling::None;
+        let rotary = Rotary { head_dim: 64, dims: 64, theta: 1e4, scaling, context_length: LENGTH };
+        let rope = Rope::new(&rotary, &x).unwrap();
         let a = x.clone();
         self.add("rotary positions", passes(rows * D, 2), move || rope.rotate(&a, D / 64, LENGTH, 0, false).unwrap());
         let ids: Vec<u32> = (0..rows).map(|i| (i * 7919 % VOCAB) as u32).collect();
@@ -174,7 +176,7 @@ impl Kernels {
         });
         let logits = self.tensor((rows, VOCAB));
         self.add("cross-entropy and its gradient", passes(rows * VOCAB, 2), move || {
-            loss::cross_entropy(&logits, &targets, None, Some(1e-3)).unwrap().read().unwrap();
+            loss::cross_entropy(&logits, &targets, None, Some(1e-3), None).unwrap().read().unwrap();
         });
     }
 
@@ -186,6 +188,7 @@ impl Kernels {
                 seq: length,
                 heads: Heads { queries: 12, kv: 12, width: 64 },
                 mask: Mask::Causal,
+                scale: 0.125,
             };
             let qkv = self.tensor((s.batch * length, s.qkv_width()));
             let (out, lse) = attention(&qkv, s, AttentionMasks::default()).unwrap();

@@ -279,9 +279,9 @@ fn every_part_keeps_and_holds_what_it_declares() {
     let sizes = |family| ModelSpec { d_ff: 256, ..ModelSpec::with_defaults(family, [64, LENGTH, 1, 2, 64]) };
     let gpt2 = |options| ModelSpec { options, ..sizes(Family::Gpt2) };
     let post = ModelOptions { norm: NormPlace::Post, ..ModelOptions::default() };
-    let relu = ModelOptions { activation: Activation::Relu, ..post };
-    let relu2 = ModelOptions { activation: Activation::Relu2, ..ModelOptions::default() };
-    let encoder = ModelOptions { mlp_dropout: 0.1, final_norm: false, head_bias: true, ..relu };
+    let relu = ModelOptions { activation: Some(Activation::Relu), ..post.clone() };
+    let relu2 = ModelOptions { activation: Some(Activation::Relu2), ..ModelOptions::default() };
+    let encoder = ModelOptions { mlp_dropout: 0.1, final_norm: false, head_bias: true, ..relu.clone() };
     let dropout = ModelSpec { dropout: 0.1, ..gpt2(encoder) };
     let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
     let models =

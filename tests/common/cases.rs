@@ -8,19 +8,19 @@ use runner_compute::kernels::embedding::sinusoids;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::{
-    Attention, BackwardPass, DeferredGradients, DropoutSite, Embedding, ForwardPass, GradientSink, Head, Linear,
-    MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+    Attention, BackwardPass, DeferredGradients, DropoutSite, Embedding, ForwardPass, GradientSink, Head, LayerPart,
+    Linear, MicroBatch, Mlp, Norm, Positions, Sublayer, TransformerLayer,
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
-use runner_spec::model::{Heads, Mask, ModelOptions, ModelSpec, ParamSpec};
+use runner_spec::model::{Heads, Mask, ModelOptions, ModelSpec, ParamSpec, RopeScaling, Rotary};
 
 use super::{
     WholePasses as _, below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2,
     small_llama, spec, values,
 };
 
-/// The layer under test. `theta` is given if positions are rotary.
+/// The layer under test, with its rotary positions.
 pub enum Layer {
     Linear(Linear),
     /// With `skip`, L also has the term of a residual stream past the norm.
@@ -28,11 +28,11 @@ pub enum Layer {
         norm: Norm,
         skip: bool,
     },
-    Attention(Attention, Option<f64>),
+    Attention(Attention, Option<Rotary>),
     Mlp(Mlp),
     Embedding(Embedding),
     Head(Head),
-    Transformer(TransformerLayer, Option<f64>),
+    Transformer(TransformerLayer, Option<Rotary>),
     Model(Box<Model>),
 }
 
@@ -195,11 +195,11 @@ impl Case {
         match &self.layer {
             Layer::Linear(l) => oracle::linear(l, params, Self::input(x)),
             Layer::Norm { norm, .. } => oracle::norm(norm, params, Self::input(x)),
-            Layer::Attention(a, theta) => oracle::attention(a, *theta, params, Self::input(x), mb),
+            Layer::Attention(a, rotary) => oracle::attention(a, *rotary, params, Self::input(x), mb),
             Layer::Mlp(m) => oracle::mlp(m, params, Self::input(x), mb),
             Layer::Embedding(e) => oracle::embedding(e, params, mb),
             Layer::Head(h) => oracle::head(h, params, Self::input(x)),
-            Layer::Transformer(t, theta) => oracle::layer(t, *theta, params, Self::input(x), mb),
+            Layer::Transformer(t, rotary) => oracle::layer(t, *rotary, params, Self::input(x), mb),
             Layer::Model(m) => oracle::model(&m.spec, params, mb),
         }
     }
@@ -259,12 +259,13 @@ pub fn norms() -> Vec<Case> {
         for (rows, d) in [(6, 37), (3000, 16)] {
             let with = if skip { " with skip" } else { "" };
             let layer = |p: &Params| Layer::Norm {
-                norm: Norm { weight: index(p, "norm"), bias: Some(index(p, "bias")), eps: 1e-5 },
+                norm: Norm { gain: index(p, "norm").into(), bias: Some(index(p, "bias").into()), eps: 1e-5 },
                 skip,
             };
             let specs = vec![spec("norm", &[d]), spec("bias", &[d])];
             cases.push(case(&format!("LayerNorm {rows}x{d}{with}"), layer, specs, d, batch(1, rows, 9)));
-            let rms = |p: &Params| Layer::Norm { norm: Norm { weight: index(p, "norm"), bias: None, eps: 1e-5 }, skip };
+            let rms =
+                |p: &Params| Layer::Norm { norm: Norm { gain: index(p, "norm").into(), bias: None, eps: 1e-5 }, skip };
             let specs = vec![spec("norm", &[d])];
             cases.push(case(&format!("RMSNorm {rows}x{d}{with}"), rms, specs, d, batch(1, rows, 9)));
         }
@@ -273,14 +274,19 @@ pub fn norms() -> Vec<Case> {
 }
 
 fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: Option<f64>, drop: f64) -> Attention {
-    let rope = theta.map(|theta| Rope::new(300, hd, theta, &p.flat).unwrap());
+    let rope = theta.map(|theta| Rope::new(&rotary(hd, theta), &p.flat).unwrap());
     let (qkv, out) = match theta {
         None => (single(p, "qkv", true), single(p, "out", true)),
         Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
     };
     let dropout = DropoutSite::new(1, "attention", drop);
     let heads = Heads { queries: heads, kv: kv_heads, width: hd };
-    Attention { qkv, out, heads, mask: Mask::Causal, rope, dropout }
+    let scale = 1.0 / (hd as f64).sqrt();
+    Attention { qkv, out, heads, mask: Mask::Causal, scale, qk_norm: None, rope, dropout }
+}
+
+fn rotary(head_dim: usize, theta: f64) -> Rotary {
+    Rotary { head_dim, dims: head_dim, theta, scaling: RopeScaling::None, context_length: 300 }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.
@@ -301,7 +307,9 @@ fn attention(
     drop: f64,
     mb: MicroBatch,
 ) -> Case {
-    let layer = |p: &Params| Layer::Attention(attention_layer(p, heads, kv_heads, hd, theta, drop), theta);
+    let layer = |p: &Params| {
+        Layer::Attention(attention_layer(p, heads, kv_heads, hd, theta, drop), theta.map(|theta| rotary(hd, theta)))
+    };
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
@@ -311,12 +319,17 @@ pub fn attentions() -> Vec<Case> {
 }
 
 fn without_causal_mask(mut case: Case) -> Case {
-    let (Layer::Attention(Attention { mask, .. }, _)
-    | Layer::Transformer(TransformerLayer { attention: Attention { mask, .. }, .. }, _)) = &mut case.layer
-    else {
-        unreachable!("{} has no attention", case.name)
-    };
-    *mask = Mask::Full;
+    match &mut case.layer {
+        Layer::Attention(attention, _) => attention.mask = Mask::Full,
+        Layer::Transformer(layer, _) => {
+            for sublayer in &mut layer.sublayers {
+                if let LayerPart::Attention(attention) = &mut sublayer.part {
+                    attention.mask = Mask::Full;
+                }
+            }
+        }
+        _ => unreachable!("{} has no attention", case.name),
+    }
     case.name += ", without a causal mask";
     case
 }
@@ -359,7 +372,13 @@ fn plain(p: &Params, activation: Activation, drop: f64) -> Mlp {
 }
 
 fn swiglu(p: &Params) -> Mlp {
-    Mlp::SwiGlu { gate_up: Linear { stacked: 2, ..single(p, "gate", false) }, down: single(p, "down", false) }
+    gated(p, Activation::Silu, 0.0)
+}
+
+fn gated(p: &Params, activation: Activation, drop: f64) -> Mlp {
+    let dropout = DropoutSite::new(1, "mlp", drop);
+    let gate_up = Linear { stacked: 2, ..single(p, "gate", false) };
+    Mlp::Gated { gate_up, activation, dropout, down: single(p, "down", false) }
 }
 
 fn gelu_specs(d: usize, ff: usize) -> Vec<ParamSpec> {
@@ -397,6 +416,10 @@ pub fn mlps() -> Vec<Case> {
             batch(2, 4, 9),
         ),
         case("SwiGLU MLP", |p| Layer::Mlp(swiglu(p)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("gated GELU", |p| Layer::Mlp(gated(p, Activation::Gelu, 0.3)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("gated ReLU", |p| Layer::Mlp(gated(p, Activation::Relu, 0.0)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("gated ReLU²", |p| Layer::Mlp(gated(p, Activation::Relu2, 0.0)), swiglu_specs(6, 21), 6, batch(2, 4, 9)),
+        case("SiLU MLP", |p| Layer::Mlp(plain(p, Activation::Silu, 0.3)), gelu_specs(6, 21), 6, batch(2, 4, 9)),
     ]
 }
 
@@ -433,12 +456,16 @@ pub fn embeddings() -> Vec<Case> {
 pub fn heads() -> Vec<Case> {
     let project = |p: &Params| Linear { weight: index(p, "head"), stacked: 1, bias: None };
     let layer = |p: &Params| {
-        let norm = Norm { weight: index(p, "norm"), bias: Some(index(p, "bias")), eps: 1e-5 };
-        Layer::Head(Head { norm: Some(norm), project: project(p) })
+        let norm = Norm { gain: index(p, "norm").into(), bias: Some(index(p, "bias").into()), eps: 1e-5 };
+        Layer::Head(Head { norm: Some(norm), project: project(p), softcap: None })
     };
-    let bare = |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true) });
+    let bare = |p: &Params| Layer::Head(Head { norm: None, project: single(p, "head", true), softcap: None });
     let rms = |p: &Params| {
-        Layer::Head(Head { norm: Some(Norm { weight: index(p, "norm"), bias: None, eps: 1e-5 }), project: project(p) })
+        Layer::Head(Head {
+            norm: Some(Norm { gain: index(p, "norm").into(), bias: None, eps: 1e-5 }),
+            project: project(p),
+            softcap: None,
+        })
     };
     let specs = vec![spec("norm", &[6]), spec("bias", &[6]), spec("head", &[11, 6])];
     vec![
@@ -454,40 +481,41 @@ pub fn heads() -> Vec<Case> {
     ]
 }
 
+/// Attention and an MLP, with a norm each, before the part or after the sum.
+fn two_parts(
+    norm_place: NormPlace,
+    [first, second]: [Norm; 2],
+    attention: Attention,
+    mlp: Mlp,
+    dropout: [DropoutSite; 2],
+) -> TransformerLayer {
+    let parts = [(first, LayerPart::Attention(Box::new(attention))), (second, LayerPart::Mlp(mlp))];
+    let sublayer = |((norm, part), dropout)| match norm_place {
+        NormPlace::Pre => Sublayer { before: Some(norm), part, after: None, dropout },
+        _ => Sublayer { before: None, part, after: Some(norm), dropout },
+    };
+    let sublayers = parts.into_iter().zip(dropout).map(sublayer).collect();
+    TransformerLayer { norm_place, sublayers, recompute: Recompute::None }
+}
+
 pub fn transformers() -> Vec<Case> {
     let biased = |p: &Params, place: NormPlace, mlp: Mlp, drop: f64| {
-        let norm = |n: &str| Norm { weight: index(p, &format!("{n}norm")), bias: Some(index(p, n)), eps: 1e-5 };
-        Layer::Transformer(
-            TransformerLayer {
-                norm_place: place,
-                norm1: norm("first"),
-                attention: attention_layer(p, 2, 2, 4, None, drop),
-                norm2: norm("second"),
-                mlp,
-                dropout: [DropoutSite::new(1, "attention.output", drop), DropoutSite::new(1, "mlp.output", drop)],
-                recompute: Recompute::None,
-            },
-            None,
-        )
+        let norm =
+            |n: &str| Norm { gain: index(p, &format!("{n}norm")).into(), bias: Some(index(p, n).into()), eps: 1e-5 };
+        let attention = attention_layer(p, 2, 2, 4, None, drop);
+        let dropout = ["attention.output", "mlp.output"].map(|name| DropoutSite::new(1, name, drop));
+        Layer::Transformer(two_parts(place, [norm("first"), norm("second")], attention, mlp, dropout), None)
     };
     let gpt2 = |p: &Params| biased(p, NormPlace::Pre, gelu(p), 0.2);
     let post = |p: &Params| biased(p, NormPlace::Post, gelu(p), 0.0);
     let encoder = |p: &Params| biased(p, NormPlace::Post, plain(p, Activation::Relu, 0.2), 0.2);
     let llama = |p: &Params| {
-        let norm = |n: &str| Norm { weight: index(p, n), bias: None, eps: 1e-5 };
+        let norm = |n: &str| Norm { gain: index(p, n).into(), bias: None, eps: 1e-5 };
         let off = DropoutSite::new(1, "off", 0.0);
-        Layer::Transformer(
-            TransformerLayer {
-                norm_place: NormPlace::Pre,
-                norm1: norm("firstnorm"),
-                attention: attention_layer(p, 4, 2, 4, Some(50.0), 0.0),
-                norm2: norm("secondnorm"),
-                mlp: swiglu(p),
-                dropout: [off, off],
-                recompute: Recompute::None,
-            },
-            Some(50.0),
-        )
+        let (norms, attention) =
+            ([norm("firstnorm"), norm("secondnorm")], attention_layer(p, 4, 2, 4, Some(50.0), 0.0));
+        let layer = two_parts(NormPlace::Pre, norms, attention, swiglu(p), [off, off]);
+        Layer::Transformer(layer, Some(rotary(4, 50.0)))
     };
     let vectors = |names: &[&str], d: usize| names.iter().map(|n| spec(n, &[d])).collect::<Vec<_>>();
     let first = [attention_specs(2, 2, 4, false), gelu_specs(8, 12)].concat();
@@ -501,6 +529,15 @@ pub fn transformers() -> Vec<Case> {
         without_causal_mask(case("encoder layer", post, first, 8, padded(batch(2, 6, 9), &[4, 6]))),
         case("Llama layer", llama, second, 16, batch(2, 6, 9)),
     ]
+}
+
+/// Models with the parts of published ones.
+pub fn recent_models() -> Vec<Case> {
+    let one = |(name, s): (&str, ModelSpec)| {
+        let (model, params) = super::model(&s, 0.3);
+        Case { name: name.into(), layer: Layer::Model(Box::new(model)), params, x: None, mb: batch(2, 9, s.vocab_size) }
+    };
+    super::recent_models().into_iter().map(one).collect()
 }
 
 /// Whole models. With `dropout`, also a GPT-2 with dropout, which the oracle does not support.
@@ -533,14 +570,14 @@ pub fn variants() -> Vec<Case> {
         let on = |bit: u32| bits >> bit & 1 == 1;
         let variant = ModelOptions {
             norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
-            activation: if on(1) { Activation::Relu } else { Activation::Gelu },
+            activation: Some(if on(1) { Activation::Relu } else { Activation::Gelu }),
             positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
             embedding_scale: on(3),
             head_bias: on(4),
             final_norm: !on(5),
             ..ModelOptions::default()
         };
-        let spec = ModelSpec { tie_embeddings: on(6), options: variant, ..small_gpt2() };
+        let spec = ModelSpec { tie_embeddings: on(6), options: variant.clone(), ..small_gpt2() };
         let (model, params) = super::model(&spec, 0.3);
         let mb = batch(2, 9, spec.vocab_size);
         cases.push(Case { name: format!("{variant:?}"), layer: Layer::Model(Box::new(model)), params, x: None, mb });

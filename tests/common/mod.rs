@@ -17,8 +17,8 @@ use runner_compute::nn::MicroBatch;
 use runner_executor::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Optimizer, Precision, Recompute};
-use runner_spec::model::ModelOptions;
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{Biases, LayerOptions, ModelOptions, NormGain, QkNorm, RopeScaling};
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
@@ -109,13 +109,104 @@ pub fn small_gpt2() -> ModelSpec {
 pub fn encoder() -> ModelOptions {
     ModelOptions {
         norm: NormPlace::Post,
-        activation: Activation::Relu,
+        activation: Some(Activation::Relu),
         positions: PositionKind::Sinusoidal,
         embedding_scale: true,
         head_bias: true,
         final_norm: false,
         ..ModelOptions::default()
     }
+}
+
+/// Small models with the parts of published ones, by whose names they go; and others that have what none of these has.
+pub fn recent_models() -> Vec<(&'static str, ModelSpec)> {
+    let (llama, plain) = (small_llama(), LayerOptions::default());
+    let of = |options: ModelOptions| ModelSpec { options, ..llama.clone() };
+    let base = ModelOptions::default;
+    let local = LayerOptions { window: Some(4), rope_theta: Some(50.0), ..plain.clone() };
+    let yarn =
+        RopeScaling::Yarn { factor: 4.0, original_context: 8, beta_fast: 2.0, beta_slow: 0.5, attention_factor: None };
+    vec![
+        ("Qwen 2", of(ModelOptions { biases: Some(Biases::Qkv), ..base() })),
+        ("Qwen 3", of(ModelOptions { head_dim: Some(6), qk_norm: QkNorm::Head, ..base() })),
+        (
+            "OLMo 3",
+            of(ModelOptions {
+                norm: NormPlace::Output,
+                qk_norm: QkNorm::Width,
+                rope_scaling: yarn,
+                pattern: vec![
+                    LayerOptions { window: Some(3), rope_scaling: Some(RopeScaling::None), ..plain.clone() },
+                    plain.clone(),
+                ],
+                ..base()
+            }),
+        ),
+        (
+            "Gemma 3",
+            ModelSpec {
+                tie_embeddings: true,
+                ..of(ModelOptions {
+                    norm: NormPlace::Both,
+                    norm_gain: NormGain::OnePlusWeight,
+                    head_dim: Some(6),
+                    qk_norm: QkNorm::Head,
+                    activation: Some(Activation::Gelu),
+                    embedding_scale: true,
+                    attention_scale: Some(0.3),
+                    pattern: vec![local, plain.clone()],
+                    ..base()
+                })
+            },
+        ),
+        (
+            "SmolLM3",
+            of(ModelOptions { pattern: vec![plain.clone(), LayerOptions { rope: false, ..plain.clone() }], ..base() }),
+        ),
+        (
+            "nanochat",
+            of(ModelOptions {
+                norm_gain: NormGain::None,
+                activation: Some(Activation::Relu2),
+                gated: Some(false),
+                qk_norm: QkNorm::HeadAfterRope,
+                rope_fraction: Some(0.5),
+                logit_softcap: Some(2.0),
+                ..base()
+            }),
+        ),
+        (
+            "GPT-2 without biases, with gates and both norms",
+            ModelSpec {
+                options: ModelOptions {
+                    norm: NormPlace::Both,
+                    biases: Some(Biases::None),
+                    activation: Some(Activation::Silu),
+                    gated: Some(true),
+                    qk_norm: QkNorm::Width,
+                    window: Some(5),
+                    ..base()
+                },
+                ..small_gpt2()
+            },
+        ),
+        (
+            "layers of one part",
+            ModelSpec {
+                layers: 3,
+                ..of(ModelOptions {
+                    norm_gain: NormGain::OnePlusWeight,
+                    biases: Some(Biases::Attention),
+                    qk_norm: QkNorm::HeadAfterRope,
+                    pattern: vec![
+                        LayerOptions { mlp: false, ..plain.clone() },
+                        LayerOptions { attention: false, layers: 2, ..plain },
+                    ],
+                    ..base()
+                })
+            },
+        ),
+    ]
 }
 
 /// A small model of such layers: untied.

@@ -7,17 +7,18 @@
 use candle_core::{D, Tensor};
 use runner_compute::model::Params;
 use runner_compute::nn::{
-    Attention, DropoutSite, Embedding, Head, Linear, MicroBatch, Mlp, Norm, Positions, TransformerLayer,
+    Attention, DropoutSite, Embedding, Head, LayerPart, Linear, MicroBatch, Mlp, Norm, NormVector, Positions, QkNorm,
+    Sublayer, TransformerLayer,
 };
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind, Recompute};
-use runner_spec::model::{Mask, ModelSpec};
+use runner_spec::model::{Biases, LayerOptions, Mask, ModelSpec, NormGain, RopeScaling, Rotary};
 
 /// x·wᵀ + b.
 pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
     let w = params.view(l.weight, l.stacked).unwrap();
     let y = x.matmul(&w.t().unwrap()).unwrap();
     match l.bias {
-        Some(b) => y.broadcast_add(&params.parameter(b).unwrap()).unwrap(),
+        Some(b) => y.broadcast_add(&params.view(b, l.stacked).unwrap()).unwrap(),
         None => y,
     }
 }
@@ -28,11 +29,16 @@ pub fn norm(n: &Norm, params: &Params, x: &Tensor) -> Tensor {
         let power = x.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
         x.broadcast_div(&(power + eps).unwrap().sqrt().unwrap()).unwrap()
     };
-    let weight = params.parameter(n.weight).unwrap();
-    let Some(bias) = n.bias else { return standardized(x, n.eps).broadcast_mul(&weight).unwrap() };
+    let value = |vector: &NormVector| match vector {
+        NormVector::Parameter(index) => params.parameter(*index).unwrap(),
+        NormVector::Sum(constant, index) => (constant + params.parameter(*index).unwrap()).unwrap(),
+        NormVector::Fixed(constant) => constant.clone(),
+    };
+    let weight = value(&n.gain);
+    let Some(bias) = &n.bias else { return standardized(x, n.eps).broadcast_mul(&weight).unwrap() };
     let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
     let y = standardized(&centred, n.eps).broadcast_mul(&weight).unwrap();
-    y.broadcast_add(&params.parameter(bias).unwrap()).unwrap()
+    y.broadcast_add(&value(bias)).unwrap()
 }
 
 /// 0 or 1/(1 − p) per element of [batch·seq, width].
@@ -64,23 +70,30 @@ fn softmax(x: &Tensor) -> Tensor {
     e.broadcast_div(&e.sum_keepdim(D::Minus1).unwrap()).unwrap()
 }
 
-/// Rotate-half: (a, b) becomes (a·cos − b·sin, b·cos + a·sin), by position·theta^(−2i/head_dim). `x`: [batch, heads, seq, hd].
-fn rotate(x: &Tensor, theta: f64) -> Tensor {
+/// Rotate-half of the first `dims` of hd dimensions: (a, b) becomes (a·cos − b·sin, b·cos + a·sin), by position·theta^(−2i/dims).
+/// `x`: [batch, heads, seq, hd].
+fn rotate(x: &Tensor, rotary: &Rotary) -> Tensor {
     let (_, _, seq, hd) = x.dims4().unwrap();
-    let half = hd / 2;
-    let angles: Vec<f64> =
-        (0..seq * half).map(|n| (n / half) as f64 / theta.powf(2.0 * (n % half) as f64 / hd as f64)).collect();
+    let (dims, half) = (rotary.dims, rotary.dims / 2);
+    let frequencies: Vec<f64> = match rotary.scaling {
+        RopeScaling::None => (0..half).map(|i| 1.0 / rotary.theta.powf(2.0 * i as f64 / dims as f64)).collect(),
+        // The logits of other programs check these (tests/fixtures/hf).
+        _ => rotary.frequencies(),
+    };
+    let angles: Vec<f64> = (0..seq * half).map(|n| (n / half) as f64 * frequencies[n % half]).collect();
     let angles = Tensor::from_vec(angles, (seq, half), x.device()).unwrap();
-    let (cos, sin) = (angles.cos().unwrap(), angles.sin().unwrap());
+    let (cos, sin) =
+        ((angles.cos().unwrap() * rotary.factor()).unwrap(), (angles.sin().unwrap() * rotary.factor()).unwrap());
+    let rest = x.narrow(3, dims, hd - dims).unwrap();
     let (a, b) = (x.narrow(3, 0, half).unwrap(), x.narrow(3, half, half).unwrap());
     let times = |x: &Tensor, y: &Tensor| x.broadcast_mul(y).unwrap();
     let first = (times(&a, &cos) - times(&b, &sin)).unwrap();
     let second = (times(&b, &cos) + times(&a, &sin)).unwrap();
-    Tensor::cat(&[first, second], 3).unwrap()
+    Tensor::cat(&[first, second, rest], 3).unwrap()
 }
 
-/// Attention with its projections; `theta` where positions are rotary. `x`: [batch·seq, d_model].
-pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
+/// Attention with its projections; `rotary` where positions are rotary. `x`: [batch·seq, d_model].
+pub fn attention(a: &Attention, rotary: Option<Rotary>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     let (batch, seq, hd) = (mb.batch, mb.seq, a.heads.width);
     let (queries, kv) = (a.heads.queries, a.heads.kv);
     let qkv = linear(&a.qkv, params, x);
@@ -89,8 +102,20 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
         part.reshape((batch, seq, heads, hd)).unwrap().transpose(1, 2).unwrap().contiguous().unwrap()
     };
     let (mut q, mut k, v) = (part(0, queries), part(queries, kv), part(queries + kv, kv));
-    if let Some(theta) = theta {
-        (q, k) = (rotate(&q, theta), rotate(&k, theta));
+    // Over each head, or over all heads of a token.
+    let normed = |x: Tensor, index: usize| {
+        let Some(QkNorm { norms, .. }) = &a.qk_norm else { return x };
+        let (norm_of, width) = &norms[index];
+        let heads = x.dims4().unwrap().1;
+        let rows = x.transpose(1, 2).unwrap().contiguous().unwrap().reshape(((), *width)).unwrap();
+        let rows = norm(norm_of, params, &rows).reshape((batch, seq, heads, hd)).unwrap();
+        rows.transpose(1, 2).unwrap().contiguous().unwrap()
+    };
+    let rotated = |x: Tensor| rotary.map_or_else(|| x.clone(), |rotary| rotate(&x, &rotary));
+    if a.qk_norm.as_ref().is_some_and(|norm| norm.rotates_first) {
+        (q, k) = (normed(rotated(q), 0), normed(rotated(k), 1));
+    } else {
+        (q, k) = (rotated(normed(q, 0)), rotated(normed(k, 1)));
     }
     // Query head h reads key-value head h / group.
     let repeat = |x: &Tensor| {
@@ -98,13 +123,14 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
         x.contiguous().unwrap().reshape((batch, queries, seq, hd)).unwrap()
     };
     let (k, v) = (repeat(&k), repeat(&v));
-    let mut scores =
-        (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
-    if a.mask == Mask::Causal {
-        let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
-        let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
-        scores = scores.broadcast_add(&future).unwrap();
-    }
+    let mut scores = (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() * a.scale).unwrap();
+    let sees = |query: usize, key: usize| match a.mask {
+        Mask::Full => true,
+        Mask::Causal => key <= query,
+        Mask::Window(keys) => key <= query && query - key < keys as usize,
+    };
+    let hidden: Vec<f64> = (0..seq * seq).map(|n| if sees(n / seq, n % seq) { 0.0 } else { -1e30 }).collect();
+    scores = scores.broadcast_add(&Tensor::from_vec(hidden, (seq, seq), x.device()).unwrap()).unwrap();
     if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
@@ -118,28 +144,34 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
     linear(&a.out, params, &heads.reshape((batch * seq, queries * hd)).unwrap())
 }
 
-/// GELU's tanh form, ReLU or its square with dropout, or SwiGLU, between two projections.
+/// GELU's tanh form, ReLU, its square, or SiLU.
+fn activate(activation: Activation, x: &Tensor) -> Tensor {
+    match activation {
+        Activation::Relu => x.relu().unwrap(),
+        Activation::Relu2 => x.relu().unwrap().sqr().unwrap(),
+        Activation::Silu => {
+            let sigmoid = (x.neg().unwrap().exp().unwrap() + 1.0).unwrap().recip().unwrap();
+            (x * sigmoid).unwrap()
+        }
+        Activation::Gelu => {
+            let inner = (x + (x.powf(3.0).unwrap() * 0.044_715).unwrap()).unwrap();
+            let tanh = (inner * (2.0 / std::f64::consts::PI).sqrt()).unwrap().tanh().unwrap();
+            ((x * 0.5).unwrap() * (tanh + 1.0).unwrap()).unwrap()
+        }
+    }
+}
+
+/// An activation between two projections, or times a third one, with dropout.
 pub fn mlp(m: &Mlp, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
     match m {
-        Mlp::Plain { up, activation: Activation::Relu, dropout: site, down } => {
-            linear(down, params, &dropout(site, mb, &linear(up, params, x).relu().unwrap()))
+        Mlp::Plain { up, activation, dropout: site, down } => {
+            linear(down, params, &dropout(site, mb, &activate(*activation, &linear(up, params, x))))
         }
-        Mlp::Plain { up, activation: Activation::Relu2, dropout: site, down } => {
-            let y = linear(up, params, x).relu().unwrap().sqr().unwrap();
-            linear(down, params, &dropout(site, mb, &y))
-        }
-        Mlp::Plain { up, activation: Activation::Gelu, dropout: site, down } => {
-            let x = linear(up, params, x);
-            let inner = (&x + (x.powf(3.0).unwrap() * 0.044_715).unwrap()).unwrap();
-            let tanh = (inner * (2.0 / std::f64::consts::PI).sqrt()).unwrap().tanh().unwrap();
-            linear(down, params, &dropout(site, mb, &((x * 0.5).unwrap() * (tanh + 1.0).unwrap()).unwrap()))
-        }
-        Mlp::SwiGlu { gate_up, down } => {
+        Mlp::Gated { gate_up, activation, dropout: site, down } => {
             let both = linear(gate_up, params, x);
             let width = both.dims2().unwrap().1 / 2;
             let (gate, up) = (both.narrow(1, 0, width).unwrap(), both.narrow(1, width, width).unwrap());
-            let sigmoid = (gate.neg().unwrap().exp().unwrap() + 1.0).unwrap().recip().unwrap();
-            linear(down, params, &((gate * sigmoid).unwrap() * up).unwrap())
+            linear(down, params, &dropout(site, mb, &(activate(*activation, &gate) * up).unwrap()))
         }
     }
 }
@@ -174,24 +206,29 @@ pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
 
 /// Logits.
 pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
-    match &h.norm {
+    let logits = match &h.norm {
         Some(n) => linear(&h.project, params, &norm(n, params, x)),
         None => linear(&h.project, params, x),
-    }
+    };
+    h.softcap.map_or(logits.clone(), |cap| ((logits / cap).unwrap().tanh().unwrap() * cap).unwrap())
 }
 
-/// A transformer layer, with its norms before or after the residual sums.
-pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
-    if l.norm_place == NormPlace::Post {
-        let attended = dropout(&l.dropout[0], mb, &attention(&l.attention, theta, params, x, mb));
-        let x = norm(&l.norm1, params, &(x + attended).unwrap());
-        let fed = dropout(&l.dropout[1], mb, &mlp(&l.mlp, params, &x, mb));
-        return norm(&l.norm2, params, &(&x + fed).unwrap());
+/// A transformer layer: each part with its norms, one after the other.
+pub fn layer(l: &TransformerLayer, rotary: Option<Rotary>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
+    let mut x = x.clone();
+    for Sublayer { before, part, after, dropout: site } in &l.sublayers {
+        let input = before.as_ref().map_or_else(|| x.clone(), |n| norm(n, params, &x));
+        let y = match part {
+            LayerPart::Attention(a) => attention(a, rotary, params, &input, mb),
+            LayerPart::Mlp(m) => mlp(m, params, &input, mb),
+        };
+        x = match after {
+            None => (x + dropout(site, mb, &y)).unwrap(),
+            Some(n) if l.norm_place == NormPlace::Post => norm(n, params, &(x + dropout(site, mb, &y)).unwrap()),
+            Some(n) => (x + dropout(site, mb, &norm(n, params, &y))).unwrap(),
+        };
     }
-    let attended = attention(&l.attention, theta, params, &norm(&l.norm1, params, x), mb);
-    let x = (x + dropout(&l.dropout[0], mb, &attended)).unwrap();
-    let fed = mlp(&l.mlp, params, &norm(&l.norm2, params, &x), mb);
-    (&x + dropout(&l.dropout[1], mb, &fed)).unwrap()
+    x
 }
 
 /// Logits of a whole model, assembled from the parameters' names, without dropout.
@@ -204,12 +241,26 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         bias: bias.then(|| at(&format!("{prefix}.bias"))),
     };
     let gpt2 = spec.family == Family::Gpt2;
-    let normed = |prefix: String| {
-        let weight = at(&format!("{prefix}.weight"));
-        Norm { weight, bias: gpt2.then(|| at(&format!("{prefix}.bias"))), eps: spec.norm_eps }
+    let variant = &spec.options;
+    let biases = variant.biases.unwrap_or(if gpt2 { Biases::All } else { Biases::None });
+    let constant = |number: f64, width: usize| {
+        (Tensor::zeros(width, params.flat.dtype(), params.flat.device()).unwrap() + number).unwrap()
+    };
+    let normed = |prefix: String, layer_norm: bool, width: usize| {
+        let weight = || at(&format!("{prefix}.weight"));
+        let gain = match variant.norm_gain {
+            NormGain::Weight => NormVector::Parameter(weight()),
+            NormGain::OnePlusWeight => NormVector::Sum(constant(1.0, width), weight()),
+            NormGain::None => NormVector::Fixed(constant(1.0, width)),
+        };
+        let is_biased = biases != Biases::None && variant.norm_gain != NormGain::None;
+        let bias = layer_norm.then(|| match is_biased {
+            true => NormVector::Parameter(at(&format!("{prefix}.bias"))),
+            false => NormVector::Fixed(constant(0.0, width)),
+        });
+        Norm { gain, bias, eps: spec.norm_eps }
     };
     let table = if gpt2 { "transformer.wte" } else { "model.embed_tokens" };
-    let variant = &spec.options;
     let positions = match variant.positions {
         _ if !gpt2 => Positions::None,
         PositionKind::Learned => Positions::Learned(at("transformer.wpe.weight")),
@@ -220,59 +271,94 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
     let tokens = at(&format!("{table}.weight"));
     let scale = variant.embedding_scale.then(|| (spec.d_model as f64).sqrt());
     let mut x = embedding(&Embedding { tokens, scale, positions, dropout: off }, params, mb);
+    let listed: Vec<&LayerOptions> =
+        variant.pattern.iter().flat_map(|layer| std::iter::repeat_n(layer, layer.layers)).collect();
+    let plain = LayerOptions::default();
     for i in 0..spec.layers {
-        let l = if gpt2 {
-            let p = format!("transformer.h.{i}");
-            TransformerLayer {
-                norm_place: variant.norm,
-                norm1: normed(format!("{p}.ln_1")),
-                attention: Attention {
-                    qkv: one(format!("{p}.attn.c_attn"), true),
-                    out: one(format!("{p}.attn.c_proj"), true),
-                    heads: spec.attention_heads(),
-                    mask: Mask::Causal,
-                    rope: None,
-                    dropout: off,
-                },
-                norm2: normed(format!("{p}.ln_2")),
-                mlp: Mlp::Plain {
-                    up: one(format!("{p}.mlp.c_fc"), true),
-                    activation: variant.activation,
-                    dropout: off,
-                    down: one(format!("{p}.mlp.c_proj"), true),
-                },
-                dropout: [off, off],
-                recompute: Recompute::None,
-            }
-        } else {
-            let p = format!("model.layers.{i}");
-            TransformerLayer {
-                norm_place: NormPlace::Pre,
-                norm1: normed(format!("{p}.input_layernorm")),
-                attention: Attention {
-                    qkv: Linear { stacked: 3, ..one(format!("{p}.self_attn.q_proj"), false) },
-                    out: one(format!("{p}.self_attn.o_proj"), false),
-                    heads: spec.attention_heads(),
-                    mask: Mask::Causal,
-                    rope: None,
-                    dropout: off,
-                },
-                norm2: normed(format!("{p}.post_attention_layernorm")),
-                mlp: Mlp::SwiGlu {
-                    gate_up: Linear { stacked: 2, ..one(format!("{p}.mlp.gate_proj"), false) },
-                    down: one(format!("{p}.mlp.down_proj"), false),
-                },
-                dropout: [off, off],
-                recompute: Recompute::None,
-            }
+        let options = if listed.is_empty() { &plain } else { listed[i % listed.len()] };
+        let p = if gpt2 { format!("transformer.h.{i}") } else { format!("model.layers.{i}") };
+        let (attn, heads) = (if gpt2 { "attn" } else { "self_attn" }, spec.attention_heads());
+        let (qkv, out) = if gpt2 { ("c_attn", "c_proj") } else { ("q_proj", "o_proj") };
+        let qk_width = match variant.qk_norm {
+            runner_spec::model::QkNorm::None => None,
+            runner_spec::model::QkNorm::Width => Some([heads.out_width(), heads.kv * heads.width]),
+            _ => Some([heads.width; 2]),
         };
-        x = layer(&l, (!gpt2).then_some(spec.rope_theta), params, &x, mb);
+        let qk_norm = qk_width.map(|widths| QkNorm {
+            norms: [("q_norm", widths[0]), ("k_norm", widths[1])]
+                .map(|(name, width)| (normed(format!("{p}.{attn}.{name}"), false, width), width)),
+            rotates_first: variant.qk_norm == runner_spec::model::QkNorm::HeadAfterRope,
+        });
+        let attention = || {
+            LayerPart::Attention(Box::new(Attention {
+                qkv: Linear {
+                    stacked: if gpt2 { 1 } else { 3 },
+                    ..one(format!("{p}.{attn}.{qkv}"), biases >= Biases::Qkv)
+                },
+                out: one(format!("{p}.{attn}.{out}"), biases >= Biases::Attention),
+                heads,
+                mask: match options.window.or(variant.window) {
+                    Some(keys) => Mask::Window(keys),
+                    None => variant.mask,
+                },
+                scale: variant.attention_scale.unwrap_or(1.0 / (heads.width as f64).sqrt()),
+                qk_norm,
+                rope: None,
+                dropout: off,
+            }))
+        };
+        let activation = variant.activation.unwrap_or(if gpt2 { Activation::Gelu } else { Activation::Silu });
+        let gated = variant.gated.unwrap_or(!gpt2);
+        let (up, down) = match (gpt2, gated) {
+            (true, _) => ("c_fc", "c_proj"),
+            (false, true) => ("gate_proj", "down_proj"),
+            (false, false) => ("up_proj", "down_proj"),
+        };
+        let up = one(format!("{p}.mlp.{up}"), biases == Biases::All);
+        let down = one(format!("{p}.mlp.{down}"), biases == Biases::All);
+        let mlp = match gated {
+            true => {
+                let gate_up = Linear { stacked: if gpt2 { 1 } else { 2 }, ..up };
+                Mlp::Gated { gate_up, activation, dropout: off, down }
+            }
+            false => Mlp::Plain { up, activation, dropout: off, down },
+        };
+        let name = |gpt2_name: &str, llama_name: &str| Some(if gpt2 { gpt2_name } else { llama_name }.to_owned());
+        let [first, second] = match variant.norm {
+            NormPlace::Pre => {
+                [[name("ln_1", "input_layernorm"), None], [name("ln_2", "post_attention_layernorm"), None]]
+            }
+            NormPlace::Post | NormPlace::Output => {
+                [[None, name("ln_1", "post_attention_layernorm")], [None, name("ln_2", "post_feedforward_layernorm")]]
+            }
+            NormPlace::Both => [
+                [name("ln_1", "input_layernorm"), name("ln_1_out", "post_attention_layernorm")],
+                [name("ln_2", "pre_feedforward_layernorm"), name("ln_2_out", "post_feedforward_layernorm")],
+            ],
+        };
+        let sublayer = |[before, after]: [Option<String>; 2], part: LayerPart| {
+            let norm = |name: Option<String>| name.map(|name| normed(format!("{p}.{name}"), gpt2, spec.d_model));
+            Sublayer { before: norm(before), part, after: norm(after), dropout: off }
+        };
+        let sublayers = options.attention.then(|| sublayer(first, attention())).into_iter();
+        let sublayers = sublayers.chain(options.mlp.then(|| sublayer(second, LayerPart::Mlp(mlp)))).collect();
+        let l = TransformerLayer { norm_place: variant.norm, sublayers, recompute: Recompute::None };
+        let dims = variant.rope_fraction.map_or(heads.width, |part| (heads.width as f64 * part) as usize / 2 * 2);
+        let rotary = (!gpt2 && options.rope).then(|| Rotary {
+            head_dim: heads.width,
+            dims,
+            theta: options.rope_theta.unwrap_or(spec.rope_theta),
+            scaling: options.rope_scaling.unwrap_or(variant.rope_scaling),
+            context_length: spec.context_length,
+        });
+        x = layer(&l, rotary, params, &x, mb);
     }
     let last = if gpt2 { "transformer.ln_f" } else { "model.norm" };
     let project = if spec.tie_embeddings { table } else { "lm_head" };
     let bias = variant.head_bias.then(|| at("lm_head.bias"));
     let project = Linear { bias, ..one(project.into(), false) };
-    head(&Head { norm: variant.final_norm.then(|| normed(last.into())), project }, params, &x)
+    let norm = variant.final_norm.then(|| normed(last.into(), gpt2, spec.d_model));
+    head(&Head { norm, project, softcap: variant.logit_softcap }, params, &x)
 }
 
 /// scale · Σ (logsumexp − logit of the target), over targets that are not ignored.

@@ -80,7 +80,7 @@ const CASES: [Case; 17] = [
 impl Case {
     fn shape(self, mask: Mask) -> AttentionShape {
         let [batch, seq, queries, kv, width] = self.shape;
-        AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask }
+        AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask, scale: 1.0 / (width as f64).sqrt() }
     }
 
     fn dropout(self) -> Option<DropoutMask> {
@@ -243,7 +243,13 @@ fn bf16_follows_the_cpu() {
 #[test]
 fn long_rows_do_not_drift() {
     let Some(device) = device(Precision::F32) else { return };
-    let s = AttentionShape { batch: 1, seq: 1024, heads: Heads { queries: 1, kv: 1, width: 64 }, mask: Mask::Causal };
+    let s = AttentionShape {
+        batch: 1,
+        seq: 1024,
+        heads: Heads { queries: 1, kv: 1, width: 64 },
+        mask: Mask::Causal,
+        scale: 0.125,
+    };
     let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
     // Scores of about 3.
     for row in qkv.chunks_mut(s.qkv_width()) {
@@ -272,7 +278,13 @@ fn new_tokens_over_a_cache_give_the_rows_of_the_whole() {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
             let [batch, seq, queries, kv, width] = shape;
-            let s = AttentionShape { batch, seq, heads: Heads { queries, kv, width }, mask: Mask::Causal };
+            let s = AttentionShape {
+                batch,
+                seq,
+                heads: Heads { queries, kv, width },
+                mask: Mask::Causal,
+                scale: 1.0 / (width as f64).sqrt(),
+            };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));

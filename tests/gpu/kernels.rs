@@ -9,6 +9,7 @@ use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwis
 use runner_compute::optim::{self, UpdateInputs};
 use runner_spec::experiment::Activation;
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{RopeScaling, Rotary};
 use runner_spec::optimizer::{Lion, Optimizer, Sgd};
 use runner_spec::philox::Philox;
 
@@ -24,7 +25,13 @@ fn activations_and_their_gradients_agree_with_the_cpus() {
             pointwise::activate_backward(&drelu, &x, Activation::Relu)?;
             pointwise::activate_backward(&drelu2, &x, Activation::Relu2)?;
             pointwise::add_assign(&sum, &x)?;
+            let (dsilu, capped) = (side.activations(2, &[n]), side.activations(3, &[n]));
+            pointwise::activate_backward(&dsilu, &x, Activation::Silu)?;
+            pointwise::softcap(&capped, 1.5)?;
             Ok(vec![
+                Out::stored("silu", &pointwise::activate(&x, Activation::Silu)?, 1),
+                Out::stored("dsilu", &dsilu, 1),
+                Out::stored("capped", &capped, 1),
                 Out::stored("gelu", &pointwise::activate(&x, Activation::Gelu)?, 1),
                 Out::stored("dgelu", &dgelu, 1),
                 Out::equal("relu", &pointwise::activate(&x, Activation::Relu)?),
@@ -50,14 +57,28 @@ fn gradients_of_gelus_input_agree_with_the_cpus() {
 }
 
 #[test]
-fn swiglu_and_its_gradient_agree_with_the_cpus() {
+fn gates_and_their_gradients_agree_with_the_cpus() {
     for (rows, width) in [(1, 1), (3, 7), (5, 64), (2, 2731)] {
-        compare(&format!("swiglu of {rows} x {width}"), |side| {
-            let (x, dy) = (side.activations(1, &[rows, 2 * width]), side.activations(2, &[rows, width]));
-            Ok(vec![
-                Out::stored("y", &pointwise::swiglu(&x)?, 1),
-                Out::stored("dx", &pointwise::swiglu_backward(&x, &dy)?, 1),
-            ])
+        for activation in [Activation::Gelu, Activation::Relu, Activation::Relu2, Activation::Silu] {
+            compare(&format!("{} of {rows} x {width}", activation.names().gated), |side| {
+                let (x, dy) = (side.activations(1, &[rows, 2 * width]), side.activations(2, &[rows, width]));
+                Ok(vec![
+                    Out::stored("y", &pointwise::gated(&x, activation)?, 1),
+                    Out::stored("dx", &pointwise::gated_backward(&x, &dy, activation)?, 1),
+                ])
+            });
+        }
+    }
+}
+
+#[test]
+fn columns_are_copied_as_on_cpus() {
+    for (rows, stride, from, width) in [(1, 1, 0, 1), (3, 20, 5, 7), (5, 192, 64, 64), (4, 24, 8, 16)] {
+        compare(&format!("columns {from}.. of {rows} x {stride}"), |side| {
+            let x = side.activations(1, &[rows, stride]);
+            let taken = pointwise::take_columns(&x, from, width)?;
+            pointwise::put_columns(&x, &side.activations(2, &[rows, width]), from)?;
+            Ok(vec![Out::equal("taken", &taken), Out::equal("put", &x)])
         });
     }
 }
@@ -210,11 +231,20 @@ fn dropout_masks_are_equal() {
 
 #[test]
 fn rotary_embedding_agrees_with_the_cpus() {
-    for (head_dim, heads, extra, seq) in [(2, 1, 0, 1), (10, 3, 4, 7), (64, 4, 128, 9), (128, 2, 0, 3)] {
-        compare(&format!("rotation of {heads} heads of {head_dim}"), |side| {
+    for (head_dim, dims, heads, extra, seq) in [
+        (2, 2, 1, 0, 1),
+        (10, 10, 3, 4, 7),
+        (64, 64, 4, 128, 9),
+        (128, 128, 2, 0, 3),
+        (64, 32, 2, 64, 5),
+        (10, 4, 3, 1, 5),
+    ] {
+        compare(&format!("rotation of {dims} dimensions of {heads} heads of {head_dim}"), |side| {
             let x = side.activations(1, &[2 * seq, heads * head_dim + extra]);
             let back = side.activations(1, &[2 * seq, heads * head_dim + extra]);
-            let rope = Rope::new(seq + 5, head_dim, 10_000.0, &x)?;
+            let rotary =
+                Rotary { head_dim, dims, theta: 10_000.0, scaling: RopeScaling::None, context_length: seq + 5 };
+            let rope = Rope::new(&rotary, &x)?;
             rope.rotate(&x, heads, seq, 5, false)?;
             rope.rotate(&back, heads, seq, 0, true)?;
             Ok(vec![Out::stored("forward", &x, 2), Out::stored("inverse", &back, 2)])
@@ -224,8 +254,9 @@ fn rotary_embedding_agrees_with_the_cpus() {
 
 #[test]
 fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
-    for (rows, vocab) in [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)] {
-        compare(&format!("cross-entropy of {rows} x {vocab}"), |side| {
+    let sizes = [(1, 2), (3, 5), (5, 1000), (3, 50_257), (2, 50_304)];
+    for ((rows, vocab), cap) in sizes.into_iter().flat_map(|size| [(size, None), (size, Some(2.0))]) {
+        compare(&format!("cross-entropy of {rows} x {vocab}, capped at {cap:?}"), |side| {
             let targets: Vec<u32> = (0..rows)
                 .map(|r| {
                     if r % 3 == 1 {
@@ -236,8 +267,8 @@ fn cross_entropy_and_its_gradient_agree_with_the_cpus() {
                 })
                 .collect();
             let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
-            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125))?.read()?;
-            let again = loss::cross_entropy(&kept, &targets, None, None)?.read()?;
+            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), cap)?.read()?;
+            let again = loss::cross_entropy(&kept, &targets, None, None, cap)?.read()?;
             assert_eq!(losses, again, "with and without a gradient");
             let sum = if side.is_gpu() {
                 let there = side.exactly(&losses, &[rows]);
@@ -272,7 +303,7 @@ fn rows_with_gaps_agree_with_the_cpus() {
                 assert_eq!(product.stride()[0] % 8, 0, "aligned rows");
             }
             matmul::linear_backward_weight(&dw, &dy, &x, true)?;
-            let losses = loss::cross_entropy(&logits, &ids(rows, vocab), None, Some(0.125))?.read()?;
+            let losses = loss::cross_entropy(&logits, &ids(rows, vocab), None, Some(0.125), None)?.read()?;
             let losses = Tensor::from_slice(&losses, rows, &candle_core::Device::Cpu)?;
             Ok(vec![
                 Out::stored("logits", &product, inner),

@@ -10,7 +10,7 @@ use crate::common::{random, values};
 
 /// 70 positions are a tile of queries and a part of one. The samples are full, padded, and without any token.
 const SHAPE: AttentionShape =
-    AttentionShape { batch: 3, seq: 70, heads: Heads { queries: 4, kv: 2, width: 6 }, mask: Mask::Causal };
+    AttentionShape { batch: 3, seq: 70, heads: Heads { queries: 4, kv: 2, width: 6 }, mask: Mask::Causal, scale: 0.4 };
 const LENGTHS: [usize; 3] = [70, 23, 0];
 
 /// Outputs, then log-sum-exps. An empty sample's queries see its first key.
@@ -27,7 +27,7 @@ fn by_definition(qkv: &[f64], s: AttentionShape, lengths: Option<[usize; 3]>) ->
         let seen = (0..end).filter(|&key| s.mask == Mask::Full || key <= query);
         let score = |key: usize| {
             let products = at(query, head).iter().zip(at(key, s.heads.queries + kv)).map(|(q, k)| q * k);
-            products.sum::<f64>() / (hd as f64).sqrt()
+            products.sum::<f64>() * s.scale
         };
         let total: f64 = seen.clone().map(|key| score(key).exp()).sum();
         lse[(sample * s.heads.queries + head) * s.seq + query] = total.ln();

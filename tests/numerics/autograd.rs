@@ -83,6 +83,11 @@ fn every_variant_with_every_other_agrees_with_autograd() {
 }
 
 #[test]
+fn models_with_recent_parts_agree_with_autograd() {
+    check(cases::recent_models());
+}
+
+#[test]
 fn whole_models_agree_with_autograd() {
     check(cases::models(false));
 }

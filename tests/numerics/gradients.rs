@@ -96,6 +96,11 @@ fn transformer_layers_agree_with_differences() {
 }
 
 #[test]
+fn models_with_recent_parts_agree_with_differences() {
+    check(cases::recent_models());
+}
+
+#[test]
 fn whole_models_agree_with_differences() {
     check(cases::models(true));
 }

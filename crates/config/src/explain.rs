@@ -90,7 +90,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
     for (section, keys) in NULL_DEFAULTS {
         out.extend(keys.split(' ').map(|key| (section, key, Value::Null)));
     }
-    for OptionKey { key, default, .. } in option_keys() {
+    for OptionKey { key, default, .. } in option_keys(family) {
         if family.lacked(key).is_none() {
             out.push(("model", key, document::to_value(&default).expect("JSON is YAML")));
         }

@@ -15,6 +15,7 @@ use runner_spec::experiment::{
     Activation, AutoOr, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision,
     Schedule, Seeds, Train, WeightInit,
 };
+use runner_spec::model::{Biases, LayerOptions, NormGain, QkNorm, RopeScaling};
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -109,7 +110,7 @@ pub(crate) struct RawModel {
     /// Transformer blocks.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) layers: Option<usize>,
-    /// Attention heads; their number divides `d_model`.
+    /// Attention heads; their number divides `d_model`, unless `head_dim` is given.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) heads: Option<usize>,
     /// Key and value heads of grouped-query attention (llama); they divide `heads`. Default: `heads`.
@@ -132,13 +133,23 @@ pub(crate) struct RawModel {
     /// Base of the rotary position embedding (llama). Default: 10000.
     #[schemars(range(max = 1e12), extend("exclusiveMinimum" = 0))]
     pub(crate) rope_theta: Option<f64>,
-    /// The position of a layer's norms (gpt2): before attention and MLP, or after their sums with the residual stream. Default: pre.
+    /// The place of a layer's norms, where f is attention or the MLP. pre: x + f(norm(x)). post: norm(x + f(x)). output: x + norm(f(x)), as
+    /// OLMo 2. both: x + norm(f(norm(x))), as Gemma 3. Default: pre.
     pub(crate) norm: Option<NormPlace>,
-    /// The activation of the feed-forward layer (gpt2). Default: gelu, its tanh form.
+    /// The gain of norms: `weight`, trained from 1; `one_plus_weight`, 1 + a vector that is trained from 0, as Gemma; or `none`, also
+    /// without a bias. Default: weight.
+    pub(crate) norm_gain: Option<NormGain>,
+    /// The activation of the feed-forward layer. gelu is its tanh form. Default: gelu (gpt2), silu (llama).
     pub(crate) activation: Option<Activation>,
+    /// True for a feed-forward layer with a gate: the activation of one product times another product (SwiGLU with silu, GeGLU with gelu).
+    /// Default: false (gpt2), true (llama).
+    pub(crate) gated: Option<bool>,
+    /// The products of layers that have biases: `none`, `qkv` (queries, keys and values, as Qwen 2), `attention`, or `all`. With `none`,
+    /// LayerNorms have no biases either. Default: all (gpt2), none (llama).
+    pub(crate) biases: Option<Biases>,
     /// Position embeddings (gpt2): learned, or sines and cosines of fixed frequencies. Default: learned.
     pub(crate) positions: Option<PositionKind>,
-    /// True to multiply token embeddings by √d_model before positions are added (gpt2). Default: false.
+    /// True to multiply token embeddings by √d_model before positions are added. Default: false.
     pub(crate) embedding_scale: Option<bool>,
     /// True for a bias in the head (gpt2). Default: false.
     pub(crate) head_bias: Option<bool>,
@@ -150,6 +161,31 @@ pub(crate) struct RawModel {
     /// False if attention sees the whole row, including the tokens to predict, as in an encoder. Such a model has no samples and no
     /// multiple choice. Default: true.
     pub(crate) causal: Option<bool>,
+    /// Elements of an attention head. Default: d_model / heads.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) head_dim: Option<usize>,
+    /// RMSNorm of queries and keys: over each `head`, before the rotation, as Qwen 3 and Gemma 3; `head_after_rope`; or over the whole
+    /// `width`, all heads together, as OLMo 2. Default: none.
+    pub(crate) qk_norm: Option<QkNorm>,
+    /// Factor on attention's scores. Default: 1/√head_dim.
+    #[schemars(range(max = 1000), extend("exclusiveMinimum" = 0))]
+    pub(crate) attention_scale: Option<f64>,
+    /// Sliding-window attention: the most keys that a query sees, its own position's and those before it. Default: all.
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub(crate) window: Option<u32>,
+    /// A change of rotary frequencies for longer rows (llama): `none`, `linear`, `llama3` or `yarn`, as in config.json files of
+    /// Hugging Face. Default: none.
+    pub(crate) rope_scaling: Option<RopeScaling>,
+    /// The part of a head's dimensions that is rotated, the first ones (llama). Default: 1.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub(crate) rope_fraction: Option<f64>,
+    /// Logits z become c·tanh(z/c) with this c. Default: null, no cap.
+    #[schemars(range(max = 1e6), extend("exclusiveMinimum" = 0))]
+    pub(crate) logit_softcap: Option<f64>,
+    /// Layers that differ: a list of layers from the first one on, which is repeated. Each entry has what its layers have instead of the
+    /// model's own values. Gemma 3: `[{layers: 5, window: 512, rope_theta: 10000}, {}]`. Default: all layers are alike.
+    #[schemars(length(min = 1, max = 10_000))]
+    pub(crate) pattern: Option<Vec<LayerOptions>>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).
     pub(crate) init: Option<WeightInit>,

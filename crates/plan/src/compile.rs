@@ -19,7 +19,7 @@ use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{EvalLoss, Experiment, Layout, Precision, Recompute, Samples, ShardedState, task_key};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::model::ModelSpec;
-use runner_spec::model::{HeadMistake, head_mistakes};
+use runner_spec::model::{BrokenRule, HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
     BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, Periodic, Program, RowOrder, RowSequence,
@@ -214,7 +214,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
         let sizes = division(whole, part);
         PlanError::value(key, format!("{sizes} is not a multiple of model.{part_key} {part}"))
     };
-    match head_mistakes(m.family, m.d_model, m.heads, m.kv_heads).first() {
+    match head_mistakes(m.family, m.d_model, m.heads, m.kv_heads, m.options.head_dim).first() {
         Some(HeadMistake::Width) => return Err(multiple("model.d_model", m.d_model, "heads", m.heads)),
         Some(HeadMistake::Groups) => return Err(multiple("model.heads", m.heads, "kv_heads", m.kv_heads)),
         Some(HeadMistake::Grouped) => {
@@ -225,6 +225,11 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     }
     if let Some(lacked) = m.family.foreign_keys(&json_value(&m.options)).next() {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
+    }
+    if let Some(BrokenRule { keys, message, .. }) =
+        m.options.broken_rules(m.family, m.layers, spec.head_dim()).into_iter().next()
+    {
+        refuse!(format!("model.{}", keys[0]), "{message}");
     }
     let bound = spec.parameter_bound();
     if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {

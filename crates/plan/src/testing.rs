@@ -23,7 +23,7 @@ pub fn gpt2_124m(vocab_size: usize) -> ModelSpec {
 pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -> ModelSpec {
     let options = ModelOptions {
         norm: e::NormPlace::Post,
-        activation: e::Activation::Relu,
+        activation: Some(e::Activation::Relu),
         positions: e::PositionKind::Sinusoidal,
         embedding_scale: true,
         head_bias: true,
@@ -31,6 +31,7 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         mlp_dropout: 0.2,
         mask: Mask::Causal,
         pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
+        ..ModelOptions::default()
     };
     let sizes = ModelSpec::with_defaults(e::Family::Gpt2, [vocab_size, 1024, layers, heads, d_model]);
     ModelSpec { d_ff: d_model, dropout: 0.2, tie_embeddings: false, options, ..sizes }

@@ -127,7 +127,7 @@ impl Model {
             tie_embeddings: self.tie_embeddings,
             norm_eps: self.norm_eps,
             rope_theta: self.rope_theta,
-            options: ModelOptions { pytorch_init, ..self.options },
+            options: ModelOptions { pytorch_init, ..self.options.clone() },
         }
     }
 }

@@ -10,10 +10,12 @@ mod heads;
 mod initial;
 pub mod layout;
 mod mask;
+mod option_rules;
 pub mod options;
 mod parameter;
 pub mod parts;
 pub(crate) mod pytorch_init;
+mod rope;
 mod spec;
 pub mod stage;
 
@@ -23,9 +25,11 @@ pub use family::Family;
 pub use heads::{HeadMistake, Heads, head_mistakes};
 pub use initial::ParamInit;
 pub use mask::Mask;
-pub use options::{ModelOptions, NormPlace, PositionKind};
+pub use option_rules::BrokenRule;
+pub use options::{Biases, LayerOptions, ModelOptions, NormGain, NormPlace, PositionKind, QkNorm};
 pub use parameter::{InitialWeights, ParamSpec};
 pub use pytorch_init::PytorchEmbedding;
+pub use rope::{RopeScaling, Rotary};
 pub use spec::{DEFAULT_ROPE_THETA, ModelSpec};
 
 /// The parameters of `spec` in registration order. A tied head adds none.

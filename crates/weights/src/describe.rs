@@ -4,14 +4,13 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::described_model::{DescribedModel, FolderFormat, HfConfig};
+use super::described_model::{DescribedModel, HfConfig};
 use super::error::WeightsError;
 use super::folder::{self, CONFIG};
 use super::torch_file::check_is_archive;
 use super::{gpt2, llama, state_dict};
 use runner_files::is_absent;
-use runner_spec::format::choice_name;
-use runner_spec::model::{Family, ModelSpec};
+use runner_spec::diagnostic::list;
 
 /// The key of every description.
 const MODEL_TYPE: &str = "model_type";
@@ -56,27 +55,22 @@ pub fn describe_config(file: &Path, map: Map<String, Value>) -> Result<Described
     described(&HfConfig { file, map })
 }
 
-/// The form of `family`'s `config.json`.
-pub(super) fn folder_format(family: Family) -> &'static FolderFormat {
-    match family {
-        Family::Gpt2 => &gpt2::FORMAT,
-        Family::Llama => &llama::FORMAT,
-    }
-}
-
 fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
     if config.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
         return Err(
             config.wrong("its weights are quantized, which is not supported; use f32, f16 or bf16 weights".to_owned())
         );
     }
+    let types = std::iter::once(gpt2::MODEL_TYPE).chain(llama::CLASSES.iter().map(|class| class.model_type));
+    let types = || list(&types.clone().map(|name| format!("`{name}`")).collect::<Vec<_>>(), "or");
     let Some(name) = config.text(MODEL_TYPE)? else {
-        return Err(config.wrong("`model_type` is missing; it must be `gpt2` or `llama`".to_owned()));
+        return Err(config.wrong(format!("`model_type` is missing; it must be {}", types())));
     };
-    let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {
-        return Err(config.wrong(format!("`model_type` must be `gpt2` or `llama`, got {name:?}")));
-    };
-    let format = folder_format(family);
-    let base = ModelSpec::with_defaults(family, config.required_sizes(format.size_keys)?);
-    (format.describe)(config, &base)?.checked()
+    if name == gpt2::MODEL_TYPE {
+        return gpt2::describe(config)?.checked();
+    }
+    match llama::CLASSES.iter().find(|class| class.model_type == name) {
+        Some(class) => llama::describe(class, config)?.checked(),
+        None => Err(config.wrong(format!("`model_type` must be {}, got {name:?}", types()))),
+    }
 }

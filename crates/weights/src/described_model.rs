@@ -47,19 +47,21 @@ impl DescribedModel {
                 return wrong(format!("the {what} must be 1 to {most}, got {size}"));
             }
         }
-        match head_mistakes(spec.family, spec.d_model, spec.heads, spec.kv_heads).first() {
+        match head_mistakes(spec.family, spec.d_model, spec.heads, spec.kv_heads, spec.options.head_dim).first() {
             Some(HeadMistake::Width) => {
                 return wrong(format!("the width, {}, must be a multiple of the {} heads", spec.d_model, spec.heads));
             }
             Some(HeadMistake::OddWidth) => {
-                let (width, heads) = (spec.d_model, spec.heads);
-                return wrong(format!("the width of a head must be even, got {width} / {heads} = {}", width / heads));
+                return wrong(format!("the width of a head must be even, got {}", spec.head_dim()));
             }
             Some(HeadMistake::Groups | HeadMistake::Grouped) => {
                 let (heads, kv_heads) = (spec.heads, spec.kv_heads);
                 return wrong(format!("the {heads} heads must be a multiple of the {kv_heads} key-value heads"));
             }
             None => {}
+        }
+        if let Some(rule) = spec.options.broken_rules(spec.family, spec.layers, spec.head_dim()).into_iter().next() {
+            return wrong(rule.message);
         }
         if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {
             return wrong(format!("the norm's epsilon must be above 0 and at most 1, got {}", spec.norm_eps));
@@ -109,21 +111,16 @@ impl DescribedModel {
     pub fn model_section(&self) -> Value {
         let mut section = serde_json::to_value(&self.spec).expect("a specification is plain JSON");
         if let Some(keys) = section.as_object_mut() {
+            // Options are keys like the others.
+            if let Some(Value::Object(options)) = keys.remove("variant") {
+                keys.extend(options);
+            }
             for key in self.unknown.iter().copied().chain(self.spec.family.hidden_keys()) {
                 keys.remove(key);
             }
         }
         section
     }
-}
-
-/// The form of a family's `config.json`.
-pub(super) struct FolderFormat {
-    /// The keys of vocabulary, context length, layers, heads and width.
-    pub(super) size_keys: [&'static str; 5],
-    pub(super) describe: fn(&HfConfig<'_>, &ModelSpec) -> Result<DescribedModel, WeightsError>,
-    /// The keys of a file that only this family has.
-    pub(super) config: fn(&ModelSpec) -> Value,
 }
 
 /// A `config.json`. Errors name its file and its keys.

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::described_model::DescribedModel;
 use runner_spec::experiment::Model;
 use runner_spec::format::json_value;
-use runner_spec::model::ModelOptions;
+use runner_spec::model::options::{OptionKey, option_keys};
+use runner_spec::model::{Family, ModelOptions};
 
 /// The key of the context, which may be shorter than that of the weights.
 pub const CONTEXT: &str = "context_length";
@@ -26,7 +27,9 @@ const FREE: [&str; 3] = ["vocab_size", CONTEXT, "dropout"];
 pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference> {
     let (ours, theirs) = (json_value(model), described.model_section());
     let mut all = Vec::new();
-    for (key, theirs) in theirs.as_object().into_iter().flatten().filter(|(key, _)| !FREE.contains(&key.as_str())) {
+    let options: Vec<&str> = option_keys(model.family).map(|option| option.key).to_vec();
+    let is_compared = |key: &str| !FREE.contains(&key) && !options.contains(&key);
+    for (key, theirs) in theirs.as_object().into_iter().flatten().filter(|(key, _)| is_compared(key)) {
         let Some(ours) = ours.get(key) else { continue };
         if theirs != ours && theirs.as_f64().is_none_or(|theirs| Some(theirs) != ours.as_f64()) {
             all.push(Difference { key: key.clone(), ours: ours.clone(), theirs: Some(theirs.clone()) });
@@ -42,13 +45,28 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
         };
         all.push(Difference { key: key.to_owned(), ours: ours.into(), theirs: Some(theirs) });
     }
-    let options = beyond_format(&model.options).into_iter();
-    all.extend(options.map(|(key, ours)| Difference { key, ours, theirs: None }));
+    all.extend(option_differences(described, &model.options));
     if model.context_length > described.spec.context_length {
         let (ours, theirs) = (model.context_length.into(), Some(described.spec.context_length.into()));
         all.push(Difference { key: CONTEXT.to_owned(), ours, theirs });
     }
     all
+}
+
+/// The options that differ. Of a family of which no format has options, they are those of the model.
+fn option_differences(described: &DescribedModel, ours: &ModelOptions) -> Vec<Difference> {
+    let (given, theirs) = (beyond_format(ours), beyond_format(&described.spec.options));
+    if described.spec.family == Family::Gpt2 {
+        return given.into_iter().map(|(key, ours)| Difference { key, ours, theirs: None }).collect();
+    }
+    let of = |list: &[(String, Value)], option: &OptionKey| {
+        let given = list.iter().find(|(key, _)| key == option.key).map(|(_, value)| value);
+        given.unwrap_or(&option.default).clone()
+    };
+    let options = option_keys(described.spec.family).into_iter();
+    let differences = options.map(|option| (of(&given, &option), of(&theirs, &option), option.key.to_owned()));
+    let different = differences.filter(|(ours, theirs, _)| ours != theirs);
+    different.map(|(ours, theirs, key)| Difference { key, ours, theirs: Some(theirs) }).collect()
 }
 
 /// The `options` that make a model another than Hugging Face's GPT-2 and Llama, with their values.

@@ -5,21 +5,23 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::describe::folder_format;
+use super::difference::beyond_format;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::folder::{CONFIG, INDEX, SINGLE};
 use super::staged_folder::StagedFolder;
 use super::writer::{FileForm, NewFile, TensorDestination};
+use super::{gpt2, llama};
 use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
+use runner_spec::diagnostic::list;
 use runner_spec::error::PlainError;
 use runner_spec::format::pretty_json;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::{PartParameter, Rows};
-use runner_spec::model::{ModelSpec, ParamSpec};
+use runner_spec::model::{Family, ModelSpec, ParamSpec};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -57,13 +59,13 @@ impl HfExport<'_> {
     /// # Errors
     /// If the model has no such form, files are there, or something cannot be read or written.
     pub fn write(&self, to: &Path, force: bool, source: WeightSource<'_>) -> Result<WrittenFiles, WeightsError> {
-        refuse_extensions(self.spec, "a Hugging Face folder")?;
+        let config = self.config()?;
         let shards = self.shards();
         let name = |i: usize| match shards.len() {
             1 => SINGLE.to_owned(),
             n => format!("model-{:05}-of-{n:05}.safetensors", i + 1),
         };
-        let mut texts = vec![(CONFIG, self.config())];
+        let mut texts = vec![(CONFIG, config)];
         let mut notes = Vec::new();
         if shards.len() > 1 {
             texts.push((INDEX, Self::index(&shards, &name)));
@@ -159,12 +161,31 @@ impl HfExport<'_> {
     }
 
     /// `config.json`. Keys that `transformers` renamed are given under both names, for its older and newer versions.
-    fn config(&self) -> String {
+    ///
+    /// # Errors
+    /// If no class of `transformers` has such a model.
+    fn config(&self) -> Result<String, WeightsError> {
         let s = self.spec;
-        let format = folder_format(s.family);
-        let mut config = (format.config)(s);
-        for (key, size) in
-            format.size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
+        let (mut config, size_keys) = match s.family {
+            Family::Gpt2 => {
+                refuse_extensions(s, "a Hugging Face folder")?;
+                (gpt2::config(s), gpt2::SIZE_KEYS)
+            }
+            Family::Llama => match llama::class_of(s) {
+                Some(class) => (class.config(s), llama::SIZE_KEYS),
+                None => {
+                    let names: Vec<&str> = llama::CLASSES.iter().map(|class| class.model_type).collect();
+                    let options = beyond_format(&s.options).into_iter();
+                    let options: Vec<String> = options.map(|(key, value)| format!("`{key}: {value}`")).collect();
+                    return Err(WeightsError::Request(format!(
+                        "no Hugging Face model of {} has {} together; use `--to safetensors`",
+                        list(&names, "and"),
+                        list(&options, "and")
+                    )));
+                }
+            },
+        };
+        for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
         {
             config[key] = size.into();
         }
@@ -181,7 +202,7 @@ impl HfExport<'_> {
         ] {
             config[key] = value;
         }
-        pretty_json(&config)
+        Ok(pretty_json(&config))
     }
 
     fn generation(&self) -> String {

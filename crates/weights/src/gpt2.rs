@@ -2,21 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::described_model::{DescribedModel, FolderFormat, HfConfig};
+use super::described_model::{DescribedModel, HfConfig};
 use super::error::WeightsError;
-use runner_spec::model::ModelSpec;
+use runner_spec::model::{Family, ModelSpec};
 
-pub(super) static FORMAT: FolderFormat = FolderFormat {
-    size_keys: ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"],
-    describe: described,
-    config: written,
-};
+pub(super) const MODEL_TYPE: &str = "gpt2";
+
+/// The keys of vocabulary, context length, layers, heads and width.
+pub(super) const SIZE_KEYS: [&str; 5] = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
 
 /// The keys of a file that are GPT-2's own.
-fn written(s: &ModelSpec) -> Value {
+pub(super) fn config(s: &ModelSpec) -> Value {
     json!({
         "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
+        "model_type": MODEL_TYPE,
         "activation_function": "gelu_new",
         "n_inner": s.d_ff,
         "resid_pdrop": s.dropout,
@@ -26,8 +25,9 @@ fn written(s: &ModelSpec) -> Value {
     })
 }
 
-/// The model that `config` describes, which has the sizes of `base`. Missing keys have the defaults of `transformers`.
-fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, WeightsError> {
+/// The model that `config` describes. Missing keys have the defaults of `transformers`.
+pub(super) fn describe(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
+    let base = ModelSpec::with_defaults(Family::Gpt2, config.required_sizes(SIZE_KEYS)?);
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
         let message = format!("unsupported `activation_function` {activation:?}; only `gelu_new` is supported");
@@ -50,7 +50,7 @@ fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, 
             dropout: if same { dropouts[0] } else { 0.0 },
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(base.tie_embeddings),
             norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(base.norm_eps),
-            ..base.clone()
+            ..base
         },
     })
 }

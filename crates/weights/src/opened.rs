@@ -17,7 +17,7 @@ use runner_files::open_regular;
 use runner_spec::experiment::Model;
 use runner_spec::format::counted;
 use runner_spec::model::parts::{Head, PartParameter, Rows};
-use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{Family, InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -104,7 +104,8 @@ impl OpenedWeights {
             return WeightsError::invalid(path, message);
         }
         let mut expected = parameters(&self.described.spec);
-        self.lacks_biases = !self.tensors.keys().any(|name| is_bias(name));
+        let is_gpt2 = self.described.spec.family == Family::Gpt2;
+        self.lacks_biases = is_gpt2 && !self.tensors.keys().any(|name| is_bias(name));
         if self.lacks_biases {
             expected.retain(|parameter| !is_bias(&parameter.name));
         }

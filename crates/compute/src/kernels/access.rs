@@ -126,7 +126,7 @@ pub(super) fn write<T: Stored>(tensor: &Tensor, name: &'static str, f: impl Fn(&
 }
 
 /// A table of constants on the device of `like`: f64 where `like` is f64, otherwise f32.
-pub(super) fn table(values: Vec<f64>, shape: impl Into<Shape>, like: &Tensor) -> Result<Tensor> {
+pub(crate) fn table(values: Vec<f64>, shape: impl Into<Shape>, like: &Tensor) -> Result<Tensor> {
     let dtype = if like.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     tensor(values, shape)?.to_dtype(dtype)?.to_device(like.device())
 }

@@ -12,6 +12,8 @@ pub struct AttentionShape {
     pub seq: usize,
     pub heads: Heads,
     pub mask: Mask,
+    /// Factor on scores.
+    pub scale: f64,
 }
 
 impl AttentionShape {
@@ -26,10 +28,6 @@ impl AttentionShape {
     /// How many keys after its own position a query sees, if there are that many.
     pub(super) fn later_keys(&self) -> usize {
         self.mask.reach(self.seq)[1]
-    }
-
-    pub(super) fn scale(&self) -> f64 {
-        1.0 / (self.heads.width as f64).sqrt()
     }
 }
 

@@ -6,7 +6,7 @@
 #![allow(clippy::inline_always, reason = "see `cpu::simd::vectorize`")]
 
 #[macro_use]
-mod access;
+pub(crate) mod access;
 pub mod attention;
 mod attention_shape;
 pub mod bytes;

@@ -7,6 +7,7 @@ use super::cpu::dropout::DropoutMask;
 use super::cpu::simd::inlined;
 use super::cpu::{Stored, activation as cpu_activation, elementwise, rope};
 use runner_spec::experiment::Activation;
+use runner_spec::model::Rotary;
 
 /// y = f(x), element by element.
 pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
@@ -22,21 +23,43 @@ pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Res
     })
 }
 
-/// `[rows, 2·width]` (gate, up) gives `[rows, width]`.
-pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
-    on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
+/// The activation of the gate, times up: `[rows, 2·width]` (gate, up) gives `[rows, width]`.
+pub fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
+    on_gpu!(gate_up => super::cuda::pointwise::gated(gate_up, activation));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, S; gate_up = gate_up => {
-        tensor(cpu_activation::swiglu(gate_up, twice / 2), (rows, twice / 2))
+        tensor(cpu_activation::gated(activation, gate_up, twice / 2), (rows, twice / 2))
     })
 }
 
 /// Returns dL/d(gate_up).
-pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
-    on_gpu!(gate_up => super::cuda::pointwise::swiglu_backward(gate_up, dy));
+pub fn gated_backward(gate_up: &Tensor, dy: &Tensor, activation: Activation) -> Result<Tensor> {
+    on_gpu!(gate_up => super::cuda::pointwise::gated_backward(gate_up, dy, activation));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, S; gate_up = gate_up, dy = dy => {
-        tensor(cpu_activation::swiglu_backward(gate_up, dy, twice / 2), (rows, twice))
+        tensor(cpu_activation::gated_backward(activation, gate_up, dy, twice / 2), (rows, twice))
+    })
+}
+
+/// x becomes c·tanh(x/c), in place.
+pub fn softcap(x: &Tensor, cap: f64) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::softcap(x, cap));
+    with_type!(x, S => write::<S>(x, "softcap", |x| cpu_activation::softcap(x, cap)))
+}
+
+/// Columns `from .. from + width` of `x`, `[rows, width]`.
+pub fn take_columns(x: &Tensor, from: usize, width: usize) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::pointwise::take_columns(x, from, width));
+    let (rows, stride) = x.dims2()?;
+    with_type!(x, S; x = x => tensor(elementwise::take_columns::<S>(x, stride, from, width), (rows, width)))
+}
+
+/// The columns of `x` from `from` on become those of `part`.
+pub fn put_columns(x: &Tensor, part: &Tensor, from: usize) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::put_columns(x, part, from));
+    let ((_, stride), (_, width)) = (x.dims2()?, part.dims2()?);
+    with_type!(x, S; part = part => {
+        write::<S>(x, "put_columns", |x| elementwise::put_columns(x, stride, from, part, width))
     })
 }
 
@@ -56,34 +79,34 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     with_type!(x, S => write::<S>(x, "dropout", |x| dropout.apply_all(x, seq * width)))
 }
 
-/// Tables of a rotary embedding, `[positions, head_dim/2]` each.
+/// Tables of a rotary embedding, `[positions, rotated dimensions / 2]` each.
 #[derive(Debug, Clone)]
 pub struct Rope {
     cos: Tensor,
     sin: Tensor,
+    head_dim: usize,
 }
 
 impl Rope {
     /// Tables on the device of `like`: f64 where `like` is, otherwise f32.
-    pub fn new(positions: usize, head_dim: usize, theta: f64, like: &Tensor) -> Result<Self> {
-        let (cos, sin) = rope::tables(positions, head_dim, theta);
-        let shape = (positions, head_dim / 2);
-        Ok(Self { cos: table(cos, shape, like)?, sin: table(sin, shape, like)? })
+    pub fn new(rotary: &Rotary, like: &Tensor) -> Result<Self> {
+        let (cos, sin) = rope::tables(rotary.context_length, &rotary.frequencies(), rotary.factor());
+        let shape = (rotary.context_length, rotary.dims / 2);
+        Ok(Self { cos: table(cos, shape, like)?, sin: table(sin, shape, like)?, head_dim: rotary.head_dim })
     }
 
     /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
     pub fn rotate(&self, x: &Tensor, heads: usize, seq: usize, start: usize, inverse: bool) -> Result<()> {
-        on_gpu!(x => super::cuda::pointwise::rotate(x, &self.cos, &self.sin, heads, seq, start, inverse));
+        on_gpu!(x => super::cuda::pointwise::rotate(x, [&self.cos, &self.sin], heads, self.head_dim, seq, start, inverse));
         let (_, stride) = x.dims2()?;
         let (positions, half) = self.cos.dims2()?;
         if start + seq > positions {
             bail!("position {} is beyond the context length {positions}", start + seq - 1)
         }
-        let head_dim = half * 2;
         with_type!(x, S => {
             read!(real!(S); cos = self.cos, sin = self.sin);
             write::<S>(x, "rope", |x| {
-                rope::rotate(x, stride, heads, head_dim, seq, start, cos, sin, inverse);
+                rope::rotate(x, stride, heads, self.head_dim, half, seq, start, cos, sin, inverse);
             })
         })
     }

@@ -2,16 +2,20 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use crate::kernels::access::table;
 use crate::kernels::embedding::sinusoids;
 use crate::kernels::pointwise::Rope;
 use crate::nn::head::HeadActivations;
-use crate::nn::parameter_index;
 use crate::nn::transformer::LayerActivations;
-use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
+use crate::nn::{self, parameter_index};
+use crate::nn::{
+    Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, NormVector, Positions, QkNorm, TransformerLayer,
+};
 use runner_spec::experiment::Recompute;
-use runner_spec::model::Decoder;
+use runner_spec::model::family::NormKind;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parts::{self, LayerPart, MlpKind, Rotary};
+use runner_spec::model::parts::{self, LayerPart, MlpKind};
+use runner_spec::model::{Decoder, NormGain, Rotary};
 
 /// One entry of the block list.
 #[derive(Debug, Clone)]
@@ -66,37 +70,55 @@ impl BlockBuilder<'_> {
 
     fn layer(&self, index: usize) -> Result<Block> {
         let Some(layer) = self.decoder.layers.iter().nth(index - 1) else { bail!("the model has no layer {index}") };
-        let [first, second] = layer.sublayers.as_slice() else { bail!("layer {index} does not have two parts") };
-        let (LayerPart::Attention(attention), LayerPart::Mlp(mlp)) = (&first.part, &second.part) else {
-            bail!("layer {index} is not attention and an MLP")
-        };
         let prefix = layer.place(index - 1).prefix;
-        let rope = attention.rotary.and_then(|rotary| self.ropes.iter().find(|(of, _)| *of == rotary));
-        let [up, down] = [self.linear(&prefix, &mlp.up)?, self.linear(&prefix, &mlp.down)?];
-        Ok(Block::Layer(Box::new(TransformerLayer {
-            norm_place: layer.norm_place,
-            norm1: self.norm(&prefix, &first.norm)?,
-            attention: Attention {
-                qkv: self.linear(&prefix, &attention.qkv)?,
-                out: self.linear(&prefix, &attention.out)?,
-                heads: attention.heads,
-                mask: attention.mask,
-                rope: rope.map(|(_, rope)| rope.clone()),
-                dropout: self.dropout(index, "attention", attention.dropout),
-            },
-            norm2: self.norm(&prefix, &second.norm)?,
-            mlp: match mlp.kind {
-                MlpKind::Plain(activation, p) => {
-                    Mlp::Plain { up, activation, dropout: self.dropout(index, "mlp", p), down }
+        let sublayer = |part: &parts::Sublayer| {
+            let norm = |norm: &Option<parts::Norm>| norm.map(|norm| self.norm(&prefix, &norm)).transpose();
+            let (name, of) = match &part.part {
+                LayerPart::Attention(attention) => {
+                    let attention = self.attention(index, &prefix, attention)?;
+                    ("attention.output", nn::LayerPart::Attention(Box::new(attention)))
                 }
-                MlpKind::SwiGlu => Mlp::SwiGlu { gate_up: up, down },
-            },
-            dropout: [
-                self.dropout(index, "attention.output", first.dropout),
-                self.dropout(index, "mlp.output", second.dropout),
-            ],
-            recompute: Recompute::None,
-        })))
+                LayerPart::Mlp(mlp) => ("mlp.output", nn::LayerPart::Mlp(self.mlp(index, &prefix, mlp)?)),
+            };
+            let dropout = self.dropout(index, name, part.dropout);
+            Ok(nn::Sublayer { before: norm(&part.before)?, part: of, after: norm(&part.after)?, dropout })
+        };
+        let sublayers = layer.sublayers.iter().map(sublayer).collect::<Result<_>>()?;
+        let (norm_place, recompute) = (layer.norm_place, Recompute::None);
+        Ok(Block::Layer(Box::new(TransformerLayer { norm_place, sublayers, recompute })))
+    }
+
+    fn attention(&self, index: usize, prefix: &str, part: &parts::Attention) -> Result<Attention> {
+        let rope = part.rotary.and_then(|rotary| self.ropes.iter().find(|(of, _)| *of == rotary));
+        let norm = |norm: &parts::Norm| -> Result<_> { Ok((self.norm(prefix, norm)?, norm.width)) };
+        let qk_norm = match &part.qk_norm {
+            Some([queries, keys]) => {
+                Some(QkNorm { norms: [norm(queries)?, norm(keys)?], rotates_first: part.rotates_first })
+            }
+            None => None,
+        };
+        Ok(Attention {
+            qkv: self.linear(prefix, &part.qkv)?,
+            out: self.linear(prefix, &part.out)?,
+            heads: part.heads,
+            mask: part.mask,
+            scale: part.scale,
+            qk_norm,
+            rope: rope.map(|(_, rope)| rope.clone()),
+            dropout: self.dropout(index, "attention", part.dropout),
+        })
+    }
+
+    fn mlp(&self, index: usize, prefix: &str, part: &parts::Mlp) -> Result<Mlp> {
+        let [up, down] = [self.linear(prefix, &part.up)?, self.linear(prefix, &part.down)?];
+        Ok(match part.kind {
+            MlpKind::Plain(activation, p) => {
+                Mlp::Plain { up, activation, dropout: self.dropout(index, "mlp", p), down }
+            }
+            MlpKind::Gated(activation, p) => {
+                Mlp::Gated { gate_up: up, activation, dropout: self.dropout(index, "mlp", p), down }
+            }
+        })
     }
 
     fn head(&self) -> Result<Block> {
@@ -104,7 +126,7 @@ impl BlockBuilder<'_> {
         let weight = self.parameter(if part.tied { self.decoder.embedding.tokens } else { parts::Head::WEIGHT })?;
         let bias = part.project.has_bias().then(|| self.parameter(parts::Head::BIAS)).transpose()?;
         let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
-        Ok(Block::Head(Head { norm, project: Linear { weight, stacked: 1, bias } }))
+        Ok(Block::Head(Head { norm, project: Linear { weight, stacked: 1, bias }, softcap: part.softcap }))
     }
 
     fn parameter(&self, name: &str) -> Result<usize> {
@@ -117,8 +139,18 @@ impl BlockBuilder<'_> {
 
     fn norm(&self, prefix: &str, part: &parts::Norm) -> Result<Norm> {
         let parameter = |end: &str| self.parameter(&format!("{prefix}{}.{end}", part.name));
-        let bias = part.has_bias().then(|| parameter("bias")).transpose()?;
-        Ok(Norm { weight: parameter("weight")?, bias, eps: part.eps })
+        let constant = |number: f64| table(vec![number; part.width], part.width, self.like);
+        let gain = match part.gain {
+            NormGain::Weight => NormVector::Parameter(parameter("weight")?),
+            NormGain::OnePlusWeight => NormVector::Sum(constant(1.0)?, parameter("weight")?),
+            NormGain::None => NormVector::Fixed(constant(1.0)?),
+        };
+        let bias = match part.kind {
+            NormKind::LayerNorm if part.has_bias => Some(NormVector::Parameter(parameter("bias")?)),
+            NormKind::LayerNorm => Some(NormVector::Fixed(constant(0.0)?)),
+            NormKind::RmsNorm => None,
+        };
+        Ok(Norm { gain, bias, eps: part.eps })
     }
 
     /// Stacked matrices lie next to each other: the first one's index stands for all.

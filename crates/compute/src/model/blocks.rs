@@ -67,7 +67,7 @@ impl Model {
         }
         let decoder = spec.decoder();
         let tables = decoder.rotary_tables([range.clone()].into_iter()).into_iter();
-        let tables = tables.map(|r| Ok((r, Rope::new(r.context_length, r.head_dim, r.theta, like)?)));
+        let tables = tables.map(|r| Ok((r, Rope::new(&r, like)?)));
         let ropes = tables.collect::<Result<Vec<_>>>()?;
         let builder = BlockBuilder { decoder: &decoder, layout: &layout, seed, ropes: &ropes, like };
         let blocks = range.clone().map(|index| builder.block(index)).collect::<Result<_>>()?;

@@ -11,7 +11,7 @@ use crate::nn::{ForwardPass, MicroBatch};
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
 pub struct KvCache {
-    /// Made by `kernels::attention::new_cache`.
+    /// Made by `kernels::attention::new_cache`, for each layer with attention.
     layers: Vec<Tensor>,
     pub batch: usize,
     pub capacity: usize,
@@ -26,7 +26,7 @@ impl Model {
             .blocks
             .iter()
             .filter_map(|b| match b {
-                Block::Layer(l) => Some(new_cache(l.attention.shape(batch, 1), capacity, like)),
+                Block::Layer(layer) => layer.attention().map(|of| new_cache(of.shape(batch, 1), capacity, like)),
                 _ => None,
             })
             .collect();
@@ -65,9 +65,13 @@ impl Model {
         let pass = ForwardPass { params, mb: &mb };
         let (x, head) = self.run_to_head(pass, input, self.range.clone(), start, |_, layer, x| {
             let Some(layer) = layer else { return Ok(x) };
-            match layers.next() {
-                Some(cache) => layer.extend(pass, x, cache, start),
-                None => bail!("the cache has too few layers"),
+            match (layer.attention(), layers.as_slice()) {
+                (None, _) => Ok(layer.forward(pass, x)?.0),
+                (Some(_), [cache, ..]) => {
+                    layers.next();
+                    layer.extend(pass, x, cache, start)
+                }
+                (Some(_), []) => bail!("the cache has too few layers"),
             }
         })?;
         let y = match head {

@@ -12,12 +12,12 @@ use candle_core::{DType, Device, Tensor};
 
 use super::{Model, SavedActivations};
 use crate::kernels::bytes::write;
-use crate::nn::transformer::LayerActivations;
+use crate::nn::transformer::{LayerActivations, PartActivations};
 use crate::nn::{Params, WeightGradientTask};
 use runner_spec::experiment::Recompute;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::Buffer;
-use runner_spec::model::{Activation, NormPlace, PositionKind};
+use runner_spec::model::{Activation, NormGain, NormPlace, PositionKind, QkNorm};
 use runner_spec::model::{Family, ModelOptions, ModelSpec, parameters};
 
 const ROWS: usize = 2;
@@ -30,7 +30,7 @@ fn models() -> Vec<ModelSpec> {
         let on = |bit: u32| bits >> bit & 1 == 1;
         let options = ModelOptions {
             norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
-            activation: if on(1) { Activation::Relu } else { Activation::Gelu },
+            activation: Some(if on(1) { Activation::Relu } else { Activation::Gelu }),
             positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
             mlp_dropout: if on(3) { 0.2 } else { 0.0 },
             head_bias: on(4),
@@ -44,8 +44,19 @@ fn models() -> Vec<ModelSpec> {
         let sizes = ModelSpec::with_defaults(Family::Llama, [13, 8, 2, 4, 16]);
         all.push(ModelSpec { d_ff: 24, kv_heads, tie_embeddings, ..sizes });
     }
-    let options = ModelOptions { activation: Activation::Relu2, ..ModelOptions::default() };
+    let options = ModelOptions { activation: Some(Activation::Relu2), ..ModelOptions::default() };
     all.push(ModelSpec { options, d_ff: 24, ..ModelSpec::with_defaults(Family::Gpt2, [13, 8, 2, 4, 16]) });
+    for (norm, qk_norm) in
+        [(NormPlace::Output, QkNorm::Width), (NormPlace::Both, QkNorm::Head), (NormPlace::Pre, QkNorm::HeadAfterRope)]
+    {
+        for norm_gain in [NormGain::Weight, NormGain::None] {
+            let options = ModelOptions { norm, norm_gain, qk_norm, head_dim: Some(6), ..ModelOptions::default() };
+            for family in Family::ALL {
+                let sizes = ModelSpec::with_defaults(family, [13, 8, 2, 4, 16]);
+                all.push(ModelSpec { options: options.clone(), d_ff: 24, ..sizes });
+            }
+        }
+    }
     all
 }
 
@@ -79,19 +90,29 @@ fn kept_by(saved: &SavedActivations) -> Held {
             kept(&[x, vec![&head.normed, &head.dlogits]].concat(), &stats)
         }
         SavedActivations::Layer(layer) => {
-            let (attention, mlp, mut tensors, mut statistics) = match &**layer {
+            let parts = match &**layer {
                 LayerActivations::Input(x) => return kept(&[x], &[]),
-                LayerActivations::PreNorm(a) => {
-                    (&a.attention, &a.mlp, vec![&a.x, &a.normed1, &a.middle, &a.normed2], vec![&a.stats1, &a.stats2])
-                }
-                LayerActivations::PostNorm(a) => {
-                    (&a.attention, &a.mlp, vec![&a.x, &a.sum1, &a.middle, &a.sum2], vec![&a.stats1, &a.stats2])
-                }
+                LayerActivations::All(parts) => parts,
             };
-            tensors.extend([&mlp.before, &mlp.after]);
-            if let Some(attention) = attention {
-                tensors.extend([&attention.qkv, &attention.heads]);
-                statistics.push(&attention.lse);
+            let (mut tensors, mut statistics) = (Vec::new(), Vec::new());
+            for part in parts {
+                tensors.push(&part.x);
+                for (tensor, stats) in part.before.iter().chain(&part.after) {
+                    tensors.push(tensor);
+                    statistics.push(stats);
+                }
+                match &part.part {
+                    PartActivations::Mlp(mlp) => tensors.extend([&mlp.before, &mlp.after]),
+                    PartActivations::Attention(None) => {}
+                    PartActivations::Attention(Some(attention)) => {
+                        tensors.extend([&attention.qkv, &attention.heads]);
+                        statistics.push(&attention.lse);
+                        for (tensor, stats) in attention.before_norms.iter().flatten() {
+                            tensors.push(tensor);
+                            statistics.push(stats);
+                        }
+                    }
+                }
             }
             kept(&tensors, &statistics)
         }

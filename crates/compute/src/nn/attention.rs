@@ -2,10 +2,10 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
+use super::{BackwardPass, DropoutSite, ForwardPass, Linear, Norm};
 use crate::kernels::Gradient;
 use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
-use crate::kernels::pointwise::Rope;
+use crate::kernels::pointwise::{self, Rope};
 use runner_spec::model::{Heads, Mask};
 
 /// An attention layer: projections, heads, and rotary positions where the model has them.
@@ -15,40 +15,107 @@ pub struct Attention {
     pub out: Linear,
     pub heads: Heads,
     pub mask: Mask,
+    /// Factor on scores.
+    pub scale: f64,
+    pub qk_norm: Option<QkNorm>,
     pub rope: Option<Rope>,
     pub dropout: DropoutSite,
 }
 
-/// The activations that the backward needs: the rotated projections, the heads' outputs, and the log-sum-exps.
+/// RMSNorm of queries and keys.
+#[derive(Debug, Clone)]
+pub struct QkNorm {
+    /// The norms of queries and of keys, and the widths of their rows: a head's, or that of all heads.
+    pub norms: [(Norm, usize); 2],
+    /// True if it follows the rotation.
+    pub rotates_first: bool,
+}
+
+/// The activations that the backward needs: the projections as the heads read them, the heads' outputs, and the log-sum-exps.
 #[derive(Debug)]
 pub struct AttentionActivations {
     pub(crate) qkv: Tensor,
     pub(crate) heads: Tensor,
     pub(crate) lse: Tensor,
+    pub(crate) before_norms: Option<NormInputs>,
 }
+
+/// The rows and statistics of the norms of queries and of keys.
+pub(crate) type NormInputs = [(Tensor, Tensor); 2];
 
 impl Attention {
     /// The shape that kernels are given for `batch` rows of `seq` tokens.
     pub fn shape(&self, batch: usize, seq: usize) -> AttentionShape {
-        AttentionShape { batch, seq, heads: self.heads, mask: self.mask }
+        AttentionShape { batch, seq, heads: self.heads, mask: self.mask, scale: self.scale }
     }
 
-    /// The queries, keys and values of `x`, rotated where the model has rotary positions.
-    fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<Tensor> {
-        let qkv = self.qkv.forward(pass, x)?;
-        if let Some(rope) = &self.rope {
-            rope.rotate(&qkv, self.heads.queries + self.heads.kv, pass.mb.seq, start, false)?;
+    /// Rotates queries and keys of rows of `seq` tokens, the first of which is at position `start`; `back`, their gradients.
+    fn rotate(&self, qkv: &Tensor, seq: usize, start: usize, back: bool) -> Result<()> {
+        match &self.rope {
+            Some(rope) => rope.rotate(qkv, self.heads.queries + self.heads.kv, seq, start, back),
+            None => Ok(()),
         }
-        Ok(qkv)
+    }
+
+    /// The first columns and the widths of queries and keys.
+    fn query_and_key_columns(&self) -> [(usize, usize); 2] {
+        let queries = self.heads.out_width();
+        [(0, queries), (queries, self.heads.kv * self.heads.width)]
+    }
+
+    /// Norms queries and keys in place.
+    fn norm(&self, pass: ForwardPass<'_>, qk_norm: &QkNorm, qkv: &Tensor) -> Result<NormInputs> {
+        let one = |index: usize| -> Result<_> {
+            let ((from, columns), (norm, width)) = (self.query_and_key_columns()[index], &qk_norm.norms[index]);
+            let x = pointwise::take_columns(qkv, from, columns)?.reshape(((), *width))?;
+            let (y, stats) = norm.forward(pass, &x)?;
+            pointwise::put_columns(qkv, &y.reshape(((), columns))?, from)?;
+            Ok((x, stats))
+        };
+        Ok([one(0)?, one(1)?])
+    }
+
+    /// The gradients of normed queries and keys become those of the norms' inputs.
+    fn norm_backward(
+        &self,
+        pass: &mut BackwardPass<'_>,
+        qk_norm: &QkNorm,
+        inputs: NormInputs,
+        dqkv: &Tensor,
+    ) -> Result<()> {
+        let of = self.query_and_key_columns().into_iter().zip(&qk_norm.norms).zip(inputs);
+        for (((from, columns), (norm, width)), (x, stats)) in of {
+            let dy = pointwise::take_columns(dqkv, from, columns)?.reshape(((), *width))?;
+            let dx = norm.backward(pass, &x, &stats, &dy, None)?.tensor;
+            pointwise::put_columns(dqkv, &dx.reshape(((), columns))?, from)?;
+        }
+        Ok(())
+    }
+
+    /// The queries, keys and values of `x`, normed and rotated where the model does that.
+    fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<(Tensor, Option<NormInputs>)> {
+        let (qkv, seq) = (self.qkv.forward(pass, x)?, pass.mb.seq);
+        let inputs = match &self.qk_norm {
+            Some(qk_norm) if qk_norm.rotates_first => {
+                self.rotate(&qkv, seq, start, false)?;
+                Some(self.norm(pass, qk_norm, &qkv)?)
+            }
+            qk_norm => {
+                let inputs = qk_norm.as_ref().map(|qk_norm| self.norm(pass, qk_norm, &qkv)).transpose()?;
+                self.rotate(&qkv, seq, start, false)?;
+                inputs
+            }
+        };
+        Ok((qkv, inputs))
     }
 
     /// The forward before its last product.
     fn attend(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<AttentionActivations> {
-        let (qkv, mb) = (self.project(pass, x, 0)?, pass.mb);
+        let ((qkv, before_norms), mb) = (self.project(pass, x, 0)?, pass.mb);
         let dropout = self.dropout.mask(mb);
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
         let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks)?;
-        Ok(AttentionActivations { qkv, heads, lse })
+        Ok(AttentionActivations { qkv, heads, lse, before_norms })
     }
 
     /// `x`: `[batch·seq, d_model]`. Returns the same shape.
@@ -60,13 +127,13 @@ impl Attention {
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them. It is an error where
     /// attention sees what follows a token.
     pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
-        let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
+        let ((qkv, _), mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;
         self.out.forward(pass, &heads)
     }
 
     /// `x` is the forward's input. Without `activations`, the forward is computed again from it. Returns dL/dx. Deferred tasks keep
-    /// `x`, the heads' outputs, and the gradients of the unrotated projections and of the layer's output; not the projections and
+    /// `x`, the heads' outputs, and the gradients of the projections and of the layer's output; not the projections and
     /// log-sum-exps.
     pub fn backward(
         &self,
@@ -76,18 +143,27 @@ impl Attention {
         dy: &Gradient,
     ) -> Result<Tensor> {
         let mb = pass.mb;
-        let AttentionActivations { qkv, heads, lse } = match activations {
+        let AttentionActivations { qkv, heads, lse, before_norms } = match activations {
             Some(activations) => activations,
             None => self.attend(pass.forward(), x)?,
         };
         let dheads = self.out.backward(pass, &heads, dy)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
-        let sums = self.qkv.bias.is_some() && self.rope.is_none();
+        let sums = self.qkv.bias.is_some() && self.rope.is_none() && self.qk_norm.is_none();
         let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, sums)?;
         drop((qkv, heads, lse, dheads));
-        if let Some(rope) = &self.rope {
-            rope.rotate(&dqkv.tensor, self.heads.queries + self.heads.kv, mb.seq, 0, true)?;
+        match (&self.qk_norm, before_norms) {
+            (Some(qk_norm), Some(inputs)) if qk_norm.rotates_first => {
+                self.norm_backward(pass, qk_norm, inputs, &dqkv.tensor)?;
+                self.rotate(&dqkv.tensor, mb.seq, 0, true)?;
+            }
+            (qk_norm, inputs) => {
+                self.rotate(&dqkv.tensor, mb.seq, 0, true)?;
+                if let (Some(qk_norm), Some(inputs)) = (qk_norm, inputs) {
+                    self.norm_backward(pass, qk_norm, inputs, &dqkv.tensor)?;
+                }
+            }
         }
         self.qkv.backward(pass, x, &dqkv)
     }

@@ -6,18 +6,21 @@ use super::{BackwardPass, ForwardPass, Linear, Norm};
 use crate::kernels::Gradient;
 use crate::kernels::embedding;
 use crate::kernels::loss::{self, Losses};
+use crate::kernels::pointwise;
 use runner_spec::data::IGNORED_TARGET;
 
 /// Rows of logits that a CPU and a GPU hold at a time where no gradient is needed.
 pub(crate) const LOGIT_ROWS: [usize; 2] = [256, 2048];
 
 /// The last block of a model.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Head {
     /// The norm before the projection, where the model has one.
     pub norm: Option<Norm>,
     /// Its weight is the embedding's own matrix where embeddings are tied.
     pub project: Linear,
+    /// Logits z become c·tanh(z/c).
+    pub softcap: Option<f64>,
 }
 
 /// The activations that the head's backward needs. The only `[rows, vocab]` buffer already holds the logits' gradient.
@@ -33,7 +36,7 @@ pub struct HeadActivations {
 impl Head {
     /// `x`: `[batch·seq, d_model]`. Returns the loss of each token.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Losses, HeadActivations)> {
-        let (normed, norm) = match self.norm {
+        let (normed, norm) = match &self.norm {
             Some(norm) => {
                 let (normed, stats) = norm.forward(pass, &x)?;
                 (normed, Some((x, stats)))
@@ -41,7 +44,8 @@ impl Head {
             None => (x, None),
         };
         let (logits, mb) = (self.project.forward_aligned(pass, &normed)?, pass.mb);
-        let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale))?;
+        let losses =
+            loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), self.softcap)?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
@@ -51,7 +55,7 @@ impl Head {
         let HeadActivations { norm, normed, dlogits } = activations;
         let dnormed = self.project.backward(pass, &normed, &dlogits.into())?;
         drop(normed);
-        match (self.norm, norm) {
+        match (&self.norm, norm) {
             (Some(layer), Some((x, stats))) => layer.backward(pass, &x, &stats, &dnormed, None),
             _ => Ok(dnormed.into()),
         }
@@ -69,7 +73,8 @@ impl Head {
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.project.forward_aligned(pass, &self.normed_rows(pass, x, rows)?)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
-            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None)?.read()?) {
+            let of_rows = loss::cross_entropy(&logits, &targets, None, None, self.softcap)?.read()?;
+            for (&row, loss) in rows.iter().zip(of_rows) {
                 losses[row] = loss;
             }
         }
@@ -78,12 +83,16 @@ impl Head {
 
     /// Returns the logits of rows `rows` of `x`, `[rows.len(), vocab]`.
     pub fn logits(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
-        self.project.forward(pass, &self.normed_rows(pass, x, rows)?)
+        let logits = self.project.forward(pass, &self.normed_rows(pass, x, rows)?)?;
+        if let Some(cap) = self.softcap {
+            pointwise::softcap(&logits, cap)?;
+        }
+        Ok(logits)
     }
 
     fn normed_rows(&self, pass: ForwardPass<'_>, x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         let x = embedding::take_rows(x, rows)?;
-        match self.norm {
+        match &self.norm {
             Some(norm) => Ok(norm.forward(pass, &x)?.0),
             None => Ok(x),
         }

@@ -14,19 +14,20 @@ pub struct Linear {
     pub weight: usize,
     /// The number of matrices that are stacked, along their output rows.
     pub stacked: usize,
+    /// Index of the first bias.
     pub bias: Option<usize>,
 }
 
 impl Linear {
     /// `x`: `[rows, in]`. Returns `[rows, out]`.
     pub fn forward(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        let bias = self.bias.map(|b| params.view(b, self.stacked)).transpose()?;
         matmul::linear(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
     /// [`Self::forward`] with aligned rows, which products and losses take.
     pub fn forward_aligned(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        let bias = self.bias.map(|b| params.view(b, self.stacked)).transpose()?;
         matmul::linear_aligned(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
@@ -37,7 +38,7 @@ impl Linear {
         x: &Tensor,
         residual: &Tensor,
     ) -> Result<Tensor> {
-        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        let bias = self.bias.map(|b| params.view(b, self.stacked)).transpose()?;
         matmul::linear_sum(x, &params.view(self.weight, self.stacked)?, bias.as_ref(), residual)
     }
 
@@ -50,7 +51,7 @@ impl Linear {
     ) -> Result<(Tensor, Tensor)> {
         let params = pass.params;
         if let (Activation::Gelu, Some(bias)) = (activation, self.bias) {
-            return matmul::linear_gelu(x, &params.view(self.weight, self.stacked)?, &params.view(bias, 1)?);
+            return matmul::linear_gelu(x, &params.view(self.weight, self.stacked)?, &params.view(bias, self.stacked)?);
         }
         let before = self.forward(pass, x)?;
         Ok((before.clone(), pointwise::activate(&before, activation)?))
@@ -77,7 +78,7 @@ impl Linear {
     /// Adds the weights' gradients.
     pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Gradient) -> Result<()> {
         if let Some(bias) = self.bias {
-            grads.accumulate(bias, 1, |dbias| matmul::bias_backward(dbias, dy))?;
+            grads.accumulate(bias, self.stacked, |dbias| matmul::bias_backward(dbias, dy))?;
         }
         let adds = !grads.take_outdated(self.weight, self.stacked);
         grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, &dy.tensor, x, adds))

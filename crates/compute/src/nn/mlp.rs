@@ -1,4 +1,4 @@
-//! Feed-forward layers: two matrices with an activation between them (GPT-2), and SwiGLU (Llama).
+//! Feed-forward layers: two matrices with an activation between them (GPT-2), which may be a gate (Llama).
 
 use candle_core::{Result, Tensor};
 
@@ -17,7 +17,7 @@ pub enum Mlp {
         down: Linear,
     },
     /// `gate_up` is the gate's matrix stacked on up's.
-    SwiGlu { gate_up: Linear, down: Linear },
+    Gated { gate_up: Linear, activation: Activation, dropout: DropoutSite, down: Linear },
 }
 
 /// The activations that the backward needs: the activation function's input, and its output after dropout.
@@ -32,7 +32,7 @@ impl Mlp {
     fn projections(&self) -> (Linear, Linear) {
         match *self {
             Self::Plain { up, down, .. } => (up, down),
-            Self::SwiGlu { gate_up, down } => (gate_up, down),
+            Self::Gated { gate_up, down, .. } => (gate_up, down),
         }
     }
 
@@ -65,9 +65,11 @@ impl Mlp {
                 dropout.apply(&after, pass.mb)?;
                 (before, after)
             }
-            Self::SwiGlu { gate_up, .. } => {
+            Self::Gated { gate_up, activation, dropout, .. } => {
                 let before = gate_up.forward(pass, x)?;
-                (before.clone(), pointwise::swiglu(&before)?)
+                let after = pointwise::gated(&before, *activation)?;
+                dropout.apply(&after, pass.mb)?;
+                (before, after)
             }
         };
         Ok(MlpActivations { before, after })
@@ -98,7 +100,10 @@ impl Mlp {
                 pointwise::activate_backward(&dafter, &before, *activation)?;
                 dafter
             }
-            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter)?,
+            Self::Gated { activation, dropout, .. } => {
+                dropout.apply(&dafter, mb)?;
+                pointwise::gated_backward(&before, &dafter, *activation)?
+            }
         };
         drop(before);
         up.backward(pass, x, &dbefore.into())

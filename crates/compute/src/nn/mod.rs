@@ -15,15 +15,15 @@ mod pass;
 pub(crate) mod transformer;
 mod weight_gradients;
 
-pub use attention::Attention;
+pub use attention::{Attention, QkNorm};
 pub use embedding::{Embedding, Positions};
 pub use head::Head;
 pub use linear::Linear;
 pub use micro_batch::{DropoutSite, MicroBatch};
 pub use mlp::Mlp;
-pub use norm::Norm;
+pub use norm::{Norm, NormVector};
 pub use params::Params;
 pub(crate) use params::parameter_index;
 pub use pass::{BackwardPass, ForwardPass};
-pub use transformer::TransformerLayer;
+pub use transformer::{LayerPart, Sublayer, TransformerLayer};
 pub use weight_gradients::{DeferredGradients, GradientSink, WeightGradientTask};

@@ -289,8 +289,8 @@ impl Params {
         Ok(result)
     }
 
-    /// `count` parameters from `entries[first]` on, as a view in the buffer's type. Several are matrices that lie next to each other and have
-    /// the same columns; they are one matrix.
+    /// `count` parameters from `entries[first]` on, as a view in the buffer's type. Several are vectors or
+    /// matrices that lie next to each other and have the same columns; they are one vector or matrix.
     ///
     /// # Errors
     /// If the buffer does not match the layout.
@@ -300,6 +300,7 @@ impl Params {
         let view = self.narrow(&(entries[0].offset..entries[0].offset + len))?;
         match entries {
             [one] => view.reshape(one.spec.shape.as_slice()),
+            [first, ..] if !first.spec.is_matrix() => Ok(view),
             _ => view.reshape((len / entries[0].spec.shape[1], entries[0].spec.shape[1])),
         }
     }

@@ -1,7 +1,7 @@
-//! One transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or, with the norms after the sums (Vaswani et al. 2017),
-//! norm(x + attention(x)), then norm(x + mlp(x)).
+//! One transformer layer: a residual stream, to which each part f adds its output. Norms come before a part, x + f(norm(x)), after the sum
+//! (Vaswani et al. 2017), norm(x + f(x)), or before the sum, x + norm(f(x)) and x + norm(f(norm(x))).
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use super::attention::AttentionActivations;
 use super::mlp::MlpActivations;
@@ -9,119 +9,166 @@ use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm};
 use crate::kernels::{Gradient, pointwise};
 use runner_spec::experiment::{NormPlace, Recompute};
 
-/// A layer of GPT-2 or Llama, which differ in its parts.
+/// The parts of a layer, one after the other.
 #[derive(Debug, Clone)]
 pub struct TransformerLayer {
     pub norm_place: NormPlace,
-    pub norm1: Norm,
-    pub attention: Attention,
-    pub norm2: Norm,
-    pub mlp: Mlp,
-    /// Dropout of the attention's and of the MLP's output.
-    pub dropout: [DropoutSite; 2],
+    pub sublayers: Vec<Sublayer>,
     pub recompute: Recompute,
+}
+
+/// A part of a layer with its norms, of which it has those of the layer's [`NormPlace`].
+#[derive(Debug, Clone)]
+pub struct Sublayer {
+    pub before: Option<Norm>,
+    pub part: LayerPart,
+    pub after: Option<Norm>,
+    /// Drops elements of the part's output.
+    pub dropout: DropoutSite,
+}
+
+/// A part of a layer.
+#[derive(Debug, Clone)]
+pub enum LayerPart {
+    Attention(Box<Attention>),
+    Mlp(Mlp),
 }
 
 /// The activations that a layer's backward needs.
 #[derive(Debug)]
 pub enum LayerActivations {
-    PreNorm(PreNormActivations),
-    PostNorm(PostNormActivations),
+    All(Vec<SublayerActivations>),
     /// The layer's input, from which the backward computes the others again.
     Input(Tensor),
 }
 
-/// The activations of a layer with its norms before attention and MLP.
+/// The activations of a part and its norms.
 #[derive(Debug)]
-pub struct PreNormActivations {
+pub struct SublayerActivations {
+    /// The residual stream before the part.
     pub(crate) x: Tensor,
-    pub(crate) normed1: Tensor,
-    pub(crate) stats1: Tensor,
-    pub(crate) attention: Option<AttentionActivations>,
-    pub(crate) middle: Tensor,
-    pub(crate) normed2: Tensor,
-    pub(crate) stats2: Tensor,
-    pub(crate) mlp: MlpActivations,
+    /// Output and statistics of the norm before the part.
+    pub(crate) before: Option<(Tensor, Tensor)>,
+    pub(crate) part: PartActivations,
+    /// Input and statistics of the norm after the part.
+    pub(crate) after: Option<(Tensor, Tensor)>,
 }
 
-/// The activations of a layer with its norms after the sums.
 #[derive(Debug)]
-pub struct PostNormActivations {
-    pub(crate) x: Tensor,
-    pub(crate) attention: Option<AttentionActivations>,
-    /// Input of the first norm; `middle` is its output.
-    pub(crate) sum1: Tensor,
-    pub(crate) stats1: Tensor,
-    pub(crate) middle: Tensor,
-    pub(crate) mlp: MlpActivations,
-    /// Input of the second norm.
-    pub(crate) sum2: Tensor,
-    pub(crate) stats2: Tensor,
+pub(crate) enum PartActivations {
+    /// Nothing where the backward computes them again.
+    Attention(Option<AttentionActivations>),
+    Mlp(MlpActivations),
 }
 
-/// The attention's output, and the activations that its backward needs, unless it computes them again.
-type Attended = (Tensor, Option<AttentionActivations>);
+/// What a forward is for.
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    /// The layer's output, and the activations.
+    Output,
+    /// The activations alone, in the backward: their last product may be left out.
+    Activations,
+    /// The output for tokens from a position on, over a cache of keys and values.
+    Decoding(&'a Tensor, usize),
+}
 
 impl TransformerLayer {
+    /// The attention of the layer, if it has one.
+    pub fn attention(&self) -> Option<&Attention> {
+        self.sublayers.iter().find_map(|sublayer| match &sublayer.part {
+            LayerPart::Attention(attention) => Some(&**attention),
+            LayerPart::Mlp(_) => None,
+        })
+    }
+
     /// `x`: `[batch·seq, d_model]`. Returns the same shape.
     pub fn forward(&self, pass: ForwardPass<'_>, x: Tensor) -> Result<(Tensor, LayerActivations)> {
         let input = (self.recompute == Recompute::Block).then(|| x.clone());
-        let (y, activations) = self.forward_with(pass, x, |x| self.attend(pass, x))?;
-        Ok((y, input.map_or(activations, LayerActivations::Input)))
+        let (y, activations) = self.run(pass, x, Purpose::Output)?;
+        Ok((y, input.map_or(LayerActivations::All(activations), LayerActivations::Input)))
     }
 
-    /// The forward for tokens from position `start` on, without a backward.
+    /// The forward for tokens from position `start` on, without a backward. `cache` is that of the layer's attention.
     pub fn extend(&self, pass: ForwardPass<'_>, x: Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
-        Ok(self.forward_with(pass, x, |x| Ok((self.attention.extend(pass, x, cache, start)?, None)))?.0)
+        Ok(self.run(pass, x, Purpose::Decoding(cache, start))?.0)
     }
 
-    /// The forward in which `attend` runs the attention.
-    fn forward_with(
+    /// Dropout's masks are the same each time, since they are a function of the micro-batch.
+    fn run(
         &self,
         pass: ForwardPass<'_>,
         x: Tensor,
-        attend: impl FnOnce(&Tensor) -> Result<Attended>,
-    ) -> Result<(Tensor, LayerActivations)> {
-        match self.norm_place {
-            NormPlace::Pre => {
-                let activations = self.pre_norm_activations(pass, x, attend)?;
-                let y = if self.dropout[1].mask(pass.mb).is_none() {
-                    self.mlp.project_sum(pass, &activations.mlp, &activations.middle)?
-                } else {
-                    let y = self.mlp.project(pass, &activations.mlp)?;
-                    self.dropout[1].apply(&y, pass.mb)?;
-                    pointwise::add_assign(&y, &activations.middle)?;
-                    y
-                };
-                Ok((y, LayerActivations::PreNorm(activations)))
+        purpose: Purpose<'_>,
+    ) -> Result<(Tensor, Vec<SublayerActivations>)> {
+        let mut activations = Vec::with_capacity(self.sublayers.len());
+        let mut stream = x;
+        // The output of the last part, which is still to be added to the stream. A norm can do both in one pass.
+        let mut pending: Option<Tensor> = None;
+        for (index, sublayer) in self.sublayers.iter().enumerate() {
+            let (x, before) = match (&sublayer.before, pending.take()) {
+                (Some(norm), Some(y)) => {
+                    let (sum, normed, stats) = norm.forward_sum(pass, y, &stream)?;
+                    (sum, Some((normed, stats)))
+                }
+                (Some(norm), None) => {
+                    let normed = norm.forward(pass, &stream)?;
+                    (stream, Some(normed))
+                }
+                (None, pending) => (added(pending, stream)?, None),
+            };
+            let input = before.as_ref().map_or(&x, |(normed, _)| normed);
+            let is_last = index + 1 == self.sublayers.len();
+            let (y, part) = match &sublayer.part {
+                LayerPart::Attention(attention) => match purpose {
+                    Purpose::Decoding(cache, start) => {
+                        (attention.extend(pass, input, cache, start)?, PartActivations::Attention(None))
+                    }
+                    Purpose::Output | Purpose::Activations => {
+                        let (y, kept) = attention.forward(pass, input)?;
+                        let kept = (self.recompute != Recompute::Attention).then_some(kept);
+                        (y, PartActivations::Attention(kept))
+                    }
+                },
+                LayerPart::Mlp(mlp) => {
+                    let hidden = mlp.hidden(pass, input)?;
+                    let adds = is_last && self.norm_place == NormPlace::Pre;
+                    if adds && matches!(purpose, Purpose::Activations) {
+                        (x.clone(), PartActivations::Mlp(hidden))
+                    } else if adds && sublayer.dropout.mask(pass.mb).is_none() {
+                        let y = mlp.project_sum(pass, &hidden, &x)?;
+                        let part = PartActivations::Mlp(hidden);
+                        activations.push(SublayerActivations { x, before, part, after: None });
+                        return Ok((y, activations));
+                    } else {
+                        (mlp.project(pass, &hidden)?, PartActivations::Mlp(hidden))
+                    }
+                }
+            };
+            if is_last && self.norm_place == NormPlace::Pre && matches!(purpose, Purpose::Activations) {
+                activations.push(SublayerActivations { x, before, part, after: None });
+                return Ok((y, activations));
             }
-            NormPlace::Post => {
-                let (y, activations) = self.post_norm_forward(pass, x, attend)?;
-                Ok((y, LayerActivations::PostNorm(activations)))
-            }
+            let after;
+            (stream, pending, after) = match (&sublayer.after, self.norm_place) {
+                (None, _) => {
+                    sublayer.dropout.apply(&y, pass.mb)?;
+                    (x.clone(), Some(y), None)
+                }
+                (Some(norm), NormPlace::Post) => {
+                    sublayer.dropout.apply(&y, pass.mb)?;
+                    pointwise::add_assign(&y, &x)?;
+                    let (normed, stats) = norm.forward(pass, &y)?;
+                    (normed, None, Some((y, stats)))
+                }
+                (Some(norm), _) => {
+                    let (normed, stats) = norm.forward(pass, &y)?;
+                    sublayer.dropout.apply(&normed, pass.mb)?;
+                    (x.clone(), Some(normed), Some((y, stats)))
+                }
+            };
+            activations.push(SublayerActivations { x, before, part, after });
         }
-    }
-
-    /// The forward before the MLP's last product, which computes all that the backward reads. Dropout's masks are the same each time,
-    /// since they are a function of the micro-batch.
-    fn pre_norm_activations(
-        &self,
-        pass: ForwardPass<'_>,
-        x: Tensor,
-        attend: impl FnOnce(&Tensor) -> Result<Attended>,
-    ) -> Result<PreNormActivations> {
-        let (normed1, stats1) = self.norm1.forward(pass, &x)?;
-        let (attended, attention) = attend(&normed1)?;
-        self.dropout[0].apply(&attended, pass.mb)?;
-        let (middle, normed2, stats2) = self.norm2.forward_sum(pass, attended, &x)?;
-        let mlp = self.mlp.hidden(pass, &normed2)?;
-        Ok(PreNormActivations { x, normed1, stats1, attention, middle, normed2, stats2, mlp })
-    }
-
-    /// The attention's forward. Its activations are dropped where the backward computes them again.
-    fn attend(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<Attended> {
-        let (y, activations) = self.attention.forward(pass, x)?;
-        Ok((y, (self.recompute != Recompute::Attention).then_some(activations)))
+        Ok((added(pending, stream)?, activations))
     }
 
     /// Returns dL/dx. Deferred tasks keep the tensors that [`Attention::backward`] and [`Mlp::backward`] list, `dy` among them: for each
@@ -133,69 +180,72 @@ impl TransformerLayer {
         activations: LayerActivations,
         dy: &Gradient,
     ) -> Result<Gradient> {
-        let (again, mb) = (pass.forward(), pass.mb);
-        let activations = match (activations, self.norm_place) {
-            (LayerActivations::PreNorm(activations), _) => activations,
-            (LayerActivations::Input(x), NormPlace::Pre) => {
-                self.pre_norm_activations(again, x, |x| self.attend(again, x))?
-            }
-            (LayerActivations::PostNorm(activations), _) => return self.post_norm_backward(pass, activations, dy),
-            (LayerActivations::Input(x), NormPlace::Post) => {
-                let (_, activations) = self.post_norm_forward(again, x, |x| self.attend(again, x))?;
-                return self.post_norm_backward(pass, activations, dy);
-            }
+        let mut activations = match activations {
+            LayerActivations::All(activations) => activations,
+            LayerActivations::Input(x) => self.run(pass.forward(), x, Purpose::Activations)?.1,
         };
-        let PreNormActivations { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = activations;
-        let dmlp = self.dropout[1].backward(dy, mb)?;
-        let dnormed = self.mlp.backward(pass, &normed2, mlp, &dmlp)?;
-        drop((normed2, dmlp));
-        let dmiddle = self.norm2.backward(pass, &middle, &stats2, &dnormed, Some(&dy.tensor))?;
-        drop((middle, dnormed));
-        let dattention = self.dropout[0].backward(&dmiddle, mb)?;
-        let dnormed = self.attention.backward(pass, &normed1, attention, &dattention)?;
-        drop((normed1, dattention));
-        self.norm1.backward(pass, &x, &stats1, &dnormed, Some(&dmiddle.tensor))
+        let mut dy = dy.clone();
+        for sublayer in self.sublayers.iter().rev() {
+            let Some(kept) = activations.pop() else { bail!("a layer has no activations of one of its parts") };
+            dy = sublayer.backward(pass, kept, dy, self.norm_place)?;
+        }
+        Ok(dy)
     }
+}
 
-    /// Returns the layer's output and its activations. `attend` runs the attention.
-    fn post_norm_forward(
-        &self,
-        pass: ForwardPass<'_>,
-        x: Tensor,
-        attend: impl FnOnce(&Tensor) -> Result<Attended>,
-    ) -> Result<(Tensor, PostNormActivations)> {
-        let mb = pass.mb;
-        let (sum1, attention) = attend(&x)?;
-        self.dropout[0].apply(&sum1, mb)?;
-        pointwise::add_assign(&sum1, &x)?;
-        let (middle, stats1) = self.norm1.forward(pass, &sum1)?;
-        let (sum2, mlp) = self.mlp.forward(pass, &middle)?;
-        self.dropout[1].apply(&sum2, mb)?;
-        pointwise::add_assign(&sum2, &middle)?;
-        let (y, stats2) = self.norm2.forward(pass, &sum2)?;
-        Ok((y, PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
-    }
+/// `y` plus the stream, in the buffer of `y`.
+fn added(y: Option<Tensor>, stream: Tensor) -> Result<Tensor> {
+    let Some(y) = y else { return Ok(stream) };
+    pointwise::add_assign(&y, &stream)?;
+    Ok(y)
+}
 
-    /// Returns dL/dx. Sums of gradients are made in buffers that no deferred task shares.
-    fn post_norm_backward(
+impl Sublayer {
+    /// Returns dL/dx of the residual stream before the part. Sums of gradients are made in buffers that no deferred task shares.
+    fn backward(
         &self,
         pass: &mut BackwardPass<'_>,
-        activations: PostNormActivations,
-        dy: &Gradient,
+        kept: SublayerActivations,
+        dy: Gradient,
+        place: NormPlace,
     ) -> Result<Gradient> {
-        let mb = pass.mb;
-        let PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = activations;
-        let dsum = self.norm2.backward(pass, &sum2, &stats2, &dy.tensor, None)?;
-        drop(sum2);
-        let dmlp = self.dropout[1].backward(&dsum, mb)?;
-        let dmiddle = self.mlp.backward(pass, &middle, mlp, &dmlp)?;
-        drop((middle, dmlp));
-        pointwise::add_assign(&dmiddle, &dsum.tensor)?;
-        let dsum = self.norm1.backward(pass, &sum1, &stats1, &dmiddle, None)?;
-        drop((sum1, dmiddle));
-        let dattention = self.dropout[0].backward(&dsum, mb)?;
-        let dx = self.attention.backward(pass, &x, attention, &dattention)?;
-        pointwise::add_assign(&dx, &dsum.tensor)?;
-        Ok(dx.into())
+        let SublayerActivations { x, before, part, after } = kept;
+        // The gradient of the stream that bypasses the part, and that of the part's output.
+        let (skip, dpart) = match (&self.after, after) {
+            (Some(norm), Some((sum, stats))) if place == NormPlace::Post => {
+                let dsum = norm.backward(pass, &sum, &stats, &dy.tensor, None)?;
+                let dpart = self.dropout.backward(&dsum, pass.mb)?;
+                (dsum, dpart)
+            }
+            (Some(norm), Some((y, stats))) => {
+                let dnormed = self.dropout.backward(&dy, pass.mb)?;
+                let dpart = norm.backward(pass, &y, &stats, &dnormed.tensor, None)?;
+                (dy, dpart)
+            }
+            _ => {
+                let dpart = self.dropout.backward(&dy, pass.mb)?;
+                (dy, dpart)
+            }
+        };
+        let input = before.as_ref().map_or(&x, |(normed, _)| normed);
+        let dinput = match (&self.part, part) {
+            (LayerPart::Attention(attention), PartActivations::Attention(kept)) => {
+                attention.backward(pass, input, kept, &dpart)?
+            }
+            (LayerPart::Mlp(mlp), PartActivations::Mlp(kept)) => mlp.backward(pass, input, kept, &dpart)?,
+            _ => bail!("activations of another part"),
+        };
+        drop(dpart);
+        match (&self.before, before) {
+            (Some(norm), Some((normed, stats))) => {
+                drop(normed);
+                norm.backward(pass, &x, &stats, &dinput, Some(&skip.tensor))
+            }
+            _ => {
+                drop(x);
+                pointwise::add_assign(&dinput, &skip.tensor)?;
+                Ok(dinput.into())
+            }
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Weight gradients of a backward, which are added at once or deferred (the split backward of zero-bubble schedules).
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
+use super::norm::NormVector;
 use super::{Embedding, Linear};
 use crate::kernels::{Gradient, pointwise};
 use crate::nn::Params;
@@ -57,29 +58,48 @@ impl GradientSink<'_> {
         }
     }
 
-    /// Runs `add`, which adds the gradients of the vectors `weight` and `bias` in one pass to the tensors that it gets. Their lengths
-    /// are those in `params`.
+    /// Runs `add`, which adds the gradients of a norm's `gain` and `bias` in one pass to the tensors that it gets. They are like `like`.
+    /// Gradients of constants are dropped.
     pub fn accumulate_vectors<R>(
         &mut self,
-        params: &Params,
-        weight: usize,
-        bias: Option<usize>,
+        like: &Tensor,
+        gain: &NormVector,
+        bias: Option<&NormVector>,
         add: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<R>,
     ) -> Result<R> {
         match self {
-            Self::Add(grads) => grads.accumulate(weight, 1, |dweight| match bias {
-                Some(bias) => grads.accumulate(bias, 1, |dbias| add(dweight, Some(dbias))),
-                None => add(dweight, None),
-            }),
+            Self::Add(grads) => {
+                let with = |vector: &NormVector, add: &mut dyn FnMut(&Tensor) -> Result<()>| match vector.parameter() {
+                    Some(index) => grads.accumulate(index, 1, add),
+                    None => add(&like.zeros_like()?),
+                };
+                let (mut add, mut result) = (Some(add), None);
+                let mut call = |dgain: &Tensor, dbias: Option<&Tensor>| {
+                    if let Some(add) = add.take() {
+                        result = Some(add(dgain, dbias)?);
+                    }
+                    Ok(())
+                };
+                with(gain, &mut |dgain| match bias {
+                    Some(bias) => with(bias, &mut |dbias| call(dgain, Some(dbias))),
+                    None => call(dgain, None),
+                })?;
+                match result {
+                    Some(result) => Ok(result),
+                    None => bail!("a gradient was not added"),
+                }
+            }
             Self::Defer(tasks) => {
-                let mut defer = |parameter: usize| -> Result<Tensor> {
-                    let gradient = params.parameter(parameter)?.zeros_like()?;
-                    tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
+                let mut defer = |vector: &NormVector| -> Result<Tensor> {
+                    let gradient = like.zeros_like()?;
+                    if let Some(parameter) = vector.parameter() {
+                        tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
+                    }
                     Ok(gradient)
                 };
-                let dweight = defer(weight)?;
+                let dgain = defer(gain)?;
                 let dbias = bias.map(defer).transpose()?;
-                add(&dweight, dbias.as_ref())
+                add(&dgain, dbias.as_ref())
             }
         }
     }

@@ -7,7 +7,7 @@ use runner_spec::diagnostic::list;
 use runner_spec::experiment::task_key;
 use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
-use runner_spec::model::{DEFAULT_ROPE_THETA, ModelOptions};
+use runner_spec::model::{BrokenRule, DEFAULT_ROPE_THETA, ModelOptions};
 use runner_spec::model::{HeadMistake, head_mistakes};
 use runner_weights::{CONTEXT, Difference, differences};
 use serde_json::Value;
@@ -58,6 +58,12 @@ impl Resolver<'_> {
             return None;
         };
         self.check_heads(raw, family, heads, d_model);
+        let options = ModelOptions::of_section(json_value(raw));
+        let head_dim = options.head_dim.unwrap_or(d_model / heads);
+        for BrokenRule { keys, message, advice } in options.broken_rules(family, layers, head_dim) {
+            let keys: Vec<String> = keys.iter().map(|key| format!("model.{key}")).collect();
+            self.error(&keys.iter().map(String::as_str).collect::<Vec<_>>(), message, advice);
+        }
         self.check_family_keys(raw, family);
         let d_ff = raw.d_ff.unwrap_or_else(|| {
             self.note("model.d_ff", format!("default ({})", defaults.d_ff_text));
@@ -89,7 +95,7 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(defaults.tie_embeddings),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            options: ModelOptions::of_section(json_value(raw)),
+            options: options.without_defaults(family, d_model / heads),
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
@@ -137,9 +143,14 @@ impl Resolver<'_> {
     /// Reports numbers of heads that do not fit the width or each other.
     fn check_heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
         let (kv_heads, name) = (raw.kv_heads.unwrap_or(heads), choice_name(&family));
-        for mistake in head_mistakes(family, d_model, heads, kv_heads) {
+        for mistake in head_mistakes(family, d_model, heads, kv_heads, raw.head_dim) {
             match mistake {
                 HeadMistake::Width => self.indivisible_sizes("d_model", d_model, "heads", heads),
+                HeadMistake::OddWidth if raw.head_dim.is_some() => self.error(
+                    &["model.head_dim"],
+                    format!("`model.head_dim` must be even, got {}", raw.head_dim.unwrap_or_default()),
+                    format!("the rotary embedding of {name} rotates pairs of dimensions"),
+                ),
                 HeadMistake::OddWidth => self.error(
                     &["model.heads", "model.d_model"],
                     format!("the width of a head must be even: d_model / heads = {d_model} / {heads} = {}", d_model / heads),

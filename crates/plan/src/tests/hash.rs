@@ -6,7 +6,7 @@ use crate::compile;
 use crate::testing::{Change, cluster, compiled, data, experiment};
 use runner_spec::data::{DataFacts, DataPart, TextOverlap};
 use runner_spec::experiment as e;
-use runner_spec::model::Mask;
+use runner_spec::model::{Biases, LayerOptions, Mask, NormGain, QkNorm};
 use runner_spec::optimizer::{AdamW, Decays, Sgd};
 use runner_spec::schedule::{Decay, StepDecay};
 
@@ -65,7 +65,7 @@ fn the_hash_is_stable() {
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn changes_that_affect_a_number_change_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 55] = [
+    let changes: [Change<e::Experiment>; 64] = [
         ("seed", |x| x.seed = 1.into()),
         ("seed.data", |x| x.seed.data = 1),
         ("seed.init", |x| x.seed.init = 1),
@@ -82,13 +82,25 @@ fn changes_that_affect_a_number_change_the_hash() {
         ("tie_embeddings", |x| x.model.tie_embeddings = false),
         ("norm_eps", |x| x.model.norm_eps = 1e-6),
         ("norm", |x| x.model.options.norm = e::NormPlace::Post),
-        ("activation", |x| x.model.options.activation = e::Activation::Relu),
+        ("activation", |x| x.model.options.activation = Some(e::Activation::Relu)),
         ("positions", |x| x.model.options.positions = e::PositionKind::Sinusoidal),
         ("embedding_scale", |x| x.model.options.embedding_scale = true),
         ("head_bias", |x| x.model.options.head_bias = true),
         ("final_norm", |x| x.model.options.final_norm = false),
         ("mlp_dropout", |x| x.model.options.mlp_dropout = 0.1),
         ("causal", |x| x.model.options.mask = Mask::Full),
+        ("norm_gain", |x| x.model.options.norm_gain = NormGain::None),
+        ("gated", |x| x.model.options.gated = Some(true)),
+        ("biases", |x| x.model.options.biases = Some(Biases::Qkv)),
+        ("head_dim", |x| x.model.options.head_dim = Some(48)),
+        ("qk_norm", |x| x.model.options.qk_norm = QkNorm::Head),
+        ("attention_scale", |x| x.model.options.attention_scale = Some(0.5)),
+        ("window", |x| x.model.options.window = Some(7)),
+        ("logit_softcap", |x| x.model.options.logit_softcap = Some(15.0)),
+        ("pattern", |x| {
+            x.model.options.pattern =
+                vec![LayerOptions { mlp: false, ..LayerOptions::default() }, LayerOptions::default()];
+        }),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),
         ("length", |x| x.data.layout = e::Layout::packed(4)),

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::parts::{Embedding, Head, Layer, PartParameter, Rotary};
+use super::options::LayerOptions;
+use super::parts::{Embedding, Head, Layer, PartParameter};
+use super::rope::Rotary;
 use super::spec::ModelSpec;
 
 /// The parts of a model: the embedding, the layers, the head.
@@ -23,7 +25,14 @@ pub struct Layers {
 impl ModelSpec {
     /// The composition of this model: its sizes and options, with the defaults of its family.
     pub fn decoder(&self) -> Decoder {
-        let layers = Layers { pattern: vec![Layer::new(self)], count: self.layers };
+        let options = &self.options.pattern;
+        let layer = |of: &LayerOptions| std::iter::repeat_n(Layer::new(self, of), of.layers);
+        let pattern = if options.is_empty() {
+            vec![Layer::new(self, &LayerOptions::default())]
+        } else {
+            options.iter().flat_map(layer).take(self.layers.max(1)).collect()
+        };
+        let layers = Layers { pattern, count: self.layers };
         Decoder { embedding: Embedding::new(self), layers, head: Head::new(self) }
     }
 }
@@ -103,7 +112,7 @@ mod tests {
         let layer = |mask| {
             let mut spec = ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]);
             spec.options.mask = mask;
-            Layer::new(&spec)
+            Layer::new(&spec, &LayerOptions::default())
         };
         Layers { pattern: [Mask::Causal, Mask::Causal, Mask::Full].map(layer).into(), count: 7 }
     }
@@ -128,8 +137,8 @@ mod tests {
     #[test]
     fn layers_that_differ_have_their_own_parameters() {
         let spec = ModelSpec { layers: 7, ..ModelSpec::with_defaults(Family::Llama, [9, 8, 7, 2, 8]) };
-        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() });
-        let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() });
+        let narrow = Layer::new(&ModelSpec { d_ff: 16, ..spec.clone() }, &LayerOptions::default());
+        let wide = Layer::new(&ModelSpec { d_ff: 24, ..spec.clone() }, &LayerOptions::default());
         let decoder = Decoder { layers: Layers { pattern: vec![narrow, wide], count: 7 }, ..spec.decoder() };
         let widths: Vec<usize> = decoder
             .parameters()

@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::options::option_keys;
+use super::activation::Activation;
+use super::options::{Biases, option_keys};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -41,11 +42,12 @@ impl Names {
 #[expect(clippy::struct_excessive_bools, reason = "each says whether the family has one thing")]
 pub struct FamilyTraits {
     pub norm: NormKind,
-    /// True if layers' matrices have biases.
-    pub biases: bool,
+    /// The products that have biases.
+    pub biases: Biases,
     /// True if queries and keys are rotated by their positions, and no positions are added to embeddings.
     pub rotary: bool,
-    /// True if the MLP is a SwiGLU.
+    pub activation: Activation,
+    /// True if the activation is multiplied by the output of a second matrix.
     pub gated: bool,
     /// True if heads may share keys and values.
     pub grouped_heads: bool,
@@ -88,8 +90,9 @@ const fn lacks(key: &'static str, why: &'static str) -> LackedKey {
 
 static GPT2: FamilyTraits = FamilyTraits {
     norm: NormKind::LayerNorm,
-    biases: true,
+    biases: Biases::All,
     rotary: false,
+    activation: Activation::Gelu,
     gated: false,
     grouped_heads: false,
     dropout: true,
@@ -98,7 +101,11 @@ static GPT2: FamilyTraits = FamilyTraits {
     d_ff: |d_model| d_model.saturating_mul(4),
     d_ff_text: "4·d_model",
     calibrated_ff: 4,
-    lacks: &[LackedKey { refused: true, ..lacks("rope_theta", "it does not rotate positions") }],
+    lacks: &[
+        LackedKey { refused: true, ..lacks("rope_theta", "it does not rotate positions") },
+        LackedKey { refused: true, ..lacks("rope_scaling", "it does not rotate positions") },
+        LackedKey { refused: true, ..lacks("rope_fraction", "it does not rotate positions") },
+    ],
     prefix: "transformer.",
     layers: "transformer.h",
     names: |names| names.gpt2,
@@ -108,8 +115,9 @@ static GPT2: FamilyTraits = FamilyTraits {
 
 static LLAMA: FamilyTraits = FamilyTraits {
     norm: NormKind::RmsNorm,
-    biases: false,
+    biases: Biases::None,
     rotary: true,
+    activation: Activation::Silu,
     gated: true,
     grouped_heads: true,
     dropout: false,
@@ -123,11 +131,8 @@ static LLAMA: FamilyTraits = FamilyTraits {
     calibrated_ff: 3,
     lacks: &[
         lacks("dropout", "it has no dropout"),
-        lacks("norm", "its norms come before attention and MLP"),
-        LackedKey { refused: true, ..lacks("activation", "its MLP is a SwiGLU") },
         LackedKey { refused: true, ..lacks("positions", "it rotates its positions") },
-        lacks("embedding_scale", "its embeddings are not scaled"),
-        lacks("head_bias", "it has no biases"),
+        lacks("head_bias", "its head has no bias"),
         lacks("final_norm", "a norm always precedes its head"),
         lacks("mlp_dropout", "it has no dropout"),
     ],
@@ -156,7 +161,7 @@ impl Family {
     /// The keys of `section`, a `model` section, that the family does not have. A key with its default value is not among them, unless
     /// no value of it is accepted.
     pub fn foreign_keys(self, section: &Value) -> impl Iterator<Item = &'static LackedKey> {
-        let defaults = option_keys();
+        let defaults = option_keys(self);
         self.defaults().lacks.iter().filter(move |lacked| {
             let value = section.get(lacked.key).filter(|value| !value.is_null());
             let default = defaults.iter().find(|option| option.key == lacked.key).map(|option| &option.default);

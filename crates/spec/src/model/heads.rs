@@ -43,14 +43,20 @@ pub enum HeadMistake {
     Groups,
 }
 
-/// Checks numbers of heads, of which `kv` have keys and values. None is 0.
-pub fn head_mistakes(family: Family, d_model: usize, heads: usize, kv: usize) -> Vec<HeadMistake> {
-    if !d_model.is_multiple_of(heads) {
+/// Checks numbers of heads, of which `kv` have keys and values. They divide `d_model` unless their width is given. None is 0.
+pub fn head_mistakes(
+    family: Family,
+    d_model: usize,
+    heads: usize,
+    kv: usize,
+    width: Option<usize>,
+) -> Vec<HeadMistake> {
+    if width.is_none() && !d_model.is_multiple_of(heads) {
         return vec![HeadMistake::Width];
     }
     let defaults = family.defaults();
     let checks = [
-        (defaults.rotary && !(d_model / heads).is_multiple_of(2), HeadMistake::OddWidth),
+        (defaults.rotary && !width.unwrap_or(d_model / heads).is_multiple_of(2), HeadMistake::OddWidth),
         (!defaults.grouped_heads && kv != heads, HeadMistake::Grouped),
         (defaults.grouped_heads && !heads.is_multiple_of(kv), HeadMistake::Groups),
     ];

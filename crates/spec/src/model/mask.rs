@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
-/// The keys of a row that a query sees: those within a distance of its own position. Files and plans have it as `causal`, true or false.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "bool", into = "bool")]
+/// The keys of a row that a query sees: those within a distance of its own position. Files and plans have it as `causal`, true or false, and
+/// `window`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mask {
     /// The key at the query's own position, and all before it.
     #[default]
     Causal,
     /// All keys of the row, as in an encoder.
     Full,
+    /// At most so many keys: the one at the query's own position, and those just before it.
+    Window(u32),
 }
 
 impl Mask {
@@ -21,6 +21,7 @@ impl Mask {
         match self {
             Self::Causal => [length, 0],
             Self::Full => [length, length],
+            Self::Window(keys) => [length.min((keys as usize).saturating_sub(1)), 0],
         }
     }
 
@@ -50,18 +51,6 @@ impl Mask {
     }
 }
 
-impl From<bool> for Mask {
-    fn from(is_causal: bool) -> Self {
-        if is_causal { Self::Causal } else { Self::Full }
-    }
-}
-
-impl From<Mask> for bool {
-    fn from(mask: Mask) -> Self {
-        mask == Mask::Causal
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,14 +73,6 @@ mod tests {
             assert_eq!(mask.relative_pairs(length), relative);
             let pairs = seen().sum::<usize>() as f64 / (0.5 * (length * length) as f64);
             assert!((pairs - relative).abs() <= 1.0 / length as f64, "{mask:?}: {pairs}");
-        }
-    }
-
-    #[test]
-    fn plans_have_a_mask_as_true_or_false() {
-        for (mask, json) in [(Mask::Causal, "true"), (Mask::Full, "false")] {
-            assert_eq!(serde_json::to_string(&mask).unwrap(), json);
-            assert_eq!(serde_json::from_str::<Mask>(json).unwrap(), mask);
         }
     }
 }

@@ -7,18 +7,55 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::activation::Activation;
+use super::family::Family;
 use super::mask::Mask;
 use super::pytorch_init::PytorchEmbedding;
+use super::rope::RopeScaling;
 use crate::format::json_value;
 use crate::serde_defaults::{is_default, is_true};
 
-/// The place of a layer's norms (gpt2): x + f(norm(x)), or norm(x + f(x)).
+/// The place of a layer's norms, where f is attention or the MLP: x + f(norm(x)), norm(x + f(x)), x + norm(f(x)) (OLMo 2), or
+/// x + norm(f(norm(x))) (Gemma).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NormPlace {
     #[default]
     Pre,
     Post,
+    Output,
+    Both,
+}
+
+/// The gain of norms: a trained vector that starts at 1, 1 + a trained vector that starts at 0 (Gemma), or none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NormGain {
+    #[default]
+    Weight,
+    OnePlusWeight,
+    None,
+}
+
+/// RMSNorm of queries and keys: none, over each head (Qwen 3), over each head after the rotation, or over all heads together (OLMo 2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNorm {
+    #[default]
+    None,
+    Head,
+    HeadAfterRope,
+    Width,
+}
+
+/// The products of a layer that have biases: none, those of queries, keys and values (Qwen 2), all of attention's, or also the MLP's.
+/// Where none has one, LayerNorms have none either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Biases {
+    None,
+    Qkv,
+    Attention,
+    All,
 }
 
 /// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
@@ -30,16 +67,79 @@ pub enum PositionKind {
     Sinusoidal,
 }
 
+/// What a layer, or several, has instead of the model's own values.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LayerOptions {
+    /// The number of layers that are like this. Default: 1.
+    #[serde(skip_serializing_if = "is_one")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub layers: usize,
+    /// See `model.window`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub window: Option<u32>,
+    /// False for attention without rotary positions (llama).
+    #[serde(skip_serializing_if = "is_true")]
+    pub rope: bool,
+    /// See `model.rope_theta`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1e12), extend("exclusiveMinimum" = 0))]
+    pub rope_theta: Option<f64>,
+    /// See `model.rope_scaling`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_scaling: Option<RopeScaling>,
+    /// False for layers without attention.
+    #[serde(skip_serializing_if = "is_true")]
+    pub attention: bool,
+    /// False for layers without a feed-forward part.
+    #[serde(skip_serializing_if = "is_true")]
+    pub mlp: bool,
+}
+
+impl Default for LayerOptions {
+    fn default() -> Self {
+        Self { layers: 1, window: None, rope: true, rope_theta: None, rope_scaling: None, attention: true, mlp: true }
+    }
+}
+
+impl LayerOptions {
+    /// The shortest pattern that gives the layers `listed`, each of which stands for one.
+    pub fn pattern_of(listed: &[Self]) -> Vec<Self> {
+        let repeats = |period: &usize| listed.iter().enumerate().all(|(index, layer)| *layer == listed[index % period]);
+        let period = (1..=listed.len()).find(repeats).unwrap_or(0);
+        let mut pattern: Vec<Self> = Vec::new();
+        for layer in &listed[..period] {
+            match pattern.last_mut() {
+                Some(last) if Self { layers: 1, ..last.clone() } == *layer => last.layers += 1,
+                _ => pattern.push(layer.clone()),
+            }
+        }
+        pattern
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_one(n: &usize) -> bool {
+    *n == 1
+}
+
 /// The options that differ from a family's own model. The default is GPT-2 itself, or a Llama. Records leave out options that have their
-/// default. Together they make the encoder of PyTorch's language-model tutorials: norms after the sums, ReLU, sinusoidal positions, a head that has
-/// weights and a bias.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// default. A value that is `None` is the family's.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelOptions {
     #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
     #[serde(skip_serializing_if = "is_default")]
-    pub activation: Activation,
+    pub norm_gain: NormGain,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation: Option<Activation>,
+    /// True if the activation is multiplied by the output of a second matrix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gated: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub biases: Option<Biases>,
     #[serde(skip_serializing_if = "is_default")]
     pub positions: PositionKind,
     /// Token embeddings times √`d_model`, before positions are added.
@@ -52,8 +152,30 @@ pub struct ModelOptions {
     /// The probability of dropout after the activation of the feed-forward layer.
     #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
-    #[serde(rename = "causal", skip_serializing_if = "is_default")]
+    #[serde(rename = "causal", with = "as_causal", skip_serializing_if = "is_default")]
     pub mask: Mask,
+    /// Elements of an attention head. `None`: `d_model` / `heads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub head_dim: Option<usize>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub qk_norm: QkNorm,
+    /// Factor on attention's scores. `None`: 1/√`head_dim`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attention_scale: Option<f64>,
+    /// The most keys that a query sees, its own position's among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub rope_scaling: RopeScaling,
+    /// The part of a head's dimensions that is rotated. `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rope_fraction: Option<f64>,
+    /// Logits z become c·tanh(z/c).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logit_softcap: Option<f64>,
+    /// The layers that differ, from the first layer on; the list is repeated.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pattern: Vec<LayerOptions>,
     /// Initial weights as PyTorch's modules have them, embedding and head as this says. Not a key of a file: `init` gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pytorch_init: Option<PytorchEmbedding>,
@@ -63,15 +185,41 @@ impl Default for ModelOptions {
     fn default() -> Self {
         Self {
             norm: NormPlace::Pre,
-            activation: Activation::Gelu,
+            norm_gain: NormGain::Weight,
+            activation: None,
+            gated: None,
+            biases: None,
             positions: PositionKind::Learned,
             embedding_scale: false,
             head_bias: false,
             final_norm: true,
             mlp_dropout: 0.0,
             mask: Mask::Causal,
+            head_dim: None,
+            qk_norm: QkNorm::None,
+            attention_scale: None,
+            window: None,
+            rope_scaling: RopeScaling::None,
+            rope_fraction: None,
+            logit_softcap: None,
+            pattern: Vec::new(),
             pytorch_init: None,
         }
+    }
+}
+
+/// The mask of a model without a window as `causal`, true or false.
+mod as_causal {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Mask;
+
+    pub(super) fn serialize<S: Serializer>(mask: &Mask, serializer: S) -> Result<S::Ok, S::Error> {
+        (*mask != Mask::Full).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Mask, D::Error> {
+        Ok(if bool::deserialize(deserializer)? { Mask::Causal } else { Mask::Full })
     }
 }
 
@@ -84,29 +232,30 @@ pub struct OptionKey {
     words: &'static str,
 }
 
-/// The options in the order in which files and plans show them.
-pub fn option_keys() -> [OptionKey; 8] {
-    let ModelOptions {
-        norm,
-        activation,
-        positions,
-        embedding_scale,
-        head_bias,
-        final_norm,
-        mlp_dropout,
-        mask,
-        pytorch_init: _,
-    } = ModelOptions::default();
+/// The options in the order in which files and plans show them, with the defaults of `family`.
+pub fn option_keys(family: Family) -> [OptionKey; 19] {
+    let defaults = family.defaults();
     let option = |key, default, words| OptionKey { key, default, words };
     [
-        option("norm", json!(norm), "norms after the sums"),
-        option("activation", json!(activation), "{}"),
-        option("positions", json!(positions), "{} positions"),
-        option("embedding_scale", json!(embedding_scale), "scaled embedding"),
-        option("head_bias", json!(head_bias), "biased head"),
-        option("final_norm", json!(final_norm), "no final norm"),
-        option("mlp_dropout", json!(mlp_dropout), "dropout {} within the MLP"),
-        option("causal", json!(mask), "no causal mask"),
+        option("norm", json!("pre"), "norms: {}"),
+        option("norm_gain", json!("weight"), "gain of norms: {}"),
+        option("activation", json!(defaults.activation), "{}"),
+        option("gated", json!(defaults.gated), "gated MLP: {}"),
+        option("biases", json!(defaults.biases), "biases: {}"),
+        option("positions", json!("learned"), "{} positions"),
+        option("embedding_scale", json!(false), "scaled embedding"),
+        option("head_bias", json!(false), "biased head"),
+        option("final_norm", json!(true), "no final norm"),
+        option("mlp_dropout", json!(0.0), "dropout {} within the MLP"),
+        option("causal", json!(true), "no causal mask"),
+        option("head_dim", Value::Null, "heads {} wide"),
+        option("qk_norm", json!("none"), "norm of queries and keys: {}"),
+        option("attention_scale", Value::Null, "scores × {}"),
+        option("window", Value::Null, "window of {}"),
+        option("rope_scaling", json!("none"), "frequencies: {}"),
+        option("rope_fraction", json!(1.0), "{} of a head rotated"),
+        option("logit_softcap", Value::Null, "logits capped at {}"),
+        option("pattern", json!([]), "layers: {}"),
     ]
 }
 
@@ -120,10 +269,28 @@ impl ModelOptions {
         serde_json::from_value(section).expect("options of a section that was read")
     }
 
+    /// The same options, in which a value that is the default of `family`, of heads `head_dim` wide, is `None`: one model has one record.
+    #[must_use]
+    pub fn without_defaults(mut self, family: Family, head_dim: usize) -> Self {
+        let defaults = family.defaults();
+        self.activation = self.activation.filter(|activation| *activation != defaults.activation);
+        self.gated = self.gated.filter(|gated| *gated != defaults.gated);
+        self.biases = self.biases.filter(|biases| *biases != defaults.biases);
+        self.head_dim = self.head_dim.filter(|width| *width != head_dim);
+        let scale = 1.0 / (self.head_dim.unwrap_or(head_dim) as f64).sqrt();
+        self.attention_scale = self.attention_scale.filter(|given| *given != scale);
+        self.rope_fraction = self.rope_fraction.filter(|fraction| *fraction != 1.0);
+        let plain = LayerOptions::default();
+        if self.pattern.iter().all(|layer| LayerOptions { layers: 1, ..layer.clone() } == plain) {
+            self.pattern.clear();
+        }
+        self
+    }
+
     /// The options that change what a trained model computes.
     #[must_use]
-    pub fn without_training(self) -> Self {
-        Self { mlp_dropout: 0.0, pytorch_init: None, ..self }
+    pub fn without_training(&self) -> Self {
+        Self { mlp_dropout: 0.0, pytorch_init: None, ..self.clone() }
     }
 
     /// The options that differ from their defaults in words, each with a comma before it.
@@ -131,10 +298,13 @@ impl ModelOptions {
         // The JSON has only options that differ.
         let given = json_value(self);
         let mut words = String::new();
-        for option in option_keys() {
+        for option in option_keys(Family::default()) {
             if let Some(value) = given.get(option.key) {
-                let value =
-                    value.as_f64().map_or_else(|| value.as_str().unwrap_or_default().to_owned(), |n| n.to_string());
+                let value = match value {
+                    Value::String(word) => word.clone(),
+                    Value::Number(number) => number.as_f64().map_or_else(String::new, |number| number.to_string()),
+                    other => other.to_string(),
+                };
                 let _ = write!(words, ", {}", option.words.replace("{}", &value));
             }
         }

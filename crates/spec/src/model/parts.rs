@@ -9,7 +9,7 @@ mod mlp;
 mod norm;
 mod part;
 
-pub use attention::{Attention, Rotary};
+pub use attention::Attention;
 pub use embedding::{Embedding, Positions};
 pub use head::Head;
 pub use layer::{Layer, LayerPart, Recompute, Sublayer};

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::family::Family;
 use super::heads::Heads;
-use super::options::ModelOptions;
+use super::options::{Biases, ModelOptions};
 use crate::serde_defaults::is_default;
 
 /// The base of rotary frequencies where a file gives none.
@@ -64,13 +64,19 @@ impl ModelSpec {
     /// An upper bound on the number of parameters that cannot overflow or allocate, to refuse absurd sizes by.
     pub fn parameter_bound(&self) -> f64 {
         let (vocab, d, ff) = (self.vocab_size as f64, self.d_model as f64, self.d_ff as f64);
-        let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
+        let heads = (self.heads as f64 * self.options.head_dim.unwrap_or(0) as f64).max(d);
+        let layer = 4.0 * d * heads + 3.0 * d * ff + 12.0 * d + 6.0 * heads + ff;
         (2.0 * vocab + self.context_length as f64 + 2.0) * d + vocab + self.layers as f64 * layer
+    }
+
+    /// The products of layers that have biases.
+    pub fn biases(&self) -> Biases {
+        self.options.biases.unwrap_or(self.family.defaults().biases)
     }
 
     /// Width of one attention head.
     pub fn head_dim(&self) -> usize {
-        self.d_model / self.heads
+        self.options.head_dim.unwrap_or(self.d_model / self.heads)
     }
 
     /// The sizes by their keys in the `model` section. None can be 0.

@@ -1,4 +1,4 @@
-//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU, ReLU² (So et al. 2021) and SwiGLU (Shazeer 2020).
+//! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU, ReLU² (So et al. 2021) and SiLU, also as gates (Shazeer 2020).
 
 use std::mem::MaybeUninit;
 
@@ -19,6 +19,7 @@ pub fn activate<S: Stored>(activation: Activation, x: &[S]) -> Vec<S> {
         Activation::Gelu => gelu(x),
         Activation::Relu => relu(x),
         Activation::Relu2 => relu2(x),
+        Activation::Silu => elementwise::map_real(x, inlined!(|x: S::Real| x * sigmoid(x))),
     }
 }
 
@@ -28,6 +29,7 @@ pub fn activate_backward<S: Stored>(activation: Activation, x: &[S], dy: &mut [S
         Activation::Gelu => gelu_backward(x, dy),
         Activation::Relu => relu_backward(x, dy),
         Activation::Relu2 => relu2_backward(x, dy),
+        Activation::Silu => elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope_of_silu(x))),
     }
 }
 
@@ -78,20 +80,82 @@ fn relu2_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     elementwise::zip_real(dy, x, inlined!(|dy, x| dy * slope(x)));
 }
 
-/// silu(gate)·up, `[rows, width]`; `gate_up` is `[rows, 2·width]` with the gate first.
-pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
+#[inline(always)]
+fn sigmoid<T: Real>(x: T) -> T {
+    T::ONE / (T::ONE + (-x).fast_exp())
+}
+
+/// silu(x) = x·σ(x), so silu'(x) = σ(x)·(1 + x·(1 − σ(x))).
+#[inline(always)]
+fn slope_of_silu<T: Real>(x: T) -> T {
+    let s = sigmoid(x);
+    s * (x * (T::ONE - s) + T::ONE)
+}
+
+/// x becomes c·tanh(x/c).
+pub fn softcap<S: Stored>(x: &mut [S], cap: f64) {
+    let cap = S::Real::real(cap);
+    elementwise::each(x, inlined!(|x: &mut S| *x = S::store(cap * (x.load() / cap).fast_tanh())));
+}
+
+/// f(gate)·up, `[rows, width]`; `gate_up` is `[rows, 2·width]` with the gate first.
+pub fn gated<S: Stored>(activation: Activation, gate_up: &[S], width: usize) -> Vec<S> {
+    match activation {
+        Activation::Gelu => gated_by(gate_up, width, inlined!(|g: S::Real| gelu_of(g))),
+        Activation::Relu => {
+            gated_by(gate_up, width, inlined!(|g: S::Real| if g < Real::ZERO { Real::ZERO } else { g }))
+        }
+        Activation::Relu2 => {
+            gated_by(gate_up, width, inlined!(|g: S::Real| if g < Real::ZERO { Real::ZERO } else { g * g }))
+        }
+        Activation::Silu => gated_by(gate_up, width, inlined!(|g: S::Real| g * sigmoid(g))),
+    }
+}
+
+/// dL/d(gate_up), `[rows, 2·width]`.
+pub fn gated_backward<S: Stored>(activation: Activation, gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
+    let zero = S::Real::ZERO;
+    match activation {
+        Activation::Gelu => gated_backward_by(
+            gate_up,
+            dy,
+            width,
+            inlined!(|g: S::Real, u, dy: S::Real| [dy * u * slope_of_gelu(g), dy * gelu_of(g)]),
+        ),
+        Activation::Relu => gated_backward_by(
+            gate_up,
+            dy,
+            width,
+            inlined!(|g: S::Real, u, dy: S::Real| if g > zero { [dy * u, dy * g] } else { [zero; 2] }),
+        ),
+        Activation::Relu2 => gated_backward_by(
+            gate_up,
+            dy,
+            width,
+            inlined!(|g: S::Real, u, dy: S::Real| if g > zero { [dy * u * (g + g), dy * (g * g)] } else { [zero; 2] }),
+        ),
+        Activation::Silu => gated_backward_by(
+            gate_up,
+            dy,
+            width,
+            inlined!(|g: S::Real, u, dy: S::Real| {
+                let s = sigmoid(g);
+                [dy * u * s * (g * (S::Real::ONE - s) + S::Real::ONE), dy * g * s]
+            }),
+        ),
+    }
+}
+
+fn gated_by<S: Stored>(gate_up: &[S], width: usize, f: impl Fn(S::Real) -> S::Real + Sync) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width), "rows of another width");
     let rows = rows_per_task(2 * width);
-    let one = S::Real::ONE;
     let write = |y: &mut [MaybeUninit<S>]| {
         y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each_piece(|(y, gu)| {
             vectorize(inlined!(|| {
                 for (y, gu) in y.chunks_exact_mut(width).zip(gu.chunks_exact(2 * width)) {
                     let (gate, up) = gu.split_at(width);
                     for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
-                        let (g, u) = (g.load(), u.load());
-                        let sigmoid = one / (one + (-g).fast_exp());
-                        y.write(S::store(g * sigmoid * u));
+                        y.write(S::store(f(g.load()) * u.load()));
                     }
                 }
             }));
@@ -101,11 +165,15 @@ pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
     unsafe { written(gate_up.len() / 2, write) }
 }
 
-/// dL/d(gate_up), `[rows, 2·width]`.
-pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
+/// `slopes` gives the gradients of gate and up, from gate, up and `dy`.
+fn gated_backward_by<S: Stored>(
+    gate_up: &[S],
+    dy: &[S],
+    width: usize,
+    slopes: impl Fn(S::Real, S::Real, S::Real) -> [S::Real; 2] + Sync,
+) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width) && dy.len() == gate_up.len() / 2, "rows of another width");
     let rows = rows_per_task(2 * width);
-    let one = S::Real::ONE;
     let write = |dgate_up: &mut [MaybeUninit<S>]| {
         dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each_piece(|(task, dgu)| {
             vectorize(inlined!(|| {
@@ -115,11 +183,9 @@ pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<
                     let (dgate, dup) = dgu.split_at_mut(width);
                     let dy = &dy[row * width..][..width];
                     for ((((dg, du), &g), &u), &dy) in dgate.iter_mut().zip(dup).zip(gate).zip(up).zip(dy) {
-                        let (g, u, dy) = (g.load(), u.load(), dy.load());
-                        let sigmoid = one / (one + (-g).fast_exp());
-                        du.write(S::store(dy * g * sigmoid));
-                        // silu(g) = g·σ(g), so silu'(g) = σ(g)·(1 + g·(1 − σ(g))).
-                        dg.write(S::store(dy * u * sigmoid * (g * (one - sigmoid) + one)));
+                        let [of_gate, of_up] = slopes(g.load(), u.load(), dy.load());
+                        du.write(S::store(of_up));
+                        dg.write(S::store(of_gate));
                     }
                 }
             }));

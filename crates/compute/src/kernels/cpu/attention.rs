@@ -130,7 +130,7 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
                     // SAFETY: these queries of this head belong to this task alone.
                     let lse = unsafe { shared_lse.slice((b * s.heads.queries + head) * s.seq + from, n) };
                     let keys = masks.visible_keys(b).min(to);
-                    exponentials_of_visible(scores, s.scale(), before, keys, lse, &mut inverse_totals);
+                    exponentials_of_visible(scores, s.scale, before, keys, lse, &mut inverse_totals);
                     drop_probabilities(scores, s, b, head, from, masks.dropout);
                     rows.reshape(n, hd);
                     S::multiply_panels(rows, Left::QueriesByKeys(scores), values, before, left);
@@ -218,7 +218,7 @@ pub fn backward<S: Stored>(
     dout: &[S],
 ) -> Vec<S> {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
-    let scale = S::Real::real(s.scale());
+    let scale = S::Real::real(s.scale);
     let group = s.heads.group();
     let write = |shared: Shared<S>| {
         s.for_each_task::<S>(|b, kv, buffers| {
@@ -329,7 +329,7 @@ pub fn attend_with_cache<S: Stored>(
 ) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.heads.width);
     let group = s.heads.group();
-    let scale = S::Real::real(s.scale());
+    let scale = S::Real::real(s.scale);
     let shared = Shared::new(out);
     let block = capacity * hd;
     let (keys, values) = keys_values.split_at_mut(s.batch * s.heads.kv * block);

@@ -116,6 +116,32 @@ pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
     });
 }
 
+/// Columns `from .. from + width` of the rows of `x`, which have `stride` elements.
+pub fn take_columns<S: Stored>(x: &[S], stride: usize, from: usize, width: usize) -> Vec<S> {
+    assert!(from + width <= stride && x.len().is_multiple_of(stride), "columns beyond their rows");
+    let rows = rows_per_task(width);
+    let write = |taken: &mut [MaybeUninit<S>]| {
+        taken.par_chunks_mut(rows * width).zip(x.par_chunks(rows * stride)).for_each_piece(|(taken, x)| {
+            for (taken, row) in taken.chunks_exact_mut(width).zip(x.chunks_exact(stride)) {
+                taken.write_copy_of_slice(&row[from..from + width]);
+            }
+        });
+    };
+    // SAFETY: all rows are written.
+    unsafe { written(x.len() / stride * width, write) }
+}
+
+/// The columns of `x` from `from` on become those of `part`, whose rows have `width` elements.
+pub fn put_columns<S: Stored>(x: &mut [S], stride: usize, from: usize, part: &[S], width: usize) {
+    assert!(from + width <= stride && x.len() / stride == part.len() / width, "columns beyond their rows");
+    let rows = rows_per_task(width);
+    x.par_chunks_mut(rows * stride).zip(part.par_chunks(rows * width)).for_each_piece(|(x, part)| {
+        for (row, part) in x.chunks_exact_mut(stride).zip(part.chunks_exact(width)) {
+            row[from..from + width].copy_from_slice(part);
+        }
+    });
+}
+
 /// Adds the column sums of `dy` (`[rows, dbias.len()]`) to `dbias`.
 pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     let width = dbias.len();

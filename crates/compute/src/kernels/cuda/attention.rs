@@ -124,7 +124,7 @@ fn call(s: AttentionShape, dropout: Option<&DropoutMask>) -> Result<(AttentionCa
         heads: int(s.heads.queries)?,
         kv_heads: int(s.heads.kv)?,
         width: int(s.heads.width)?,
-        scale: s.scale() as f32,
+        scale: s.scale as f32,
         later_keys: int(s.later_keys())?,
         key0: 0,
         key1: 0,
@@ -262,7 +262,7 @@ pub fn attend_with_cache(
         capacity: int(capacity)?,
         kv_heads: int(s.heads.kv)?,
         width: int(s.heads.width)?,
-        scale: s.scale() as f32,
+        scale: s.scale as f32,
     };
     let grid = [s.seq as u32, s.heads.queries as u32, s.batch as u32];
     let dims = LaunchDims { grid, block: [THREADS as u32, 1, 1], shared: 0 };

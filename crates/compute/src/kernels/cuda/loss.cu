@@ -22,11 +22,12 @@ template <typename T, bool BACK, typename F> __device__ __forceinline__ void eac
     }
 }
 
-// One block per row of `vocab` logits, `stride` elements after the one before: loss = logsumexp(logits) − logits[target], 0 where the target is ignored. With `gradient`, the logits become
-// scale · (softmax − onehot), 0 in ignored rows.
-template <typename T>
+// One block per row of `vocab` logits, `stride` elements after the one before: loss = logsumexp(logits) − logits[target], 0 where the target is
+// ignored. With `gradient`, the logits become scale · (softmax − onehot), 0 in ignored rows. With CAPPED, all this is of cap · tanh(logits / cap).
+template <bool CAPPED, typename T>
 __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const unsigned* targets, int vocab, int stride, float scale,
-                                              int gradient) {
+                                              int gradient, float cap) {
+    const auto value = [cap](float z) { return CAPPED ? capped<T>(z, cap) : z; };
     __shared__ float scratch[32];
     T* row = logits + (i64)blockIdx.x * stride;
     const unsigned target = targets[blockIdx.x];
@@ -44,10 +45,16 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
     }
     // The largest logit so far, and the sum of exponentials relative to it.
     float top = LOWEST, total = 0.0f;
-    const float at_target = target < (unsigned)vocab ? to_float(row[target]) : NAN;
+    const float at_target = target < (unsigned)vocab ? value(to_float(row[target])) : NAN;
     each_of_row<T, false>(row, vocab, [&](auto span, T* p) {
         float v[span.N];
         span.load(v, p);
+        if (CAPPED) {
+#pragma unroll
+            for (int j = 0; j < span.N; j++) {
+                v[j] = value(v[j]);
+            }
+        }
         float high = v[0];
 #pragma unroll
         for (int j = 1; j < span.N; j++) {
@@ -76,8 +83,11 @@ __device__ __forceinline__ void cross_entropy(float* losses, T* logits, const un
             span.load(v, p);
 #pragma unroll
             for (int j = 0; j < span.N; j++) {
-                const float e = exp_for<T>(v[j] - highest);
+                const float t = CAPPED ? tanh_of<T>(v[j], cap) : 0.0f, e = exp_for<T>((CAPPED ? cap * t : v[j]) - highest);
                 v[j] = (p + j == hot ? e - total : e) * factor;
+                if (CAPPED) {
+                    v[j] *= 1.0f - t * t;
+                }
             }
             span.store(p, v);
         });
@@ -138,12 +148,16 @@ template <typename T> __device__ __forceinline__ void count_bad(unsigned* count,
 
 // ---- entry points ----
 
+#define CROSS_ENTROPY(suffix, T, CAPPED)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(1024)                                                                     \
+        cross_entropy_##suffix(float* losses, T* logits, const unsigned* targets, int vocab, int stride, float scale,      \
+                               int gradient, float cap) {                                                                  \
+        cross_entropy<CAPPED>(losses, logits, targets, vocab, stride, scale, gradient, cap);                               \
+    }
+
 #define LOSS(suffix, T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(1024) cross_entropy_##suffix(float* losses, T* logits,                    \
-                                                                              const unsigned* targets, int vocab,          \
-                                                                              int stride, float scale, int gradient) {     \
-        cross_entropy(losses, logits, targets, vocab, stride, scale, gradient);                                            \
-    }                                                                                                                      \
+    CROSS_ENTROPY(suffix, T, false)                                                                                        \
+    CROSS_ENTROPY(suffix##_capped, T, true)                                                                                \
     extern "C" __global__ void __launch_bounds__(512) squares_##suffix(double* partial, const T* x, i64 n) {               \
         squares(partial, x, n);                                                                                            \
     }                                                                                                                      \

@@ -52,30 +52,61 @@ template <typename T> __device__ __forceinline__ void add_bias(T* x, T* y, const
     });
 }
 
-// ---- SwiGLU ----
+// ---- gates: an activation of one half of a row, times the other half ----
 
 template <typename T> __device__ __forceinline__ float sigmoid(float x) {
     return divide_for<T>(1.0f, 1.0f + exp_for<T>(-x));
 }
 
-// One block per row: y = silu(gate) · up.
-template <typename T> __device__ __forceinline__ void swiglu(T* y, const T* gate_up, int width) {
+template <typename T> struct Gelu {
+    static __device__ __forceinline__ float of(float g) { return gelu<T>(g); }
+    static __device__ __forceinline__ void slopes(float& dgate, float& dup, float g, float u, float dy) {
+        dup = dy * gelu<T>(g);
+        dgate = dy * u * gelu_slope<T>(g);
+    }
+};
+
+template <typename T> struct Relu {
+    static __device__ __forceinline__ float of(float g) { return g < 0.0f ? 0.0f : g; }
+    static __device__ __forceinline__ void slopes(float& dgate, float& dup, float g, float u, float dy) {
+        dup = g > 0.0f ? dy * g : 0.0f;
+        dgate = g > 0.0f ? dy * u : 0.0f;
+    }
+};
+
+template <typename T> struct Relu2 {
+    static __device__ __forceinline__ float of(float g) { return g < 0.0f ? 0.0f : g * g; }
+    static __device__ __forceinline__ void slopes(float& dgate, float& dup, float g, float u, float dy) {
+        dup = g > 0.0f ? dy * (g * g) : 0.0f;
+        dgate = g > 0.0f ? dy * u * (g + g) : 0.0f;
+    }
+};
+
+template <typename T> struct Silu {
+    static __device__ __forceinline__ float of(float g) { return g * sigmoid<T>(g); }
+    static __device__ __forceinline__ float slope(float x) {
+        const float s = sigmoid<T>(x);
+        return s * (x * (1.0f - s) + 1.0f);
+    }
+    static __device__ __forceinline__ void slopes(float& dgate, float& dup, float g, float u, float dy) {
+        const float s = sigmoid<T>(g);
+        dup = dy * g * s;
+        dgate = dy * u * s * (g * (1.0f - s) + 1.0f);
+    }
+};
+
+// One block per row: y = f(gate) · up.
+template <class F, typename T> __device__ __forceinline__ void gated(T* y, const T* gate_up, int width) {
     const T* gate = gate_up + (i64)blockIdx.x * 2 * width;
     const T* up = gate + width;
     T* to = y + (i64)blockIdx.x * width;
     each_column(width, are_vectors(gate_up, y), [&](auto span, int i) {
-        map_span(span, [](float g, float u) { return g * sigmoid<T>(g) * u; }, to + i, gate + i, up + i);
+        map_span(span, [](float g, float u) { return F::of(g) * u; }, to + i, gate + i, up + i);
     });
 }
 
-template <typename T> __device__ __forceinline__ void swiglu_slope(float& dgate, float& dup, float g, float u, float dy) {
-    const float s = sigmoid<T>(g);
-    dup = dy * g * s;
-    dgate = dy * u * s * (g * (1.0f - s) + 1.0f);
-}
-
 // One block per row: the gradients of gate and up.
-template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_up, const T* gate_up, const T* dy, int width) {
+template <class F, typename T> __device__ __forceinline__ void gated_backward(T* dgate_up, const T* gate_up, const T* dy, int width) {
     const T* gate = gate_up + (i64)blockIdx.x * 2 * width;
     const T* up = gate + width;
     const T* from = dy + (i64)blockIdx.x * width;
@@ -88,10 +119,23 @@ template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_u
         span.load(d, from + i);
 #pragma unroll
         for (int j = 0; j < span.N; j++) {
-            swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
+            const float of_gate = g[j], of_up = u[j];
+            F::slopes(g[j], u[j], of_gate, of_up, d[j]);
         }
         span.store(dgate + i, g);
         span.store(dup + i, u);
+    });
+}
+
+// ---- columns ----
+
+// One block per row: copies `width` elements. The strides are those of rows.
+template <typename T>
+__device__ __forceinline__ void copy_columns(T* to, const T* from, int to_stride, int from_stride, int width) {
+    T* const to_row = to + (i64)blockIdx.x * to_stride;
+    const T* const from_row = from + (i64)blockIdx.x * from_stride;
+    each_column(width, are_vectors(to_row, from_row), [&](auto span, int i) {
+        map_span(span, [](float x) { return x; }, to_row + i, from_row + i);
     });
 }
 
@@ -134,19 +178,20 @@ __device__ __forceinline__ void dropout(T* x, int samples, i64 width, unsigned k
 
 // ---- rotary embedding ----
 
-// One block per row of `stride` elements: rotates its first `heads` heads, element i of a head with element i + half, by the
-// angles of position start + row mod seq. `sign` -1 rotates back.
+// One block per row of `stride` elements: rotates its first `heads` heads of `width`, element i below `half` of a head with element i + half,
+// by the angles of position start + row mod seq. `sign` -1 rotates back.
 template <typename T>
-__device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, int stride, int heads, int half, int seq, int start, float sign) {
+__device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, int stride, int heads, int width, int half, int seq, int start,
+                                     float sign) {
     T* row = x + (i64)blockIdx.x * stride;
     const i64 position = start + (int)(blockIdx.x % (unsigned)seq);
     cos += position * half;
     sin += position * half;
-    with_span(half % PIECE == 0, are_vectors(row, cos, sin), [&](auto span) {
+    with_span(half % PIECE == 0 && width % PIECE == 0, are_vectors(row, cos, sin), [&](auto span) {
         const int spans = half / span.N;
         for (int k = threadIdx.x; k < heads * spans; k += blockDim.x) {
             const int i = k % spans * span.N;
-            T* a = row + (k / spans) * 2 * half + i;
+            T* a = row + (k / spans) * width + i;
             float u[span.N], v[span.N], c[span.N], s[span.N];
             span.load(u, a);
             span.load(v, a + half);
@@ -165,6 +210,14 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
 }
 
 // ---- entry points: bounds keep as many blocks on a multiprocessor as memory needs to be busy ----
+
+#define GATED(suffix, T, name, F)                                                                                              \
+    extern "C" __global__ void gated_##suffix##_##name(T* y, const T* gate_up, int width) {                                    \
+        gated<F<T>>(y, gate_up, width);                                                                                        \
+    }                                                                                                                          \
+    extern "C" __global__ void gated_backward_##suffix##_##name(T* dgate_up, const T* gate_up, const T* dy, int width) {       \
+        gated_backward<F<T>>(dgate_up, gate_up, dy, width);                                                                    \
+    }
 
 #define POINTWISE(suffix, T)                                                                                                   \
     extern "C" __global__ void activate_##suffix##_gelu(T* y, const T* x, i64 n) {                                             \
@@ -191,19 +244,29 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
     extern "C" __global__ void __launch_bounds__(256, 8) add_bias_##suffix(T* x, T* y, const float* bias, int width) {         \
         add_bias(x, y, bias, width);                                                                                           \
     }                                                                                                                          \
-    extern "C" __global__ void swiglu_##suffix(T* y, const T* gate_up, int width) {                                            \
-        swiglu(y, gate_up, width);                                                                                             \
+    GATED(suffix, T, gelu, Gelu)                                                                                               \
+    GATED(suffix, T, relu, Relu)                                                                                               \
+    GATED(suffix, T, relu2, Relu2)                                                                                             \
+    GATED(suffix, T, silu, Silu)                                                                                               \
+    extern "C" __global__ void activate_##suffix##_silu(T* y, const T* x, i64 n) {                                             \
+        map(n, [](float x) { return Silu<T>::of(x); }, y, x);                                                                  \
     }                                                                                                                          \
-    extern "C" __global__ void swiglu_backward_##suffix(T* dgate_up, const T* gate_up, const T* dy, int width) {               \
-        swiglu_backward(dgate_up, gate_up, dy, width);                                                                         \
+    extern "C" __global__ void activate_backward_##suffix##_silu(T* dy, const T* x, i64 n) {                                   \
+        map(n, [](float dy, float x) { return dy * Silu<T>::slope(x); }, dy, dy, x);                                           \
+    }                                                                                                                          \
+    extern "C" __global__ void softcap_##suffix(T* x, float cap, i64 n) {                                                      \
+        map(n, [cap](float x) { return capped<T>(x, cap); }, x, x);                                                            \
+    }                                                                                                                          \
+    extern "C" __global__ void copy_columns_##suffix(T* to, const T* from, int to_stride, int from_stride, int width) {        \
+        copy_columns(to, from, to_stride, from_stride, width);                                                                 \
     }                                                                                                                          \
     extern "C" __global__ void dropout_##suffix(T* x, int samples, i64 width, unsigned key0, unsigned key1, u64 threshold,     \
                                                 float keep, u64 first, u64 stride, unsigned step) {                            \
         dropout(x, samples, width, key0, key1, threshold, keep, first, stride, step);                                          \
     }                                                                                                                          \
-    extern "C" __global__ void __launch_bounds__(256, 8) rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int half, \
-                                             int seq, int start, float sign) {                                                 \
-        rope(x, cos, sin, stride, heads, half, seq, start, sign);                                                              \
+    extern "C" __global__ void __launch_bounds__(256, 8) rope_##suffix(T* x, const float* cos, const float* sin, int stride, int heads, int width, \
+                                             int half, int seq, int start, float sign) {                                       \
+        rope(x, cos, sin, stride, heads, width, half, seq, start, sign);                                                              \
     }
 POINTWISE(f32, float)
 POINTWISE(bf16, bf16)

@@ -3,8 +3,8 @@
 use candle_core::{DType, Result, Tensor, bail};
 
 use super::launch::{
-    Activate, ActivateBackward, Add, AddBias, Cast, Dropout, Launch, LaunchDims, Rope, Swiglu, SwigluBackward,
-    block_per_row, int,
+    Activate, ActivateBackward, Add, AddBias, Cast, CopyColumns, Dropout, Gated, GatedBackward, Launch, LaunchDims,
+    Rope, Softcap, block_per_row, int,
 };
 use crate::kernels::cpu::dropout::DropoutMask;
 use runner_spec::experiment::Activation;
@@ -66,35 +66,78 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Opt
     Ok(y)
 }
 
-pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
+pub fn gated(gate_up: &Tensor, activation: Activation) -> Result<Tensor> {
     let (rows, twice) = gate_up.dims2()?;
     let (width, dtype) = (twice / 2, gate_up.dtype());
     let launch = Launch::for_tensor(gate_up)?;
     let y = launch.gpu.empty(dtype, (rows, width))?;
-    let parameters = Swiglu {
+    let parameters = Gated {
         y: launch.array("y", &y, rows * width)?,
         gate_up: launch.array("gate_up", gate_up, rows * 2 * width)?,
         width: int(width)?,
     };
     // SAFETY: a block for each row.
-    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
+    unsafe { launch.run_named(&[dtype.as_str(), activation.names().name], &parameters, block_per_row(rows, width))? }
     Ok(y)
 }
 
-pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
+pub fn gated_backward(gate_up: &Tensor, dy: &Tensor, activation: Activation) -> Result<Tensor> {
     let (rows, twice) = gate_up.dims2()?;
     let (width, dtype) = (twice / 2, gate_up.dtype());
     let launch = Launch::for_tensor(gate_up)?;
     let dx = launch.gpu.empty(dtype, (rows, twice))?;
-    let parameters = SwigluBackward {
+    let parameters = GatedBackward {
         dgate_up: launch.array("dx", &dx, rows * 2 * width)?,
         gate_up: launch.array("gate_up", gate_up, rows * 2 * width)?,
         dy: launch.array("dy", dy, rows * width)?,
         width: int(width)?,
     };
     // SAFETY: a block for each row.
-    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
+    unsafe { launch.run_named(&[dtype.as_str(), activation.names().name], &parameters, block_per_row(rows, width))? }
     Ok(dx)
+}
+
+pub fn softcap(x: &Tensor, cap: f64) -> Result<()> {
+    let (launch, n) = (Launch::for_tensor(x)?, x.elem_count());
+    let parameters = Softcap { x: launch.array("x", x, n)?, cap: cap as f32, n: n as i64 };
+    // SAFETY: n elements.
+    unsafe { launch.run(&parameters, launch.dims_for_elements(n)) }
+}
+
+pub fn take_columns(x: &Tensor, from: usize, width: usize) -> Result<Tensor> {
+    let (rows, stride) = x.dims2()?;
+    if from + width > stride {
+        bail!("columns {from} to {} of rows of {stride}", from + width)
+    }
+    let launch = Launch::for_tensor(x)?;
+    let taken = launch.gpu.empty(x.dtype(), (rows, width))?;
+    let parameters = CopyColumns {
+        to: launch.array("columns", &taken, rows * width)?,
+        from: launch.array_part("rows", x, from, rows * stride - from)?,
+        to_stride: int(width)?,
+        from_stride: int(stride)?,
+        width: int(width)?,
+    };
+    // SAFETY: a block for each row.
+    unsafe { launch.run(&parameters, block_per_row(rows, width))? }
+    Ok(taken)
+}
+
+pub fn put_columns(x: &Tensor, part: &Tensor, from: usize) -> Result<()> {
+    let ((rows, stride), (parts, width)) = (x.dims2()?, part.dims2()?);
+    if from + width > stride || rows != parts {
+        bail!("columns {from} to {} of {parts} rows in {rows} rows of {stride}", from + width)
+    }
+    let launch = Launch::for_tensor(x)?;
+    let parameters = CopyColumns {
+        to: launch.array_part("rows", x, from, rows * stride - from)?,
+        from: launch.array("columns", part, rows * width)?,
+        to_stride: int(stride)?,
+        from_stride: int(width)?,
+        width: int(width)?,
+    };
+    // SAFETY: a block for each row.
+    unsafe { launch.run(&parameters, block_per_row(rows, width)) }
 }
 
 /// Applies the same mask as on a CPU, bit for bit.
@@ -126,20 +169,20 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
     unsafe { launch.run(&parameters, dims) }
 }
 
-/// `cos` and `sin`, f32, have a row of head_dim/2 for each position.
+/// `cos` and `sin`, f32, have a row for each position, of half as many numbers as dimensions of a head are rotated.
 pub fn rotate(
     x: &Tensor,
-    cos: &Tensor,
-    sin: &Tensor,
+    [cos, sin]: [&Tensor; 2],
     heads: usize,
+    head_dim: usize,
     seq: usize,
     start: usize,
     inverse: bool,
 ) -> Result<()> {
     let (rows, stride) = x.dims2()?;
     let (positions, half) = cos.dims2()?;
-    if seq == 0 || start + seq > positions || heads * 2 * half > stride {
-        bail!("{heads} heads of {} in rows of {stride}, positions to {} of {positions}", 2 * half, start + seq)
+    if seq == 0 || start + seq > positions || heads * head_dim > stride || 2 * half > head_dim {
+        bail!("{heads} heads of {head_dim} in rows of {stride}, positions to {} of {positions}", start + seq)
     }
     let launch = Launch::for_tensor(x)?;
     let parameters = Rope {
@@ -148,6 +191,7 @@ pub fn rotate(
         sin: launch.array("sin", sin, positions * half)?,
         stride: int(stride)?,
         heads: int(heads)?,
+        width: int(head_dim)?,
         half: int(half)?,
         seq: int(seq)?,
         start: int(start)?,

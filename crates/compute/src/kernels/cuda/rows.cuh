@@ -134,6 +134,15 @@ template <typename T> __device__ __forceinline__ float divide_for(float a, float
     return a / b;
 }
 
+// tanh(x/c) and c·tanh(x/c).
+template <typename T> __device__ __forceinline__ float tanh_of(float x, float cap) {
+    return 1.0f - divide_for<T>(2.0f, exp_for<T>(2.0f * (x / cap)) + 1.0f);
+}
+
+template <typename T> __device__ __forceinline__ float capped(float x, float cap) {
+    return cap * tanh_of<T>(x, cap);
+}
+
 // Bits that are set.
 __device__ __forceinline__ int count_bits(unsigned x) {
 #ifdef RUNNER_EMULATED

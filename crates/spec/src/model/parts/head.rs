@@ -17,6 +17,8 @@ pub struct Head {
     /// True if the matrix is the embedding's.
     pub tied: bool,
     pub project: Linear,
+    /// Logits z become c·tanh(z/c).
+    pub softcap: Option<f64>,
 }
 
 impl Head {
@@ -43,6 +45,7 @@ impl Head {
                 rows: Rows::Tokens,
                 transposed: false,
             },
+            softcap: spec.options.logit_softcap,
         }
     }
 

@@ -10,13 +10,29 @@ use super::mlp::Mlp;
 use super::norm::Norm;
 use super::part::{Buffer, Linear, Part, PartParameter, Place, buffer, masked, statistic};
 use crate::model::family::{Names, NormKind};
-use crate::model::options::NormPlace;
+use crate::model::options::{LayerOptions, NormPlace};
 use crate::model::spec::ModelSpec;
 
-/// Before attention and MLP, or after them.
+/// The norms before attention and the MLP, where there are no others.
 const NORMS: [Names; 2] = [
     Names { gpt2: &["ln_1"], llama: &["input_layernorm"] },
     Names { gpt2: &["ln_2"], llama: &["post_attention_layernorm"] },
+];
+/// The norms after them, where there are no others.
+const NORMS_AFTER: [Names; 2] = [
+    Names { gpt2: &["ln_1"], llama: &["post_attention_layernorm"] },
+    Names { gpt2: &["ln_2"], llama: &["post_feedforward_layernorm"] },
+];
+/// Both: those before, and those after.
+const BOTH_NORMS: [[Names; 2]; 2] = [
+    [
+        Names { gpt2: &["ln_1"], llama: &["input_layernorm"] },
+        Names { gpt2: &["ln_1_out"], llama: &["post_attention_layernorm"] },
+    ],
+    [
+        Names { gpt2: &["ln_2"], llama: &["pre_feedforward_layernorm"] },
+        Names { gpt2: &["ln_2_out"], llama: &["post_feedforward_layernorm"] },
+    ],
 ];
 
 /// The part of a layer's forward that its backward computes again, instead of keeping it: nothing; attention's projections, outputs
@@ -48,15 +64,24 @@ impl Deref for LayerPart {
     }
 }
 
-/// A part of a layer with its norm.
+/// A part of a layer with its norms.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sublayer {
-    pub norm: Norm,
+    /// The norm of the part's input.
+    pub before: Option<Norm>,
     pub part: LayerPart,
+    /// The norm of the part's output, or of its sum with the residual stream ([`NormPlace::Post`]).
+    pub after: Option<Norm>,
     /// Drops elements of the part's output.
     pub dropout: f64,
-    /// What plans call the norm's output, and the sum of the part's output and the residual stream.
-    buffers: [&'static str; 2],
+    /// What plans call the norm's output, the part's output, and its sum with the residual stream.
+    buffers: [&'static str; 3],
+}
+
+impl Sublayer {
+    fn norms(&self) -> impl Iterator<Item = &Norm> {
+        self.before.iter().chain(&self.after)
+    }
 }
 
 /// A layer.
@@ -69,17 +94,29 @@ pub struct Layer {
 }
 
 impl Layer {
-    pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
-        let defaults = spec.family.defaults();
+    /// A layer that has `options` instead of the model's own values.
+    pub(in crate::model) fn new(spec: &ModelSpec, options: &LayerOptions) -> Self {
+        let (defaults, place) = (spec.family.defaults(), spec.options.norm);
         let dropout = if defaults.dropout { spec.dropout } else { 0.0 };
-        let [first, second] = NORMS.each_ref().map(|names| Norm::new(spec, names));
-        let (attention, mlp) = (LayerPart::Attention(Attention::new(spec)), LayerPart::Mlp(Mlp::new(spec)));
+        let sublayer = |index: usize, part, buffers| {
+            let [before, after] = match place {
+                NormPlace::Pre => [Some(&NORMS[index]), None],
+                NormPlace::Post | NormPlace::Output => [None, Some(&NORMS_AFTER[index])],
+                NormPlace::Both => BOTH_NORMS[index].each_ref().map(Some),
+            };
+            let norm = |names: Option<&Names>| names.map(|names| Norm::new(spec, names));
+            Sublayer { before: norm(before), part, after: norm(after), dropout, buffers }
+        };
+        let attention = options.attention.then(|| {
+            let part = LayerPart::Attention(Attention::new(spec, options));
+            sublayer(0, part, ["first norm", "output of attention", "first residual sum"])
+        });
+        let mlp = options.mlp.then(|| {
+            sublayer(1, LayerPart::Mlp(Mlp::new(spec)), ["second norm", "output of the MLP", "second residual sum"])
+        });
         Self {
-            norm_place: spec.options.norm,
-            sublayers: vec![
-                Sublayer { norm: first, part: attention, dropout, buffers: ["first norm", "first residual sum"] },
-                Sublayer { norm: second, part: mlp, dropout, buffers: ["second norm", "second residual sum"] },
-            ],
+            norm_place: place,
+            sublayers: attention.into_iter().chain(mlp).collect(),
             width: spec.d_model,
             prefix: defaults.layers,
         }
@@ -93,7 +130,11 @@ impl Layer {
     /// The parameters of layer `index` in the order of registration.
     pub fn parameters(&self, index: usize) -> Vec<PartParameter> {
         let place = &self.place(index);
-        self.sublayers.iter().flat_map(|of| of.norm.parameters(place).chain(of.part.parameters(place))).collect()
+        let of = |sublayer: &Sublayer| {
+            let norms = sublayer.norms().flat_map(|norm| norm.parameters(place));
+            norms.chain(sublayer.part.parameters(place)).collect::<Vec<_>>()
+        };
+        self.sublayers.iter().flat_map(of).collect()
     }
 
     fn parts(&self) -> impl Iterator<Item = &dyn Part> {
@@ -148,23 +189,26 @@ impl Layer {
         })
     }
 
-    /// The tensors that the layer keeps from its forward to its backward: its input; for each part the norm's output, what the part keeps, and
-    /// the sum. The last sum is the layer's output, or, if norms follow the sums, the last norm's.
+    /// The tensors that the layer keeps from its forward to its backward: its input; for each part the norms' inputs and outputs, what the part
+    /// keeps, and the sum. The last sum is the layer's output, or, if norms follow the sums, the last norm's.
     pub fn kept(&self, recompute: Recompute) -> Vec<Buffer> {
         let mut kept = vec![buffer("input", self.width)];
         if recompute == Recompute::Block {
             return kept;
         }
-        for (index, Sublayer { norm, part, buffers: [normed, sum], .. }) in self.sublayers.iter().enumerate() {
+        for (index, Sublayer { before, part, buffers: [normed, output, sum], .. }) in self.sublayers.iter().enumerate()
+        {
             let is_last = index + 1 == self.sublayers.len();
-            let first = if is_last && self.norm_place == NormPlace::Post { sum } else { normed };
-            kept.push(buffer(first, self.width));
+            match self.norm_place {
+                NormPlace::Post if is_last => kept.push(buffer(sum, self.width)),
+                NormPlace::Pre | NormPlace::Post => kept.push(buffer(normed, self.width)),
+                NormPlace::Output | NormPlace::Both => {
+                    kept.extend(before.map(|_| buffer(normed, self.width)));
+                    kept.push(buffer(output, self.width));
+                }
+            }
             if is_last {
-                let name = match norm.kind {
-                    NormKind::LayerNorm => "mean and 1/std of both norms",
-                    NormKind::RmsNorm => "1/rms of both norms",
-                };
-                kept.push(statistic(name, self.sublayers.iter().map(|sublayer| sublayer.norm.statistics()).sum()));
+                kept.push(self.statistics());
             }
             if recompute == Recompute::None || !matches!(part, LayerPart::Attention(_)) {
                 kept.extend(part.kept());
@@ -174,6 +218,16 @@ impl Layer {
             }
         }
         kept
+    }
+
+    fn statistics(&self) -> Buffer {
+        let norms: Vec<&Norm> = self.sublayers.iter().flat_map(Sublayer::norms).collect();
+        let name = match (norms.len(), norms.first().map(|norm| norm.kind)) {
+            (2, Some(NormKind::LayerNorm)) => "mean and 1/std of both norms",
+            (2, Some(NormKind::RmsNorm)) => "1/rms of both norms",
+            _ => "statistics of the norms",
+        };
+        statistic(name, norms.into_iter().map(Norm::statistics).sum())
     }
 
     /// The tensors that the weights' gradients need when the input's gradient is computed (split backwards): the inputs of the products
@@ -196,8 +250,9 @@ impl Layer {
     /// free by then.
     pub fn held_with_attention(&self) -> Vec<Buffer> {
         let mut held = vec![buffer("input", self.width)];
-        for Sublayer { part, buffers: [normed, sum], .. } in &self.sublayers {
+        for Sublayer { before, part, after, buffers: [normed, output, sum], .. } in &self.sublayers {
             held.push(buffer(normed, self.width));
+            held.extend(before.and(*after).map(|_| buffer(output, self.width)));
             held.extend(part.kept());
             if matches!(part, LayerPart::Attention(_)) {
                 held.extend([self.stream(), part.held()]);
@@ -209,6 +264,13 @@ impl Layer {
     }
 
     fn stream(&self) -> Buffer {
-        buffer("gradient of the residual stream and of the norm", 2 * self.width)
+        match self.norm_place {
+            NormPlace::Pre | NormPlace::Post => {
+                buffer("gradient of the residual stream and of the norm", 2 * self.width)
+            }
+            NormPlace::Output | NormPlace::Both => {
+                buffer("gradients of the residual stream, of the part and of its output", 3 * self.width)
+            }
+        }
     }
 }

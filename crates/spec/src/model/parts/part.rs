@@ -1,7 +1,8 @@
 //! What the parts of a model say about themselves.
 
-use crate::model::family::{FamilyTraits, Names};
+use crate::model::family::Names;
 use crate::model::initial::ParamInit;
+use crate::model::options::Biases;
 use crate::model::parameter::ParamSpec;
 use crate::model::spec::ModelSpec;
 
@@ -54,13 +55,21 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// A product of a layer. A family that has one name for several `outputs` has them in one matrix.
-    pub(super) fn new(spec: &ModelSpec, names: &Names, inputs: usize, outputs: &[usize], init: [ParamInit; 2]) -> Self {
+    /// A product of a layer, with biases where the model has those of `biases`. A family that has one name for several `outputs` has them in
+    /// one matrix.
+    pub(super) fn new(
+        spec: &ModelSpec,
+        names: &Names,
+        inputs: usize,
+        outputs: &[usize],
+        init: [ParamInit; 2],
+        biases: Biases,
+    ) -> Self {
         let names = names.of(spec.family);
         let outputs = if names.len() == outputs.len() { outputs.to_vec() } else { vec![outputs.iter().sum()] };
-        let FamilyTraits { biases, transposes, .. } = *spec.family.defaults();
-        let bias = biases.then_some(init[1]);
-        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed, transposed: transposes }
+        let bias = (spec.biases() >= biases).then_some(init[1]);
+        let transposed = spec.family.defaults().transposes;
+        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed, transposed }
     }
 
     pub fn has_bias(&self) -> bool {

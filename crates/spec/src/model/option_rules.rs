@@ -1,0 +1,125 @@
+//! Rules about several options of a model.
+
+use super::family::Family;
+use super::mask::Mask;
+use super::options::{LayerOptions, ModelOptions};
+use super::rope::RopeScaling;
+
+/// A rule that options break.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BrokenRule {
+    /// The keys of the `model` section, the one at fault first.
+    pub keys: Vec<&'static str>,
+    pub message: String,
+    pub advice: String,
+}
+
+impl ModelOptions {
+    /// The rules that these options break in a model of `family` with `layers` layers, whose heads are `head_dim` wide.
+    pub fn broken_rules(&self, family: Family, layers: usize, head_dim: usize) -> Vec<BrokenRule> {
+        let mut broken = Vec::new();
+        let mut breaks = |keys: &[&'static str], message: String, advice: &str| {
+            broken.push(BrokenRule { keys: keys.to_vec(), message, advice: advice.to_owned() });
+        };
+        let has_window = self.window.is_some() || self.pattern.iter().any(|layer| layer.window.is_some());
+        if has_window && self.mask == Mask::Full {
+            let key = if self.window.is_some() { "window" } else { "pattern" };
+            breaks(
+                &[key, "causal"],
+                "a window limits attention to the latest keys, but with `causal: false` it sees all keys".into(),
+                "delete the window, or write `causal: true`",
+            );
+        }
+        if let Some(fraction) = self.rope_fraction
+            && (head_dim as f64 * fraction) < 2.0
+        {
+            breaks(
+                &["rope_fraction"],
+                format!("`rope_fraction` {fraction} of a head of {head_dim} is less than one pair of dimensions"),
+                "use at least 2 / head_dim",
+            );
+        }
+        for (key, scaling) in std::iter::once(("rope_scaling", self.rope_scaling))
+            .chain(self.pattern.iter().filter_map(|layer| Some(("pattern", layer.rope_scaling?))))
+        {
+            if let Some(message) = scaling.mistake() {
+                breaks(&[key], message, "use the numbers of the model's config.json");
+            }
+        }
+        if self.pattern.iter().any(|layer| !layer.attention && !layer.mlp) {
+            breaks(
+                &["pattern"],
+                "a layer of `pattern` has neither attention nor an MLP".into(),
+                "delete one of `attention: false` and `mlp: false`",
+            );
+        }
+        let listed = self.pattern.iter().fold(0_usize, |sum, layer| sum.saturating_add(layer.layers));
+        if self.pattern.iter().any(|layer| layer.layers == 0) || listed > layers {
+            breaks(
+                &["pattern", "layers"],
+                format!(
+                    "`pattern` must list at least one layer in each entry and at most {layers} in all, got {listed}"
+                ),
+                "give the layers that repeat, from the first layer on",
+            );
+        }
+        if !family.defaults().rotary && self.pattern.iter().any(LayerOptions::rotates_otherwise) {
+            breaks(
+                &["pattern"],
+                "`rope`, `rope_theta` and `rope_scaling` are not keys of the family `gpt2`, which does not rotate positions"
+                    .into(),
+                "delete them, or choose `family: llama`",
+            );
+        }
+        broken
+    }
+}
+
+impl LayerOptions {
+    fn rotates_otherwise(&self) -> bool {
+        !self.rope || self.rope_theta.is_some() || self.rope_scaling.is_some()
+    }
+}
+
+impl RopeScaling {
+    fn mistake(self) -> Option<String> {
+        match self {
+            Self::Llama3 { low_freq_factor: low, high_freq_factor: high, .. } if low >= high => {
+                Some(format!("`low_freq_factor` must be below `high_freq_factor`, got {low} and {high}"))
+            }
+            Self::Yarn { beta_fast, beta_slow, .. } if beta_slow >= beta_fast => {
+                Some(format!("`beta_slow` must be below `beta_fast`, got {beta_slow} and {beta_fast}"))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_contradict_each_other_are_named() {
+        let broken = |options: ModelOptions| {
+            let rules = options.broken_rules(Family::Llama, 4, 8);
+            rules.into_iter().map(|rule| rule.keys[0]).collect::<Vec<_>>()
+        };
+        let base = ModelOptions::default;
+        let pattern = |layer: LayerOptions| ModelOptions { pattern: vec![layer], ..base() };
+        assert_eq!(broken(base()), [""; 0]);
+        assert_eq!(broken(ModelOptions { window: Some(4), mask: Mask::Full, ..base() }), ["window"]);
+        assert_eq!(broken(ModelOptions { rope_fraction: Some(0.2), ..base() }), ["rope_fraction"]);
+        assert_eq!(broken(pattern(LayerOptions { layers: 5, ..LayerOptions::default() })), ["pattern"]);
+        assert_eq!(broken(pattern(LayerOptions { layers: 0, ..LayerOptions::default() })), ["pattern"]);
+        assert_eq!(
+            broken(pattern(LayerOptions { attention: false, mlp: false, ..LayerOptions::default() })),
+            ["pattern"]
+        );
+        let scaling =
+            RopeScaling::Llama3 { factor: 8.0, low_freq_factor: 4.0, high_freq_factor: 4.0, original_context: 8192 };
+        assert_eq!(broken(ModelOptions { rope_scaling: scaling, ..base() }), ["rope_scaling"]);
+        let rotated = pattern(LayerOptions { rope: false, ..LayerOptions::default() });
+        assert_eq!(rotated.broken_rules(Family::Gpt2, 4, 8).len(), 1);
+    }
+}

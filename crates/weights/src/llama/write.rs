@@ -1,0 +1,86 @@
+//! Writes a `config.json`.
+
+use serde_json::{Value, json};
+
+use super::class::{BiasKeys, Class, Windows};
+use super::rope::{self, LAYER_TYPES, Rope};
+use runner_spec::model::{Activation, Biases, Mask, ModelSpec, RopeScaling, Rotary};
+
+/// A layer as `transformers` describes it.
+struct Layer {
+    window: Option<u32>,
+    rotary: Option<Rotary>,
+}
+
+pub(super) fn config(class: &Class, s: &ModelSpec) -> Value {
+    let decoder = s.decoder();
+    let layers = decoder.layers.map(|layer| {
+        let attention = layer.attentions().next();
+        let window = attention.and_then(|attention| match attention.mask {
+            Mask::Window(keys) => Some(keys),
+            Mask::Causal | Mask::Full => None,
+        });
+        (window, attention.and_then(|attention| attention.rotary))
+    });
+    let layers: Vec<Layer> = layers.into_iter().map(|(window, rotary)| Layer { window, rotary }).collect();
+    let rope = |is_local: bool| {
+        let of = layers.iter().find(|layer| layer.window.is_some() == is_local && layer.rotary.is_some());
+        let rotary = of.and_then(|layer| layer.rotary);
+        rotary.map(|Rotary { theta, scaling, .. }| Rope { theta, scaling })
+    };
+    let missing = Rope { theta: s.rope_theta, scaling: s.options.rope_scaling };
+    let (global, local) = (rope(false).or(rope(true)).unwrap_or(missing), rope(true));
+    let biases = s.biases();
+    let mut config = json!({
+        "architectures": [class.name],
+        "model_type": class.model_type,
+        "intermediate_size": s.d_ff,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim(),
+        "rms_norm_eps": s.norm_eps,
+        "rope_theta": global.theta,
+        "rope_parameters": rope::written(global),
+        "attention_bias": biases >= Biases::Attention,
+        "attention_dropout": 0.0,
+    });
+    let activation = if class.activation == Activation::Gelu { "gelu_pytorch_tanh" } else { "silu" };
+    config[class.activation_key] = activation.into();
+    if class.biases == BiasKeys::AttentionAndMlp {
+        config["mlp_bias"] = (biases >= Biases::All).into();
+    }
+    if class.local_rope {
+        let local = local.unwrap_or(global);
+        config["rope_parameters"] =
+            json!({LAYER_TYPES[0]: rope::written(global), LAYER_TYPES[1]: rope::written(local)});
+        if class.embedding_scale {
+            config["rope_local_base_freq"] = local.theta.into();
+        }
+    } else if global.scaling != RopeScaling::None {
+        config["rope_scaling"] = rope::written(global);
+    }
+    if class.embedding_scale {
+        let scale = s.options.attention_scale.unwrap_or(1.0 / (s.head_dim() as f64).sqrt());
+        // The scale is 1/√ of this number, which is a whole one in published models.
+        let scalar = 1.0 / (scale * scale);
+        let whole = scalar.round();
+        config["query_pre_attn_scalar"] = if 1.0 / whole.sqrt() == scale { json!(whole as u64) } else { json!(scalar) };
+        config["final_logit_softcapping"] = s.options.logit_softcap.into();
+    }
+    if class.windows != Windows::Never {
+        config["sliding_window"] = layers.iter().find_map(|layer| layer.window).into();
+    }
+    if matches!(class.windows, Windows::LastLayers | Windows::AllButEvery(_)) {
+        let types = layers.iter().map(|layer| LAYER_TYPES[usize::from(layer.window.is_some())]);
+        config["layer_types"] = types.collect::<Vec<_>>().into();
+    }
+    if class.windows == Windows::LastLayers {
+        let first = layers.iter().position(|layer| layer.window.is_some());
+        config["use_sliding_window"] = first.is_some().into();
+        config["max_window_layers"] = first.unwrap_or(layers.len()).into();
+    }
+    if class.has_layers_without_rope() {
+        let flags: Vec<u8> = layers.iter().map(|layer| u8::from(layer.rotary.is_some())).collect();
+        config["no_rope_layers"] = flags.into();
+    }
+    config
+}
