@@ -313,24 +313,43 @@ fn attention(
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
-/// Each case with a causal mask and without.
+/// Each case with a causal mask and without; windows.
 pub fn attentions() -> Vec<Case> {
-    causal_attentions().into_iter().chain(causal_attentions().into_iter().map(without_causal_mask)).collect()
+    let causal = causal_attentions().into_iter();
+    causal.chain(causal_attentions().into_iter().map(without_causal_mask)).chain(windows()).collect()
 }
 
-fn without_causal_mask(mut case: Case) -> Case {
+/// Padding and windows leave each query a key: what no query sees has a softmax of its own in the oracle.
+fn windows() -> Vec<Case> {
+    let tokens = |name: &str, n, drop| attention(name, (4, 2, 4), Some(50.0), drop, batch(2, n, 9));
+    [
+        (tokens("attention", 6, 0.3), 2),
+        (tokens("attention over tiles", 130, 0.0), 5),
+        (tokens("attention over tiles with dropout", 130, 0.3), 40),
+        (attention("attention that sees no padding", (2, 2, 4), None, 0.0, padded(batch(2, 130, 9), &[70, 128])), 64),
+    ]
+    .into_iter()
+    .map(|(case, keys)| with_mask(case, Mask::Window(keys), &format!("a window of {keys} keys")))
+    .collect()
+}
+
+fn without_causal_mask(case: Case) -> Case {
+    with_mask(case, Mask::Full, "without a causal mask")
+}
+
+fn with_mask(mut case: Case, new: Mask, name: &str) -> Case {
     match &mut case.layer {
-        Layer::Attention(attention, _) => attention.mask = Mask::Full,
+        Layer::Attention(attention, _) => attention.mask = new,
         Layer::Transformer(layer, _) => {
             for sublayer in &mut layer.sublayers {
                 if let LayerPart::Attention(attention) = &mut sublayer.part {
-                    attention.mask = Mask::Full;
+                    attention.mask = new;
                 }
             }
         }
         _ => unreachable!("{} has no attention", case.name),
     }
-    case.name += ", without a causal mask";
+    case.name = format!("{}, {name}", case.name);
     case
 }
 

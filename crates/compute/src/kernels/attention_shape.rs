@@ -29,6 +29,11 @@ impl AttentionShape {
     pub(super) fn later_keys(&self) -> usize {
         self.mask.reach(self.seq)[1]
     }
+
+    /// How many keys before its own position a query sees, if there are that many.
+    pub(super) fn earlier_keys(&self) -> usize {
+        self.mask.reach(self.seq)[0]
+    }
 }
 
 /// The number of tokens of each sample that stand before its padding: at least one.
