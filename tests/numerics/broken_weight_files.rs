@@ -60,8 +60,8 @@ fn impossible_configurations_are_explained() {
         ("gelu_new", "relu", "unsupported `activation_function` \"relu\"; only `gelu_new`"),
         (
             "\"model_type\": \"gpt2\"",
-            "\"model_type\": \"mistral\"",
-            "`model_type` must be `gpt2` or `llama`, got \"mistral\"",
+            "\"model_type\": \"phi3\"",
+            "`model_type` must be `gpt2`, `llama`, `mistral`, `qwen2`, `qwen3`, `gemma3_text`, `olmo2`, `olmo3` or `smollm3`, got \"phi3\"",
         ),
         ("\"model_type\": \"gpt2\",", "", "`model_type` is missing"),
         (
@@ -86,8 +86,13 @@ fn impossible_configurations_are_explained() {
     for (from, to, words) in [
         (
             "\"rope_type\": \"default\"",
+            "\"rope_type\": \"dynamic\"",
+            "unsupported rope type \"dynamic\" in `rope_parameters`",
+        ),
+        (
+            "\"rope_type\": \"default\"",
             "\"rope_type\": \"llama3\"",
-            "unsupported rope type \"llama3\" in `rope_parameters`",
+            "`rope_parameters.factor` is missing",
         ),
         (
             "\"rope_type\": \"default\"",
@@ -99,7 +104,7 @@ fn impossible_configurations_are_explained() {
             "\"rope_theta\": Infinity",
             "`rope_parameters.rope_theta` must be a number, got Infinity",
         ),
-        ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "different positions per layer type"),
+        ("\"rope_theta\": 500.0", "\"rope_theta\": {}", "llama has no different positions per layer type"),
         (
             "\"vocab_size\"",
             "\"rope_theta\": 7.0, \"vocab_size\"",
@@ -107,12 +112,12 @@ fn impossible_configurations_are_explained() {
         ),
         (
             "\"vocab_size\"",
-            "\"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}, \"vocab_size\"",
-            "unsupported rope type \"linear\"",
+            "\"rope_scaling\": {\"type\": \"longrope\", \"factor\": 2}, \"vocab_size\"",
+            "unsupported rope type \"longrope\"",
         ),
-        ("\"head_dim\": 4", "\"head_dim\": 8", "`head_dim` must be hidden_size / num_attention_heads = 16 / 4, got 8"),
-        ("\"attention_bias\": false", "\"attention_bias\": true", "`attention_bias: true` is not supported"),
-        ("\"mlp_bias\": false", "\"mlp_bias\": true", "`mlp_bias: true` is not supported"),
+        ("\"head_dim\": 4", "\"head_dim\": 8", "q_proj.weight must have the shape [32, 16]"),
+        ("\"attention_bias\": false", "\"attention_bias\": true", "tensor model.layers.0.self_attn.q_proj.bias"),
+        ("\"mlp_bias\": false", "\"mlp_bias\": true", "`mlp_bias: true` without `attention_bias: true` is not supported"),
         ("\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "unsupported `hidden_act` \"gelu\""),
         ("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3", "must be a multiple of the 3 key-value heads"),
         ("\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true", "set `tie_word_embeddings` to false there"),

@@ -5,10 +5,14 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use runner_compute::model::{Model, Params};
+use runner_spec::data::SpecialTokens;
+use runner_spec::error::PlainError;
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
-use runner_weights::{OpenedWeights, describe};
+use runner_weights::{DescribedModel, Dtype, HfExport, OpenedWeights, describe};
+
+use crate::common::values;
 
 /// Half a unit in the last place of an f32 of magnitude 1: the fixtures were computed in f64 and rounded once.
 const ROUNDING: f64 = 5.960_464_5e-8;
@@ -67,6 +71,45 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
             let tolerance = ROUNDING * f64::from(b).abs() + 1e-11;
             assert!((a - f64::from(b)).abs() <= tolerance, "{name}: {a:e}, PyTorch {b:e}");
         }
+    }
+}
+
+/// What a folder says of its model is what runner writes of it.
+#[test]
+fn models_are_written_as_the_classes_that_they_were_read_from() {
+    for name in &FIXTURES[2..] {
+        let DescribedModel { spec, .. } = describe(&fixture(name)).unwrap();
+        let layout = ParamLayout::new(parameters(&spec));
+        let export = HfExport {
+            spec: &spec,
+            layout: &layout,
+            dtype: Dtype::F32,
+            shard_bytes: u64::MAX,
+            vocab_size: spec.vocab_size,
+            tokenizer: Err(PlainError::request("none")),
+            special: SpecialTokens::default(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let opened = OpenedWeights::open(&fixture(name)).unwrap();
+        export
+            .write(dir.path(), true, &mut |write| {
+                for entry in &layout.entries {
+                    let mut numbers = vec![0.0; entry.spec.len()];
+                    opened.read(&entry.spec.name, &entry.spec.shape, &mut numbers).unwrap();
+                    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+                    write(entry.offset as u64, &bytes)?;
+                }
+                Ok(7)
+            })
+            .unwrap();
+        let again = OpenedWeights::open(dir.path()).unwrap();
+        assert_eq!(again.described.spec, spec, "{name}");
+        let model_type = |folder: &Path| {
+            let config = std::fs::read_to_string(folder.join("config.json")).unwrap();
+            serde_json::from_str::<serde_json::Value>(&config).unwrap()["model_type"].clone()
+        };
+        assert_eq!(model_type(dir.path()), model_type(&fixture(name)), "{name}");
+        assert_eq!(values(&params(&again).flat), values(&params(&opened).flat), "{name}");
     }
 }
 

@@ -95,8 +95,10 @@ fn seed_list_schema(_: &mut SchemaGenerator) -> Schema {
 pub(crate) struct RawModel {
     /// Default: the preset's, else `gpt2`.
     pub(crate) family: Option<Family>,
-    /// A named set of sizes; other keys of `model` override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
-    /// and small ones: gpt2-nano, gpt2-micro, gpt2-mini, llama-nano, llama-micro, llama-mini.
+    /// A named set of sizes and options; other keys of `model` override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
+    /// llama-3.2-1b, llama-3.1-8b, mistral-7b, qwen2.5-0.5b, qwen3-0.6b, gemma3-1b, olmo2-1b, olmo3-7b, smollm3-3b, and small ones:
+    /// gpt2-nano, gpt2-micro, gpt2-mini, llama-nano, llama-micro, llama-mini, qwen2-nano, qwen3-nano, gemma3-nano, mistral-nano,
+    /// olmo2-nano, olmo3-nano, smollm3-nano.
     pub(crate) preset: Option<String>,
     /// Default: the tokenizer's.
     #[schemars(range(min = 1, max = 100_000_000))]

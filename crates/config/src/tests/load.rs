@@ -283,6 +283,28 @@ fn presets_are_the_published_models() {
     }
 }
 
+/// The numbers of parameters that `transformers` counts in the published models.
+#[test]
+fn presets_have_the_parameters_of_the_published_models() {
+    for (preset, parameters) in [
+        ("gpt2-124m", 124_439_808),
+        ("llama-3.2-1b", 1_235_814_400),
+        ("llama-3.1-8b", 8_030_261_248),
+        ("mistral-7b", 7_248_023_552),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen3-0.6b", 596_049_920),
+        ("gemma3-1b", 999_885_952),
+        ("olmo2-1b", 1_484_916_736),
+        ("olmo3-7b", 7_298_011_136),
+        ("smollm3-3b", 3_075_098_624_usize),
+    ] {
+        let model = experiment(&SHORT.replace("gpt2-micro", preset), &[]).model;
+        let spec = model.spec(model.vocab_size.unwrap());
+        let counted: usize = spec.decoder().parameters().iter().map(|parameter| parameter.spec.len()).sum();
+        assert_eq!(counted, parameters, "{preset}");
+    }
+}
+
 #[test]
 fn a_file_with_a_byte_order_mark_and_windows_lines_is_read() {
     let folder = tempfile::tempdir().unwrap();
